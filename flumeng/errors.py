@@ -1,0 +1,27 @@
+"""The one error tree, split by who must act.
+
+Every error that leaves a door (store, journal, Flight, Spark) is one of these four. The command
+line maps them to exit codes 2, 3, 4 and 1.
+"""
+
+from __future__ import annotations
+
+
+class FlumengError(Exception):
+    """Base of all errors that flumeng raises on purpose."""
+
+
+class UserError(FlumengError):
+    """The input is wrong: whoever wrote it must change it."""
+
+
+class ConflictError(FlumengError):
+    """Someone else won a compare-and-set: read again, then decide again."""
+
+
+class UnavailableError(FlumengError):
+    """A server does not answer now: wait and try again. The outcome of a write is unknown."""
+
+
+class CorruptError(FlumengError):
+    """Stored data is not what was written: stop, and keep the evidence."""
