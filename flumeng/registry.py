@@ -1,0 +1,82 @@
+"""The one list of every source, filter and sink.
+
+A row names its classes as text and they are imported when used, so that a control process can
+validate and assign a flow without importing what only a worker needs (pyarrow, pyspark).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+from flumeng.spec.component import Kind
+
+Guarantee = Literal["replayable", "transactional"]
+"""``replayable``: a source that can read again what was lost before it was journaled.
+``transactional``: a sink whose output and ack become visible in one step."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One component: its option class and what runs it, each as ``"module:Class"``."""
+
+    kind: Kind
+    name: str
+    options: str
+    implementation: str
+    guarantees: frozenset[Guarantee] = frozenset()
+
+    def options_class(self) -> type[Any]:
+        return _imported(self.options)
+
+    def implementation_class(self) -> type[Any]:
+        """Raises ``ImportError`` where the worker's own packages are not installed."""
+        return _imported(self.implementation)
+
+
+_ENTRIES = (
+    Entry("source", "syslog", "flumeng.spec.sources:Syslog", "flumeng.ingest.syslog:SyslogSource"),
+    Entry(
+        "source",
+        "tail",
+        "flumeng.spec.sources:Tail",
+        "flumeng.ingest.tail:TailSource",
+        frozenset({"replayable"}),
+    ),
+    Entry("filter", "parse", "flumeng.spec.filters:Parse", "flumeng.filters.parse:ParseFilter"),
+    Entry("filter", "where", "flumeng.spec.filters:Where", "flumeng.filters.where:WhereFilter"),
+    Entry("filter", "select", "flumeng.spec.filters:Select", "flumeng.filters.select:SelectFilter"),
+    Entry(
+        "sink",
+        "files",
+        "flumeng.spec.sinks:Files",
+        "flumeng.sinks.files:FilesSink",
+        frozenset({"transactional"}),
+    ),
+    Entry("sink", "console", "flumeng.spec.sinks:Console", "flumeng.sinks.console:ConsoleSink"),
+    Entry("sink", "noop", "flumeng.spec.sinks:Noop", "flumeng.sinks.noop:NoopSink"),
+)
+_BY_KEY = {(entry.kind, entry.name): entry for entry in _ENTRIES}
+assert len(_BY_KEY) == len(_ENTRIES), "a component is registered twice"
+
+
+def entries(kind: Kind) -> tuple[Entry, ...]:
+    """All components of a kind, in the order in which they are documented."""
+    return tuple(entry for entry in _ENTRIES if entry.kind == kind)
+
+
+def find(kind: Kind, name: str) -> Entry | None:
+    return _BY_KEY.get((kind, name))
+
+
+def get(kind: Kind, name: str) -> Entry:
+    """The entry of a component of a parsed flow, which is known to exist."""
+    return _BY_KEY[kind, name]
+
+
+def _imported(place: str) -> type[Any]:
+    module, _, name = place.partition(":")
+    found = getattr(import_module(module), name)
+    assert isinstance(found, type)
+    return found

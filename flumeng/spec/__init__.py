@@ -1,0 +1,42 @@
+"""The flow language: from the text of a flow file to a checked ``FlowSpec``.
+
+Pure: no files, no network, and nothing that only a worker needs is imported.
+"""
+
+from __future__ import annotations
+
+from flumeng.spec import document, guarantees
+from flumeng.spec.component import Component, Kind
+from flumeng.spec.decode import INVALID, Decoder
+from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace, Place
+from flumeng.spec.problems import Problem, SpecError
+
+__all__ = [
+    "Batch",
+    "CollectPlace",
+    "Component",
+    "FlowSpec",
+    "IngestPlace",
+    "Kind",
+    "Place",
+    "Problem",
+    "SpecError",
+    "parse_flow",
+]
+
+
+def parse_flow(text: str) -> FlowSpec:
+    """Read one flow. Raises ``SpecError`` with every problem of the text."""
+    root = document.compose(text)
+    decoder = Decoder()
+    spec = decoder.mapping(FlowSpec, root, "")
+    if spec is INVALID:
+        raise SpecError(decoder.problems)
+    assert isinstance(spec, FlowSpec)
+    problems = [
+        Problem(decoder.places.get(path, document.line(root)), path, message)
+        for path, message in guarantees.check(spec)
+    ]
+    if problems:
+        raise SpecError(problems)
+    return spec

@@ -1,0 +1,90 @@
+"""YAML text to a tree of nodes that know their lines, with every bound kept before it is walked.
+
+Nothing is constructed from tags, and types are not guessed here: a scalar stays the text that the
+author wrote (``no`` is not ``False``) until the decoder knows what the option wants.
+"""
+
+from __future__ import annotations
+
+import yaml
+
+from flumeng.spec.problems import Problem, SpecError
+
+MAX_BYTES = 128 * 1024
+MAX_DEPTH = 20
+MAX_NODES = 10_000
+"""Counted with every alias written out, so a small file cannot unfold into a large one."""
+
+_TAGS = "tag:yaml.org,2002:"
+
+
+def compose(text: str) -> yaml.Node:
+    """The one document in ``text``. Raises ``SpecError``."""
+    if len(text.encode(errors="replace")) > MAX_BYTES:
+        raise SpecError([Problem(1, "", f"the file is larger than {MAX_BYTES // 1024} KiB")])
+    try:
+        root = _Loader(text).get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = error.problem or error.context or "cannot be read"
+        raise SpecError([Problem(mark.line + 1 if mark else 1, "", f"not YAML: {what}")]) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise SpecError([Problem(line, "", f"not YAML: {error.reason}")]) from error
+    if root is None:
+        raise SpecError([Problem(1, "", "the file is empty: expected a flow")])
+    _check_bounds(root)
+    return root
+
+
+def line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def is_null(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == _TAGS + "null"
+
+
+def describe(node: yaml.Node) -> str:
+    """What stands there, for the end of a message."""
+    if isinstance(node, yaml.MappingNode):
+        return "a mapping"
+    if isinstance(node, yaml.SequenceNode):
+        return "a list"
+    if is_null(node):
+        return "nothing"
+    value = str(node.value)
+    return repr(value if len(value) <= 60 else value[:57] + "...")
+
+
+class _Loader(yaml.SafeLoader):
+    """Bounds the depth while composing: PyYAML recurses, and the stack must not decide."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._depth += 1
+        try:
+            if self._depth > MAX_DEPTH:
+                mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+                raise yaml.MarkedYAMLError(None, None, f"nested deeper than {MAX_DEPTH}", mark)
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+
+def _check_bounds(root: yaml.Node) -> None:
+    """Raises ``SpecError`` for foreign tags, endless aliases and files that unfold too far."""
+    count = 0
+    pending = [(root, 1)]
+    while pending:
+        node, depth = pending.pop()
+        count += 1
+        if depth > MAX_DEPTH or count > MAX_NODES:
+            raise SpecError([Problem(line(node), "", "aliases unfold too far: write them out")])
+        if not node.tag.startswith(_TAGS) or "python" in node.tag:
+            raise SpecError([Problem(line(node), "", f"tags are not allowed: {node.tag}")])
+        if isinstance(node, yaml.MappingNode):
+            pending.extend((part, depth + 1) for pair in node.value for part in pair)
+        elif isinstance(node, yaml.SequenceNode):
+            pending.extend((item, depth + 1) for item in node.value)

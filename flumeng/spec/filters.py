@@ -1,0 +1,63 @@
+"""The options of every filter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from flumeng.spec.option import option
+from flumeng.spec.patterns import check_regex
+
+
+@dataclass(frozen=True)
+class Parse:
+    """Reads the body of each event and adds a column for each thing found in it.
+
+    An event that cannot be parsed is kept, with the reason in the attribute `parse_error`.
+    """
+
+    format: Literal["syslog", "json", "regex"] = option(
+        doc="What the bodies are: syslog messages, JSON objects, or lines that a pattern matches."
+    )
+    pattern: str | None = option(
+        doc="For `regex`: the pattern (RE2). Each named group becomes a text column.",
+        check=check_regex,
+        example="'(?P<client>\\S+) (?P<status>[0-9]+)'",
+        default=None,
+    )
+    schema: str | None = option(
+        doc="For `json`: the columns to take, as Spark DDL.",
+        example='"user STRING, took_ms DOUBLE"',
+        default=None,
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        for name, wanted_by in (("pattern", "regex"), ("schema", "json")):
+            given = getattr(self, name) is not None
+            if self.format == wanted_by and not given:
+                yield "", f'missing "{name}": format {wanted_by} needs it'
+            elif self.format != wanted_by and given:
+                yield name, f"only format {wanted_by} takes it, and the format is {self.format}"
+
+
+@dataclass(frozen=True)
+class Where:
+    """Keeps the events for which a condition in Spark SQL is true."""
+
+    bare: ClassVar[str] = "expression"
+
+    expression: str = option(doc="The condition.", example='"severity <= 4"')
+
+
+@dataclass(frozen=True)
+class Select:
+    """Chooses and computes columns in Spark SQL; all others are dropped."""
+
+    bare: ClassVar[str] = "expressions"
+
+    expressions: tuple[str, ...] = option(
+        doc="The columns to keep, each an expression.",
+        minimum=1,
+        example='["ts", "host", "upper(app) AS app"]',
+    )

@@ -1,0 +1,99 @@
+"""A flow as a frozen value: what its author wrote, checked, with every default filled in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from flumeng.spec.component import Component
+from flumeng.spec.option import option
+
+Durability = Literal["memory", "spill", "disk", "replicated"]
+Delivery = Literal["at-most-once", "at-least-once", "exactly-once"]
+
+_FLOW_NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
+
+
+def check_flow_name(text: str) -> None:
+    if not _FLOW_NAME.fullmatch(text):
+        raise ValueError(
+            "expected 1 to 63 small letters, digits and dashes that do not start with a dash"
+        )
+
+
+@dataclass(frozen=True)
+class IngestPlace:
+    """Where the sources run."""
+
+    labels: Mapping[str, str] = option(
+        doc="Run on every node that has all these labels; without any, on every ingest node.",
+        example="{role: web}",
+        factory=dict,
+    )
+
+
+@dataclass(frozen=True)
+class CollectPlace:
+    """Where the filters and sinks run."""
+
+    labels: Mapping[str, str] = option(
+        doc="Run only on nodes that have all these labels.",
+        example="{role: spark}",
+        factory=dict,
+    )
+    tasks: int = option(
+        doc="Over how many tasks the flow's journals are spread.",
+        minimum=1,
+        maximum=1000,
+        default=1,
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which nodes do the flow's work."""
+
+    ingest: IngestPlace = option(doc="Where the sources run.", default=IngestPlace())
+    collect: CollectPlace = option(doc="Where filters and sinks run.", default=CollectPlace())
+
+
+@dataclass(frozen=True)
+class Batch:
+    """When collected events are written."""
+
+    seconds: float = option(
+        doc="A small batch waits until its oldest event is this old.",
+        unit="seconds",
+        minimum=0,
+        maximum=86_400,
+        default=1.0,
+    )
+    events: int = option(
+        doc="No batch is larger than this.",
+        unit="events",
+        minimum=1,
+        maximum=1_000_000_000,
+        default=2_000_000,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowSpec:
+    """A named pipeline with its guarantees."""
+
+    flow: str = option(doc="The flow's name.", check=check_flow_name, example="web-logs")
+    sources: tuple[Component, ...] = option(doc="Where events come from.", minimum=1)
+    place: Place = option(doc="Which nodes do the work.", default=Place())
+    durability: Durability = option(
+        doc="What is safe before a sender is answered: `disk` means synced to the node's disk.",
+        default="disk",
+    )
+    delivery: Delivery = option(
+        doc="Whether the ack comes before the write, after it, or in one step with it.",
+        default="at-least-once",
+    )
+    filters: tuple[Component, ...] = option(doc="What happens to events, in order.", default=())
+    sinks: tuple[Component, ...] = option(doc="Where events go.", minimum=1)
+    batch: Batch = option(doc="When collected events are written.", default=Batch())

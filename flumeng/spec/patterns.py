@@ -1,0 +1,70 @@
+"""The two small languages inside options: regular expressions and time patterns in paths.
+
+Events are matched with RE2, which the control process must not load. Its language is that of
+Python's ``re`` without what cannot run in linear time, and that part is refused here by name.
+"""
+
+from __future__ import annotations
+
+import re
+
+TIME_PATTERNS = {"%Y": "year", "%m": "month", "%d": "day", "%H": "hour", "%M": "minute"}
+
+_TOKENS = re.compile(
+    r"\\(?P<escape>.)"
+    r"|(?P<set>\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\])"
+    r"|\(\?(?P<group><?[=!]|P=|\(|>|\#)"
+    r"|(?P<possessive>[*+?}]\+)",
+    re.DOTALL,
+)
+_NOT_RE2 = {
+    "=": "look-ahead", "!": "look-ahead", "<=": "look-behind", "<!": "look-behind",
+    "P=": "back-references", "(": "conditions", ">": "atomic groups", "#": "comments",
+}  # fmt: skip
+_MAX_REPEAT = 1000
+
+
+def check_regex(text: str) -> None:
+    """A pattern that both ``re`` and RE2 accept, with at least one named group."""
+    try:
+        pattern = re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"expected a regular expression: {error}") from None
+    for token in _TOKENS.finditer(text):
+        _refuse_what_re2_lacks(token)
+    for repeat in re.finditer(r"\{(\d+)(?:,(\d*))?\}", text):
+        if max(int(bound) for bound in repeat.groups() if bound) > _MAX_REPEAT:
+            raise ValueError(f"expected at most {_MAX_REPEAT} repetitions, not {repeat[0]}")
+    if not pattern.groupindex:
+        raise ValueError("expected at least one named group, like (?P<status>[0-9]+)")
+
+
+def _refuse_what_re2_lacks(token: re.Match[str]) -> None:
+    escape, group = token["escape"], token["group"]
+    if group:
+        raise ValueError(f"no {_NOT_RE2[group]} in RE2, which matches the events: (?{group}")
+    if token["possessive"]:
+        raise ValueError(
+            f"no possessive repeats in RE2, which matches the events: {token['possessive']}"
+        )
+    if escape and escape in "123456789":
+        raise ValueError(f"no back-references in RE2, which matches the events: \\{escape}")
+    if escape == "Z":
+        raise ValueError("no \\Z in RE2, which matches the events: write $")
+
+
+def check_lake_path(text: str) -> None:
+    """A directory: absolute or with a scheme, and a fixed part before its first time pattern."""
+    scheme, separator, rest = text.partition("://")
+    if separator:
+        if not re.fullmatch("[a-z][a-z0-9+.-]*", scheme) or not rest.strip("/"):
+            raise ValueError('expected scheme://place/directory, like "s3a://lake/web"')
+    elif not text.startswith("/"):
+        raise ValueError('expected an absolute path or a URL, like "/data/web" or "s3a://lake/web"')
+    for used in re.findall("%.?", text, re.DOTALL):
+        if used not in TIME_PATTERNS:
+            known = ", ".join(TIME_PATTERNS)
+            raise ValueError(f"expected only the time patterns {known}, not {used}")
+    fixed = rest if separator else text
+    if "/" not in fixed.partition("%")[0].lstrip("/") and "%" in fixed:
+        raise ValueError("expected a fixed directory before the first time pattern")

@@ -1,0 +1,48 @@
+"""What is wrong with a flow file, all at once.
+
+A problem is never raised alone: whoever reads the file collects them, so that its author sees
+everything in one go. No line is ever 0; the path is written as the author would look for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flumeng.errors import UserError
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One thing to change: ``line`` from 1, ``path`` like ``sources[0].syslog.listen``.
+
+    ``path`` is empty when the problem concerns the file as a whole.
+    """
+
+    line: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.path}: " if self.path else ""
+        return f"line {self.line}: {place}{self.message}"
+
+
+class SpecError(UserError):
+    """A flow file that cannot be used; ``problems`` is never empty and is sorted by line."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(sorted(problems))
+        assert self.problems
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown ``word``: the nearest right one, or all of them."""
+    names = list(known)
+    folded = {name.lower().replace("_", "-"): name for name in names}
+    close = difflib.get_close_matches(word.lower().replace("_", "-"), folded, n=1)
+    if close:
+        return f'did you mean "{folded[close[0]]}"?'
+    return f"known here: {', '.join(names)}"

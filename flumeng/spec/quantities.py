@@ -1,0 +1,92 @@
+"""Numbers with units, and the checked texts that several components share.
+
+Every function takes what the author wrote and raises ``ValueError`` saying what was expected.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+
+_SIZES = {
+    "": 1, "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_DURATIONS = {
+    "": 1.0, "us": 1e-6, "ms": 1e-3,
+    "s": 1.0, "second": 1.0, "seconds": 1.0,
+    "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0,
+    "h": 3600.0, "hour": 3600.0, "hours": 3600.0,
+    "d": 86400.0, "day": 86400.0, "days": 86400.0,
+}  # fmt: skip
+_QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)", re.ASCII)
+_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?:\.(?!-)[A-Za-z0-9-]{1,63})*", re.ASCII)
+_WHOLE = re.compile(r"[+-]?[0-9][0-9_]*", re.ASCII)
+
+
+def whole_number(text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise ValueError("expected a whole number")
+    return int(text.replace("_", ""))
+
+
+def number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("expected a number") from None
+    if not math.isfinite(value):
+        raise ValueError("expected a finite number")
+    return value
+
+
+def size(text: str) -> int:
+    """Bytes of ``1 MiB``, ``64KB`` or a bare number of bytes."""
+    expected = 'expected a size, like "1 MiB" or 65536 (units: B, KB, MB, GB, KiB, MiB, GiB)'
+    value = _quantity(text, _SIZES, expected)
+    if value != int(value):
+        raise ValueError("expected a whole number of bytes")
+    return int(value)
+
+
+def duration(text: str) -> float:
+    """Seconds of ``250 ms``, ``2 min`` or a bare number of seconds."""
+    return _quantity(text, _DURATIONS, 'expected a duration, like "250 ms", "10 s" or "5 min"')
+
+
+def _quantity(text: str, units: dict[str, float] | dict[str, int], expected: str) -> float:
+    match = _QUANTITY.fullmatch(text.strip())
+    factor = units.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise ValueError(expected)
+    digits = match[1].replace("_", "")
+    return (float(digits) if "." in digits else int(digits)) * factor
+
+
+def check_address(text: str) -> None:
+    """``host:port``, the port 0 to 65535 (0 takes a free one), IPv6 hosts in brackets."""
+    expected = 'expected host:port, like "0.0.0.0:5514" or "[::]:5514"'
+    host, colon, port = text.rpartition(":")
+    if not colon or not re.fullmatch("[0-9]{1,5}", port, re.ASCII):
+        raise ValueError(expected)
+    if int(port) > 65535:
+        raise ValueError("expected a port from 0 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            ipaddress.IPv6Address(host[1:-1])
+        except ValueError:
+            raise ValueError(f"expected an IPv6 address in the brackets of {host}") from None
+    elif re.fullmatch("[0-9.]+", host):
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError:
+            raise ValueError(f"expected an IPv4 address before the port, not {host}") from None
+    elif not _HOST_NAME.fullmatch(host):
+        raise ValueError(expected)
+
+
+def check_absolute(text: str) -> None:
+    if not text.startswith("/"):
+        raise ValueError('expected an absolute path, like "/var/log/app/*.log"')
