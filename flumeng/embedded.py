@@ -1,0 +1,175 @@
+"""The real ZooKeeper server, from the jars that PySpark ships: nothing is downloaded.
+
+``serve`` turns the calling process into the server, so that whoever started it supervises the
+JVM itself; ``python -m flumeng.embedded DIR PORT`` is the same and ends with its parent. Jetty is
+not among PySpark's jars, so the admin server is off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from flumeng.errors import UserError
+
+JAVA_AT_LEAST = 17
+HEAP_MIB = 256
+TICK_MILLISECONDS = 500
+JARS = (
+    "zookeeper-",
+    "slf4j-api",
+    "log4j-",
+    "netty-",
+    "metrics-core",
+    "snappy-java",
+    "commons-io",
+    "commons-cli",
+    "jackson-annotations",
+    "jackson-core-2",
+    "jackson-databind",
+)
+LOGGING = """\
+status = error
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{ISO8601} zookeeper %-5p %m%n
+"""
+PR_SET_PDEATHSIG = 1
+
+
+def serve(data: Path, port: int, *, host: str = "127.0.0.1") -> NoReturn:
+    """Become a ZooKeeper server on ``host:port`` (port 0: a free one) with its state in ``data``.
+
+    Prints the address it serves. Raises UserError when Java is missing or too old, when the port
+    is taken, or when ``data`` cannot be written.
+    """
+    port = port or free_port(host)
+    command = server_command(data, port, host=host)
+    print(f"zookeeper {host}:{port}", flush=True)
+    os.execv(command[0], command)
+
+
+def server_command(
+    data: Path,
+    port: int,
+    *,
+    host: str = "127.0.0.1",
+    server_id: int = 0,
+    ensemble: Sequence[str] = (),
+) -> list[str]:
+    """The command line of a server, its configuration written below ``data``.
+
+    ``ensemble`` lists ``host:peer_port:election_port`` of servers 1, 2, ... of which this one is
+    ``server_id``; empty means a server alone.
+    """
+    java = find_java()
+    require_free(host, port)
+    try:
+        (data / "tree").mkdir(parents=True, exist_ok=True)
+        (data / "log4j2.properties").write_text(LOGGING)
+        (data / "zoo.cfg").write_text(_configuration(data, port, host, ensemble))
+        if ensemble:
+            (data / "tree" / "myid").write_text(str(server_id))
+    except OSError as error:
+        raise UserError(f"cannot write to {data}: {error.strerror}") from error
+    main = "quorum.QuorumPeerMain" if ensemble else "ZooKeeperServerMain"
+    return [
+        java,
+        f"-Xmx{HEAP_MIB}m",
+        "-XX:+UseSerialGC",
+        "-XX:+ExitOnOutOfMemoryError",
+        f"-Dlog4j2.configurationFile={data / 'log4j2.properties'}",
+        "-cp",
+        ":".join(_jars()),
+        f"org.apache.zookeeper.server.{main}",
+        str(data / "zoo.cfg"),
+    ]
+
+
+def _configuration(data: Path, port: int, host: str, ensemble: Sequence[str]) -> str:
+    lines = [
+        f"dataDir={data / 'tree'}",
+        f"clientPort={port}",
+        f"clientPortAddress={host}",
+        f"tickTime={TICK_MILLISECONDS}",
+        "initLimit=20",
+        "syncLimit=10",
+        "minSessionTimeout=1000",
+        "maxSessionTimeout=60000",
+        "maxClientCnxns=0",
+        "admin.enableServer=false",
+        "4lw.commands.whitelist=srvr,ruok",
+        "autopurge.purgeInterval=1",
+        "autopurge.snapRetainCount=3",
+        *(f"server.{number}={address}" for number, address in enumerate(ensemble, start=1)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def find_java() -> str:
+    """Path of a Java that is new enough; UserError with the command to install one."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    how = f"install Java {JAVA_AT_LEAST} or newer (Debian: apt-get install openjdk-17-jre-headless)"
+    if java is None:
+        raise UserError(f"no java found{' in JAVA_HOME' if home else ''}: {how}")
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(\d+)', shown.stderr + shown.stdout)
+    if found is None or int(found[1]) < JAVA_AT_LEAST:
+        raise UserError(f"{java} is Java {found[1] if found else 'unknown'}: {how}")
+    return java
+
+
+def _jars() -> list[str]:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise UserError("pyspark is not installed: its jars hold the ZooKeeper server")
+    folder = Path(spec.origin).parent / "jars"
+    return sorted(str(jar) for jar in folder.glob("*.jar") if jar.name.startswith(JARS))
+
+
+def require_free(host: str, port: int) -> None:
+    """UserError in one sentence when nobody can listen on ``host:port``."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UserError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def die_with_parent() -> None:
+    """Have the kernel send SIGTERM to this process when its parent dies; an exec keeps that."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    try:
+        serve(Path(sys.argv[1]), int(sys.argv[2]))
+    except UserError as problem:
+        raise SystemExit(str(problem)) from problem

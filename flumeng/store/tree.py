@@ -1,0 +1,38 @@
+"""Whole-tree work on a store: make an empty cluster, and check one against the schema."""
+
+from __future__ import annotations
+
+from flumeng.errors import ConflictError, UserError
+from flumeng.store import ABSENT, Store
+from zkschema import bootstrap, paths, table
+from zkschema.verify import Problem
+from zkschema.verify import verify as verify_tree
+
+
+def init(store: Store) -> list[str]:
+    """Create what an empty cluster has; gives the paths that were missing. Safe to repeat."""
+    created = []
+    for path, record in bootstrap.initial():
+        try:
+            store.write(path, record, ABSENT)
+        except ConflictError:
+            continue
+        created.append(str(path))
+    return created
+
+
+def verify(store: Store) -> list[Problem]:
+    """Everything in the cluster that does not keep to the schema."""
+    return verify_tree(store.dump())
+
+
+def require(store: Store) -> None:
+    """UserError unless the cluster's schema is there and is the version that this code knows."""
+    found = store.read(paths.schema())
+    if found is None:
+        raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
+    if found.value.version != table.VERSION:
+        raise UserError(
+            f"the cluster has schema version {found.value.version}, this flumeng knows "
+            f"{table.VERSION}: use the flumeng that matches"
+        )

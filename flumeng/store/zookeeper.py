@@ -1,0 +1,280 @@
+"""The store on a real ZooKeeper, through kazoo. All of kazoo's traps are handled here, once.
+
+- kazoo drops every watch at a disconnect and never restores it: after each reconnect the recursive
+  watches are added again and everyone who watches is told to look.
+- kazoo's default back-off between reconnects grows to an hour: ours ends at one second.
+- kazoo retries commands by itself, even over a session's expiry: we never let it.
+- kazoo queues calls while it is disconnected and ``get()`` waits for ever: we refuse at once, and
+  every wait has a limit.
+- kazoo's ``commit`` returns the exceptions of a failed transaction as values: we raise.
+- kazoo does not survive ``fork``: a call in another process than the connected one is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.states import KazooState, ZnodeStat
+from kazoo.retry import KazooRetry
+
+from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
+from flumeng.store import (
+    ABSENT,
+    ANY,
+    Check,
+    Expected,
+    Path,
+    Put,
+    Remove,
+    Store,
+    Version,
+    Versioned,
+    Write,
+    data_of,
+    recursive_watch,
+)
+from zkschema import codec
+from zkschema.records import Record
+from zkschema.table import ZPath
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Record)
+
+CONFLICTS = (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError)
+CALL_SECONDS = 5.0
+
+
+def connect(hosts: str, *, session_seconds: float = 10.0, wait_seconds: float = 8.0) -> Store:
+    """A store for ``hosts``, as in ``host:port[,host:port]/chroot``.
+
+    Waits for the first connection at most ``wait_seconds``; then raises UnavailableError. UserError
+    when ``hosts`` does not read as such. The chroot is created when it is absent.
+    """
+    store = ZooKeeperStore(hosts, session_seconds)
+    if not store.wait_connected(wait_seconds):
+        store.close()
+        raise UnavailableError(
+            f"ZooKeeper at {hosts} did not answer within {wait_seconds:.0f} s: "
+            "is it running, and are host and port right?"
+        )
+    return store
+
+
+class ZooKeeperStore:
+    """See ``Store``. kazoo goes on reconnecting by itself until ``close``."""
+
+    def __init__(self, hosts: str, session_seconds: float) -> None:
+        servers, slash, chroot = hosts.partition("/")
+        if not servers or (slash and not chroot):
+            raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot")
+        self._pid = os.getpid()
+        self._watches: list[tuple[str, Callable[[], None]]] = []
+        self._listeners: list[Callable[[bool], None]] = []
+        self._ready = threading.Event()
+        handler = SequentialThreadingHandler()
+        never = KazooRetry(max_tries=0, sleep_func=handler.sleep_func)
+        always = KazooRetry(max_tries=-1, delay=0.1, max_delay=1.0, sleep_func=handler.sleep_func)
+        try:
+            self._client = KazooClient(
+                hosts,
+                timeout=session_seconds,
+                handler=handler,
+                connection_retry=always,
+                command_retry=never,
+            )
+        except ValueError as error:
+            raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot: {error}") from error
+        recursive_watch.hear_events(self._client, self._heard)
+        self._client.add_listener(self._on_state)
+        self._client.start_async()
+
+    def wait_connected(self, seconds: float) -> bool:
+        return self._ready.wait(seconds)
+
+    @property
+    def connected(self) -> bool:
+        return self._ready.is_set()
+
+    @property
+    def session(self) -> int:
+        identity = self._client.client_id
+        return int(identity[0] or 0) if identity else 0
+
+    def read(self, path: ZPath[R]) -> Versioned[R] | None:
+        return self.read_many([path])[0]
+
+    def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        self._require_connection()
+        calls = [(path, self._client.get_async(str(path))) for path in wanted]
+        found: list[Versioned[R] | None] = []
+        for path, call in calls:
+            try:
+                data, stat = _wait(call)
+            except NoNodeError:
+                found.append(None)
+                continue
+            found.append(_decode(path, data, stat))
+        return found
+
+    def children(self, path: Path) -> list[str]:
+        self._require_connection()
+        try:
+            return sorted(_wait(self._client.get_children_async(str(path))))
+        except NoNodeError:
+            return []
+
+    def exists(self, path: Path) -> bool:
+        self._require_connection()
+        return _wait(self._client.exists_async(str(path))) is not None
+
+    def write(self, path: Path, value: Record | None, expect: Expected) -> Version:
+        if expect is ANY and not self.exists(path):
+            expect = ABSENT
+        return self.commit([Put(path, value, expect)])[0]
+
+    def remove(self, path: Path, expect: Expected) -> None:
+        self.commit([Remove(path, expect)])
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        self._require_connection()
+        transaction = self._client.transaction()
+        for write in writes:
+            _add(transaction, write)
+        results = _wait(transaction.commit_async())
+        for write, result in zip(writes, results, strict=True):
+            if isinstance(result, CONFLICTS):
+                raise ConflictError(_conflict(write, result)) from result
+        versions = []
+        for write, result in zip(writes, results, strict=True):
+            if isinstance(result, KazooException):
+                raise UnavailableError(f"{write.path}: {type(result).__name__}") from result
+            if isinstance(write, Put):
+                created = not isinstance(result, ZnodeStat)
+                versions.append(Version(0 if created else result.version))
+        return versions
+
+    def watch(self, path: Path, notify: Callable[[], None]) -> None:
+        self._watches.append((str(path), notify))
+        if self.connected:
+            _wait(recursive_watch.add_async(self._client, str(path)))
+
+    def on_session(self, notify: Callable[[bool], None]) -> None:
+        self._listeners.append(notify)
+
+    def dump(self) -> Mapping[str, bytes]:
+        tree: dict[str, bytes] = {}
+        waiting = ["/"]
+        while waiting:
+            self._require_connection()
+            calls = [
+                (p, self._client.get_async(p), self._client.get_children_async(p)) for p in waiting
+            ]
+            waiting = []
+            for path, data, children in calls:
+                try:
+                    tree[path] = _wait(data)[0]
+                    names = _wait(children)
+                except NoNodeError:
+                    continue
+                waiting += [f"{path.rstrip('/')}/{name}" for name in names]
+        del tree["/"]
+        return tree
+
+    def close(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+    def _require_connection(self) -> None:
+        assert os.getpid() == self._pid, "a store cannot be used after fork: connect again"
+        if not self.connected:
+            raise UnavailableError("no connection to ZooKeeper now; reconnecting")
+
+    def _on_state(self, state: str) -> None:
+        """Runs on kazoo's connection thread: must not call ZooKeeper and wait."""
+        if state == KazooState.CONNECTED:
+            self._client.handler.spawn(self._restore)
+            return
+        self._ready.clear()
+        for listener in self._listeners:
+            listener(False)
+
+    def _restore(self) -> None:
+        """After each (re)connect: chroot, watches, and everyone is told to look again."""
+        try:
+            _wait(self._client.ensure_path_async("/"))
+            for path in dict(self._watches):
+                _wait(recursive_watch.add_async(self._client, path))
+        except UnavailableError:
+            return
+        self._ready.set()
+        if self._client.state != KazooState.CONNECTED:
+            self._ready.clear()
+            return
+        for _, notify in self._watches:
+            notify()
+        for listener in self._listeners:
+            listener(True)
+
+    def _heard(self, path: str) -> None:
+        for watched, notify in self._watches:
+            if path == watched or path.startswith(watched.rstrip("/") + "/"):
+                notify()
+
+
+def _wait(call: Any) -> Any:
+    """The result of one of kazoo's async calls, in bounded time, with our errors."""
+    try:
+        return call.get(timeout=CALL_SECONDS)
+    except CONFLICTS:
+        raise
+    except (KazooException, KazooTimeoutError) as error:
+        raise UnavailableError(f"ZooKeeper: {type(error).__name__} {error}".rstrip()) from error
+
+
+def _decode(path: ZPath[R], data: bytes, stat: ZnodeStat) -> Versioned[R]:
+    assert path.row.record is not None, f"{path} is a folder"
+    try:
+        value = codec.decode(path.row.record, data)
+    except codec.NewerVersionError as error:
+        raise UserError(f"{path}: {error}") from error
+    except codec.DecodeError as error:
+        raise CorruptError(f"{path}: {error}") from error
+    return Versioned(value, Version(stat.version), stat.ephemeralOwner)
+
+
+def _add(transaction: Any, write: Write) -> None:
+    if isinstance(write, Check):
+        transaction.check(str(write.path), write.version.number)
+        return
+    number = write.expect.number if isinstance(write.expect, Version) else -1
+    if isinstance(write, Remove):
+        transaction.delete(str(write.path), number)
+    elif write.expect is ABSENT:
+        ephemeral = write.path.row.lifetime == "ephemeral"
+        transaction.create(str(write.path), data_of(write.path, write.value), ephemeral=ephemeral)
+    else:
+        transaction.set_data(str(write.path), data_of(write.path, write.value), number)
+
+
+def _conflict(write: Write, result: KazooException) -> str:
+    what = {
+        BadVersionError: "was changed by someone else",
+        NodeExistsError: "exists already",
+        NoNodeError: "does not exist (or its parent does not)",
+        NotEmptyError: "still has children",
+    }
+    return f"{write.path} {what[type(result)]}"

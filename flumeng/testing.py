@@ -1,0 +1,224 @@
+"""Fakes that ship, and a real ZooKeeper to start and kill: for tests of whatever uses a store.
+
+``FakeStore`` keeps the same contract as the real one (one contract suite runs on both). Several
+sessions share one ``FakeTree``; ``cut``, ``heal`` and ``expire`` are what a network does to one.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path as FilePath
+from typing import TypeVar
+
+from flumeng import embedded
+from flumeng.errors import ConflictError, CorruptError, UnavailableError
+from flumeng.store import (
+    ABSENT,
+    ANY,
+    Check,
+    Expected,
+    Path,
+    Put,
+    Remove,
+    Version,
+    Versioned,
+    Write,
+    data_of,
+)
+from zkschema import codec
+from zkschema.records import Record
+from zkschema.table import ZPath
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass
+class _Znode:
+    data: bytes
+    version: int = 0
+    session: int = 0
+
+
+@dataclass
+class FakeTree:
+    """What the servers hold: shared by all sessions of one test."""
+
+    znodes: dict[str, _Znode] = field(default_factory=lambda: {"/": _Znode(b"")})
+    stores: list[FakeStore] = field(default_factory=list)
+    sessions: count[int] = field(default_factory=lambda: count(1))
+
+    def changed(self, path: str) -> None:
+        for store in self.stores:
+            store.hear(path)
+
+
+class FakeStore:
+    """See ``flumeng.store.Store``; watches fire in the thread that writes."""
+
+    def __init__(self, tree: FakeTree | None = None) -> None:
+        self.tree = tree or FakeTree()
+        self.tree.stores.append(self)
+        self.session = next(self.tree.sessions)
+        self.connected = True
+        self._watches: list[tuple[str, Callable[[], None]]] = []
+        self._listeners: list[Callable[[bool], None]] = []
+
+    def read(self, path: ZPath[R]) -> Versioned[R] | None:
+        self._require_connection()
+        znode = self.tree.znodes.get(str(path))
+        if znode is None:
+            return None
+        assert path.row.record is not None, f"{path} is a folder"
+        try:
+            value = codec.decode(path.row.record, znode.data)
+        except codec.DecodeError as error:
+            raise CorruptError(f"{path}: {error}") from error
+        return Versioned(value, Version(znode.version), znode.session)
+
+    def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        return [self.read(path) for path in wanted]
+
+    def children(self, path: Path) -> list[str]:
+        self._require_connection()
+        below = str(path).rstrip("/") + "/"
+        names = (p[len(below) :] for p in self.tree.znodes if p.startswith(below))
+        return sorted(name for name in names if name and "/" not in name)
+
+    def exists(self, path: Path) -> bool:
+        self._require_connection()
+        return str(path) in self.tree.znodes
+
+    def write(self, path: Path, value: Record | None, expect: Expected) -> Version:
+        if expect is ANY and not self.exists(path):
+            expect = ABSENT
+        return self.commit([Put(path, value, expect)])[0]
+
+    def remove(self, path: Path, expect: Expected) -> None:
+        self.commit([Remove(path, expect)])
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        self._require_connection()
+        before = {path: _Znode(**vars(znode)) for path, znode in self.tree.znodes.items()}
+        try:
+            versions = [self._apply(write) for write in writes]
+        except ConflictError:
+            self.tree.znodes = before
+            raise
+        for write in writes:
+            if not isinstance(write, Check):
+                self.tree.changed(str(write.path))
+        return [version for version in versions if version is not None]
+
+    def watch(self, path: Path, notify: Callable[[], None]) -> None:
+        self._watches.append((str(path), notify))
+
+    def on_session(self, notify: Callable[[bool], None]) -> None:
+        self._listeners.append(notify)
+
+    def dump(self) -> Mapping[str, bytes]:
+        self._require_connection()
+        return {path: znode.data for path, znode in self.tree.znodes.items() if path != "/"}
+
+    def close(self) -> None:
+        if self in self.tree.stores:
+            self.expire()
+            self.tree.stores.remove(self)
+            self.connected = False
+
+    def hear(self, path: str) -> None:
+        for watched, notify in self._watches:
+            if self.connected and (path == watched or path.startswith(watched.rstrip("/") + "/")):
+                notify()
+
+    def cut(self) -> None:
+        """The connection goes; the session lives on."""
+        self.connected = False
+        for listener in self._listeners:
+            listener(False)
+
+    def heal(self) -> None:
+        """The connection comes back; watchers are told to look again."""
+        self.connected = True
+        for _, notify in self._watches:
+            notify()
+        for listener in self._listeners:
+            listener(True)
+
+    def expire(self) -> None:
+        """The session ends: its ephemeral znodes go, and it is another session from now on."""
+        gone = [path for path, znode in self.tree.znodes.items() if znode.session == self.session]
+        self.session = next(self.tree.sessions)
+        for path in gone:
+            del self.tree.znodes[path]
+            self.tree.changed(path)
+
+    def _require_connection(self) -> None:
+        if not self.connected:
+            raise UnavailableError("no connection to ZooKeeper now; reconnecting")
+
+    def _apply(self, write: Write) -> Version | None:
+        path = str(write.path)
+        znode = self.tree.znodes.get(path)
+        if isinstance(write, Put) and write.expect is ABSENT:
+            if znode is not None:
+                raise ConflictError(f"{path} exists already")
+            if (path.rpartition("/")[0] or "/") not in self.tree.znodes:
+                raise ConflictError(f"{path} does not exist (or its parent does not)")
+            session = self.session if write.path.row.lifetime == "ephemeral" else 0
+            self.tree.znodes[path] = _Znode(data_of(write.path, write.value), 0, session)
+            return Version(0)
+        if znode is None:
+            raise ConflictError(f"{path} does not exist (or its parent does not)")
+        expected = write.version if isinstance(write, Check) else write.expect
+        if isinstance(expected, Version) and expected.number != znode.version:
+            raise ConflictError(f"{path} was changed by someone else")
+        if isinstance(write, Put):
+            znode.data = data_of(write.path, write.value)
+            znode.version += 1
+            return Version(znode.version)
+        if isinstance(write, Remove):
+            if any(other.startswith(path + "/") for other in self.tree.znodes):
+                raise ConflictError(f"{path} still has children")
+            del self.tree.znodes[path]
+        return None
+
+
+class RealZooKeeper:
+    """The embedded server in a process of its own, on one port for its whole life."""
+
+    def __init__(self, data: FilePath) -> None:
+        self.data = data
+        self.port = embedded.free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, wait_seconds: float = 30.0) -> None:
+        """Start, and return when the server answers."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        with (self.data / "server.log").open("ab") as log:
+            command = embedded.server_command(self.data, self.port)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + wait_seconds
+        while not self._answers():
+            assert self.process.poll() is None, (self.data / "server.log").read_text()
+            assert time.monotonic() < deadline, "ZooKeeper did not answer in time"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL; the state on disk stays."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"ruok")
+                return connection.recv(4) == b"imok"
+        except OSError:
+            return False

@@ -1,0 +1,51 @@
+"""Fixtures for tests against a real ZooKeeper.
+
+By default one embedded server a test session. ``FLUMENG_TEST_ZK=host:port`` points the tests at a
+server that runs already, ``FLUMENG_TEST_ZK=docker`` at a container. Each test gets a chroot of its
+own.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from flumeng.store import Store
+from flumeng.store.zookeeper import connect
+from flumeng.testing import RealZooKeeper
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """host:port of a real ZooKeeper."""
+    wanted = os.environ.get("FLUMENG_TEST_ZK", "")
+    if wanted == "docker":
+        from testcontainers.core.container import DockerContainer  # noqa: PLC0415
+        from testcontainers.core.waiting_utils import wait_for_logs  # noqa: PLC0415
+
+        with DockerContainer("zookeeper:3.9.5").with_exposed_ports(2181) as container:
+            wait_for_logs(container, "PrepRequestProcessor", timeout=60)
+            yield f"{container.get_container_host_ip()}:{container.get_exposed_port(2181)}"
+    elif wanted:
+        yield wanted
+    else:
+        server = RealZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+        server.start()
+        yield server.address
+        server.kill()
+
+
+@pytest.fixture
+def hosts(zookeeper: str) -> str:
+    """A connect string with a chroot that nobody else uses."""
+    return f"{zookeeper}/test-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def store(hosts: str) -> Iterator[Store]:
+    store = connect(hosts)
+    yield store
+    store.close()

@@ -1,0 +1,171 @@
+"""One contract for every store: each test runs on the fake and on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import queue
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from flumeng.errors import ConflictError, UserError
+from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Version
+from flumeng.store.zookeeper import connect
+from flumeng.testing import FakeStore, FakeTree
+from zkschema import paths, records
+
+Connect = Callable[[], Store]
+
+
+@pytest.fixture(params=["fake", "zookeeper"])
+def connect_once(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """Opens any number of sessions on one empty tree."""
+    opened: list[Store] = []
+    if request.param == "fake":
+        tree = FakeTree()
+
+        def open_store() -> Store:
+            opened.append(FakeStore(tree))
+            return opened[-1]
+    else:
+        hosts = f"{request.getfixturevalue('zookeeper')}/contract-{uuid.uuid4().hex[:12]}"
+
+        def open_store() -> Store:
+            opened.append(connect(hosts))
+            return opened[-1]
+
+    yield open_store
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def any_store(connect_once: Connect) -> Store:
+    store = connect_once()
+    for path in (paths.flows(), paths.live(), paths.live_nodes()):
+        store.write(path, None, ABSENT)
+    return store
+
+
+def flow(revision: int) -> records.Flow:
+    return records.Flow(revision=revision)
+
+
+LIVE = records.LiveNode(uuid="u", incarnation="i", address="", pid=1, version="0", since=0.0)
+
+
+def test_read_gives_what_was_written_with_its_version(any_store: Store) -> None:
+    assert any_store.read(paths.flow("web")) is None
+    assert any_store.write(paths.flow("web"), flow(1), ABSENT) == Version(0)
+    assert any_store.write(paths.flow("web"), flow(2), Version(0)) == Version(1)
+    found = any_store.read(paths.flow("web"))
+    assert found is not None
+    assert (found.value, found.version, found.session) == (flow(2), Version(1), 0)
+
+
+def test_version_zero_is_a_version(any_store: Store) -> None:
+    """The classic slip: 0 taken for "no version" would overwrite whatever is there."""
+    any_store.write(paths.flow("web"), flow(1), ABSENT)
+    any_store.write(paths.flow("web"), flow(2), Version(0))
+    with pytest.raises(ConflictError, match="/flows/web"):
+        any_store.write(paths.flow("web"), flow(3), Version(0))
+
+
+def test_absent_refuses_what_is_there_and_a_version_what_is_not(any_store: Store) -> None:
+    any_store.write(paths.flow("web"), flow(1), ABSENT)
+    with pytest.raises(ConflictError, match="exists already"):
+        any_store.write(paths.flow("web"), flow(2), ABSENT)
+    with pytest.raises(ConflictError, match="does not exist"):
+        any_store.write(paths.flow("other"), flow(2), Version(0))
+
+
+def test_any_creates_or_overwrites(any_store: Store) -> None:
+    any_store.write(paths.flow("web"), flow(1), ANY)
+    any_store.write(paths.flow("web"), flow(2), ANY)
+    found = any_store.read(paths.flow("web"))
+    assert found is not None
+    assert found.value == flow(2)
+
+
+def test_a_commit_is_all_or_nothing_and_names_the_loser(any_store: Store) -> None:
+    any_store.write(paths.flow("a"), flow(1), ABSENT)
+    with pytest.raises(ConflictError, match="/flows/a was changed"):
+        any_store.commit(
+            [
+                Put(paths.flow("b"), flow(1), ABSENT),
+                Check(paths.flow("a"), Version(7)),
+                Remove(paths.flow("a"), ANY),
+            ]
+        )
+    assert any_store.children(paths.flows()) == ["a"]
+
+
+def test_a_commit_gives_the_version_of_each_put(any_store: Store) -> None:
+    any_store.write(paths.flow("a"), flow(1), ABSENT)
+    versions = any_store.commit(
+        [
+            Check(paths.flow("a"), Version(0)),
+            Put(paths.flow("a"), flow(2), Version(0)),
+            Put(paths.flow("b"), flow(1), ABSENT),
+        ]
+    )
+    assert versions == [Version(1), Version(0)]
+
+
+def test_remove_keeps_what_has_children(any_store: Store) -> None:
+    any_store.write(paths.flow("a"), flow(1), ABSENT)
+    any_store.write(paths.revisions("a"), None, ABSENT)
+    with pytest.raises(ConflictError, match="still has children"):
+        any_store.remove(paths.flow("a"), ANY)
+    any_store.remove(paths.revisions("a"), ANY)
+    any_store.remove(paths.flow("a"), Version(0))
+    assert any_store.read(paths.flow("a")) is None
+
+
+def test_read_many_keeps_the_order_and_the_gaps(any_store: Store) -> None:
+    any_store.write(paths.flow("b"), flow(2), ABSENT)
+    found = any_store.read_many([paths.flow("a"), paths.flow("b")])
+    assert [f and f.value.revision for f in found] == [None, 2]
+
+
+def test_ephemeral_znodes_go_with_their_session(any_store: Store, connect_once: Connect) -> None:
+    other = connect_once()
+    other.write(paths.live_node("n1"), LIVE, ABSENT)
+    found = any_store.read(paths.live_node("n1"))
+    assert found is not None
+    assert found.session == other.session != any_store.session
+    other.close()
+    assert any_store.read(paths.live_node("n1")) is None
+
+
+def test_a_watch_covers_the_subtree_and_is_not_used_up(
+    any_store: Store, connect_once: Connect
+) -> None:
+    looks: queue.Queue[str] = queue.Queue()
+    any_store.watch(paths.flows(), lambda: looks.put("flows"))
+    writer = connect_once()
+    for revision in range(3):
+        writer.write(paths.flow("web"), flow(revision), ANY)
+        assert looks.get(timeout=5) == "flows"
+    writer.write(paths.live_node("n1"), LIVE, ABSENT)
+    writer.remove(paths.flow("web"), ANY)
+    assert looks.get(timeout=5) == "flows"
+    assert looks.empty()
+
+
+def test_too_large_a_value_is_refused_before_it_is_sent(any_store: Store) -> None:
+    huge = records.Flow(revision=1, extra={"padding": "x" * 5000})
+    with pytest.raises(UserError, match="at most 4096 fit"):
+        any_store.write(paths.flow("web"), huge, ABSENT)
+
+
+def test_fields_of_a_newer_writer_survive_a_read_modify_write(any_store: Store) -> None:
+    any_store.write(paths.flow("web"), records.Flow(revision=1, extra={"colour": "red"}), ABSENT)
+    found = any_store.read(paths.flow("web"))
+    assert found is not None
+    assert found.value.extra == {"colour": "red"}
+
+
+def test_dump_shows_every_znode(any_store: Store) -> None:
+    any_store.write(paths.flow("web"), flow(1), ABSENT)
+    assert sorted(any_store.dump()) == ["/flows", "/flows/web", "/live", "/live/nodes"]

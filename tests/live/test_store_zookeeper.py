@@ -1,0 +1,76 @@
+"""The store on a real ZooKeeper that dies and comes back: kazoo's traps stay behind the door."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flumeng.errors import UnavailableError, UserError
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.store.zookeeper import connect
+from flumeng.testing import RealZooKeeper
+from zkschema import paths, records
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RealZooKeeper]:
+    server = RealZooKeeper(tmp_path / "zookeeper")
+    server.start()
+    yield server
+    server.kill()
+
+
+def test_watches_and_writes_work_again_after_the_server_was_killed(server: RealZooKeeper) -> None:
+    store = connect(f"{server.address}/c")
+    tree.init(store)
+    looks: queue.Queue[bool] = queue.Queue()
+    store.watch(paths.flows(), lambda: looks.put(True))
+
+    server.kill()
+    deadline = time.monotonic() + 5
+    while store.connected:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    started = time.monotonic()
+    with pytest.raises(UnavailableError):
+        store.read(paths.cluster())
+    assert time.monotonic() - started < 0.5, "a call blocked while there was no connection"
+
+    server.start()
+    assert looks.get(timeout=15), "nobody was told to look after the reconnect"
+    store.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
+    assert looks.get(timeout=5), "the watch did not survive the reconnect"
+    store.close()
+
+
+def test_nobody_there_is_said_in_bounded_time(tmp_path: Path) -> None:
+    absent = RealZooKeeper(tmp_path)
+    started = time.monotonic()
+    with pytest.raises(UnavailableError, match=f"ZooKeeper at {absent.address}/c did not answer"):
+        connect(f"{absent.address}/c", wait_seconds=1)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("hosts", ["", "/chroot", "host:port", "host:2181/"])
+def test_a_connect_string_that_is_none_is_the_users_error(hosts: str) -> None:
+    with pytest.raises(UserError):
+        connect(hosts, wait_seconds=0.1)
+
+
+def test_an_empty_cluster_keeps_to_the_schema_and_init_repeats(server: RealZooKeeper) -> None:
+    store = connect(f"{server.address}/c")
+    with pytest.raises(UserError, match="schema init"):
+        tree.require(store)
+    assert "/schema" in tree.init(store)
+    assert tree.init(store) == []
+    assert tree.verify(store) == []
+    tree.require(store)
+    store.write(paths.schema(), records.Schema(version=99), ANY)
+    assert [problem.path for problem in tree.verify(store)] == ["/schema"]
+    with pytest.raises(UserError, match="99"):
+        tree.require(store)
+    store.close()

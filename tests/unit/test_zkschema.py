@@ -1,0 +1,94 @@
+"""The table, the codec and the checks of a tree."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkschema import bootstrap, codec, paths, records, table
+from zkschema.verify import verify
+
+
+def test_a_path_is_spelled_from_the_table() -> None:
+    assert str(paths.ack("web", "main", "web.n1.0.ab")) == "/flows/web/acks/main/web.n1.0.ab"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "x" * 201, "a\x00"])
+def test_a_name_that_cannot_be_a_znode_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be the name"):
+        paths.flow(name)
+
+
+def test_every_row_is_found_by_its_own_path_and_by_no_other() -> None:
+    for row in table.ROWS:
+        names = ["x1"] * row.pattern.count("{")
+        assert table.find(str(row(*names))) is row
+
+
+def test_folders_above_every_row_are_in_the_table() -> None:
+    patterns = {row.pattern for row in table.ROWS}
+    parents = {pattern.rpartition("/")[0] for pattern in patterns} - {""}
+    assert parents <= patterns
+
+
+def test_a_record_survives_the_round_trip() -> None:
+    plan = records.Plan(
+        tasks={
+            "c0": records.PlannedTask(
+                kind="collect", node="n1", epoch=3, state="assigned", partitions=("a", "b")
+            )
+        }
+    )
+    assert codec.decode(records.Plan, codec.encode(plan)) == plan
+
+
+def test_equal_records_are_equal_bytes() -> None:
+    one = records.Node(uuid="u", roles=("ingest",), labels={"a": "1", "b": "2"})
+    two = records.Node(uuid="u", roles=("ingest",), labels={"b": "2", "a": "1"})
+    assert codec.encode(one) == codec.encode(two)
+
+
+def test_unknown_fields_are_kept_at_every_depth() -> None:
+    data = (
+        b'{"assignment_version":1,"new":1,"tasks":{"f/t":{"epoch":1,"error":null,"newer":[2],'
+        b'"revision":1,"state":"running"}},"v":1}'
+    )
+    assert codec.encode(codec.decode(records.NodeStatus, data)) == data
+
+
+def test_a_newer_version_is_refused_by_name() -> None:
+    with pytest.raises(codec.NewerVersionError, match="Ack has format version 2"):
+        codec.decode(records.Ack, b'{"v":2,"epoch":1,"offset":0}')
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"{", "not JSON"),
+        (b"[]", "expected an object"),
+        (b'{"epoch":1,"offset":0}', 'no format version "v"'),
+        (b'{"v":1,"epoch":1}', "Ack.offset: missing"),
+        (b'{"v":1,"epoch":1,"offset":"7"}', "Ack.offset: expected int, got str"),
+        (b'{"v":1,"epoch":true,"offset":7}', "Ack.epoch: expected int, got bool"),
+    ],
+)
+def test_what_is_not_such_a_record_is_an_error_with_its_place(data: bytes, complaint: str) -> None:
+    with pytest.raises(codec.DecodeError, match=complaint.replace("[", r"\[")):
+        codec.decode(records.Ack, data)
+
+
+def test_verify_finds_each_kind_of_fault_and_nothing_in_a_good_tree() -> None:
+    good = {str(p): codec.encode(r) if r else b"" for p, r in bootstrap.initial()}
+    assert verify(good) == []
+    bad = dict(good)
+    del bad["/audit"]
+    bad["/flows/web"] = b"{}"
+    bad["/flows/web/strange"] = b""
+    bad["/live"] = b"data"
+    bad["/live/nodes/n"] = b"x" * 5000
+    assert [(problem.path, problem.what.split(":")[0]) for problem in verify(bad)] == [
+        ("/audit", "missing"),
+        ("/flows/web", "Flow"),
+        ("/flows/web/strange", "no such znode in the schema"),
+        ("/live", "4 bytes, at most 0 are allowed"),
+        ("/live/nodes/n", "5000 bytes, at most 4096 are allowed"),
+    ]

@@ -1,0 +1,33 @@
+"""The tree as it stands before anyone uses it, and the folders that a new flow needs.
+
+Pure data: whoever holds a store creates what is listed, parents first, and leaves alone what is
+already there.
+"""
+
+from __future__ import annotations
+
+from zkschema import records, table
+from zkschema.records import Record
+from zkschema.table import ZPath
+
+CURSOR_MAIN = "main"
+
+
+def initial() -> tuple[tuple[ZPath[Record], Record | None], ...]:
+    """Path and record (None for a folder) of every znode of an empty cluster."""
+    fixed = tuple(row() for row in table.ROWS if row.record is None and "{" not in row.pattern)
+    return (
+        *((path, None) for path in fixed),
+        (table.cluster(), records.Cluster()),
+        (table.schema(), records.Schema(version=table.VERSION)),
+    )
+
+
+def flow_folders(flow: str) -> tuple[ZPath[Record], ...]:
+    """The folders below ``/flows/F``, parents first."""
+    return (
+        table.revisions(flow),
+        table.acks(flow),
+        table.cursor(flow, CURSOR_MAIN),
+        table.commits(flow),
+    )

@@ -1,0 +1,131 @@
+"""Records to bytes and back: JSON with a format version ``"v"``.
+
+Rules: unknown fields are kept, a newer ``"v"`` is refused by name, a field of the wrong type or a
+missing one is an error that names the place. Nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from zkschema.records import Record
+
+R = TypeVar("R", bound=Record)
+
+
+class DecodeError(ValueError):
+    """The bytes are not a record of this kind."""
+
+
+class NewerVersionError(DecodeError):
+    """The record was written by a newer flumeng: upgrade this process first."""
+
+
+def encode(record: Record) -> bytes:
+    """Compact JSON with sorted keys, so that equal records are equal bytes."""
+    document = {"v": type(record).VERSION, **_plain_fields(record)}
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+
+
+def decode(kind: type[R], data: bytes) -> R:
+    """The record of type ``kind`` in ``data``.
+
+    Raises DecodeError with the place and what was expected; NewerVersionError when ``"v"`` is
+    higher than the version that this code knows.
+    """
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise DecodeError(f"{kind.__name__}: not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise DecodeError(f"{kind.__name__}: expected an object")
+    version = document.pop("v", None)
+    if not isinstance(version, int):
+        raise DecodeError(f'{kind.__name__}: no format version "v"')
+    if version > kind.VERSION:
+        raise NewerVersionError(
+            f"{kind.__name__} has format version {version}, this flumeng knows {kind.VERSION}: "
+            "upgrade this process"
+        )
+    record = _record(kind, document, kind.__name__)
+    assert isinstance(record, kind)
+    return record
+
+
+def _plain_fields(record: Record) -> dict[str, Any]:
+    known = {f.name: _plain(getattr(record, f.name)) for f in fields(record) if f.name != "extra"}
+    return {**record.extra, **known}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return _plain_fields(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _record(kind: Any, document: Any, place: str) -> Record:
+    if not isinstance(document, dict):
+        raise DecodeError(f"{place}: expected an object, got {type(document).__name__}")
+    hints = _hints(kind)
+    values: dict[str, Any] = {}
+    for f in fields(kind):
+        if f.name == "extra":
+            continue
+        if f.name in document:
+            values[f.name] = _value(hints[f.name], document.pop(f.name), f"{place}.{f.name}")
+        elif f.default is MISSING and f.default_factory is MISSING:
+            raise DecodeError(f"{place}.{f.name}: missing")
+    record: Record = kind(**values, extra=document)
+    return record
+
+
+def _value(hint: Any, value: Any, place: str) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None:
+            return None
+        (hint,) = [a for a in arguments if a is not type(None)]
+        return _value(hint, value, place)
+    if origin is tuple:
+        return _tuple(arguments, value, place)
+    if origin is Mapping:
+        return _mapping(arguments, value, place)
+    if issubclass(hint, Record):
+        return _record(hint, value, place)
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        raise DecodeError(f"{place}: expected {hint.__name__}, got {type(value).__name__}")
+    return value
+
+
+def _mapping(arguments: tuple[Any, ...], value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DecodeError(f"{place}: expected an object, got {type(value).__name__}")
+    return {key: _value(arguments[1], item, f"{place}.{key}") for key, item in value.items()}
+
+
+def _tuple(arguments: tuple[Any, ...], value: Any, place: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise DecodeError(f"{place}: expected a list, got {type(value).__name__}")
+    if arguments[-1] is Ellipsis:
+        arguments = (arguments[0],) * len(value)
+    if len(arguments) != len(value):
+        raise DecodeError(f"{place}: expected {len(arguments)} items, got {len(value)}")
+    pairs = enumerate(zip(arguments, value, strict=True))
+    return tuple(_value(hint, item, f"{place}[{i}]") for i, (hint, item) in pairs)

@@ -1,0 +1,236 @@
+"""What the znodes hold: one frozen dataclass a record.
+
+A record knows neither its path nor ZooKeeper. Fields that a newer writer added are kept in
+``extra`` and written back unchanged, so that a read-modify-write by an older process loses nothing.
+Times are seconds since the epoch in UTC and are for people to read: nothing is decided by them.
+Offsets are half-open: everything below the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Base of everything stored. ``VERSION`` is the format that this code writes as ``"v"``."""
+
+    VERSION: ClassVar[int] = 1
+    extra: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema(Record):
+    """The version of the whole tree, and the optional features that are in use."""
+
+    version: int
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maintenance(Record):
+    who: str
+    why: str
+    since: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster(Record):
+    """Settings of the whole cluster."""
+
+    maintenance: Maintenance | None = None
+    grace_seconds: float = 0.0
+    throttles: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    chokes: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow(Record):
+    """What is wanted of a flow: ``running``, ``suspended``, ``stopped``, ``deleted``.
+
+    ``deleted`` drains: sources stop, journals are collected to their end, then the flow goes.
+    With ``discard`` nothing is waited for.
+    """
+
+    revision: int
+    state: str = "running"
+    discard: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revision(Record):
+    """One immutable version of a flow's text."""
+
+    text: str
+    author: str
+    reason: str
+    time: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition(Record):
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partitions(Record):
+    """The partitions that discovery found; with ``buckets`` they lie in that many buckets."""
+
+    partitions: Mapping[str, Partition] = field(default_factory=lambda: NOTHING)
+    buckets: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTask(Record):
+    """One task of a flow. ``kind`` is ``ingest`` or ``collect``; ``state`` ``assigned``,
+    ``draining`` (its owner is to let go) or ``waiting`` (nobody can run it: see ``why``)."""
+
+    kind: str
+    node: str | None
+    epoch: int
+    state: str
+    partitions: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Record):
+    """Who runs what of a flow; with ``buckets`` the tasks lie in that many buckets."""
+
+    tasks: Mapping[str, PlannedTask] = field(default_factory=lambda: NOTHING)
+    buckets: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ack(Record):
+    """Everything of the partition below ``offset`` is durably in every sink of the cursor."""
+
+    epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit(Record):
+    """A sink commit that is decided but perhaps not finished: rename each source to its target."""
+
+    epoch: int
+    staging: tuple[str, ...]
+    files: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node(Record):
+    """A host that may run work. ``uuid`` tells it from another host of the same name."""
+
+    uuid: str
+    roles: tuple[str, ...]
+    desired: str = "active"
+    zone: str = ""
+    labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    capacity: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssignedTask(Record):
+    flow: str
+    task: str
+    kind: str
+    epoch: int
+    revision: int
+    state: str
+    partitions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment(Record):
+    """All that one node should run now."""
+
+    tasks: tuple[AssignedTask, ...] = ()
+    chokes: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStatus(Record):
+    """``state`` is ``starting``, ``running``, ``failed`` or ``stopped``."""
+
+    epoch: int
+    revision: int
+    state: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStatus(Record):
+    """What a node says of itself; ``assignment_version`` is the one that it has applied.
+
+    A task's key is ``flow/task``. A task that is not listed does not run here.
+    """
+
+    assignment_version: int
+    tasks: Mapping[str, TaskStatus] = field(default_factory=lambda: NOTHING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveNode(Record):
+    """``address`` is where the node's journals are served (host:port), empty before they are."""
+
+    uuid: str
+    incarnation: str
+    address: str
+    pid: int
+    version: str
+    since: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveMaster(Record):
+    host: str
+    pid: int
+    version: str
+    since: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Journal(Record):
+    """``end`` is set when the journal is closed: it will never hold an event at or above it."""
+
+    flow: str
+    node: str
+    primary: str
+    term: int
+    in_sync: tuple[str, ...]
+    closed: bool = False
+    end: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueItem(Record):
+    location: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueClaim(Record):
+    node: str
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueDone(Record):
+    """The compact set of items done: all below ``below``, and those listed."""
+
+    below: str = ""
+    items: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit(Record):
+    who: str
+    command: str
+    reason: str
+    time: float

@@ -1,0 +1,281 @@
+"""The one table of every znode. Paths, lifetimes, size bounds and documentation derive from it.
+
+A row is called with the names in its pattern and gives a path that carries the row, so that a
+reader knows what it will find there: ``paths.flow("web")`` is a ``ZPath[Flow]``. No other file
+spells a path. Paths are relative to the cluster's chroot.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from zkschema import records
+from zkschema.records import Record
+
+R_co = TypeVar("R_co", bound=Record, covariant=True)
+
+VERSION = 1
+KIB = 1024
+NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:@=+-]{1,200}")
+
+ROWS: list[Row[Record]] = []
+
+
+@dataclass(frozen=True)
+class Row(Generic[R_co]):
+    """One kind of znode. ``size_bytes`` bounds its data; ``record`` is None for a folder."""
+
+    pattern: str
+    record: type[R_co] | None
+    lifetime: str
+    writer: str
+    size_bytes: int
+    since: int
+    doc: str
+
+    def __call__(self, *names: str) -> ZPath[R_co]:
+        """The path for ``names``; ValueError when a name could not be part of a path."""
+        parts = self.pattern.split("/")
+        wanted = [part for part in parts if part.startswith("{")]
+        assert len(names) == len(wanted), f"{self.pattern} takes {len(wanted)} names, got {names}"
+        for name in names:
+            if not NAME.fullmatch(name):
+                raise ValueError(f"{name!r} cannot be the name of a znode")
+        filling = iter(names)
+        path = "/".join(next(filling) if part.startswith("{") else part for part in parts)
+        return ZPath(path, self)
+
+    def matches(self, path: str) -> tuple[str, ...] | None:
+        """The names in ``path`` when it is of this row, else None."""
+        parts, given = self.pattern.split("/"), path.split("/")
+        if len(parts) != len(given):
+            return None
+        names = []
+        for part, value in zip(parts, given, strict=True):
+            if part.startswith("{"):
+                names.append(value)
+            elif part != value:
+                return None
+        return tuple(names)
+
+
+@dataclass(frozen=True)
+class ZPath(Generic[R_co]):
+    """A path and the row that says what is there."""
+
+    path: str
+    row: Row[R_co]
+
+    def __str__(self) -> str:
+        return self.path
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+
+def _row(
+    pattern: str,
+    record: type[R_co],
+    writer: str,
+    doc: str,
+    *,
+    size_bytes: int,
+    lifetime: str = "persistent",
+) -> Row[R_co]:
+    row = Row(pattern, record, lifetime, writer, size_bytes, 1, doc)
+    ROWS.append(row)
+    return row
+
+
+def _folder(pattern: str, writer: str, doc: str) -> Row[Record]:
+    row: Row[Record] = Row(pattern, None, "persistent", writer, 0, 1, doc)
+    ROWS.append(row)
+    return row
+
+
+schema = _row(
+    "/schema",
+    records.Schema,
+    "migrations",
+    "version of the tree and features in use; raised by compare-and-set",
+    size_bytes=4 * KIB,
+)
+cluster = _row(
+    "/cluster",
+    records.Cluster,
+    "operators",
+    "settings of the cluster: maintenance mode, throttles, grace period, chokes",
+    size_bytes=64 * KIB,
+)
+flows = _folder("/flows", "bootstrap", "all flows")
+flow = _row(
+    "/flows/{flow}",
+    records.Flow,
+    "operators",
+    "current revision and wanted state",
+    size_bytes=4 * KIB,
+)
+revisions = _folder("/flows/{flow}/revisions", "operators", "the flow's revisions, bounded")
+revision = _row(
+    "/flows/{flow}/revisions/{number}",
+    records.Revision,
+    "operators",
+    "immutable text of one revision, with author, reason and time",
+    size_bytes=512 * KIB,
+)
+partitions = _row(
+    "/flows/{flow}/partitions",
+    records.Partitions,
+    "discovery tasks",
+    "partitions known, with weights; the bucket count when they are many",
+    size_bytes=512 * KIB,
+)
+partitions_bucket = _row(
+    "/flows/{flow}/partitions/{bucket}",
+    records.Partitions,
+    "discovery tasks",
+    "a share of the partitions, gzipped",
+    size_bytes=50 * KIB,
+)
+plan = _row(
+    "/flows/{flow}/plan",
+    records.Plan,
+    "masters",
+    "task -> kind, node, epoch, state, partitions; the bucket count when they are many",
+    size_bytes=512 * KIB,
+)
+plan_bucket = _row(
+    "/flows/{flow}/plan/{bucket}",
+    records.Plan,
+    "masters",
+    "a share of the plan, gzipped",
+    size_bytes=50 * KIB,
+)
+acks = _folder("/flows/{flow}/acks", "operators", "the flow's cursors")
+cursor = _folder("/flows/{flow}/acks/{cursor}", "operators", "one cursor's acks")
+ack = _row(
+    "/flows/{flow}/acks/{cursor}/{partition}",
+    records.Ack,
+    "owner of the task",
+    "high-water mark: all below the offset is durably in every sink of the cursor",
+    size_bytes=4 * KIB,
+)
+commits = _folder("/flows/{flow}/commits", "operators", "sink commits in progress")
+commit = _row(
+    "/flows/{flow}/commits/{task}",
+    records.Commit,
+    "owner of the task",
+    "a commit decided with its acks; removed when its files are in place",
+    size_bytes=512 * KIB,
+)
+nodes = _folder("/nodes", "bootstrap", "all nodes ever registered")
+node = _row(
+    "/nodes/{node}",
+    records.Node,
+    "node, operators",
+    "identity, roles, zone, labels, capacity, wanted state",
+    size_bytes=16 * KIB,
+)
+assignment = _row(
+    "/nodes/{node}/assignment",
+    records.Assignment,
+    "masters",
+    "all that the node should run now",
+    size_bytes=512 * KIB,
+)
+status = _row(
+    "/nodes/{node}/status",
+    records.NodeStatus,
+    "node",
+    "assignment version applied, state and error of each task",
+    size_bytes=512 * KIB,
+)
+live = _folder("/live", "bootstrap", "processes that hold a session")
+live_nodes = _folder("/live/nodes", "bootstrap", "nodes that hold a session")
+live_node = _row(
+    "/live/nodes/{node}",
+    records.LiveNode,
+    "node",
+    "address, process, version, incarnation",
+    size_bytes=4 * KIB,
+    lifetime="ephemeral",
+)
+live_masters = _folder("/live/masters", "bootstrap", "masters that hold a session")
+live_master = _row(
+    "/live/masters/{master}",
+    records.LiveMaster,
+    "master",
+    "host, process, version",
+    size_bytes=4 * KIB,
+    lifetime="ephemeral",
+)
+journals = _folder("/journals", "bootstrap", "all journals that still hold or may get events")
+journal = _row(
+    "/journals/{journal}",
+    records.Journal,
+    "primary, masters",
+    "flow, node, primary, term, in-sync copies, closed and its end",
+    size_bytes=16 * KIB,
+)
+queues = _folder("/queues", "bootstrap", "work queues")
+queue = _folder("/queues/{flow}", "discovery tasks", "one flow's work queue")
+queue_items = _folder("/queues/{flow}/items", "discovery tasks", "items to do")
+queue_item = _row(
+    "/queues/{flow}/items/{item}",
+    records.QueueItem,
+    "discovery tasks",
+    "where an item is, and its weight",
+    size_bytes=4 * KIB,
+)
+queue_claims = _folder("/queues/{flow}/claims", "discovery tasks", "items being done")
+queue_claim = _row(
+    "/queues/{flow}/claims/{item}",
+    records.QueueClaim,
+    "owner of the item",
+    "who does the item, under which epoch",
+    size_bytes=4 * KIB,
+    lifetime="ephemeral",
+)
+queue_done = _folder("/queues/{flow}/done", "discovery tasks", "items done, as a compact set")
+queue_done_shard = _row(
+    "/queues/{flow}/done/{shard}",
+    records.QueueDone,
+    "owners of items",
+    "a share of the set of items done",
+    size_bytes=50 * KIB,
+)
+audits = _folder("/audit", "bootstrap", "who changed what, bounded")
+audit = _row(
+    "/audit/{entry}",
+    records.Audit,
+    "every operator command",
+    "one operator command: who, what, why, when",
+    size_bytes=16 * KIB,
+)
+
+
+def find(path: str) -> Row[Record] | None:
+    """The row that ``path`` belongs to; None when the schema knows no such znode."""
+    return next((row for row in ROWS if row.matches(path) is not None), None)
+
+
+def to_markdown() -> str:
+    """The table as Markdown, as the docs show it."""
+    lines = [
+        f"Schema version {VERSION}. Paths are relative to the cluster's chroot.",
+        "",
+        "| znode | record | lifetime | written by | at most | since | holds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in ROWS:
+        record = row.record.__name__ if row.record else "folder"
+        size = f"{row.size_bytes // KIB} KiB" if row.size_bytes else "empty"
+        lines.append(
+            f"| `{row.pattern}` | {record} | {row.lifetime} | {row.writer} | {size} "
+            f"| {row.since} | {row.doc} |"
+        )
+    return "\n".join(lines) + "\n"
