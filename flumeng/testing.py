@@ -65,7 +65,7 @@ class FakeStore:
         self.tree.stores.append(self)
         self.session = next(self.tree.sessions)
         self.connected = True
-        self._watches: list[tuple[str, Callable[[], None]]] = []
+        self._watches: list[tuple[str, Callable[[str], None]]] = []
         self._listeners: list[Callable[[bool], None]] = []
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
@@ -114,7 +114,7 @@ class FakeStore:
                 self.tree.changed(str(write.path))
         return [version for version in versions if version is not None]
 
-    def watch(self, path: Path, notify: Callable[[], None]) -> None:
+    def watch(self, path: Path, notify: Callable[[str], None]) -> None:
         self._watches.append((str(path), notify))
 
     def on_session(self, notify: Callable[[bool], None]) -> None:
@@ -133,7 +133,7 @@ class FakeStore:
     def hear(self, path: str) -> None:
         for watched, notify in self._watches:
             if self.connected and (path == watched or path.startswith(watched.rstrip("/") + "/")):
-                notify()
+                notify(path)
 
     def cut(self) -> None:
         """The connection goes; the session lives on."""
@@ -144,8 +144,8 @@ class FakeStore:
     def heal(self) -> None:
         """The connection comes back; watchers are told to look again."""
         self.connected = True
-        for _, notify in self._watches:
-            notify()
+        for path, notify in self._watches:
+            notify(path)
         for listener in self._listeners:
             listener(True)
 

@@ -100,8 +100,12 @@ class PlannedTask(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Record):
-    """Who runs what of a flow; with ``buckets`` the tasks lie in that many buckets."""
+    """Who runs what of a flow; ``epoch`` is the highest that any of its tasks ever got.
 
+    With ``buckets`` the tasks lie in that many buckets.
+    """
+
+    epoch: int = 0
     tasks: Mapping[str, PlannedTask] = field(default_factory=lambda: NOTHING)
     buckets: int = 0
 

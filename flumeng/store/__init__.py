@@ -120,9 +120,10 @@ class Store(Protocol):
         Raises ConflictError that names the first path whose expectation failed, UnavailableError.
         """
 
-    def watch(self, path: Path, notify: Callable[[], None]) -> None:
-        """Call ``notify`` after changes at or below ``path``, and after each reconnect.
+    def watch(self, path: Path, notify: Callable[[str], None]) -> None:
+        """Call ``notify(changed path)`` after changes at or below ``path``.
 
+        After each reconnect it is called with ``path`` itself: anything may have changed.
         ``notify`` runs on the store's thread: it may only enqueue, and never call the store.
         """
 

@@ -82,7 +82,7 @@ class ZooKeeperStore:
         if not servers or (slash and not chroot):
             raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot")
         self._pid = os.getpid()
-        self._watches: list[tuple[str, Callable[[], None]]] = []
+        self._watches: list[tuple[str, Callable[[str], None]]] = []
         self._listeners: list[Callable[[bool], None]] = []
         self._ready = threading.Event()
         handler = SequentialThreadingHandler()
@@ -167,7 +167,7 @@ class ZooKeeperStore:
                 versions.append(Version(0 if created else result.version))
         return versions
 
-    def watch(self, path: Path, notify: Callable[[], None]) -> None:
+    def watch(self, path: Path, notify: Callable[[str], None]) -> None:
         self._watches.append((str(path), notify))
         if self.connected:
             _wait(recursive_watch.add_async(self._client, str(path)))
@@ -224,15 +224,15 @@ class ZooKeeperStore:
         if self._client.state != KazooState.CONNECTED:
             self._ready.clear()
             return
-        for _, notify in self._watches:
-            notify()
+        for path, notify in self._watches:
+            notify(path)
         for listener in self._listeners:
             listener(True)
 
     def _heard(self, path: str) -> None:
         for watched, notify in self._watches:
             if path == watched or path.startswith(watched.rstrip("/") + "/"):
-                notify()
+                notify(path)
 
 
 def _wait(call: Any) -> Any:

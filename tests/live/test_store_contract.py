@@ -142,14 +142,14 @@ def test_a_watch_covers_the_subtree_and_is_not_used_up(
     any_store: Store, connect_once: Connect
 ) -> None:
     looks: queue.Queue[str] = queue.Queue()
-    any_store.watch(paths.flows(), lambda: looks.put("flows"))
+    any_store.watch(paths.flows(), looks.put)
     writer = connect_once()
     for revision in range(3):
         writer.write(paths.flow("web"), flow(revision), ANY)
-        assert looks.get(timeout=5) == "flows"
+        assert looks.get(timeout=5) == "/flows/web"
     writer.write(paths.live_node("n1"), LIVE, ABSENT)
     writer.remove(paths.flow("web"), ANY)
-    assert looks.get(timeout=5) == "flows"
+    assert looks.get(timeout=5) == "/flows/web"
     assert looks.empty()
 
 

@@ -27,8 +27,8 @@ def server(tmp_path: Path) -> Iterator[RealZooKeeper]:
 def test_watches_and_writes_work_again_after_the_server_was_killed(server: RealZooKeeper) -> None:
     store = connect(f"{server.address}/c")
     tree.init(store)
-    looks: queue.Queue[bool] = queue.Queue()
-    store.watch(paths.flows(), lambda: looks.put(True))
+    looks: queue.Queue[str] = queue.Queue()
+    store.watch(paths.flows(), looks.put)
 
     server.kill()
     deadline = time.monotonic() + 5
@@ -41,9 +41,9 @@ def test_watches_and_writes_work_again_after_the_server_was_killed(server: RealZ
     assert time.monotonic() - started < 0.5, "a call blocked while there was no connection"
 
     server.start()
-    assert looks.get(timeout=15), "nobody was told to look after the reconnect"
+    assert looks.get(timeout=15) == "/flows", "nobody was told to look after the reconnect"
     store.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
-    assert looks.get(timeout=5), "the watch did not survive the reconnect"
+    assert looks.get(timeout=5) == "/flows/web", "the watch did not survive the reconnect"
     store.close()
 
 
