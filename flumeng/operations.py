@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from flumeng.errors import ConflictError, UserError
 from flumeng.spec import parse_flow
 from flumeng.spec.problems import nearest
-from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write
+from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
 from zkschema import bootstrap, paths, records
 
 KEEP_REVISIONS = 50
@@ -40,32 +40,6 @@ class Applied:
     changed: bool
 
 
-def init_schema(store: Store) -> list[str]:
-    """Create what is missing of the empty tree; gives the paths created. Safe to repeat."""
-    created = []
-    for path, record in bootstrap.initial():
-        if not store.exists(path):
-            with contextlib.suppress(ConflictError):  # another init created it: as good
-                store.write(path, record, ABSENT)
-                created.append(str(path))
-    return created
-
-
-def require_schema(store: Store) -> None:
-    """Raises ``UserError`` unless a cluster of a version that this code knows is there."""
-    found = store.read(paths.schema())
-    if found is None:
-        raise UserError(
-            "there is no flumeng cluster at this address: check the chroot in --zk, "
-            "or create one with `flumeng schema init`"
-        )
-    if found.value.version != paths.VERSION:
-        raise UserError(
-            f"the cluster has schema version {found.value.version}, this flumeng knows "
-            f"{paths.VERSION}: use a flumeng of that version"
-        )
-
-
 def apply_flow(
     store: Store, text: str, by: Order, *, expect_revision: int | None = None
 ) -> Applied:
@@ -76,7 +50,7 @@ def apply_flow(
     ``ConflictError``, ``UnavailableError``.
     """
     name = parse_flow(text).flow
-    require_schema(store)
+    tree.require(store)
     current = store.read(paths.flow(name))
     _expect_revision(name, current, expect_revision)
     if current is None:
@@ -123,7 +97,7 @@ def delete_flow(
 
 def require_flow(store: Store, flow: str) -> Versioned[records.Flow]:
     """The flow's record. Raises ``UserError`` with the nearest name when there is none."""
-    require_schema(store)
+    tree.require(store)
     known = store.children(paths.flows())
     found = store.read(paths.flow(flow)) if flow in known else None
     if found is None:
@@ -143,10 +117,10 @@ def _expect_revision(
 
 def _commit(store: Store, writes: list[Write], by: Order, command: str) -> None:
     """Commit with an audit entry; its name sorts by time and is never used twice."""
+    for old in store.children(paths.audits())[: -KEEP_AUDIT + 1]:
+        with contextlib.suppress(ConflictError):  # another operator's command removed it
+            store.remove(paths.audit(old), ANY)
     moment = datetime.fromtimestamp(by.time, timezone.utc)
     name = f"{moment:%Y%m%dT%H%M%S.%f}-{uuid.uuid4().hex[:8]}"
     entry = records.Audit(who=by.who, command=command, reason=by.reason, time=by.time)
     store.commit([*writes, Put(paths.audit(name), entry, ABSENT)])
-    for old in store.children(paths.audits())[:-KEEP_AUDIT]:
-        with contextlib.suppress(ConflictError):  # another operator's command removed it
-            store.remove(paths.audit(old), ANY)

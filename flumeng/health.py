@@ -1,0 +1,118 @@
+"""Is the cluster well, and if not: what is wrong, and what should a person do? Pure.
+
+The command line, the status page and ``/status.json`` show the one dict that ``status`` makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flumeng import overview
+from flumeng.overview import AckRow, Ask, FlowRow, NodeRow, TaskRow
+from flumeng.store import Store
+from zkschema import paths, records
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One reason why a cluster is degraded, and what to do about it."""
+
+    what: str
+    advice: str
+
+
+def status(store: Store, ask: Ask) -> dict[str, Any]:
+    """Raises ``UserError`` when there is no cluster, ``UnavailableError``."""
+    flows = overview.flows(store)
+    nodes = overview.nodes(store)
+    masters = store.children(paths.live_masters())
+    where = overview.positions(store, ask)
+    acks = overview.acks(store, where)
+    cluster = store.read(paths.cluster())
+    maintenance = cluster.value.maintenance if cluster else None
+    causes = [
+        *_of_masters(masters),
+        *_of_maintenance(maintenance),
+        *_of_nodes(nodes, where.silent),
+        *_of_flows(flows),
+    ]
+    return {
+        "health": "degraded" if causes else "ok",
+        "causes": [{"what": cause.what, "advice": cause.advice} for cause in causes],
+        "masters": masters,
+        "nodes": {"live": sum(node.live for node in nodes), "registered": len(nodes)},
+        "flows": [_flow(flow, acks) for flow in flows],
+    }
+
+
+def _flow(flow: FlowRow, acks: Sequence[AckRow]) -> dict[str, Any]:
+    lags = [ack.lag for ack in acks if ack.flow == flow.flow]
+    known = [lag for lag in lags if lag is not None]
+    return {
+        "flow": flow.flow,
+        "state": flow.state,
+        "revision": flow.revision,
+        "tasks": len(flow.tasks),
+        "running": sum(task.state == "running" for task in flow.tasks),
+        "lag": sum(known),
+        "lag_unknown": len(lags) - len(known),
+    }
+
+
+def _of_masters(masters: Sequence[str]) -> Iterator[Cause]:
+    if not masters:
+        yield Cause("no master is live: nothing is planned or moved", "start `flumeng master`")
+
+
+def _of_maintenance(maintenance: records.Maintenance | None) -> Iterator[Cause]:
+    if maintenance is not None:
+        yield Cause(
+            f"maintenance mode, by {maintenance.who}: {maintenance.why}",
+            "tasks stay where they are until it ends",
+        )
+
+
+def _of_nodes(nodes: Sequence[NodeRow], silent: Sequence[str]) -> Iterator[Cause]:
+    if not nodes:
+        yield Cause("no node has registered", "start `flumeng node run` on a host")
+    for node in nodes:
+        if not node.live and node.desired == "active":
+            yield Cause(f"node {node.node} is not live", "start `flumeng node run` on its host")
+        if node.node in silent:
+            yield Cause(
+                f"node {node.node} does not serve its journals at {node.address}",
+                "look at its log, and whether the port can be reached from here",
+            )
+
+
+def _of_flows(flows: Sequence[FlowRow]) -> Iterator[Cause]:
+    for flow in flows:
+        if flow.problem:
+            yield Cause(
+                f"flow {flow.flow}: revision {flow.revision} cannot be read: {flow.problem}",
+                "apply a corrected file with `flumeng flow apply`",
+            )
+        if flow.state != "running":
+            continue
+        if not flow.tasks:
+            yield Cause(
+                f"flow {flow.flow} is not planned yet", "wait for a master; it looks every 10 s"
+            )
+        for task in flow.tasks:
+            if task.state != "running":
+                yield _of_task(task)
+
+
+def _of_task(task: TaskRow) -> Cause:
+    advice = {
+        "away": "start its node, or wait until a master moves the task",
+        "starting": "wait; if it lasts, look at the node's log",
+        "draining": "wait: it moves to another node",
+        "waiting": "give a node the labels that the flow asks for, or change the flow",
+        "failed": "correct the cause; it is tried again by itself",
+        "stopped": "look at the node's log",
+    }
+    why = f": {task.why}" if task.why else ""
+    return Cause(f"task {task.flow}/{task.task} is {task.state}{why}", advice.get(task.state, advice["stopped"]))

@@ -1,0 +1,357 @@
+"""What a cluster looks like now, as plain rows: for the command line, the web page and tests.
+
+Reads only. What is in ZooKeeper is always shown. How far journals reach only their nodes know:
+they are asked, all at once, and a node that does not answer leaves ``None``, never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from flumeng.errors import UnavailableError
+from flumeng.operations import require_flow
+from flumeng.spec import FlowSpec, SpecError, parse_flow
+from flumeng.store import Store, tree
+from zkschema import paths, records
+
+ASK_SECONDS = 2.0
+
+
+class Position(Protocol):
+    """How far one journal reaches; offsets are half-open."""
+
+    @property
+    def floor(self) -> int: ...
+    @property
+    def safe(self) -> int: ...
+
+
+Ask = Callable[[str], Mapping[str, Position]]
+"""Gives the positions of all journals served at an address. Raises ``UnavailableError``."""
+
+
+def ask_worker(address: str) -> Mapping[str, Position]:
+    """The ``Ask`` of a real cluster."""
+    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+
+    with JournalClient(address, ASK_SECONDS) as client:
+        return client.positions()
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """A planned task and what became of it.
+
+    ``state`` is ``running``, ``draining``, ``starting`` (told, not done yet), ``failed``,
+    ``stopped``, ``waiting`` (nobody can run it) or ``away`` (its node is not live).
+    """
+
+    flow: str
+    task: str
+    kind: str
+    node: str | None
+    epoch: int
+    state: str
+    partitions: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class FlowRow:
+    """``problem`` is set when the current revision cannot be read by this flumeng."""
+
+    flow: str
+    state: str
+    revision: int
+    delivery: str
+    sources: tuple[str, ...]
+    sinks: tuple[str, ...]
+    tasks: tuple[TaskRow, ...]
+    problem: str
+
+
+@dataclass(frozen=True)
+class FlowDetail:
+    """One flow with the text and the history of its current revision."""
+
+    flow: str
+    state: str
+    discard: bool
+    revision: int
+    revisions: tuple[int, ...]
+    author: str
+    reason: str
+    time: float
+    text: str
+    tasks: tuple[TaskRow, ...]
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """``assigned`` and ``applied`` are versions of its assignment: equal when it is up to date."""
+
+    node: str
+    live: bool
+    desired: str
+    roles: tuple[str, ...]
+    labels: Mapping[str, str]
+    zone: str
+    address: str
+    version: str
+    assigned: int | None
+    applied: int | None
+    tasks: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class JournalRow:
+    """``floor`` and ``safe`` are ``None`` when the journal's node does not answer."""
+
+    journal: str
+    node: str
+    flow: str
+    term: int
+    floor: int | None
+    safe: int | None
+    closed: bool
+    end: int | None
+
+
+@dataclass(frozen=True)
+class AckRow:
+    """``epoch`` and ``offset`` are ``None`` before the first ack, ``end`` when it is unknown."""
+
+    flow: str
+    cursor: str
+    partition: str
+    epoch: int | None
+    offset: int | None
+    end: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Answers of the live nodes: node -> journal -> position. ``silent`` did not answer."""
+
+    by_node: Mapping[str, Mapping[str, Position]] = field(default_factory=dict)
+    silent: tuple[str, ...] = ()
+
+    def of(self, name: str, journal: records.Journal) -> Position | None:
+        return self.by_node.get(journal.primary, {}).get(name)
+
+
+def positions(store: Store, ask: Ask) -> Positions:
+    """Ask all live nodes that serve journals; takes as long as the slowest answer."""
+    names = store.children(paths.live_nodes())
+    found = store.read_many([paths.live_node(name) for name in names])
+    addresses = {
+        name: live.value.address
+        for name, live in zip(names, found, strict=True)
+        if live is not None and live.value.address
+    }
+
+    def answer(address: str) -> Mapping[str, Position] | None:
+        try:
+            return ask(address)
+        except UnavailableError:
+            return None
+
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        answers = dict(zip(addresses, pool.map(answer, addresses.values()), strict=True))
+    return Positions(
+        {name: answered for name, answered in answers.items() if answered is not None},
+        tuple(name for name, answered in answers.items() if answered is None),
+    )
+
+
+def flows(store: Store) -> list[FlowRow]:
+    tree.require(store)
+    names = store.children(paths.flows())
+    found = store.read_many([paths.flow(name) for name in names])
+    statuses = _statuses(store)
+    rows = []
+    for name, flow in zip(names, found, strict=True):
+        if flow is None:
+            continue
+        spec, problem = _spec(store, name, flow.value.revision)
+        rows.append(
+            FlowRow(
+                flow=name,
+                state=flow.value.state,
+                revision=flow.value.revision,
+                delivery=spec.delivery if spec else "",
+                sources=tuple(source.name for source in spec.sources) if spec else (),
+                sinks=tuple(sink.name for sink in spec.sinks) if spec else (),
+                tasks=_tasks(store, name, flow.value.revision, statuses),
+                problem=problem,
+            )
+        )
+    return rows
+
+
+def flow(store: Store, name: str) -> FlowDetail:
+    """Raises ``UserError`` when there is no such flow."""
+    record = require_flow(store, name).value
+    revision = store.read(paths.revision(name, str(record.revision)))
+    assert revision is not None, f"{paths.flow(name)} points to a revision that is not there"
+    return FlowDetail(
+        flow=name,
+        state=record.state,
+        discard=record.discard,
+        revision=record.revision,
+        revisions=tuple(sorted(int(number) for number in store.children(paths.revisions(name)))),
+        author=revision.value.author,
+        reason=revision.value.reason,
+        time=revision.value.time,
+        text=revision.value.text,
+        tasks=_tasks(store, name, record.revision, _statuses(store)),
+    )
+
+
+def nodes(store: Store) -> list[NodeRow]:
+    tree.require(store)
+    names = store.children(paths.nodes())
+    found = store.read_many([paths.node(name) for name in names])
+    lives = store.read_many([paths.live_node(name) for name in names])
+    assignments = store.read_many([paths.assignment(name) for name in names])
+    statuses = store.read_many([paths.status(name) for name in names])
+    return [
+        NodeRow(
+            node=name,
+            live=live is not None,
+            desired=node.value.desired,
+            roles=node.value.roles,
+            labels=dict(node.value.labels),
+            zone=node.value.zone,
+            address=live.value.address if live else "",
+            version=live.value.version if live else "",
+            assigned=assignment.version.number if assignment else None,
+            applied=status.value.assignment_version if status else None,
+            tasks={key: task.state for key, task in status.value.tasks.items()} if status else {},
+        )
+        for name, node, live, assignment, status in zip(
+            names, found, lives, assignments, statuses, strict=True
+        )
+        if node is not None
+    ]
+
+
+def journals(store: Store, where: Positions) -> list[JournalRow]:
+    tree.require(store)
+    rows = []
+    for name, journal in _journals(store).items():
+        position = where.of(name, journal)
+        rows.append(
+            JournalRow(
+                journal=name,
+                node=journal.primary,
+                flow=journal.flow,
+                term=journal.term,
+                floor=position.floor if position else None,
+                safe=position.safe if position else None,
+                closed=journal.closed,
+                end=journal.end,
+            )
+        )
+    return rows
+
+
+def acks(store: Store, where: Positions) -> list[AckRow]:
+    """One row for each cursor and partition, also for journals that nobody has acked yet."""
+    tree.require(store)
+    known = _journals(store)
+    rows = []
+    for name in store.children(paths.flows()):
+        own = {journal for journal, record in known.items() if record.flow == name}
+        for cursor in store.children(paths.acks(name)):
+            partitions = sorted(own | set(store.children(paths.cursor(name, cursor))))
+            found = store.read_many([paths.ack(name, cursor, item) for item in partitions])
+            for partition, ack in zip(partitions, found, strict=True):
+                end = _end(partition, known.get(partition), where)
+                offset = ack.value.offset if ack else None
+                rows.append(
+                    AckRow(
+                        flow=name,
+                        cursor=cursor,
+                        partition=partition,
+                        epoch=ack.value.epoch if ack else None,
+                        offset=offset,
+                        end=end,
+                        lag=None if end is None else max(0, end - (offset or 0)),
+                    )
+                )
+    return rows
+
+
+def _end(name: str, journal: records.Journal | None, where: Positions) -> int | None:
+    if journal is None:
+        return None
+    if journal.closed:
+        return journal.end
+    position = where.of(name, journal)
+    return position.safe if position else None
+
+
+def _journals(store: Store) -> dict[str, records.Journal]:
+    names = store.children(paths.journals())
+    found = store.read_many([paths.journal(name) for name in names])
+    return {name: journal.value for name, journal in zip(names, found, strict=True) if journal}
+
+
+def _statuses(store: Store) -> dict[str, records.NodeStatus | None]:
+    """What each live node says of itself; None before it said anything."""
+    names = store.children(paths.live_nodes())
+    found = store.read_many([paths.status(name) for name in names])
+    return {
+        name: status.value if status else None for name, status in zip(names, found, strict=True)
+    }
+
+
+def _spec(store: Store, flow: str, revision: int) -> tuple[FlowSpec | None, str]:
+    found = store.read(paths.revision(flow, str(revision)))
+    if found is None:
+        return None, f"revision {revision} is not there"
+    try:
+        return parse_flow(found.value.text), ""
+    except SpecError as error:
+        return None, str(error)
+
+
+def _tasks(
+    store: Store, flow: str, revision: int, statuses: Mapping[str, records.NodeStatus | None]
+) -> tuple[TaskRow, ...]:
+    plan = store.read(paths.plan(flow))
+    rows = []
+    for name, task in sorted((plan.value if plan else records.Plan()).tasks.items()):
+        state, why = _task_state(f"{flow}/{name}", task, revision, statuses)
+        rows.append(
+            TaskRow(flow, name, task.kind, task.node, task.epoch, state, task.partitions, why)
+        )
+    return tuple(rows)
+
+
+def _task_state(
+    key: str,
+    task: records.PlannedTask,
+    revision: int,
+    statuses: Mapping[str, records.NodeStatus | None],
+) -> tuple[str, str]:
+    if task.state == "waiting" or task.node is None:
+        return "waiting", task.why
+    if task.node not in statuses:
+        return "away", f"node {task.node} is not live"
+    status = statuses[task.node]
+    said = status.tasks.get(key) if status else None
+    if said is None or said.epoch != task.epoch:
+        return "starting", f"node {task.node} has not started it yet"
+    if said.state != "running":
+        return said.state, said.error or ""
+    if task.state == "draining":
+        return "draining", task.why
+    if said.revision != revision:
+        return "starting", f"runs revision {said.revision}, {revision} is wanted"
+    return "running", ""
