@@ -1,0 +1,1 @@
+"""The durable log into which a node puts received events, and its Flight server and client."""

@@ -1,0 +1,107 @@
+"""Reads journals from a Flight server and checks everything it gets.
+
+A range comes whole, in order and unharmed, or as an error. Nothing is opened before the first call,
+so a client may be made in one process and used in another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flumeng.errors import FlumengError, UnavailableError
+from flumeng.journal import reading
+from flumeng.journal.server import ERROR_KINDS, POSITIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What a server says of a journal: events of [floor, safe) can be read."""
+
+    term: int
+    floor: int
+    safe: int
+    closed: bool
+
+
+class JournalClient:
+    """A connection to one server. Not for use by several threads at once."""
+
+    def __init__(self, address: str, timeout_seconds: float = 30.0) -> None:
+        """``timeout_seconds`` without any progress end a call with UnavailableError."""
+        self._address = address
+        self._timeout_seconds = timeout_seconds
+        self._connection: flight.FlightClient | None = None
+
+    def positions(self) -> dict[str, Position]:
+        """Where all journals of the server stand. Raises UnavailableError."""
+        try:
+            (result,) = self._connect().do_action(flight.Action(POSITIONS, b""), self._options())
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise self._translate(error) from error
+        positions = json.loads(result.body.to_pybytes())
+        return {name: Position(**position) for name, position in positions.items()}
+
+    def read(
+        self, journal: str, start: int, end: int, *, replayed: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield exactly the events of [start, end) in READ_SCHEMA.
+
+        Raises UnavailableError (no connection, no progress; NotServedError), DataLossError
+        (events of the range are gone; BelowFloorError, AboveSafeError) and CorruptError.
+        """
+        return reading.rows(
+            self._frames(journal, start, end), journal, start, end, replayed=replayed
+        )
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> JournalClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _frames(self, journal: str, start: int, end: int) -> Iterator[pa.Buffer]:
+        ticket = json.dumps({"journal": journal, "start": start, "end": end}).encode()
+        try:
+            for chunk in self._connect().do_get(flight.Ticket(ticket), self._options()):
+                yield from _split(chunk.data.column(0))
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise self._translate(error) from error
+
+    def _connect(self) -> flight.FlightClient:
+        if self._connection is None:
+            self._connection = flight.FlightClient(f"grpc://{self._address}")
+        return self._connection
+
+    def _options(self) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(timeout=self._timeout_seconds)
+
+    def _translate(self, error: Exception) -> FlumengError:
+        kind = (getattr(error, "extra_info", None) or b"").decode()
+        for name, type_ in ERROR_KINDS:
+            if name == kind:
+                return type_(f"{self._address}: {error}")
+        return UnavailableError(f"{self._address} does not answer: {error}")
+
+
+def _split(frames: pa.BinaryArray) -> Iterator[pa.Buffer]:
+    """The rows of one batch as buffers, without a copy."""
+    _, offsets, data = frames.buffers()
+    bounds = memoryview(offsets).cast("i")[frames.offset : frames.offset + len(frames) + 1]
+    for row in range(len(frames)):
+        yield data.slice(bounds[row], bounds[row + 1] - bounds[row])

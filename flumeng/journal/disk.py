@@ -1,0 +1,55 @@
+"""The door to the file system for everything in a journal that must survive a crash.
+
+It translates nothing and decides nothing: errors leave as ``OSError``. Tests pass a disk of their
+own to make a write or a sync fail, or to learn what a power cut would have kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+class Disk:
+    """Writes, syncs and free space of a real disk. Holds no state."""
+
+    def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
+        """Write all parts, one after the other, from ``offset``; a short write is continued."""
+        left = [view for part in parts if (view := memoryview(part).cast("B")).nbytes]
+        while left:
+            written = os.pwritev(fd, left, offset)
+            offset += written
+            while left and written >= left[0].nbytes:
+                written -= left.pop(0).nbytes
+            if written:
+                left[0] = left[0][written:]
+
+    def sync(self, fd: int) -> None:
+        """Return when all that was written is on the medium."""
+        os.fdatasync(fd)
+
+    def sync_directory(self, directory: Path) -> None:
+        """Return when the names in the directory are on the medium."""
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, fd: int) -> int:
+        """Bytes that an unprivileged process may still write on the file system of ``fd``."""
+        status = os.fstatvfs(fd)
+        return status.f_bavail * status.f_frsize
+
+
+def read_into(fd: int, view: memoryview, offset: int) -> int:
+    """Fill ``view`` from ``offset``; returns the bytes read, fewer only at the end of the file."""
+    done = 0
+    while done < view.nbytes:
+        read = os.preadv(fd, [view[done:]], offset + done)
+        if not read:
+            break
+        done += read
+    return done

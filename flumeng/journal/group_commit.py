@@ -1,0 +1,218 @@
+"""Group commit: many small appends share one sync.
+
+What was submitted while one group is being written and synced makes up the next group, so the
+groups grow with the load by themselves; only when nothing waits does a group hold still for a few
+milliseconds to gather company. ``on_durable`` is called after the sync, never before. The thread
+in here is the journal's only writer.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from flumeng.errors import UnavailableError
+from flumeng.journal.errors import DiskFullError, JournalFailedError
+from flumeng.journal.journal import Journal
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.25
+Build = tuple[pa.RecordBatch, Mapping[str, object] | None]
+
+
+class Sized(Protocol):
+    """What can be submitted: it knows about how many bytes of memory it holds."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+Item = TypeVar("Item", bound=Sized)
+
+
+class GroupCommit(Generic[Item]):
+    """The thread that writes one journal.
+
+    ``build`` turns the items of a group, in the order of their submission, into batches with
+    source state; it runs in the thread here and is consumed lazily. ``on_durable(items)`` and
+    ``on_failed(error)`` are called in that thread too. ``on_pressure(True)`` comes when more than
+    ``max_bytes`` wait, ``on_pressure(False)`` when less than half of that does; the calls
+    alternate, come from ``submit`` or the thread with the lock held, and must not block.
+
+    A full disk is no failure: the group waits for room and is tried again. Any other error is
+    final: nothing after it becomes durable, ``on_failed`` is called once.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        build: Callable[[list[Item]], Iterable[Build]],
+        *,
+        on_durable: Callable[[list[Item]], None] = lambda _: None,
+        on_pressure: Callable[[bool], None] = lambda _: None,
+        on_failed: Callable[[Exception], None] = lambda _: None,
+        max_bytes: int = 16 << 20,
+        group_bytes: int = 4 << 20,
+        max_delay_seconds: float = 0.002,
+    ) -> None:
+        self._journal = journal
+        self._build = build
+        self._on_durable = on_durable
+        self._on_pressure = on_pressure
+        self._on_failed = on_failed
+        self._max_bytes = max_bytes
+        self._group_bytes = group_bytes
+        self._max_delay_seconds = max_delay_seconds
+        self._changed = threading.Condition()
+        self._waiting: collections.deque[Item] = collections.deque()
+        self._waiting_bytes = 0
+        self._group_in_flight = 0
+        self._pressure = False
+        self._ack = 0
+        self._trimmed = 0
+        self._stopping = False
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=f"journal {journal.id}", daemon=True)
+        self._thread.start()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes submitted and not durable yet."""
+        return self._waiting_bytes + self._group_in_flight
+
+    @property
+    def failure(self) -> Exception | None:
+        return self._failure
+
+    def submit(self, item: Item) -> None:
+        """Queue an item; never blocks. Raises JournalFailedError after a failure."""
+        with self._changed:
+            self._require_sound()
+            self._waiting.append(item)
+            self._waiting_bytes += item.nbytes
+            if len(self._waiting) == 1 or self._waiting_bytes >= self._group_bytes:
+                self._changed.notify_all()
+            if not self._pressure and self.pending_bytes > self._max_bytes:
+                self._pressure = True
+                self._on_pressure(True)
+
+    def trim(self, ack: int) -> None:
+        """Ask the thread to drop what lies below ``ack``; never blocks."""
+        with self._changed:
+            self._ack = max(self._ack, ack)
+            self._changed.notify_all()
+
+    def drain(self, timeout_seconds: float | None = None) -> None:
+        """Return when everything submitted so far is durable.
+
+        Raises JournalFailedError when it never will be, UnavailableError when time is up.
+        """
+        with self._changed:
+            done = self._changed.wait_for(
+                lambda: self._failure is not None or not (self._waiting or self._group_in_flight),
+                timeout_seconds,
+            )
+            self._require_sound()
+        if not done:
+            raise UnavailableError(f"{self.pending_bytes} bytes are not on disk yet")
+
+    def stop(self) -> None:
+        """End the thread after what was submitted; on a full disk the rest stays undone.
+
+        The journal then belongs to the caller.
+        """
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _require_sound(self) -> None:
+        if self._failure is not None:
+            raise JournalFailedError(
+                f"journal {self._journal.id} takes nothing more: {self._failure}"
+            ) from self._failure
+
+    def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._trim()
+                group = self._take()
+                if group and not self._commit(group):
+                    return
+        except Exception as error:
+            log.exception("journal %s has failed", self._journal.id)
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+            self._on_failed(error)
+
+    def _wait_for_work(self) -> bool:
+        """Wait until something is to be done; False when all is done and we are to stop."""
+        with self._changed:
+            idle = not self._waiting
+            self._changed.wait_for(
+                lambda: self._waiting or self._stopping or self._ack > self._trimmed
+            )
+            if idle and self._waiting and not self._stopping:
+                self._changed.wait_for(
+                    lambda: self._waiting_bytes >= self._group_bytes or self._stopping,
+                    self._max_delay_seconds,
+                )
+            return bool(self._waiting) or self._ack > self._trimmed or not self._stopping
+
+    def _take(self) -> list[Item]:
+        group: list[Item] = []
+        with self._changed:
+            size = 0
+            while self._waiting and size < self._group_bytes:
+                group.append(self._waiting.popleft())
+                size += group[-1].nbytes
+            self._waiting_bytes -= size
+            self._group_in_flight = size
+        return group
+
+    def _commit(self, group: list[Item]) -> bool:
+        """Make one group durable; False when the disk is full and we are to stop."""
+        for batch, state in self._build(group):
+            if not self._insist(functools.partial(self._journal.append, batch, state)):
+                return False
+        if not self._insist(self._journal.sync):
+            return False
+        self._on_durable(group)
+        with self._changed:
+            self._group_in_flight = 0
+            if self._pressure and self.pending_bytes < self._max_bytes // 2:
+                self._pressure = False
+                self._on_pressure(False)
+            self._changed.notify_all()
+        return True
+
+    def _insist(self, write: Callable[[], int]) -> bool:
+        """Try until the disk has room; trims meanwhile. False when we are to stop instead."""
+        told = False
+        while True:
+            try:
+                write()
+            except DiskFullError as error:
+                if not told:
+                    log.warning("%s; waiting for room", error)
+                    told = True
+            else:
+                return True
+            with self._changed:
+                if self._changed.wait_for(lambda: self._stopping, RETRY_SECONDS):
+                    return False
+            self._trim()
+
+    def _trim(self) -> None:
+        ack = self._ack
+        if ack > self._trimmed:
+            self._journal.trim(ack)
+            self._trimmed = ack

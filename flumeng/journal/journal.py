@@ -1,0 +1,358 @@
+"""The journal: a durable, single-writer, sequence-numbered log of received events.
+
+What it promises: an event below ``safe`` is on disk, readers see nothing at or above it, a number
+never names two events, and nothing below ``safe`` is ever cut away to make a damaged journal open.
+It knows nothing of sources, ZooKeeper or the network.
+
+One directory holds one journal: segment files, the checkpoint and the lock. One thread writes
+(append, sync, trim, close); any thread may read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pyarrow as pa
+
+from flumeng.errors import CorruptError, UserError
+from flumeng.journal import checkpoint as checkpoints
+from flumeng.journal import reading, recovery, segment
+from flumeng.journal.checkpoint import Checkpoint, CheckpointFile
+from flumeng.journal.disk import Disk
+from flumeng.journal.errors import (
+    AboveSafeError,
+    BelowFloorError,
+    DiskFullError,
+    JournalFailedError,
+)
+from flumeng.journal.frame import encode, identity
+from flumeng.journal.segment import SegmentHeader, Window
+
+SEGMENT_BYTES = 64 << 20
+KEEP_FREE_BYTES = 64 << 20
+ROLL_WORTH_BYTES = 1 << 20
+_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+_LOCK = "lock"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Journal:
+    """An open journal. Make one with ``create`` or ``open``.
+
+    ``floor <= safe <= next_seq``: events in [floor, safe) can be read, those in [safe, next_seq)
+    are appended but not synced. ``floor`` is the base of the first segment.
+    """
+
+    id: str
+    term: int  # grows with each opening, is on disk before the first append of that opening
+    floor: int
+    safe: int
+    next_seq: int
+    closed: bool  # takes no more events, for good
+
+    @staticmethod
+    def create(
+        directory: Path,
+        journal: str,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        keep_free_bytes: int = KEEP_FREE_BYTES,
+        disk: Disk | None = None,
+    ) -> Journal:
+        """Make ``directory/<journal>`` and open it. Raises UserError for a bad or a used id."""
+        if not _ID.fullmatch(journal):
+            raise UserError(f"{journal!r} cannot be a journal's id: it names a directory")
+        path = directory / journal
+        if path.exists():
+            raise UserError(f"{path} exists already")
+        disk = disk or Disk()
+        unfinished = directory / f".{journal}.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True, mode=0o700)
+        owner = identity(journal)
+        first = segment.create(unfinished, SegmentHeader(owner, 0, 0, None), {}, disk)
+        block = Checkpoint(owner, 0, 0, first.length, 0, 0, False)
+        (unfinished / checkpoints.NAME).touch(mode=0o600)
+        file = CheckpointFile(unfinished / checkpoints.NAME, disk)
+        file.write(block, sync=True)
+        file.close()
+        disk.sync_directory(unfinished)
+        unfinished.rename(path)
+        disk.sync_directory(directory)
+        return Journal.open(
+            path, segment_bytes=segment_bytes, keep_free_bytes=keep_free_bytes, disk=disk
+        )
+
+    @staticmethod
+    def open(
+        directory: Path,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        keep_free_bytes: int = KEEP_FREE_BYTES,
+        disk: Disk | None = None,
+    ) -> Journal:
+        """Recover the journal in its own directory and begin a new term.
+
+        Raises UserError when another process has it open, CorruptError when synced data is
+        damaged (nothing is changed then).
+        """
+        return Journal(directory, segment_bytes, keep_free_bytes, disk or Disk())
+
+    def __init__(
+        self, directory: Path, segment_bytes: int, keep_free_bytes: int, disk: Disk
+    ) -> None:
+        self.id = directory.name
+        self._directory = directory
+        self._identity = identity(self.id)
+        self._segment_bytes = segment_bytes
+        self._keep_free_bytes = keep_free_bytes
+        self._disk = disk
+        self._failure: Exception | None = None
+        with contextlib.ExitStack() as undo:
+            self._lock = _lock(directory)
+            undo.callback(os.close, self._lock)
+            recovered = recovery.recover(directory, self._identity, disk)
+            self._state = recovered.state
+            self._segments = recovered.segments
+            self.term = recovered.checkpoint.term + 1
+            self.closed = recovered.checkpoint.closed
+            self.floor = self._segments[0].base
+            self.next_seq = self.safe = recovered.next_seq
+            self._fd = os.open(self._active.path, os.O_RDWR | os.O_CLOEXEC)
+            undo.callback(os.close, self._fd)
+            self._checkpoint = CheckpointFile(directory / checkpoints.NAME, disk)
+            undo.callback(self._checkpoint.close)
+            self._write_checkpoint(sync=True)
+            undo.pop_all()
+
+    @property
+    def state(self) -> Mapping[str, object]:
+        """Source state as of the last append; recovered together with the events."""
+        return MappingProxyType(self._state)
+
+    @property
+    def _active(self) -> segment.Segment:
+        return self._segments[-1]
+
+    # --- writing: one thread ------------------------------------------------------------------
+
+    def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int:
+        """Write one frame; returns the seq of its first event. Not synced, not readable yet.
+
+        ``state`` holds the changed keys of source state, None deletes one; a batch of no rows
+        carries state alone. Raises UserError (batch over the limits, journal closed),
+        DiskFullError (nothing was written; try again later) and JournalFailedError.
+        """
+        self._require_sound()
+        if self.closed:
+            raise UserError(f"journal {self.id} is closed: it takes no more events")
+        changes = dict(state or {})
+        if self._active.length >= self._segment_bytes and not self._active.empty:
+            self._roll()
+        active = self._active
+        header, parts = encode(self._identity, self.term, self.next_seq, batch, changes)
+        self._require_room(header.length)
+        try:
+            self._disk.write(self._fd, parts, active.length)
+        except OSError as error:
+            self._cut_back(error)
+        active.grow(header)
+        recovery.merge_state(self._state, changes)
+        self.next_seq = header.end
+        return header.first_seq
+
+    def sync(self) -> int:
+        """Put everything appended on disk, then make it readable; returns ``safe``.
+
+        Raises JournalFailedError when that failed: then nothing of it may be acknowledged, now or
+        after another try, because the kernel may have dropped what it could not write.
+        """
+        self._require_sound()
+        if self.safe == self.next_seq and self._synced_length == self._active.length:
+            return self.safe
+        self._sync(checkpoint_too=False)
+        return self.safe
+
+    def trim(self, ack: int) -> None:
+        """Drop the segments whose events all lie below ``ack``.
+
+        An active segment of at least 1 MiB that is acked to its end is replaced by a new one.
+        Needs no free space to drop segments. Raises CorruptError for an ack above ``safe``.
+        """
+        self._require_sound()
+        if ack > self.safe:
+            raise CorruptError(
+                f"journal {self.id}: ack {ack} lies above its end {self.safe}; events that a "
+                "reader has seen are gone from it"
+            )
+        if ack == self.next_seq and self._active.length - self._active.first >= ROLL_WORTH_BYTES:
+            with contextlib.suppress(DiskFullError):
+                self._roll()
+        ends = [after.base for after in self._segments[1:]]
+        dropped = sum(end <= ack for end in ends)
+        if not dropped:
+            return
+        gone, self._segments = self._segments[:dropped], self._segments[dropped:]
+        self.floor = self._segments[0].base
+        self._write_checkpoint(sync=True)
+        for old in gone:
+            for path in [*self._directory.glob(f"{old.path.name}.*{segment.BROKEN}"), old.path]:
+                path.unlink()
+
+    def close_for_appends(self) -> int:
+        """Sync and take no more events, for good, also after reopening; returns the end."""
+        self._require_sound()
+        if not self.closed:
+            self.closed = True
+            self._sync(checkpoint_too=True)
+        return self.next_seq
+
+    def close(self) -> None:
+        """Sync what is left unless the journal has failed, and let others open it."""
+        if self._fd < 0:
+            return
+        try:
+            if self._failure is None:
+                self._sync(checkpoint_too=True)
+        finally:
+            self._checkpoint.close()
+            os.close(self._fd)
+            os.close(self._lock)
+            self._fd = -1
+
+    def remove(self) -> None:
+        """Close the journal and delete its directory with everything in it."""
+        doomed = self._directory.with_name(f".{self.id}.removed")
+        shutil.rmtree(doomed, ignore_errors=True)
+        self._directory.rename(doomed)
+        self._directory = doomed
+        self._disk.sync_directory(doomed.parent)
+        self.close()
+        shutil.rmtree(doomed)
+
+    # --- reading: any thread ------------------------------------------------------------------
+
+    def read_frames(self, start: int, end: int) -> Iterator[Window]:
+        """Yield windows of whole raw frames that cover [start, end), in order.
+
+        The first frame may begin before ``start``, the last may end after ``end``. Raises
+        BelowFloorError, AboveSafeError, and CorruptError where a frame's header is damaged;
+        whoever decodes checks the rest.
+        """
+        segments, floor, safe = self._segments, self.floor, self.safe
+        if start < floor:
+            raise BelowFloorError(f"journal {self.id}: seq {start} lies below its floor {floor}")
+        if end > safe:
+            raise AboveSafeError(f"journal {self.id}: seq {end} lies above its safe end {safe}")
+        ends = [after.base for after in segments[1:]] + [safe]
+        for part, part_end in zip(segments, ends, strict=True):
+            if start < part_end and part.base < end:
+                yield from part.windows(max(start, part.base), min(end, part_end))
+
+    def read(self, start: int, end: int, *, replayed: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield exactly the events of [start, end) in READ_SCHEMA, every bit checked.
+
+        Raises as ``read_frames`` does, and CorruptError for a damaged frame.
+        """
+        frames = (frame for window in self.read_frames(start, end) for frame in window)
+        return reading.rows(frames, self.id, start, end, replayed=replayed)
+
+    def check(self) -> None:
+        """Assert the journal's invariants."""
+        bases = [part.base for part in self._segments]
+        assert self.floor == bases[0] <= self.safe <= self.next_seq
+        assert bases == sorted(set(bases))
+        for part, successor in itertools.pairwise(self._segments):
+            assert successor.header.previous == part.link
+            assert part.path.stat().st_size == part.length
+        assert self._synced_length <= self._active.length
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _sync(self, *, checkpoint_too: bool) -> None:
+        try:
+            self._disk.sync(self._fd)
+        except OSError as error:
+            raise self._fail(error) from error
+        safe = self.next_seq
+        self._write_checkpoint(sync=checkpoint_too, safe=safe)
+        self.safe = safe
+
+    def _write_checkpoint(self, *, sync: bool, safe: int | None = None) -> None:
+        block = Checkpoint(
+            self._identity,
+            self.term,
+            self._active.base,
+            self._active.length,
+            self.safe if safe is None else safe,
+            self.floor,
+            self.closed,
+        )
+        try:
+            self._checkpoint.write(block, sync=sync)
+        except OSError as error:
+            raise self._fail(error) from error
+        self._synced_length = self._active.length
+
+    def _roll(self) -> None:
+        """Sync and seal the active segment and go on in a new one."""
+        self._sync(checkpoint_too=True)
+        header = SegmentHeader(self._identity, self.term, self.next_seq, self._active.link)
+        try:
+            fresh = segment.create(self._directory, header, self._state, self._disk)
+            fd = os.open(fresh.path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFullError(f"journal {self.id}: no room for a segment") from error
+            raise self._fail(error) from error
+        os.close(self._fd)
+        self._fd = fd
+        self._segments = (*self._segments, fresh)
+        self._write_checkpoint(sync=True)
+
+    def _require_sound(self) -> None:
+        if self._failure is not None:
+            raise JournalFailedError(
+                f"journal {self.id} has failed and must be opened anew: {self._failure}"
+            ) from self._failure
+
+    def _require_room(self, length: int) -> None:
+        free = self._disk.free_bytes(self._fd)
+        if free < self._keep_free_bytes + length:
+            raise DiskFullError(
+                f"journal {self.id}: {free >> 20} MiB are free on the disk of {self._directory}, "
+                f"{self._keep_free_bytes >> 20} MiB are kept free"
+            )
+
+    def _cut_back(self, error: OSError) -> None:
+        """After a write that failed: back to the last whole frame, or the journal has failed."""
+        if error.errno not in _FULL:
+            raise self._fail(error) from error
+        try:
+            os.ftruncate(self._fd, self._active.length)
+        except OSError as second:
+            raise self._fail(second) from error
+        raise DiskFullError(f"journal {self.id}: {error.strerror}") from error
+
+    def _fail(self, error: OSError) -> JournalFailedError:
+        self._failure = error
+        return JournalFailedError(f"journal {self.id} has failed: {error}")
+
+
+def _lock(directory: Path) -> int:
+    fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise UserError(f"{directory} is in use by another process") from error
+    return fd

@@ -1,0 +1,206 @@
+"""What a journal's directory holds after any crash, decided once, when it is opened.
+
+The rule: a bad frame past the checkpoint's offset is a torn tail, never acknowledged; it is copied
+aside and cut. A bad frame below it, a missing or changed segment is damage to acknowledged data:
+CorruptError, and no file is touched.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from flumeng.errors import CorruptError
+from flumeng.journal import checkpoint as checkpoints
+from flumeng.journal.checkpoint import Checkpoint
+from flumeng.journal.disk import Disk, read_into
+from flumeng.journal.frame import (
+    HEADER_BYTES,
+    BadFrameError,
+    FrameHeader,
+    decode_state,
+    verify,
+)
+from flumeng.journal.segment import (
+    BROKEN,
+    SUFFIX,
+    UNFINISHED,
+    Segment,
+    open_segment,
+    read_frame_header,
+)
+
+log = logging.getLogger(__name__)
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """``segments`` in order, the last one is active; all that they hold is on disk."""
+
+    checkpoint: Checkpoint
+    segments: tuple[Segment, ...]
+    state: dict[str, object]
+    next_seq: int
+
+
+def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
+    """Check, repair what may be repaired, sync. The caller holds the directory's lock.
+
+    Reads headers of old segments and every byte of the last one only. Raises CorruptError.
+    """
+    checkpoint = checkpoints.read(directory / checkpoints.NAME, journal)
+    paths = _segment_paths(directory, checkpoint)
+    opened = [open_segment(path, journal) for path in paths]
+    segments = tuple(segment for segment, _ in opened)
+    _measure_sealed(segments, journal)
+    active, state = opened[-1]
+    next_seq, problem = _scan(active, journal, checkpoint, state)
+    if next_seq < checkpoint.safe:
+        raise CorruptError(f"{active.path} ends at seq {next_seq}, {checkpoint.safe} was synced")
+    _settle(active, checkpoint, problem, disk)
+    for path in directory.glob(f"*{UNFINISHED}"):
+        path.unlink()
+    return Recovered(checkpoint, segments, state, next_seq)
+
+
+def _segment_paths(directory: Path, checkpoint: Checkpoint) -> list[Path]:
+    """The segments from the floor on; those below it are left over from a trim and go."""
+    bases = {int(path.name.removesuffix(SUFFIX)): path for path in directory.glob(f"*{SUFFIX}")}
+    for name, wanted in (("floor", checkpoint.floor), ("synced end", checkpoint.segment)):
+        if wanted not in bases:
+            raise CorruptError(f"{directory}: the segment of the {name}, {wanted}, is missing")
+    for base in [base for base in bases if base < checkpoint.floor]:
+        bases.pop(base).unlink()
+    return [bases[base] for base in sorted(bases)]
+
+
+def _measure_sealed(segments: tuple[Segment, ...], journal: bytes) -> None:
+    """Hold each segment but the last against what its successor's header says of it."""
+    for segment, successor in itertools.pairwise(segments):
+        link = successor.header.previous
+        length = segment.path.stat().st_size
+        if link is None or link.base != segment.base:
+            raise CorruptError(f"{successor.path} does not follow {segment.path}: one is missing")
+        if link.length != length:
+            raise CorruptError(f"{segment.path} has {length} bytes, was sealed with {link.length}")
+        fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            last = read_frame_header(fd, link.last_offset, journal, segment.path)
+        finally:
+            os.close(fd)
+        if last.crc != link.last_crc or last.end != successor.base:
+            raise CorruptError(f"{segment.path} does not end as {successor.path} says")
+        segment.seal(link)
+
+
+def _scan(
+    active: Segment, journal: bytes, checkpoint: Checkpoint, state: dict[str, object]
+) -> tuple[int, str]:
+    """Walk the last segment, checking every bit; adds to ``state``.
+
+    Returns the next seq and what ended the walk: nothing, or the problem of a torn tail. Raises
+    CorruptError when that lies below the synced offset.
+    """
+    synced = checkpoint.offset if checkpoint.segment == active.base else active.first
+    seq, term, problem = active.base, 0, ""
+    try:
+        for header, frame in _frames(active, journal):
+            if header.first_seq != seq or not term <= header.term <= checkpoint.term:
+                raise BadFrameError(
+                    f"frame of term {header.term} begins at seq {header.first_seq}, "
+                    f"not at {seq} in a term of {term} to {checkpoint.term}"
+                )
+            changes = decode_state(frame.slice(HEADER_BYTES, header.state_bytes))
+            merge_state(state, changes)
+            active.grow(header)
+            seq, term = header.end, header.term
+    except BadFrameError as error:
+        problem = str(error)
+    if active.length < synced:
+        raise CorruptError(
+            f"{active.path} at byte {active.length}: {problem or 'the file ends'}, "
+            f"but {synced} bytes were synced"
+        )
+    return seq, problem
+
+
+def _frames(active: Segment, journal: bytes) -> Iterator[tuple[FrameHeader, pa.Buffer]]:
+    """Yield verified frames until the end of the file; raises BadFrameError."""
+    with active.path.open("rb") as file:
+        fd = file.fileno()
+        size = os.fstat(fd).st_size
+        offset = active.first
+        head = bytearray(HEADER_BYTES)
+        while offset < size:
+            read = read_into(fd, memoryview(head), offset)
+            header = FrameHeader.unpack(head[:read], 0, journal)
+            if offset + header.length > size:
+                raise BadFrameError("the frame is cut short")
+            frame = pa.allocate_buffer(header.length)
+            read_into(fd, memoryview(frame), offset)
+            yield verify(frame, journal), frame
+            offset += header.length
+
+
+def _settle(active: Segment, checkpoint: Checkpoint, problem: str, disk: Disk) -> None:
+    """Make the last segment end after its last good frame, on the medium.
+
+    Frames past the checkpoint may exist in the page cache only, and after a failed sync the kernel
+    may hold them for clean: they are written once more, or a sync would not touch them.
+    """
+    fd = os.open(active.path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        if size > active.length:
+            _copy_aside(fd, active, size)
+            os.ftruncate(fd, active.length)
+            log.warning(
+                "%s: cut a torn tail of %d bytes at byte %d (%s)",
+                active.path,
+                size - active.length,
+                active.length,
+                problem,
+            )
+        offset = checkpoint.offset if checkpoint.segment == active.base else active.first
+        while offset < active.length:
+            block = os.pread(fd, min(_COPY_BYTES, active.length - offset), offset)
+            disk.write(fd, [block], offset)
+            offset += len(block)
+        disk.sync(fd)
+    finally:
+        os.close(fd)
+
+
+def _copy_aside(fd: int, active: Segment, size: int) -> None:
+    """Keep the tail as evidence. It was never acknowledged: a full disk only loses the evidence."""
+    path = active.path.with_name(f"{active.path.name}.{active.length}{BROKEN}")
+    try:
+        with path.open("wb") as copy:
+            offset = active.length
+            while block := os.pread(fd, min(_COPY_BYTES, size - offset), offset):
+                copy.write(block)
+                offset += len(block)
+            copy.flush()
+            os.fsync(copy.fileno())
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        path.unlink(missing_ok=True)
+        log.warning("%s: no room to keep the torn tail", path)
+
+
+def merge_state(state: dict[str, object], changes: dict[str, object]) -> None:
+    """Apply the changed keys of source state; None deletes a key."""
+    for key, value in changes.items():
+        if value is None:
+            state.pop(key, None)
+        else:
+            state[key] = value

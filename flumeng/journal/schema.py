@@ -1,0 +1,26 @@
+"""The columns of an event, as the journal stores them and as its readers get them.
+
+The sequence number is not stored: it is the frame's first number plus the row.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+EVENT_SCHEMA = pa.schema(
+    [
+        pa.field("body", pa.binary()),
+        pa.field("ts", pa.timestamp("us", tz="UTC")),
+        pa.field("host", pa.string()),
+        pa.field("attrs", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+READ_SCHEMA = pa.schema(
+    [
+        *EVENT_SCHEMA,
+        pa.field("journal", pa.string()),
+        pa.field("seq", pa.int64()),
+        pa.field("replayed", pa.bool_()),
+    ]
+)
