@@ -7,12 +7,10 @@ not among PySpark's jars, so the admin server is off.
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from flumeng.errors import UserError
+from flumeng.parentage import die_with_parent
 
 JAVA_AT_LEAST = 17
 HEAP_MIB = 256
@@ -48,7 +47,6 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{ISO8601} zookeeper %-5p %m%n
 """
-PR_SET_PDEATHSIG = 1
 
 
 def serve(data: Path, port: int, *, host: str = "127.0.0.1") -> NoReturn:
@@ -157,14 +155,6 @@ def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
-
-
-def die_with_parent() -> None:
-    """Have the kernel send SIGTERM to this process when its parent dies; an exec keeps that."""
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        raise SystemExit(0)
 
 
 if __name__ == "__main__":

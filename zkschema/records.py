@@ -15,6 +15,9 @@ from typing import Any, ClassVar
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
+INGEST = "ingest"
+COLLECT = "collect"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
@@ -87,8 +90,11 @@ class Partitions(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTask(Record):
-    """One task of a flow. ``kind`` is ``ingest`` or ``collect``; ``state`` ``assigned``,
-    ``draining`` (its owner is to let go) or ``waiting`` (nobody can run it: see ``why``)."""
+    """One task of a flow.
+
+    ``kind`` is INGEST or COLLECT, also the role that a node needs for it. ``state`` is
+    ``assigned``, ``draining`` (its owner is to let go) or ``waiting`` (nobody can run it).
+    """
 
     kind: str
     node: str | None

@@ -1,0 +1,130 @@
+"""The master's loop: one tick is read, plan, apply, report."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import random
+import signal
+import socket
+import time
+import uuid
+
+from flumeng import __version__, plan
+from flumeng.errors import ConflictError, FlumengError, UnavailableError
+from flumeng.master.reading import Reader
+from flumeng.plan import Action, Drop
+from flumeng.store import ABSENT, ANY, Remove, Store, tree
+from flumeng.store.zookeeper import ZooKeeperStore
+from zkschema import paths, table
+from zkschema.records import LiveMaster
+
+log = logging.getLogger(__name__)
+
+FULL_TICK_SECONDS = 10.0
+SETTLE_SECONDS = 0.02
+UNINTERESTING = frozenset(
+    row.pattern for row in (paths.ack, paths.commit, paths.plan, paths.assignment)
+)
+
+
+class Master:
+    """One master process. ``wake`` may be called from any thread."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._reader = Reader(store, name, time.monotonic)
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._stopping = False
+        self._said = ""
+        for folder in (paths.flows(), paths.nodes(), paths.live(), paths.journals()):
+            store.watch(folder, self._on_change)
+
+    def run(self) -> None:
+        """Tick after each change and on a timer until ``stop``."""
+        while not self._stopping:
+            self._say(self._tick())
+            self._wait()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wakes.put(None)
+
+    def _tick(self) -> str:
+        """Gives the one sentence that says what was done and why."""
+        if not self._store.connected:
+            return "waiting for ZooKeeper"
+        try:
+            tree.require(self._store)
+            self._announce()
+            actions = plan.plan(self._reader.snapshot())
+            for action in actions:
+                self._apply(action)
+        except ConflictError as conflict:
+            self._wakes.put(None)
+            return f"looking again: {conflict}"
+        except UnavailableError as error:
+            return f"waiting for ZooKeeper: {error}"
+        except FlumengError as error:
+            return f"cannot plan: {error}"
+        return "; ".join(reason for action in actions for reason in action.why) or "nothing to do"
+
+    def _apply(self, action: Action) -> None:
+        if isinstance(action, Drop):
+            self._drop(action.flow)
+        else:
+            self._store.commit(action.writes())
+
+    def _drop(self, flow: str) -> None:
+        """Children first, so that an interrupted removal is gone on with by the next tick."""
+        top = str(paths.flow(flow))
+        below = [p for p in self._store.dump() if p == top or p.startswith(f"{top}/")]
+        for path in sorted(below, key=lambda path: path.count("/"), reverse=True):
+            row = table.find(path)
+            assert row is not None, f"{path} is not in the schema"
+            names = row.matches(path)
+            assert names is not None
+            self._store.commit([Remove(row(*names), ANY)])
+
+    def _announce(self) -> None:
+        me = paths.live_master(self._name)
+        if not self._store.exists(me):
+            record = LiveMaster(
+                host=socket.gethostname(), pid=os.getpid(), version=__version__, since=time.time()
+            )
+            self._store.write(me, record, ABSENT)
+
+    def _on_change(self, path: str) -> None:
+        row = table.find(path)
+        if row is None or row.pattern not in UNINTERESTING:
+            self._wakes.put(None)
+
+    def _wait(self) -> None:
+        """Until something changed, or a full round is due; changes that come together are one."""
+        try:
+            self._wakes.get(timeout=FULL_TICK_SECONDS * random.uniform(0.8, 1.2))
+        except queue.Empty:
+            return
+        time.sleep(SETTLE_SECONDS)
+        while not self._wakes.empty():
+            self._wakes.get()
+
+    def _say(self, sentence: str) -> None:
+        if sentence != self._said:
+            log.info("%s", sentence)
+        self._said = sentence
+
+
+def run(hosts: str, *, name: str | None = None, session_seconds: float = 10.0) -> None:
+    """A master until SIGTERM or SIGINT. ZooKeeper away at start is waited for."""
+    store = ZooKeeperStore(hosts, session_seconds)
+    master = Master(store, name or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: master.stop())
+    log.info("master of %s", hosts)
+    try:
+        master.run()
+    finally:
+        store.close()

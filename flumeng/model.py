@@ -1,0 +1,66 @@
+"""What a master sees at one moment: a frozen picture of the cluster, and nothing it remembers.
+
+Pure. The versions in it are those that the writes of a plan expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from flumeng.spec import Place
+from flumeng.store import ABSENT, Expected, Version
+from zkschema.records import Assignment, Flow, Journal, Node, NodeStatus, Plan
+
+
+@dataclass(frozen=True)
+class FlowView:
+    """One flow. ``place`` is None when its current revision does not parse: see ``problem``."""
+
+    name: str
+    record: Flow
+    version: Version
+    place: Place | None
+    problem: str = ""
+    plan: Plan = field(default_factory=Plan)
+    plan_version: Expected = ABSENT
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """One registered node. ``gone_seconds``: since when the master misses it, 0 when live."""
+
+    name: str
+    record: Node
+    live: bool
+    gone_seconds: float = 0.0
+    assignment: Assignment = field(default_factory=Assignment)
+    assignment_version: Expected = ABSENT
+    status: NodeStatus | None = None
+
+    def eligible(self, role: str, labels: Mapping[str, str]) -> bool:
+        """Whether work of this role may be placed here, live or not."""
+        return (
+            role in self.record.roles
+            and self.record.desired == "active"
+            and all(self.record.labels.get(key) == value for key, value in labels.items())
+        )
+
+    def lists(self, key: str) -> bool:
+        """Whether the node says that it still has the task ``flow/task``."""
+        return self.status is not None and key in self.status.tasks
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """``drained`` names the journals that are closed with every event acked.
+
+    ``mine`` names the flows that this master looks after; the others' tasks are left as they are.
+    """
+
+    flows: Mapping[str, FlowView]
+    nodes: Mapping[str, NodeView]
+    journals: Mapping[str, Journal]
+    drained: frozenset[str]
+    mine: frozenset[str]
+    grace_seconds: float = 0.0

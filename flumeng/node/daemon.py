@@ -1,0 +1,205 @@
+"""The node's loop: hear, decide, act, publish. Everything it decides is in the machine."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.node.home import Home
+from flumeng.node.machine import (
+    Ended,
+    Event,
+    Exit,
+    Instruction,
+    Kill,
+    Machine,
+    Start,
+    Stop,
+    Tell,
+    Tick,
+    Wanted,
+)
+from flumeng.node.process import ChildProcess
+from flumeng.node.registry import Identity, Registry
+from flumeng.store import Store, tree
+from flumeng.store.zookeeper import ZooKeeperStore
+from zkschema import paths
+from zkschema.records import COLLECT, INGEST
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.2
+ACKS_SECONDS = 1.0
+LOOK_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``host`` is the address under which other nodes reach this one's journals."""
+
+    name: str
+    data: Path
+    hosts: str
+    host: str = "127.0.0.1"
+    roles: tuple[str, ...] = (INGEST, COLLECT)
+    zone: str = ""
+    labels: Mapping[str, str] | None = None
+    session_seconds: float = 10.0
+    drain_seconds: float = 4.0
+
+
+class Node:
+    """One node process. ``stop`` and ``hear`` may be called from any thread."""
+
+    def __init__(self, settings: Settings, home: Home, store: Store) -> None:
+        self._settings = settings
+        self._home = home
+        self._store = store
+        identity = Identity(
+            settings.name, home.identity(), settings.roles, settings.zone, settings.labels or {}
+        )
+        self._registry = Registry(store, identity)
+        self._machine = Machine(settings.roles, time.monotonic)
+        self._children: dict[str, ChildProcess] = {}
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._applied: Wanted | None = None
+        self._acks_at = self._look_at = 0.0
+        self._exit = self._registered = False
+        self._said = ""
+        store.watch(paths.assignment(settings.name), lambda _: self._look_soon())
+        store.on_session(self._on_session)
+
+    def run(self) -> None:
+        """Until ``stop``, and then until every child has ended."""
+        kept = self._home.kept()
+        if kept is not None:
+            self._apply(kept)
+        while not self._exit:
+            self._act(self._machine.handle(self._next_event()))
+            while not self._events.empty():
+                self._act(self._machine.handle(self._next_event()))
+            self._publish()
+
+    def stop(self) -> None:
+        self.hear(Stop(self._settings.drain_seconds))
+
+    def hear(self, event: Event) -> None:
+        self._events.put(event)
+
+    def _next_event(self) -> Event:
+        try:
+            return self._events.get(timeout=TICK_SECONDS) or Tick()
+        except queue.Empty:
+            return Tick()
+
+    def _act(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Start):
+                self._start(instruction.child)
+            elif isinstance(instruction, Tell):
+                self._children[instruction.child].tell(instruction.message)
+            elif isinstance(instruction, Kill):
+                self._children[instruction.child].kill()
+            else:
+                assert isinstance(instruction, Exit)
+                self._exit = True
+
+    def _start(self, child: str) -> None:
+        common = ["--data", str(self._home.path), "--node", self._settings.name]
+        if child == INGEST:
+            command = ["flumeng.ingest", *common, "--host", self._settings.host]
+        else:
+            session = str(self._settings.session_seconds)
+            command = ["flumeng.collector", *common, "--zk", self._settings.hosts]
+            command += ["--session-seconds", session]
+        process = ChildProcess(child, [sys.executable, "-m", *command], self._hear_child)
+        self._children[child] = process
+        log.info("%s started, pid %d", child, process.pid)
+
+    def _hear_child(self, event: Event) -> None:
+        if isinstance(event, Ended) and event.code != 0:
+            log.warning("%s ended with code %d", event.child, event.code)
+        self.hear(event)
+
+    def _publish(self) -> None:
+        """Bring ZooKeeper in line; what fails now is done at the next turn."""
+        if not self._store.connected:
+            return self._say("waiting for ZooKeeper; what is accepted stays in the journals")
+        try:
+            if time.monotonic() >= self._look_at:
+                self._look()
+            self._registry.announce(self._machine.address)
+            self._registry.report(self._machine.status)
+            if self._machine.journals is not None:
+                self._publish_journals(self._machine.journals)
+        except ConflictError as conflict:
+            self._registry.look_anew()
+            self._look_soon()
+            return self._say(f"looking again: {conflict}")
+        except UnavailableError as error:
+            return self._say(f"waiting for ZooKeeper: {error}")
+        except UserError as error:
+            if not self._registered:
+                raise
+            return self._say(f"not reporting: {error}")
+        return self._say(f"registered as {self._settings.name}")
+
+    def _publish_journals(self, local: Mapping[str, Mapping[str, Any]]) -> None:
+        self._registry.enter_journals(local)
+        if time.monotonic() < self._acks_at:
+            return
+        self._acks_at = time.monotonic() + ACKS_SECONDS
+        acked = self._registry.acks()
+        self._act(self._machine.handle(acked))
+        self._registry.strike(name for name in acked.unneeded if name not in local)
+
+    def _look(self) -> None:
+        """Read the assignment; the timer is set first, so that a change in between is seen."""
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        tree.require(self._store)
+        self._registry.register()
+        self._registered = True
+        wanted = self._registry.assignment()
+        if wanted is not None and wanted != self._applied:
+            self._home.keep(wanted)
+            self._apply(wanted)
+
+    def _apply(self, wanted: Wanted) -> None:
+        self._applied = wanted
+        self._act(self._machine.handle(wanted))
+
+    def _look_soon(self) -> None:
+        self._look_at = 0.0
+        self._events.put(None)
+
+    def _on_session(self, connected: bool) -> None:
+        if connected:
+            self._look_soon()
+
+    def _say(self, sentence: str) -> None:
+        if sentence != self._said:
+            log.info("%s", sentence)
+        self._said = sentence
+
+
+def run(settings: Settings) -> None:
+    """A node until SIGTERM or SIGINT. ZooKeeper away at start is waited for.
+
+    Raises UserError when the data directory or the name cannot be had.
+    """
+    home = Home(settings.data)
+    store = ZooKeeperStore(settings.hosts, settings.session_seconds)
+    node = Node(settings, home, store)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: node.stop())
+    try:
+        node.run()
+    finally:
+        store.close()

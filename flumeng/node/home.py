@@ -1,0 +1,73 @@
+"""The node's data directory: one process at a time, an identity, the last assignment."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from pathlib import Path
+
+from flumeng.errors import UserError
+from flumeng.node.machine import Wanted
+from zkschema import codec
+from zkschema.records import Assignment
+
+
+class Home:
+    """Raises UserError when ``path`` cannot be written or another node runs in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = (path / "lock").open("a")
+        except OSError as error:
+            raise UserError(
+                f"cannot write to the data directory {path}: {error.strerror}"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"another node runs in {path}: give each its own --data") from error
+
+    def identity(self) -> str:
+        """The node's UUID, made at the first start and kept for ever."""
+        file = self.path / "uuid"
+        if not file.exists():
+            _write_durably(file, uuid.uuid4().hex)
+        return file.read_text()
+
+    def keep(self, wanted: Wanted) -> None:
+        """Remember the assignment, for a start while ZooKeeper is away."""
+        document = {
+            "version": wanted.version,
+            "assignment": codec.encode(wanted.assignment).decode(),
+            "texts": [[flow, number, text] for (flow, number), text in wanted.texts.items()],
+        }
+        _write_durably(self.path / "assignment.json", json.dumps(document))
+
+    def kept(self) -> Wanted | None:
+        """What ``keep`` wrote last."""
+        file = self.path / "assignment.json"
+        if not file.exists():
+            return None
+        document = json.loads(file.read_text())
+        return Wanted(
+            document["version"],
+            codec.decode(Assignment, document["assignment"].encode()),
+            {(flow, number): text for flow, number, text in document["texts"]},
+        )
+
+
+def _write_durably(file: Path, text: str) -> None:
+    """Whole or not at all, also after a power cut."""
+    draft = file.with_suffix(".tmp")
+    with draft.open("w") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    draft.rename(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)

@@ -1,0 +1,380 @@
+"""What a node decides: events in, instructions out. Pure: no processes, sockets, clock or store.
+
+Rules
+1. Each child is in one state, and what an event does to it is in ``TRANSITIONS``; a pair that is
+   not there is a fault of this code and raises with the machine's story.
+2. A child that runs is told everything that is wanted of it whenever that changes (level-triggered)
+   and when it becomes ready. It is never told a difference.
+3. A child that ends without having been asked is started again after a back-off that doubles from
+   0.1 s to 10 s and starts anew once it has run for a minute.
+4. What the node says of itself (``status``, ``journals``, ``address``) derives from what the
+   children said last; nothing is said for a child that does not run. Before there is an
+   assignment no child is told anything: an empty one would close every journal.
+5. Stopping: first nothing new is accepted, then the collector drains within its time, and only
+   then the journals stop being served.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from flumeng.child import Message
+from zkschema.records import COLLECT, INGEST, AssignedTask, Assignment, NodeStatus, TaskStatus
+
+STORY_EVENTS = 200
+BACKOFF_SECONDS = 0.1
+BACKOFF_MOST_SECONDS = 10.0
+HEALTHY_SECONDS = 60.0
+KILL_SECONDS = 4.0
+
+
+class State(Enum):
+    ABSENT = "absent"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The assignment to run now, with the text of each (flow, revision) that it names."""
+
+    version: int
+    assignment: Assignment
+    texts: Mapping[tuple[str, int], str]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A message from a child."""
+
+    child: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A child's process is gone."""
+
+    child: str
+    code: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passes: children whose back-off is over may start."""
+
+
+@dataclass(frozen=True)
+class Acked:
+    """Up to where local journals are acked, and which of them nobody needs any more."""
+
+    acks: Mapping[str, int]
+    unneeded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The node is to stop; the collector may drain for this long."""
+
+    drain_seconds: float
+
+
+Event = Wanted | Said | Ended | Tick | Acked | Stop
+
+
+@dataclass(frozen=True)
+class Start:
+    child: str
+
+
+@dataclass(frozen=True)
+class Tell:
+    child: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The child did not stop in its time."""
+
+    child: str
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Everything is stopped: the node's process may end."""
+
+
+Instruction = Start | Tell | Kill | Exit
+
+
+class FaultError(AssertionError):
+    """An event that cannot happen in this state; carries the machine's story."""
+
+
+@dataclass
+class Child:
+    """``tasks`` and ``journals`` are what it said last; ``kill_at`` counts while STOPPING."""
+
+    name: str
+    state: State = State.ABSENT
+    since: float = 0.0
+    backoff_seconds: float = BACKOFF_SECONDS
+    kill_at: float = 0.0
+    address: str = ""
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    journals: Mapping[str, Mapping[str, Any]] | None = None
+
+    def forget(self) -> None:
+        self.address, self.tasks, self.journals = "", {}, None
+
+
+class Machine:
+    """One node. ``clock`` gives seconds that only grow; ``roles`` says which children it has."""
+
+    def __init__(self, roles: tuple[str, ...], clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._children = {role: Child(role) for role in roles}
+        self._wanted: Wanted | None = None
+        self._acks: dict[str, int] = {}
+        self._stopping: Stop | None = None
+        self.story: deque[str] = deque(maxlen=STORY_EVENTS)
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """The one entrance: all events go through here."""
+        if isinstance(event, Wanted):
+            return self._on_wanted(event)
+        if isinstance(event, Acked):
+            return self._on_acked(event)
+        if isinstance(event, Stop):
+            return self._on_stop(event)
+        if isinstance(event, Tick):
+            return [i for child in self._children.values() for i in self._step(child, "tick")]
+        child = self._children[event.child]
+        if isinstance(event, Ended):
+            return self._step(child, "ended", event.code)
+        return self._step(child, str(event.message["type"]), event.message)
+
+    @property
+    def status(self) -> NodeStatus:
+        """What to report: every task that is assigned or still runs."""
+        wanted = self._wanted
+        tasks = {
+            f"{task.flow}/{task.task}": TaskStatus(
+                epoch=task.epoch, revision=task.revision, state="starting"
+            )
+            for task in (wanted.assignment.tasks if wanted else ())
+            if task.state != "draining"
+        }
+        for child in self._children.values():
+            for key, said in child.tasks.items():
+                if said["state"] == "stopped" and key not in tasks:
+                    continue
+                tasks[key] = TaskStatus(
+                    epoch=said["epoch"],
+                    revision=said["revision"],
+                    state=said["state"],
+                    error=said.get("error"),
+                )
+        return NodeStatus(assignment_version=wanted.version if wanted else -1, tasks=tasks)
+
+    @property
+    def address(self) -> str:
+        """Where the journals are served; empty while they are not."""
+        child = self._children.get(INGEST)
+        return child.address if child else ""
+
+    @property
+    def journals(self) -> Mapping[str, Mapping[str, Any]] | None:
+        """The local journals: id -> flow, term, closed, end; None while they are not known."""
+        child = self._children.get(INGEST)
+        return child.journals if child else None
+
+    def check(self) -> None:
+        """The invariants of this structure."""
+        for child in self._children.values():
+            said = child.address or child.tasks or child.journals
+            assert child.state not in (State.ABSENT, State.WAITING) or not said, child
+        assert not (self._stopping and self._any(State.WAITING)), "waits while it stops"
+
+    def _on_wanted(self, event: Wanted) -> list[Instruction]:
+        self.story.append(f"assignment {event.version}: {len(event.assignment.tasks)} tasks")
+        self._wanted = event
+        return [i for child in self._children.values() for i in self._step(child, "wanted")]
+
+    def _on_acked(self, event: Acked) -> list[Instruction]:
+        news = {name: ack for name, ack in event.acks.items() if self._acks.get(name) != ack}
+        self._acks = dict(event.acks)
+        child = self._children.get(INGEST)
+        if child is None or child.state is not State.RUNNING:
+            return []
+        told: list[Instruction] = []
+        if news:
+            told.append(Tell(INGEST, {"type": "acks", "acks": news}))
+        if event.unneeded:
+            told.append(Tell(INGEST, {"type": "remove", "journals": list(event.unneeded)}))
+        return told
+
+    def _on_stop(self, event: Stop) -> list[Instruction]:
+        self.story.append("stop")
+        self._stopping = event
+        steps = [i for child in self._children.values() for i in self._step(child, "stop")]
+        return [*steps, *self._finish()]
+
+    def _step(self, child: Child, event: str, detail: object = None) -> list[Instruction]:
+        handler = TRANSITIONS.get((child.state, event))
+        if handler is None:
+            raise FaultError(f"{child.name} is {child.state.value}, got {event}: {self.story}")
+        before = child.state
+        instructions = handler(self, child, detail)
+        if child.state is not before:
+            child.since = self._clock()
+            cause = f"{event} {detail}" if event == "ended" else event
+            self.story.append(f"{child.name}: {before.value} -> {child.state.value} ({cause})")
+        self.check()
+        return instructions
+
+    def _ignore(self, _child: Child, _detail: object) -> list[Instruction]:
+        return []
+
+    def _start_if_needed(self, child: Child, _detail: object) -> list[Instruction]:
+        if self._stopping or not self._needed(child):
+            return []
+        child.state = State.STARTING
+        return [Start(child.name)]
+
+    def _start_after_backoff(self, child: Child, _detail: object) -> list[Instruction]:
+        if self._clock() - child.since < child.backoff_seconds:
+            return []
+        child.backoff_seconds = min(child.backoff_seconds * 2, BACKOFF_MOST_SECONDS)
+        child.state = State.ABSENT
+        return self._start_if_needed(child, None)
+
+    def _on_ready(self, child: Child, detail: Any) -> list[Instruction]:
+        child.state = State.RUNNING
+        child.address = detail.get("address", "")
+        told = self._configure(child)
+        if child.name == INGEST and self._acks:
+            told.append(Tell(INGEST, {"type": "acks", "acks": dict(self._acks)}))
+        return told
+
+    def _on_status(self, child: Child, detail: Any) -> list[Instruction]:
+        child.tasks = detail["tasks"]
+        child.journals = detail.get("journals")
+        return []
+
+    def _on_wanted_running(self, child: Child, _detail: object) -> list[Instruction]:
+        if self._stopping:
+            return []
+        return self._configure(child) if self._needed(child) else self._stop(child, 0.0)
+
+    def _on_unasked_end(self, child: Child, _detail: object) -> list[Instruction]:
+        if child.state is State.RUNNING and self._clock() - child.since > HEALTHY_SECONDS:
+            child.backoff_seconds = BACKOFF_SECONDS
+        child.forget()
+        child.state = State.ABSENT if self._stopping else State.WAITING
+        return self._finish()
+
+    def _on_asked_end(self, child: Child, _detail: object) -> list[Instruction]:
+        child.forget()
+        child.state = State.ABSENT
+        return [*self._start_if_needed(child, None), *self._finish()]
+
+    def _stop_child(self, child: Child, _detail: object) -> list[Instruction]:
+        """The collector drains first; ingest only stops accepting until the collector is done."""
+        assert self._stopping is not None
+        if child.name == INGEST and self._alive(COLLECT):
+            return [Tell(INGEST, {"type": "quiesce"})]
+        return self._stop(child, self._stopping.drain_seconds)
+
+    def _cancel_start(self, child: Child, _detail: object) -> list[Instruction]:
+        return self._stop(child, 0.0)
+
+    def _stop(self, child: Child, drain_seconds: float) -> list[Instruction]:
+        child.state = State.STOPPING
+        child.kill_at = self._clock() + drain_seconds + KILL_SECONDS
+        return [Tell(child.name, {"type": "stop", "drain_seconds": drain_seconds})]
+
+    def _kill_if_late(self, child: Child, _detail: object) -> list[Instruction]:
+        return [Kill(child.name)] if self._clock() > child.kill_at else []
+
+    def _give_up_waiting(self, child: Child, _detail: object) -> list[Instruction]:
+        child.state = State.ABSENT
+        return []
+
+    def _finish(self) -> list[Instruction]:
+        """While stopping: stop ingest once the collector is gone, exit once all are."""
+        if self._stopping is None:
+            return []
+        ingest = self._children.get(INGEST)
+        if ingest and ingest.state is State.RUNNING and not self._alive(COLLECT):
+            return self._stop(ingest, 0.0)
+        if all(child.state is State.ABSENT for child in self._children.values()):
+            return [Exit()]
+        return []
+
+    def _needed(self, child: Child) -> bool:
+        """Ingest always runs, since its journals must be served; a collector when it has tasks."""
+        return child.name == INGEST or bool(self._tasks(child))
+
+    def _tasks(self, child: Child) -> list[AssignedTask]:
+        tasks = self._wanted.assignment.tasks if self._wanted else ()
+        return [task for task in tasks if task.kind == child.name]
+
+    def _configure(self, child: Child) -> list[Instruction]:
+        if self._wanted is None:
+            return []
+        texts = self._wanted.texts
+        tasks = [
+            {
+                "flow": task.flow,
+                "task": task.task,
+                "epoch": task.epoch,
+                "revision": task.revision,
+                "spec": texts[task.flow, task.revision],
+                "partitions": list(task.partitions),
+                "state": task.state,
+            }
+            for task in self._tasks(child)
+        ]
+        return [Tell(child.name, {"type": "configure", "tasks": tasks})]
+
+    def _alive(self, name: str) -> bool:
+        child = self._children.get(name)
+        return child is not None and child.state is not State.ABSENT
+
+    def _any(self, state: State) -> bool:
+        return any(child.state is state for child in self._children.values())
+
+
+TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Instruction]]] = {
+    (State.ABSENT, "wanted"): Machine._start_if_needed,
+    (State.ABSENT, "tick"): Machine._start_if_needed,
+    (State.ABSENT, "stop"): Machine._ignore,
+    (State.STARTING, "wanted"): Machine._ignore,
+    (State.STARTING, "tick"): Machine._ignore,
+    (State.STARTING, "ready"): Machine._on_ready,
+    (State.STARTING, "status"): Machine._on_status,
+    (State.STARTING, "ended"): Machine._on_unasked_end,
+    (State.STARTING, "stop"): Machine._cancel_start,
+    (State.RUNNING, "wanted"): Machine._on_wanted_running,
+    (State.RUNNING, "tick"): Machine._ignore,
+    (State.RUNNING, "status"): Machine._on_status,
+    (State.RUNNING, "ended"): Machine._on_unasked_end,
+    (State.RUNNING, "stop"): Machine._stop_child,
+    (State.STOPPING, "wanted"): Machine._ignore,
+    (State.STOPPING, "tick"): Machine._kill_if_late,
+    (State.STOPPING, "ready"): Machine._ignore,
+    (State.STOPPING, "status"): Machine._on_status,
+    (State.STOPPING, "ended"): Machine._on_asked_end,
+    (State.STOPPING, "stop"): Machine._ignore,
+    (State.WAITING, "wanted"): Machine._ignore,
+    (State.WAITING, "tick"): Machine._start_after_backoff,
+    (State.WAITING, "stop"): Machine._give_up_waiting,
+}
