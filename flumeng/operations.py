@@ -1,7 +1,8 @@
 """What an operator can change: each change is one compare-and-set transaction on the store.
 
 The command line, the web page and tests call the same functions. Each change leaves an entry in
-``/audit`` within its own transaction. Nothing here decides what runs where: masters do, from what
+``/audit`` within its own transaction: who (``author``), why (``reason``) and when (``now``, seconds
+since the epoch; shown, never decided by). Nothing here decides what runs where: masters do, from what
 is written here.
 """
 
@@ -23,15 +24,6 @@ KEEP_AUDIT = 500
 
 
 @dataclass(frozen=True)
-class Order:
-    """Who wants a change, why, and when (seconds since the epoch; shown, never decided by)."""
-
-    who: str
-    reason: str
-    time: float
-
-
-@dataclass(frozen=True)
 class Applied:
     """What became of an apply: the flow's revision now, and whether this call made it."""
 
@@ -41,7 +33,13 @@ class Applied:
 
 
 def apply_flow(
-    store: Store, text: str, by: Order, *, expect_revision: int | None = None
+    store: Store,
+    text: str,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+    expect_revision: int | None = None,
 ) -> Applied:
     """Make ``text`` the current revision of the flow that it names; a new flow starts to run.
 
@@ -71,14 +69,24 @@ def apply_flow(
             for old in store.children(paths.revisions(name))
             if int(old) <= number - KEEP_REVISIONS
         ]
-    revision = records.Revision(text=text, author=by.who, reason=by.reason, time=by.time)
+    revision = records.Revision(text=text, author=author, reason=reason, time=now)
     writes.append(Put(paths.revision(name, str(number)), revision, ABSENT))
-    _commit(store, writes, by, f"flow apply {name} (revision {number})")
+    entry = records.Audit(
+        who=author, command=f"flow apply {name} (revision {number})", reason=reason, time=now
+    )
+    _commit(store, writes, entry)
     return Applied(name, number, changed=True)
 
 
 def delete_flow(
-    store: Store, flow: str, by: Order, *, discard: bool = False, expect_revision: int | None = None
+    store: Store,
+    flow: str,
+    *,
+    author: str,
+    reason: str,
+    now: float,
+    discard: bool = False,
+    expect_revision: int | None = None,
 ) -> bool:
     """Want the flow gone; masters drain it first, or with ``discard`` drop what is not collected.
 
@@ -91,7 +99,8 @@ def delete_flow(
     if wanted == current.value:
         return False
     command = f"flow delete {flow}{' --discard' if discard else ''}"
-    _commit(store, [Put(paths.flow(flow), wanted, current.version)], by, command)
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    _commit(store, [Put(paths.flow(flow), wanted, current.version)], entry)
     return True
 
 
@@ -115,12 +124,11 @@ def _expect_revision(
         raise ConflictError(f"flow {flow} {state}, not at revision {expected}: look at it again")
 
 
-def _commit(store: Store, writes: list[Write], by: Order, command: str) -> None:
+def _commit(store: Store, writes: list[Write], entry: records.Audit) -> None:
     """Commit with an audit entry; its name sorts by time and is never used twice."""
     for old in store.children(paths.audits())[: -KEEP_AUDIT + 1]:
         with contextlib.suppress(ConflictError):  # another operator's command removed it
             store.remove(paths.audit(old), ANY)
-    moment = datetime.fromtimestamp(by.time, timezone.utc)
+    moment = datetime.fromtimestamp(entry.time, timezone.utc)
     name = f"{moment:%Y%m%dT%H%M%S.%f}-{uuid.uuid4().hex[:8]}"
-    entry = records.Audit(who=by.who, command=command, reason=by.reason, time=by.time)
     store.commit([*writes, Put(paths.audit(name), entry, ABSENT)])

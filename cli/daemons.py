@@ -1,0 +1,63 @@
+"""The commands that run until they are told to stop: SIGTERM ends each of them cleanly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli.options import data_option, session_option, zk_option
+from flumeng import logs
+
+PORT = click.IntRange(0, 65535)
+
+
+@click.command()
+@data_option
+@click.option("--zk-port", type=PORT, default=0, help="ZooKeeper's port; 0 takes a free one.")
+@click.option(
+    "--flow",
+    "flows",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Apply this flow file at start; may be given again.",
+)
+def standalone(data: Path, zk_port: int, flows: tuple[Path, ...]) -> None:
+    """Run a whole cluster on this host: ZooKeeper, a master and a node.
+
+    Prints "ready zk=HOST:PORT/CHROOT" when all flows run. On SIGTERM it drains and stops; its state
+    stays in the data directory.
+    """
+    from flumeng import standalone as cluster  # noqa: PLC0415
+    from flumeng.flow_files import read_flows  # noqa: PLC0415
+
+    texts = [file.text for file in read_flows(flows)]
+    logs.to_stderr("standalone")
+    cluster.run(data, zk_port=zk_port, flows=texts)
+
+
+@click.command()
+@data_option
+@click.option("--port", type=PORT, default=2181, show_default=True, help="0 takes a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+def zookeeper(data: Path, port: int, host: str) -> None:
+    """Run a ZooKeeper server, for one host or for tests.
+
+    It is the real server, alone and without passwords: keep it to addresses that you trust.
+    """
+    from flumeng import embedded  # noqa: PLC0415
+
+    embedded.serve(data, port, host=host)
+
+
+@click.command()
+@zk_option
+@click.option("--name", help="How it is shown; by default host name and a random part.")
+@session_option
+def master(hosts: str, name: str | None, session_seconds: float) -> None:
+    """Run a master; any number of them may run."""
+    from flumeng.master import daemon  # noqa: PLC0415
+
+    logs.to_stderr("master")
+    daemon.run(hosts, name=name, session_seconds=session_seconds)

@@ -1,0 +1,65 @@
+"""The command tree: what a command needs is imported when the command is used, never before.
+
+``--help`` of the whole tree must stay fast, so a group knows its commands' names and one-line
+helps from a table, and where to find them. An error of flumeng's tree leaves here as one sentence
+on standard error and an exit code; anything else is a fault of ours and shows its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import click
+
+from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+
+EXIT_CODES: tuple[tuple[type[FlumengError], int], ...] = (
+    (UserError, 2),
+    (ConflictError, 3),
+    (UnavailableError, 4),
+    (FlumengError, 1),
+)
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """Where a command is (``"module:attribute"``) and its one-line help."""
+
+    place: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        row = self._lazy.get(cmd_name)
+        if row is None:
+            return None
+        module, _, attribute = row.place.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        command.help = command.help or row.help
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, row.help) for name, row in self._lazy.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FlumengError as error:
+            click.echo(f"flumeng: {error}", err=True)
+            code = next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+            raise click.exceptions.Exit(code) from error

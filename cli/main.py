@@ -1,0 +1,35 @@
+"""The whole tree of ``flumeng``; the names in it are a promise. One file for each command group."""
+
+from __future__ import annotations
+
+import click
+
+from cli.lazy import Lazy, LazyGroup
+
+COMMANDS = {
+    "standalone": Lazy("cli.daemons:standalone", "Run a whole cluster on this host."),
+    "zookeeper": Lazy("cli.daemons:zookeeper", "Run a ZooKeeper server, for one host or tests."),
+    "master": Lazy("cli.daemons:master", "Run a master; any number of them may run."),
+    "node": Lazy("cli.node:node", "Run this host's node; look at all nodes."),
+    "flow": Lazy("cli.flow:flow", "Validate, apply, look at and delete flows."),
+    "ack": Lazy("cli.ack:ack", "See how far each flow has delivered."),
+    "journal": Lazy("cli.journal:journal", "See which journals there are and what they hold."),
+    "schema": Lazy("cli.schema:schema", "Look at, create and check the tree in ZooKeeper."),
+    "status": Lazy("cli.status:status", "Say whether the cluster is well, and if not, why."),
+}
+
+
+@click.command(
+    cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(package_name="flumeng")
+def tree() -> None:
+    """Move logs and events from many hosts into lakes, exactly once.
+
+    Exit codes: 0 done, 1 failed, 2 wrong input, 3 someone else changed it first, 4 ZooKeeper or a
+    node does not answer.
+    """
+
+
+def main() -> None:
+    tree(prog_name="flumeng")

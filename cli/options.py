@@ -1,0 +1,38 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+zk_option = click.option(
+    "--zk",
+    "hosts",
+    envvar="FLUMENG_ZK",
+    show_envvar=True,
+    required=True,
+    metavar="HOST:PORT[,HOST:PORT]/CHROOT",
+    help="Which cluster.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+revision_option = click.option(
+    "--if-revision",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Only when the flow is at this revision now (0: only when there is none).",
+)
+data_option = click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where its state is kept; made when absent.",
+)
+session_option = click.option(
+    "--session-seconds",
+    type=click.FloatRange(min=1),
+    default=10.0,
+    show_default=True,
+    help="How long ZooKeeper waits for a sign of life before it counts this process as gone.",
+)

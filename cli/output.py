@@ -1,0 +1,46 @@
+"""How answers look: a table for people on a terminal, tab-separated lines in a pipe, or JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+
+def show_json(value: Any) -> None:
+    """Dataclasses, and lists of them, become objects with their fields as keys."""
+    click.echo(json.dumps(value, default=dataclasses.asdict, indent=2))
+
+
+def show_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """In a pipe the first line holds the headers, and no cell holds a tab or a line break."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    if not sys.stdout.isatty():
+        for line in ([*headers], *cells):
+            click.echo("\t".join(line))
+        return
+    from rich import box  # noqa: PLC0415  slow to load, and only for people
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(*headers, box=box.SIMPLE_HEAD, pad_edge=False)
+    for line in cells:
+        table.add_row(*map(Text, line))
+    Console().print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None or value in ("", (), {}):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return " ".join(str(value).split())

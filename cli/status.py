@@ -1,0 +1,44 @@
+"""``flumeng status``: is the cluster well?"""
+
+from __future__ import annotations
+
+import click
+
+from cli.doors import Doors, with_store
+from cli.options import json_option
+from cli.output import show_json, show_table
+from flumeng import health
+from flumeng.store import Store
+
+
+@click.command()
+@json_option
+@with_store
+def status(doors: Doors, store: Store, as_json: bool) -> None:
+    """Say whether the cluster is well, and if not: why, and what to do. Exit code 1 when not."""
+    found = health.status(store, doors.ask)
+    if as_json:
+        show_json(found)
+    else:
+        nodes = found["nodes"]
+        click.echo(
+            f"{found['health']}: {len(found['masters'])} masters, "
+            f"{nodes['live']} of {nodes['registered']} nodes live"
+        )
+        for cause in found["causes"]:
+            click.echo(f"- {cause['what']}\n  {cause['advice']}")
+        show_table(
+            ("FLOW", "STATE", "REVISION", "RUNNING", "LAG"),
+            (
+                (
+                    flow["flow"],
+                    flow["state"],
+                    flow["revision"],
+                    f"{flow['running']}/{flow['tasks']}",
+                    f"{flow['lag']}{'+?' if flow['lag_unknown'] else ''}",
+                )
+                for flow in found["flows"]
+            ),
+        )
+    if found["health"] != "ok":
+        raise SystemExit(1)

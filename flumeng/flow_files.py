@@ -1,0 +1,67 @@
+"""Flow files on disk: all of them are read and checked before any is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flumeng.errors import UserError
+from flumeng.spec import FlowSpec, Problem, SpecError, parse_flow
+
+
+@dataclass(frozen=True)
+class FlowFile:
+    """A file that holds a valid flow."""
+
+    path: Path
+    text: str
+    spec: FlowSpec
+
+
+class FlowFilesError(UserError):
+    """At least one file cannot be used; ``problems`` holds every problem of every file."""
+
+    def __init__(self, problems: Sequence[tuple[Path, Problem]]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(_sentence, self.problems)))
+
+
+def read_flows(files: Sequence[Path]) -> list[FlowFile]:
+    """Read every file; two files must not hold the same flow. Raises ``FlowFilesError``."""
+    read: list[FlowFile] = []
+    problems: list[tuple[Path, Problem]] = []
+    first: dict[str, Path] = {}
+    for path in files:
+        try:
+            text = path.read_bytes().decode()
+            found = FlowFile(path, text, parse_flow(text))
+        except OSError as error:
+            problems.append((path, Problem(0, "", f"cannot be read: {error.strerror}")))
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            problems.append((path, Problem(line, "", "is not UTF-8")))
+        except SpecError as error:
+            problems += [(path, problem) for problem in error.problems]
+        else:
+            name = found.spec.flow
+            if name in first:
+                said = f"flow {name} is also in {first[name]}"
+                problems.append((path, Problem(0, "flow", said)))
+            first.setdefault(name, path)
+            read.append(found)
+    if problems:
+        raise FlowFilesError(problems)
+    return read
+
+
+def _sentence(found: tuple[Path, Problem]) -> str:
+    path, problem = found
+    return (
+        ": ".join(
+            part
+            for part in (f"{path}:{problem.line}" if problem.line else str(path), problem.path)
+            if part
+        )
+        + f": {problem.message}"
+    )
