@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.node.home import Home
@@ -27,7 +28,7 @@ from flumeng.node.machine import (
     Wanted,
 )
 from flumeng.node.process import ChildProcess
-from flumeng.node.registry import Identity, Registry
+from flumeng.node.registration import Identity, Registration
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths
@@ -65,7 +66,7 @@ class Node:
         identity = Identity(
             settings.name, home.identity(), settings.roles, settings.zone, settings.labels or {}
         )
-        self._registry = Registry(store, identity)
+        self._znodes = Registration(store, identity)
         self._machine = Machine(settings.roles, time.monotonic)
         self._children: dict[str, ChildProcess] = {}
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
@@ -135,12 +136,12 @@ class Node:
         try:
             if time.monotonic() >= self._look_at:
                 self._look()
-            self._registry.announce(self._machine.address)
-            self._registry.report(self._machine.status)
+            self._znodes.announce(self._machine.address)
+            self._znodes.report(self._machine.status)
             if self._machine.journals is not None:
                 self._publish_journals(self._machine.journals)
         except ConflictError as conflict:
-            self._registry.look_anew()
+            self._znodes.look_anew()
             self._look_soon()
             return self._say(f"looking again: {conflict}")
         except UnavailableError as error:
@@ -152,21 +153,21 @@ class Node:
         return self._say(f"registered as {self._settings.name}")
 
     def _publish_journals(self, local: Mapping[str, Mapping[str, Any]]) -> None:
-        self._registry.enter_journals(local)
+        self._znodes.enter_journals(local)
         if time.monotonic() < self._acks_at:
             return
         self._acks_at = time.monotonic() + ACKS_SECONDS
-        acked = self._registry.acks()
+        acked = self._znodes.acks()
         self._act(self._machine.handle(acked))
-        self._registry.strike(name for name in acked.unneeded if name not in local)
+        self._znodes.strike(name for name in acked.unneeded if name not in local)
 
     def _look(self) -> None:
         """Read the assignment; the timer is set first, so that a change in between is seen."""
         self._look_at = time.monotonic() + LOOK_SECONDS
         tree.require(self._store)
-        self._registry.register()
+        self._znodes.register()
         self._registered = True
-        wanted = self._registry.assignment()
+        wanted = self._znodes.assignment()
         if wanted is not None and wanted != self._applied:
             self._home.keep(wanted)
             self._apply(wanted)

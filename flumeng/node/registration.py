@@ -30,7 +30,7 @@ class Identity:
     labels: Mapping[str, str]
 
 
-class Registry:
+class Registration:
     """Calls raise UnavailableError while ZooKeeper is away and ConflictError on a lost race."""
 
     def __init__(self, store: Store, identity: Identity) -> None:

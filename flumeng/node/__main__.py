@@ -1,0 +1,22 @@
+"""``python -m flumeng.node``: a node that ends with its parent; used by standalone."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from flumeng import logs, parentage
+from flumeng.errors import UserError
+from flumeng.node.daemon import Settings, run
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--zk", required=True)
+parser.add_argument("--data", required=True, type=Path)
+parser.add_argument("--name", required=True)
+given = parser.parse_args()
+
+logs.to_stderr("node")
+parentage.die_with_parent()
+try:
+    run(Settings(name=given.name, data=given.data, hosts=given.zk))
+except UserError as problem:
+    sys.exit(str(problem))

@@ -1,0 +1,201 @@
+"""ZooKeeper, a master and a node on one host: the same daemons, one parent that keeps them up.
+
+State lies in one directory and survives restarts. The parent starts the three as processes in
+this order, starts again what ends, and stops them in the reverse order: the node drains first.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from flumeng import embedded
+from flumeng.errors import UnavailableError, UserError
+from flumeng.operations import Order, apply_flow
+from flumeng.spec import parse_flow
+from flumeng.store import Store, tree
+from flumeng.store.zookeeper import connect
+from zkschema import paths
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CHROOT = "flumeng"
+NODE = "node1"
+START_SECONDS = 60.0
+STOP_SECONDS = 9.0
+LOOK_SECONDS = 0.2
+RESTART_SECONDS = 1.0
+
+
+@dataclass
+class Daemon:
+    """One supervised process; its output goes to a file of its own."""
+
+    name: str
+    command: Sequence[str]
+    log_file: Path
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    restarts: int = 0
+
+    def keep_up(self) -> None:
+        """Start it, or start it again when it has ended; at most once a second."""
+        if self.process is not None and self.process.poll() is None:
+            return
+        if time.monotonic() - self.started < RESTART_SECONDS:
+            return
+        if self.process is not None:
+            self.restarts += 1
+            log.warning("%s ended with code %s, starting again", self.name, self.process.returncode)
+        self.started = time.monotonic()
+        with self.log_file.open("ab") as output:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def stop(self, deadline: float) -> None:
+        """SIGTERM, and SIGKILL when it is not gone by ``deadline``."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            log.warning("%s did not stop in time, killed", self.name)
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass
+class Standalone:
+    """``data`` holds everything; ``zk_port`` 0 means a free one."""
+
+    data: Path
+    zk_port: int
+    daemons: list[Daemon] = field(default_factory=list)
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def hosts(self) -> str:
+        return f"127.0.0.1:{self.zk_port}/{CHROOT}"
+
+    def start(self) -> Store:
+        """All three up, the schema there; gives a store."""
+        logs = self.data / "logs"
+        try:
+            logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UserError(f"cannot write to {self.data}: {error.strerror}") from error
+        embedded.find_java()
+        self.zk_port = self.zk_port or embedded.free_port()
+        embedded.require_free("127.0.0.1", self.zk_port)
+        zookeeper = [str(self.data / "zookeeper"), str(self.zk_port)]
+        node = ["--data", str(self.data / "node"), "--name", NODE, "--zk", self.hosts]
+        self._add("zookeeper", ["flumeng.embedded", *zookeeper])
+        store = self._wait_for(self._connect, "ZooKeeper")
+        tree.init(store)
+        self._add("master", ["flumeng.master", self.hosts])
+        self._add("node", ["flumeng.node", *node])
+        return store
+
+    def wait_running(self, store: Store) -> None:
+        """Until every task of every flow runs. UserError with the reason when one fails."""
+        self._wait_for(lambda: _all_run(store) or None, "the flows")
+
+    def supervise(self) -> None:
+        """Keep the daemons up until ``stopping`` is set."""
+        while not self.stopping.wait(LOOK_SECONDS):
+            for daemon in self.daemons:
+                daemon.keep_up()
+
+    def stop(self) -> None:
+        deadline = time.monotonic() + STOP_SECONDS
+        for daemon in reversed(self.daemons):
+            daemon.stop(deadline)
+
+    def _add(self, name: str, module: Sequence[str]) -> None:
+        command = [sys.executable, "-m", *module]
+        daemon = Daemon(name, command, self.data / "logs" / f"{name}.log")
+        daemon.keep_up()
+        self.daemons.append(daemon)
+
+    def _connect(self) -> Store | None:
+        try:
+            return connect(self.hosts, wait_seconds=1.0)
+        except UnavailableError:
+            return None
+
+    def _wait_for(self, look: Callable[[], T | None], what: str) -> T:
+        deadline = time.monotonic() + START_SECONDS
+        while not self.stopping.is_set():
+            found = look()
+            if found is not None:
+                return found
+            for daemon in self.daemons:
+                daemon.keep_up()
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"{what} did not come up within {START_SECONDS:.0f} s: see {self.data / 'logs'}"
+                )
+            self.stopping.wait(LOOK_SECONDS)
+        raise SystemExit(0)
+
+
+def run(data: Path, *, zk_port: int = 0, flows: Sequence[str] = ()) -> None:
+    """Run until SIGTERM or SIGINT. ``flows`` are the texts of flow files to apply at start.
+
+    Prints ``ready zk=HOST:PORT/CHROOT`` when every flow runs. Raises UserError in one sentence
+    when Java, the port, the directory or a flow does not allow it.
+    """
+    for text in flows:
+        parse_flow(text)
+    standalone = Standalone(data.absolute(), zk_port)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: standalone.stopping.set())
+    try:
+        store = standalone.start()
+        for text in flows:
+            apply_flow(store, text, Order(_author(), "standalone --flow", time.time()))
+        standalone.wait_running(store)
+        store.close()
+        print(f"ready zk={standalone.hosts}", flush=True)
+        standalone.supervise()
+    finally:
+        standalone.stop()
+
+
+def _author() -> str:
+    return f"standalone@{socket.gethostname()}"
+
+
+def _all_run(store: Store) -> bool:
+    """Whether every task that should run does. UserError with the reason when one has failed."""
+    status = store.read(paths.status(NODE))
+    for name in store.children(paths.flows()):
+        flow, plan = store.read(paths.flow(name)), store.read(paths.plan(name))
+        if flow is None or flow.value.state != "running":
+            continue
+        if status is None or plan is None or not plan.value.tasks:
+            return False
+        for task in plan.value.tasks:
+            said = status.value.tasks.get(f"{name}/{task}")
+            if said is not None and said.state == "failed":
+                raise UserError(f"flow {name} cannot run: {said.error}")
+            if said is None or said.state != "running":
+                return False
+    return True
