@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from flumeng import embedded
 from flumeng.errors import UnavailableError, UserError
-from flumeng.operations import Order, apply_flow
+from flumeng.operations import apply_flow
 from flumeng.spec import parse_flow
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import connect
@@ -170,7 +170,7 @@ def run(data: Path, *, zk_port: int = 0, flows: Sequence[str] = ()) -> None:
     try:
         store = standalone.start()
         for text in flows:
-            apply_flow(store, text, Order(_author(), "standalone --flow", time.time()))
+            apply_flow(store, text, author=_author(), reason="standalone --flow", now=time.time())
         standalone.wait_running(store)
         store.close()
         print(f"ready zk={standalone.hosts}", flush=True)

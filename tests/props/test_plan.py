@@ -1,0 +1,266 @@
+"""The planner's two laws, over random clusters: planning again after applying gives nothing, and
+every prefix of the actions leaves a legal state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flumeng.model import FlowView, NodeView, Snapshot
+from flumeng.plan import Action, Assign, Drop, plan
+from flumeng.spec import CollectPlace, IngestPlace, Place
+from flumeng.store import Version
+from zkschema.records import (
+    COLLECT,
+    Flow,
+    Journal,
+    Node,
+    NodeStatus,
+    Plan,
+    TaskStatus,
+)
+
+BOTH = ("ingest", "collect")
+ROLES = st.sampled_from([BOTH, BOTH, BOTH, ("ingest",), ("collect",)])
+NODE_LABELS = st.sampled_from([{"role": "web"}, {"role": "web"}, {"role": "spark"}])
+FLOW_LABELS = st.sampled_from([{}, {}, {"role": "web"}, {"role": "spark"}])
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> dict[str, NodeView]:
+    views = {}
+    for number in range(draw(st.integers(1, 5))):
+        name = f"n{number}"
+        record = Node(
+            uuid=name,
+            roles=draw(ROLES),
+            labels=draw(NODE_LABELS),
+            desired=draw(st.sampled_from(["active"] * 4 + ["draining"])),
+        )
+        live = draw(st.sampled_from([True, True, False]))
+        gone = 0.0 if live else draw(st.sampled_from([0.0, 100.0]))
+        views[name] = NodeView(name, record, live, gone)
+    return views
+
+
+@st.composite
+def flows(draw: st.DrawFn) -> dict[str, FlowView]:
+    views = {}
+    for number in range(draw(st.integers(1, 3))):
+        name = f"f{number}"
+        place = Place(
+            ingest=IngestPlace(labels=draw(FLOW_LABELS)),
+            collect=CollectPlace(labels=draw(FLOW_LABELS), tasks=draw(st.integers(1, 4))),
+        )
+        record = Flow(
+            revision=draw(st.integers(1, 3)),
+            state=draw(st.sampled_from(["running", "running", "running", "stopped", "deleted"])),
+            discard=draw(st.booleans()),
+        )
+        views[name] = FlowView(name, record, Version(0), place)
+    return views
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """An empty plan, or one that an earlier and different cluster left behind."""
+    fresh = Snapshot(
+        flows=draw(flows()),
+        nodes=draw(nodes()),
+        journals={},
+        drained=frozenset(),
+        mine=frozenset(),
+        grace_seconds=draw(st.sampled_from([0.0, 0.0, 10.0])),
+    )
+    before = apply_all(replace(fresh, mine=frozenset(fresh.flows)))
+    names = sorted(before.flows)
+    journals = {
+        f"j{number}": Journal(
+            flow=draw(st.sampled_from(names)), node="n0", primary="n0", term=1, in_sync=("n0",)
+        )
+        for number in range(draw(st.integers(0, 6)) if names else 0)
+    }
+    views = dict(before.nodes)
+    for name, later in draw(nodes()).items():
+        if name in views:
+            views[name] = replace(
+                views[name], record=later.record, live=later.live, gone_seconds=later.gone_seconds
+            )
+        else:
+            views[name] = later
+    mine = [name for name in names if draw(st.integers(0, 3))]
+    return replace(
+        before,
+        nodes=views,
+        journals=journals,
+        drained=frozenset(name for name in journals if draw(st.booleans())),
+        mine=frozenset(mine),
+    )
+
+
+def apply_one(snapshot: Snapshot, action: Action) -> Snapshot:
+    """What the store would hold after the action's compare-and-set."""
+    if isinstance(action, Drop):
+        kept = {name: flow for name, flow in snapshot.flows.items() if name != action.flow}
+        return replace(snapshot, flows=kept, mine=snapshot.mine - {action.flow})
+    if isinstance(action, Assign):
+        node = snapshot.nodes[action.node]
+        assert action.expect == node.assignment_version
+        for flow, version in action.plans:
+            assert snapshot.flows[flow].plan_version == version
+        after = replace(
+            node, assignment=action.assignment, assignment_version=next_version(action.expect)
+        )
+        return replace(snapshot, nodes={**snapshot.nodes, action.node: after})
+    flow = snapshot.flows[action.flow]
+    assert (action.expect, action.flow_version) == (flow.plan_version, flow.version)
+    assert action.why, "an action without a reason"
+    after_flow = replace(flow, plan=action.plan, plan_version=next_version(action.expect))
+    return replace(snapshot, flows={**snapshot.flows, action.flow: after_flow})
+
+
+def next_version(expect: object) -> Version:
+    return Version(expect.number + 1 if isinstance(expect, Version) else 0)
+
+
+def apply_all(snapshot: Snapshot) -> Snapshot:
+    for action in plan(snapshot):
+        snapshot = apply_one(snapshot, action)
+    return snapshot
+
+
+def check_legal(before: Snapshot, after: Snapshot) -> None:
+    """No task is told to two nodes, no epoch goes back, and a new owner has a new epoch."""
+    told = [
+        (task.flow, task.task) for node in after.nodes.values() for task in node.assignment.tasks
+    ]
+    assert len(told) == len(set(told)), "two nodes are told to run the same task"
+    for name, flow in after.flows.items():
+        old, new = before.flows[name].plan, flow.plan
+        assert new.epoch >= old.epoch
+        for task_name, task in new.tasks.items():
+            assert task.epoch <= new.epoch
+            was = old.tasks.get(task_name)
+            if was is not None and was.node is not None and task.node != was.node:
+                assert task.epoch > old.epoch, "a task changed hands under an old epoch"
+        read = [p for task in new.tasks.values() for p in task.partitions]
+        assert len(read) == len(set(read)), "two tasks read one journal"
+
+
+@given(snapshots())
+@settings(max_examples=300, deadline=None)
+def test_planning_again_after_applying_gives_nothing(snapshot: Snapshot) -> None:
+    settled = apply_all(snapshot)
+    assert plan(settled) == []
+
+
+@given(snapshots())
+@settings(max_examples=300, deadline=None)
+def test_every_prefix_of_the_actions_is_legal(snapshot: Snapshot) -> None:
+    state = snapshot
+    for action in plan(snapshot):
+        state = apply_one(state, action)
+        check_legal(snapshot, state)
+
+
+@given(snapshots())
+@settings(max_examples=300, deadline=None)
+def test_every_open_journal_is_read_where_that_is_possible(snapshot: Snapshot) -> None:
+    settled = apply_all(snapshot)
+    for name, journal in settled.journals.items():
+        flow = settled.flows.get(journal.flow)
+        if flow is None or flow.name not in settled.mine or name in settled.drained:
+            continue
+        if flow.record.state != "running" and flow.record.discard:
+            continue
+        assert any(name in task.partitions for task in flow.plan.tasks.values())
+
+
+@given(snapshots())
+@settings(max_examples=200, deadline=None)
+def test_a_flow_of_another_master_is_left_alone(snapshot: Snapshot) -> None:
+    settled = apply_all(snapshot)
+    for name in set(snapshot.flows) - snapshot.mine:
+        assert settled.flows[name] == snapshot.flows[name]
+
+
+def one_task(owner_live: bool, gone_seconds: float = 0.0, desired: str = "active") -> Snapshot:
+    """A flow whose one collect task is with ``a`` while ``b`` could take it."""
+    settled = apply_all(
+        Snapshot(
+            flows={"f": FlowView("f", Flow(revision=1), Version(0), Place())},
+            nodes={
+                name: NodeView(name, Node(uuid=name, roles=("collect",)), name == "a")
+                for name in ("a", "b")
+            },
+            journals={},
+            drained=frozenset(),
+            mine=frozenset({"f"}),
+            grace_seconds=10.0,
+        )
+    )
+    a, b = settled.nodes["a"], settled.nodes["b"]
+    a = replace(
+        a, live=owner_live, gone_seconds=gone_seconds, record=replace(a.record, desired=desired)
+    )
+    return replace(settled, nodes={"a": a, "b": replace(b, live=True)})
+
+
+def owner(snapshot: Snapshot) -> tuple[str | None, int]:
+    task = snapshot.flows["f"].plan.tasks[f"{COLLECT}.0"]
+    return task.node, task.epoch
+
+
+def test_a_task_moves_only_when_its_owner_is_gone_for_the_grace_period() -> None:
+    assert owner(apply_all(one_task(owner_live=True))) == ("a", 1)
+    assert owner(apply_all(one_task(owner_live=False, gone_seconds=9.9))) == ("a", 1)
+    assert owner(apply_all(one_task(owner_live=False, gone_seconds=10.0))) == ("b", 2)
+
+
+def test_a_draining_owner_keeps_the_task_until_it_has_let_go() -> None:
+    marked = apply_all(one_task(owner_live=True, desired="draining"))
+    assert owner(marked) == ("a", 1)
+    assert marked.nodes["a"].assignment.tasks[0].state == "draining"
+    version = marked.nodes["a"].assignment_version
+    assert isinstance(version, Version)
+
+    def said(tasks: dict[str, TaskStatus], of_version: int) -> Snapshot:
+        status = NodeStatus(assignment_version=of_version, tasks=tasks)
+        return replace(
+            marked, nodes={**marked.nodes, "a": replace(marked.nodes["a"], status=status)}
+        )
+
+    running = {"f/collect.0": TaskStatus(epoch=1, revision=1, state="running")}
+    assert owner(apply_all(said(running, version.number))) == ("a", 1)
+    assert owner(apply_all(said({}, version.number - 1))) == ("a", 1), "it has not seen the mark"
+    assert owner(apply_all(said({}, version.number))) == ("b", 2)
+
+
+def test_an_unreadable_revision_changes_nothing() -> None:
+    settled = apply_all(one_task(owner_live=True))
+    broken = replace(settled.flows["f"], place=None, problem="line 1: nonsense")
+    assert plan(replace(settled, flows={"f": broken})) == []
+
+
+def test_a_deleted_flow_goes_only_when_its_journals_are_drained_and_nothing_runs() -> None:
+    settled = apply_all(one_task(owner_live=True))
+    flow = settled.flows["f"]
+    journal = Journal(flow="f", node="a", primary="a", term=1, in_sync=("a",))
+    deleted = replace(
+        settled,
+        flows={"f": replace(flow, record=replace(flow.record, state="deleted"))},
+        journals={"j": journal},
+    )
+    waiting = apply_all(deleted)
+    assert waiting.flows["f"].plan.tasks[f"{COLLECT}.0"].partitions == ("j",)
+    drained = apply_all(replace(waiting, drained=frozenset({"j"})))
+    assert drained.flows == {} or drained.flows["f"].plan.tasks == {}
+    assert apply_all(drained).flows == {}
+
+
+def test_an_empty_plan_is_written_once() -> None:
+    flow = FlowView("f", Flow(revision=1), Version(0), Place(), plan=Plan())
+    snapshot = Snapshot({"f": flow}, {}, {}, frozenset(), frozenset({"f"}))
+    assert plan(apply_all(snapshot)) == []
