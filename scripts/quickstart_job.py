@@ -1,0 +1,210 @@
+"""The main job: events over TCP into a journal, through Spark, exactly once into Parquet.
+
+Starts ``flumeng standalone`` in a directory of its own, sends syslog lines to it, waits for the
+acks and counts what is in the lake. Ends with 0 only when every event is there exactly once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from flumeng import embedded
+from flumeng.errors import FlumengError
+from flumeng.journal.client import JournalClient
+from flumeng.standalone import NODE
+from flumeng.store import Store
+from flumeng.store.zookeeper import connect
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN
+
+FLOW_FILE = Path(__file__).parent.parent / "conf" / "flows" / "quickstart.yaml"
+FLUMENG = Path(sys.executable).with_name("flumeng")
+FLOW = "quickstart"
+CHUNK_EVENTS = 1000
+LINE_BYTES = 200
+PATIENCE_SECONDS = 120.0
+
+
+@dataclass
+class Seen:
+    """How far the events have come."""
+
+    sent: int = 0
+    journal: int = 0
+    acked: int = 0
+
+
+def flow_text(port: int, lake: Path) -> str:
+    """The shipped flow with a free port and this run's lake."""
+    flow = yaml.safe_load(FLOW_FILE.read_text())
+    flow["sources"][0]["syslog"]["listen"] = f"127.0.0.1:{port}"
+    flow["sinks"][0]["files"]["path"] = f"{lake}/dt=%Y-%m-%d"
+    return str(yaml.safe_dump(flow, sort_keys=False))
+
+
+def lines(events: int) -> Iterator[bytes]:
+    """Chunks of RFC 5424 lines of 200 bytes each, numbered from 0."""
+    start = datetime.now(timezone.utc)
+    for first in range(0, events, CHUNK_EVENTS):
+        chunk = []
+        for number in range(first, min(first + CHUNK_EVENTS, events)):
+            when = (start + timedelta(milliseconds=number)).isoformat(timespec="milliseconds")
+            line = (
+                f"<{number % 192}>1 {when} host{number % 50:02d} shop {number % 9000} order - "
+                f"event={number} user={number * 7919 % 100003} status=ok "
+            )
+            chunk.append(line.encode().ljust(LINE_BYTES - 1, b"."))
+        yield b"\n".join(chunk) + b"\n"
+
+
+def send(port: int, events: int, seen: Seen) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        for chunk in lines(events):
+            connection.sendall(chunk)
+            seen.sent += chunk.count(b"\n")
+
+
+def look(store: Store, seen: Seen) -> None:
+    """Read the journal's end from its node and the acks from ZooKeeper."""
+    live = store.read(paths.live_node(NODE))
+    if live is not None and live.value.address:
+        with JournalClient(live.value.address) as client:
+            seen.journal = sum(position.safe for position in client.positions().values())
+    acks = store.read_many(
+        [paths.ack(FLOW, CURSOR_MAIN, p) for p in store.children(paths.cursor(FLOW, CURSOR_MAIN))]
+    )
+    seen.acked = sum(ack.value.offset for ack in acks if ack)
+
+
+def run_events(store: Store, port: int, events: int, console: Console) -> Seen:
+    """Send and wait until all is acked, or nothing has moved for two minutes."""
+    seen = Seen()
+    sender = threading.Thread(target=send, args=(port, events, seen), daemon=True)
+    sender.start()
+    columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        bars = [progress.add_task(name, total=events) for name in ("sent", "journal", "acked")]
+        moved, last = time.monotonic(), -1
+        while seen.acked < events and time.monotonic() - moved < PATIENCE_SECONDS:
+            look(store, seen)
+            for bar, value in zip(bars, (seen.sent, seen.journal, seen.acked), strict=True):
+                progress.update(bar, completed=value)
+            if seen.sent + seen.journal + seen.acked != last:
+                moved, last = time.monotonic(), seen.sent + seen.journal + seen.acked
+            time.sleep(0.1)
+    return seen
+
+
+def count_lake(lake: Path) -> tuple[int, int]:
+    """Rows in the lake, and how many of them have an id that no other has."""
+    if not any(lake.glob("*/*.parquet")):
+        return 0, 0
+    table = ds.dataset(lake, format="parquet").to_table(columns=["journal", "seq"])
+    ids = pc.binary_join_element_wise(table["journal"], table["seq"].cast("string"), "-")
+    return table.num_rows, pc.count_distinct(ids).as_py()
+
+
+def await_ready(standalone: subprocess.Popen[str]) -> str:
+    """The connect string from the line that standalone prints when all flows run."""
+    assert standalone.stdout is not None
+    for line in standalone.stdout:
+        ready = re.fullmatch(r"ready zk=(\S+)\n", line)
+        if ready:
+            return ready[1]
+    standalone.wait()
+    sys.exit("flumeng standalone ended before it was ready")
+
+
+def say_what_next(console: Console, hosts: str, lake: Path, port: int) -> None:
+    console.print(
+        f"""
+It goes on running until Ctrl-C. Try, in another terminal:
+  export FLUMENG_ZK={hosts}
+  {FLUMENG} status
+  {FLUMENG} flow show {FLOW}
+  {FLUMENG} ack list
+  logger --server 127.0.0.1 --port {port} --tcp --rfc5424 "hello, lake"
+The lake is {lake}.""",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/quickstart", description=__doc__)
+    parser.add_argument("--events", type=int, default=100_000, metavar="N", help="how many to send")
+    parser.add_argument("--keep", action="store_true", help="leave it running and say what to try")
+    given = parser.parse_args()
+    console = Console()
+    data = Path(tempfile.mkdtemp(prefix="flumeng-quickstart-"))
+    lake, port, flow = data / "lake", embedded.free_port(), data / "quickstart.yaml"
+    flow.write_text(flow_text(port, lake))
+    console.print(f"starting flumeng in {data} (Spark takes a few seconds)", highlight=False)
+    started = time.monotonic()
+    standalone = subprocess.Popen(
+        [FLUMENG, "standalone", "--data", data / "state", "--flow", flow],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        hosts = await_ready(standalone)
+        console.print(f"ready after {time.monotonic() - started:.1f} s", highlight=False)
+        store = connect(hosts)
+        started = time.monotonic()
+        seen = run_events(store, port, given.events, console)
+        seconds = time.monotonic() - started
+        store.close()
+        rows, ids = count_lake(lake)
+        table = Table("what", "count")
+        for what, count in (
+            ("events sent", seen.sent),
+            ("in the journal", seen.journal),
+            ("in the lake", rows),
+            ("distinct ids", ids),
+            ("acks", seen.acked),
+        ):
+            table.add_row(what, f"{count:,}")
+        table.add_row("seconds", f"{seconds:.1f}")
+        console.print(table)
+        good = seen.sent == seen.journal == rows == ids == seen.acked == given.events
+        console.print("every event is in the lake exactly once" if good else "[red]NOT all there")
+        if given.keep:
+            say_what_next(console, hosts, lake, port)
+            standalone.wait()
+        else:
+            standalone.send_signal(signal.SIGTERM)
+            standalone.wait()
+            console.print(f"stopped; the lake is {lake}", highlight=False)
+    except KeyboardInterrupt:
+        return 130
+    except FlumengError as error:
+        console.print(f"[red]{error}")
+        return 1
+    finally:
+        if standalone.poll() is None:
+            standalone.send_signal(signal.SIGTERM)
+            standalone.wait()
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
