@@ -33,7 +33,7 @@ class JournalClient:
     """A connection to one server. Not for use by several threads at once."""
 
     def __init__(self, address: str, timeout_seconds: float = 30.0) -> None:
-        """``timeout_seconds`` without any progress end a call with UnavailableError."""
+        """``timeout_seconds`` without progress end a call with UnavailableError."""
         self._address = address
         self._timeout_seconds = timeout_seconds
         self._connection: flight.FlightClient | None = None
@@ -52,12 +52,23 @@ class JournalClient:
     ) -> Iterator[pa.RecordBatch]:
         """Yield exactly the events of [start, end) in READ_SCHEMA.
 
-        Raises UnavailableError (no connection, no progress; NotServedError), DataLossError
-        (events of the range are gone; BelowFloorError, AboveSafeError) and CorruptError.
+        May take as long as the caller does. Raises UnavailableError (no connection, no progress;
+        NotServedError), DataLossError (events of the range are gone; BelowFloorError,
+        AboveSafeError) and CorruptError.
         """
-        return reading.rows(
-            self._frames(journal, start, end), journal, start, end, replayed=replayed
-        )
+        seq = start
+        while True:
+            began = seq
+            frames = self._frames(journal, seq, end)
+            try:
+                for batch in reading.rows(frames, journal, seq, end, replayed=replayed):
+                    seq += batch.num_rows
+                    yield batch
+            except _OutOfTimeError:
+                if seq == began:
+                    raise
+            else:
+                return
 
     def close(self) -> None:
         if self._connection is not None:
@@ -76,10 +87,15 @@ class JournalClient:
         self.close()
 
     def _frames(self, journal: str, start: int, end: int) -> Iterator[pa.Buffer]:
+        """One call. Its time limit spans the caller's own work between frames as well."""
         ticket = json.dumps({"journal": journal, "start": start, "end": end}).encode()
         try:
-            for chunk in self._connect().do_get(flight.Ticket(ticket), self._options()):
-                yield from _split(chunk.data.column(0))
+            reader = self._connect().do_get(flight.Ticket(ticket), self._options())
+            try:
+                for chunk in reader:
+                    yield from _split(chunk.data.column(0))
+            finally:
+                reader.cancel()
         except (flight.FlightError, pa.ArrowException) as error:
             raise self._translate(error) from error
 
@@ -92,11 +108,20 @@ class JournalClient:
         return flight.FlightCallOptions(timeout=self._timeout_seconds)
 
     def _translate(self, error: Exception) -> FlumengError:
-        kind = (getattr(error, "extra_info", None) or b"").decode()
-        for name, type_ in ERROR_KINDS:
-            if name == kind:
-                return type_(f"{self._address}: {error}")
-        return UnavailableError(f"{self._address} does not answer: {error}")
+        info = getattr(error, "extra_info", None)
+        if info:
+            told = json.loads(info)
+            return dict(ERROR_KINDS)[told["kind"]](f"{self._address}: {told['message']}")
+        text = str(error).partition(" gRPC client debug context")[0]
+        if isinstance(error, flight.FlightTimedOutError):
+            return _OutOfTimeError(
+                f"{self._address} made no progress in {self._timeout_seconds:g} s: {text}"
+            )
+        return UnavailableError(f"{self._address} does not answer: {text}")
+
+
+class _OutOfTimeError(UnavailableError):
+    """A call reached its time limit; with progress made, another one goes on from there."""
 
 
 def _split(frames: pa.BinaryArray) -> Iterator[pa.Buffer]:

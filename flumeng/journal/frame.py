@@ -175,11 +175,16 @@ def verify(frame: pa.Buffer, journal: bytes) -> FrameHeader:
 
 
 def decode(frame: pa.Buffer, journal: bytes) -> tuple[FrameHeader, pa.RecordBatch]:
-    """Check one whole frame and read its events, without a copy where they are not compressed.
+    """Check one whole frame and read its events; those not compressed stay where they are.
 
-    Raises BadFrameError.
+    A frame that came over the network may lie at an odd address: it is moved first, because Arrow
+    promises its users aligned columns. Raises BadFrameError.
     """
     header = verify(frame, journal)
+    if frame.address % ALIGNMENT:
+        moved = pa.allocate_buffer(frame.size)
+        memoryview(moved)[:] = memoryview(frame)
+        frame = moved
     try:
         batch = pa.ipc.read_record_batch(
             frame.slice(header.message_offset, header.message_bytes), EVENT_SCHEMA

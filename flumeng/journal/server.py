@@ -8,56 +8,77 @@ frame.
 from __future__ import annotations
 
 import json
+import logging
+import threading
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyarrow import flight
 
-from flumeng.errors import CorruptError, FlumengError, UserError
+from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.journal.errors import AboveSafeError, BelowFloorError, NotServedError
 from flumeng.journal.journal import Journal
 from flumeng.journal.segment import Window
 
+log = logging.getLogger(__name__)
+
 FRAMES_SCHEMA = pa.schema([pa.field("frame", pa.binary())])
 POSITIONS = "positions"
-# How an error is told apart on the other side; the first that fits.
+MAX_TICKET_BYTES = 4096
+# What an error is called on the wire; the first that fits.
 ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
     ("bad-request", UserError),
     ("not-served", NotServedError),
     ("below-floor", BelowFloorError),
     ("above-safe", AboveSafeError),
     ("corrupt", CorruptError),
+    ("unavailable", UnavailableError),
 )
 
 
 class JournalServer:
-    """Serves from its own threads until ``stop``.
+    """Serves from its own threads, from when it is made until ``stop``.
 
-    ``journals`` is called for each request, from those threads.
+    ``journals`` is called for each request, from those threads. Raises UserError when the address
+    cannot be used.
     """
 
     def __init__(
         self, host: str, port: int = 0, *, journals: Callable[[], Mapping[str, Journal]]
     ) -> None:
-        self._server = _Service((host, port), journals)
-        self.address = f"{host}:{self._server.port}"
+        host = f"[{host}]" if ":" in host else host
+        try:
+            self._service = _Service(host, port, journals)
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"cannot listen on {host}:{port}: {error}") from error
+        self.address = f"{host}:{self._service.port}"
 
-    def stop(self) -> None:
-        """Stop serving; returns when running requests have ended."""
-        self._server.shutdown()
+    def stop(self, timeout_seconds: float = 3.0) -> bool:
+        """Stop serving; running requests end with their next window.
+
+        Returns False when one did not: a reader that keeps its connection and does not read cannot
+        be ended, and would also hold up a normal exit of the process. Only ``os._exit`` helps then.
+        """
+        self._service.stopping = True
+        ending = threading.Thread(target=self._service.shutdown, name="journal server", daemon=True)
+        ending.start()
+        ending.join(timeout_seconds)
+        if ending.is_alive():
+            log.warning("journal server %s: a reader does not read; left behind", self.address)
+        return not ending.is_alive()
 
 
 class _Service(flight.FlightServerBase):  # type: ignore[misc]
-    def __init__(
-        self, location: tuple[str, int], journals: Callable[[], Mapping[str, Journal]]
-    ) -> None:
-        super().__init__(flight.Location.for_grpc_tcp(*location))
+    def __init__(self, host: str, port: int, journals: Callable[[], Mapping[str, Journal]]) -> None:
+        self.stopping = False
         self._journals = journals
+        super().__init__(flight.Location.for_grpc_tcp(host, port))
 
     def do_action(self, _context: Any, action: Any) -> Iterator[Any]:
         if action.type != POSITIONS:
-            _refuse(UserError(f"no action {action.type!r}; there is {POSITIONS!r}"))
+            _refuse(UserError(f"there is no action {action.type!r}, only {POSITIONS!r}"))
         positions = {
             name: {
                 "term": journal.term,
@@ -69,9 +90,6 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         }
         return iter([flight.Result(json.dumps(positions).encode())])
 
-    def list_actions(self, _context: Any) -> list[tuple[str, str]]:
-        return [(POSITIONS, "term, floor, safe end and state of every journal, as JSON")]
-
     def do_get(self, _context: Any, ticket: Any) -> Any:
         try:
             name, start, end = _parse(ticket.ticket)
@@ -81,34 +99,42 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             windows = journal.read_frames(start, end)
         except FlumengError as error:
             _refuse(error)
-        return flight.GeneratorStream(FRAMES_SCHEMA, _batches(windows))
+        return flight.GeneratorStream(FRAMES_SCHEMA, self._batches(windows))
 
-
-def _batches(windows: Iterator[Window]) -> Iterator[pa.RecordBatch]:
-    try:
-        for window in windows:
-            offsets = pa.array(window.offsets, pa.int32()).buffers()[1]
-            frames = pa.Array.from_buffers(
-                pa.binary(), len(window.offsets) - 1, [None, offsets, window.buffer]
-            )
-            yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
-    except FlumengError as error:
-        _refuse(error)
+    def _batches(self, windows: Iterator[Window]) -> Iterator[pa.RecordBatch]:
+        """One record batch per window: its buffer is the one that was read into."""
+        try:
+            for window in windows:
+                if self.stopping:
+                    raise UnavailableError("the server is stopping")
+                # Not pa.array: that imports pandas, 50 MB in every ingest worker.
+                offsets = pa.py_buffer(array("i", window.offsets))
+                frames = pa.Array.from_buffers(
+                    pa.binary(), len(window.offsets) - 1, [None, offsets, window.buffer]
+                )
+                yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
+        except FlumengError as error:
+            _refuse(error)
 
 
 def _parse(ticket: bytes) -> tuple[str, int, int]:
     """Raises UserError for anything but a journal's name and a range."""
+    if len(ticket) > MAX_TICKET_BYTES:
+        raise UserError(f"a ticket has at most {MAX_TICKET_BYTES} bytes")
     try:
         wanted = json.loads(ticket)
         name, start, end = wanted["journal"], wanted["start"], wanted["end"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError("a ticket is a JSON object with journal, start and end") from error
-    numbers = type(start) is int and type(end) is int and 0 <= start <= end
-    if not isinstance(name, str) or not numbers:
-        raise UserError("a ticket names a journal and a range, 0 <= start <= end")
+    if not (isinstance(name, str) and type(start) is int and type(end) is int):
+        raise UserError("a ticket holds a name and two whole numbers")
+    if not 0 <= start <= end:
+        raise UserError(f"a ticket's range is 0 <= start <= end, not {start} to {end}")
     return name, start, end
 
 
 def _refuse(error: FlumengError) -> NoReturn:
-    kind = next(kind for kind, type_ in ERROR_KINDS if isinstance(error, type_))
-    raise flight.FlightServerError(str(error), extra_info=kind.encode()) from error
+    """Raise what Flight can carry: the kind of error and its text, for the client to rebuild."""
+    kind = next((kind for kind, type_ in ERROR_KINDS if isinstance(error, type_)), "unavailable")
+    info = json.dumps({"kind": kind, "message": str(error)})
+    raise flight.FlightServerError(str(error), extra_info=info.encode()) from error
