@@ -30,13 +30,11 @@ def parse_flow(text: str) -> FlowSpec:
     root = document.compose(text)
     decoder = Decoder()
     spec = decoder.mapping(FlowSpec, root, "")
-    if spec is INVALID:
-        raise SpecError(decoder.problems)
-    assert isinstance(spec, FlowSpec)
-    problems = [
-        Problem(decoder.places.get(path, document.line(root)), path, message)
-        for path, message in guarantees.check(spec)
+    together = [
+        Problem(decoder.lines[path], path, message)
+        for path, message in guarantees.check(decoder.parts)
     ]
-    if problems:
-        raise SpecError(problems)
+    if spec is INVALID or together:
+        raise SpecError(decoder.problems + together)
+    assert isinstance(spec, FlowSpec)
     return spec

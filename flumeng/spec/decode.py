@@ -17,7 +17,7 @@ import yaml
 from flumeng import registry
 from flumeng.spec import document, quantities
 from flumeng.spec.component import Component, Kind
-from flumeng.spec.option import Option, described, is_required
+from flumeng.spec.option import Option, Unit, described, is_required
 from flumeng.spec.problems import Problem, nearest
 
 
@@ -28,24 +28,26 @@ class Invalid(Enum):
 
 
 INVALID: Final = Invalid.INVALID
-_NUMBERS: Mapping[object, Callable[[str], float]] = {
-    "bytes": quantities.size,
-    "seconds": quantities.duration,
-    int: quantities.whole_number,
-    float: quantities.number,
+_NUMBERS: Mapping[Unit | None, tuple[Callable[[str], float], str]] = {
+    "bytes": (quantities.size, quantities.SIZE),
+    "seconds": (quantities.duration, quantities.DURATION),
+    "events": (quantities.whole_number, quantities.WHOLE_NUMBER),
+    None: (quantities.whole_number, quantities.WHOLE_NUMBER),
 }
 _KINDS: Mapping[str, Kind] = {"sources": "source", "filters": "filter", "sinks": "sink"}
 
 
 class Decoder:
-    """Collects ``problems`` and remembers where each decoded component stood.
+    """Collects ``problems``, and what the checks of a whole flow need.
 
-    ``places`` maps a path such as ``sinks[0].files`` to its line, for the checks that come after.
+    ``parts`` maps a path such as ``sinks[0].files`` to what was decoded there, ``lines`` to where
+    it stands. Parts with a problem are in ``lines`` only.
     """
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self.places: dict[str, int] = {}
+        self.parts: dict[str, Any] = {}
+        self.lines: dict[str, int] = {}
 
     def report(self, node: yaml.Node, path: str, message: str) -> Literal[Invalid.INVALID]:
         self.problems.append(Problem(document.line(node), path, message))
@@ -54,16 +56,14 @@ class Decoder:
     def mapping(self, cls: type[Any], node: yaml.Node, path: str) -> Any:
         """An instance of the option class ``cls`` from the mapping ``node``, or ``INVALID``."""
         if not isinstance(node, yaml.MappingNode):
-            return self.report(
-                node, path, f"expected a mapping of options, found {document.describe(node)}"
-            )
+            return self._refuse(node, path, "expected a mapping of options")
         fields = {field.name: field for field in dataclasses.fields(cls)}
         hints = _hints(cls)
         values: dict[str, Any] = {}
         before = len(self.problems)
         for name, key, value in self._pairs(node, path):
             place = f"{path}.{name}" if path else name
-            self.places[place] = document.line(key)
+            self.lines[place] = document.line(key)
             field = fields.get(name)
             if field is None:
                 hint = nearest(name, fields) if fields else "there are no options here"
@@ -72,14 +72,15 @@ class Decoder:
             values[name] = self._value(hints[name], value, place, described(field))
         for name, field in fields.items():
             if is_required(field) and name not in values:
-                self.report(node, path, f'missing "{name}": {_wanted(described(field))}')
+                wanted = _wanted(hints[name], described(field))
+                self.report(node, path, f'missing "{name}": {wanted}')
         if len(self.problems) > before:
             return INVALID
         instance = cls(**values)
-        if isinstance(getattr(cls, "problems", None), types.FunctionType):
+        if hasattr(cls, "problems"):
             for name, message in instance.problems():
                 place = f"{path}.{name}" if name else path
-                where = self.places.get(place, document.line(node))
+                where = self.lines.get(place, document.line(node))
                 self.problems.append(Problem(where, place, message))
         return instance if len(self.problems) == before else INVALID
 
@@ -102,24 +103,31 @@ class Decoder:
         return pairs
 
     def _value(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
+        value = self._decoded(hint, node, path, option)
+        if value is not INVALID:
+            self.parts[path] = value
+        return value
+
+    def _decoded(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
         origin = get_origin(hint)
         if origin in (Union, types.UnionType):
             (hint,) = (arg for arg in get_args(hint) if arg is not type(None))
-            return self._value(hint, node, path, option)
-        if origin is Literal:
-            return self._choice(get_args(hint), node, path)
+            return self._decoded(hint, node, path, option)
+        if origin is Literal or hint is str:
+            return self._text(hint, node, path, option)
         if origin is tuple:
-            return self._list(get_args(hint)[0], node, path, option)
+            return self._list(hint, node, path, option)
         if dataclasses.is_dataclass(hint):
             assert isinstance(hint, type)
             return self.mapping(hint, node, path)
-        if hint is str or origin is None:
-            return self._scalar(hint, node, path, option)
+        if origin is None:
+            return self._number(hint, node, path, option)
         return self._labels(node, path, option)
 
     def _list(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
         if not isinstance(node, yaml.SequenceNode):
-            return self.report(node, path, f"expected a list, found {document.describe(node)}")
+            return self._refuse(node, path, _wanted(hint, option))
+        (hint, _) = get_args(hint)
         if option.minimum is not None and len(node.value) < option.minimum:
             return self.report(node, path, "expected at least one entry")
         entry_option = dataclasses.replace(option, minimum=None, maximum=None)
@@ -131,7 +139,7 @@ class Decoder:
         ]
         return INVALID if INVALID in entries else tuple(entries)
 
-    def _component(self, kind: Kind, node: yaml.Node, path: str) -> Component | Invalid:
+    def _component(self, kind: Kind, node: yaml.Node, path: str) -> Any:
         """``- name: options``, or ``- name`` alone."""
         options: yaml.Node | None = None
         name_node: yaml.Node = node
@@ -143,18 +151,20 @@ class Decoder:
                 )  # fmt: skip
             name_node, options = node.value[0]
         if not isinstance(name_node, yaml.ScalarNode) or document.is_null(name_node):
-            return self.report(
-                node, path, f"expected the name of a {kind}, found {document.describe(name_node)}"
-            )
+            return self._refuse(name_node, path, f"expected the name of a {kind}")
         name = str(name_node.value)
         entry = registry.find(kind, name)
         if entry is None:
             known = [known.name for known in registry.entries(kind)]
             return self.report(name_node, path, f'unknown {kind} "{name}"; {nearest(name, known)}')
         place = f"{path}.{name}"
-        self.places[place] = document.line(name_node)
+        self.lines[place] = document.line(name_node)
         decoded = self._options(entry.options_class(), name_node, options, place)
-        return INVALID if decoded is INVALID else Component(kind, name, decoded)
+        if decoded is INVALID:
+            return INVALID
+        component = Component(kind, name, decoded)
+        self.parts[place] = component
+        return component
 
     def _options(
         self, cls: type[Any], name_node: yaml.Node, node: yaml.Node | None, path: str
@@ -169,51 +179,62 @@ class Decoder:
         value = self._value(_hints(cls)[bare], node, path, described(field))
         return INVALID if value is INVALID else cls(**{bare: value})
 
-    def _choice(self, choices: tuple[str, ...], node: yaml.Node, path: str) -> Any:
-        text = self._text(node, path, f"expected one of {', '.join(choices)}")
-        if text is INVALID or text in choices:
-            return text
-        message = f"expected one of {', '.join(choices)}, found {document.describe(node)}"
-        hint = nearest(text, choices)
-        return self.report(node, path, f"{message}; {hint}" if "did you" in hint else message)
-
-    def _scalar(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
-        text = self._text(node, path, _wanted(option))
-        if text is INVALID:
-            return INVALID
+    def _text(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
+        text = _scalar(node)
+        choices = get_args(hint)
+        if not text.strip() or (choices and text not in choices):
+            said = nearest(text, choices) if choices else ""
+            return self._refuse(
+                node, path, _wanted(hint, option), f"; {said}" if "did you mean" in said else ""
+            )
         try:
-            if hint is str:
-                if not text.strip():
-                    raise ValueError(_wanted(option))
-                if option.check is not None:
-                    option.check(text)
-                return text
-            read = _NUMBERS.get(option.unit) or _NUMBERS[hint]
-            value = read(text)
+            if option.check is not None:
+                option.check(text)
+        except ValueError as error:
+            return self._refuse(node, path, str(error))
+        return text
+
+    def _number(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
+        read, _ = _NUMBERS[option.unit]
+        try:
+            value = read(_scalar(node))
             _check_bounds(value, option)
         except ValueError as error:
-            return self.report(node, path, f"{error}; found {document.describe(node)}")
+            return self._refuse(node, path, str(error))
         return hint(value)
 
     def _labels(self, node: yaml.Node, path: str, option: Option) -> Any:
         if not isinstance(node, yaml.MappingNode):
-            return self.report(node, path, f"expected labels, like {option.example}")
-        values = {
-            name: self._text(value, f"{path}.{name}", "expected the label's value")
-            for name, _key, value in self._pairs(node, path)
-        }
-        return INVALID if INVALID in values.values() else values
+            return self._refuse(node, path, f"expected labels, like {option.example}")
+        labels = {}
+        for name, _key, value in self._pairs(node, path):
+            labels[name] = _scalar(value)
+            if not labels[name]:
+                return self._refuse(value, f"{path}.{name}", "expected the label's value")
+        return labels
 
-    def _text(self, node: yaml.Node, path: str, wanted: str) -> str | Literal[Invalid.INVALID]:
-        if not isinstance(node, yaml.ScalarNode) or document.is_null(node):
-            return self.report(node, path, f"{wanted}; found {document.describe(node)}")
-        return str(node.value)
+    def _refuse(
+        self, node: yaml.Node, path: str, wanted: str, hint: str = ""
+    ) -> Literal[Invalid.INVALID]:
+        return self.report(node, path, f"{wanted}; found {document.describe(node)}{hint}")
 
 
-def _wanted(option: Option) -> str:
+def _scalar(node: yaml.Node) -> str:
+    """The text of a scalar; nothing when there is none, or something else."""
+    if not isinstance(node, yaml.ScalarNode) or document.is_null(node):
+        return ""
+    return str(node.value)
+
+
+def _wanted(hint: Any, option: Option) -> str:
+    origin = get_origin(hint)
+    if origin is Literal:
+        return f"expected one of {', '.join(get_args(hint))}"
+    if hint in (int, float):
+        return _NUMBERS[option.unit][1]
     sentence = option.doc.partition(". ")[0].rstrip(".")
-    text = f"expected {sentence[0].lower()}{sentence[1:]}"
-    return f"{text} (like {option.example})" if option.example else text
+    what = "a list" if origin is tuple else f"{sentence[0].lower()}{sentence[1:]}"
+    return f"expected {what}, like {option.example}" if option.example else f"expected {what}"
 
 
 def _check_bounds(value: float, option: Option) -> None:

@@ -54,7 +54,8 @@ def describe(node: yaml.Node) -> str:
     if is_null(node):
         return "nothing"
     value = str(node.value)
-    return repr(value if len(value) <= 60 else value[:57] + "...")
+    short = value if len(value) <= 60 else value[:57] + "..."
+    return f'"{short}"' if short.isprintable() else repr(short)
 
 
 class _Loader(yaml.SafeLoader):

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from flumeng.spec.option import option
-from flumeng.spec.patterns import check_regex
+from flumeng.spec.patterns import check_regex, group_names
+
+EVENT_COLUMNS = ("body", "ts", "host", "attrs", "journal", "seq", "replayed")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class Parse:
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
+        taken = [n for n in group_names(self.pattern or "") if n in EVENT_COLUMNS]
+        if taken:
+            yield "pattern", f"every event has a column {taken[0]} already: rename the group"
         for name, wanted_by in (("pattern", "regex"), ("schema", "json")):
             given = getattr(self, name) is not None
             if self.format == wanted_by and not given:

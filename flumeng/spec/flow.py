@@ -23,6 +23,11 @@ def check_flow_name(text: str) -> None:
         )
 
 
+def check_durability(text: str) -> None:
+    if text != "disk":
+        raise ValueError(f"{text} is not available yet: use disk")
+
+
 @dataclass(frozen=True)
 class IngestPlace:
     """Where the sources run."""
@@ -84,16 +89,23 @@ class FlowSpec:
     """A named pipeline with its guarantees."""
 
     flow: str = option(doc="The flow's name.", check=check_flow_name, example="web-logs")
-    sources: tuple[Component, ...] = option(doc="Where events come from.", minimum=1)
+    sources: tuple[Component, ...] = option(
+        doc="Where events come from.",
+        minimum=1,
+        example='[tail: {paths: ["/var/log/app/*.log"]}]',
+    )
     place: Place = option(doc="Which nodes do the work.", default=Place())
     durability: Durability = option(
         doc="What is safe before a sender is answered: `disk` means synced to the node's disk.",
         default="disk",
+        check=check_durability,
     )
     delivery: Delivery = option(
         doc="Whether the ack comes before the write, after it, or in one step with it.",
         default="at-least-once",
     )
     filters: tuple[Component, ...] = option(doc="What happens to events, in order.", default=())
-    sinks: tuple[Component, ...] = option(doc="Where events go.", minimum=1)
+    sinks: tuple[Component, ...] = option(
+        doc="Where events go.", minimum=1, example="[files: {path: /data/app}]"
+    )
     batch: Batch = option(doc="When collected events are written.", default=Batch())

@@ -7,13 +7,18 @@ Python's ``re`` without what cannot run in linear time, and that part is refused
 from __future__ import annotations
 
 import re
+import warnings
 
-TIME_PATTERNS = {"%Y": "year", "%m": "month", "%d": "day", "%H": "hour", "%M": "minute"}
+from flumeng.spec.problems import nearest
+
+TIME_PATTERNS = ("%Y", "%m", "%d", "%H", "%M")
+SCHEMES = ("file", "s3a", "s3n", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
 
 _TOKENS = re.compile(
     r"\\(?P<escape>.)"
     r"|(?P<set>\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\])"
     r"|\(\?(?P<group><?[=!]|P=|\(|>|\#)"
+    r"|\(\?(?P<flags>[a-zA-Z-]+)[:)]"
     r"|(?P<possessive>[*+?}]\+)",
     re.DOTALL,
 )
@@ -27,7 +32,7 @@ _MAX_REPEAT = 1000
 def check_regex(text: str) -> None:
     """A pattern that both ``re`` and RE2 accept, with at least one named group."""
     try:
-        pattern = re.compile(text)
+        pattern = _compiled(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"expected a regular expression: {error}") from None
     for token in _TOKENS.finditer(text):
@@ -37,6 +42,9 @@ def check_regex(text: str) -> None:
             raise ValueError(f"expected at most {_MAX_REPEAT} repetitions, not {repeat[0]}")
     if not pattern.groupindex:
         raise ValueError("expected at least one named group, like (?P<status>[0-9]+)")
+    for name in pattern.groupindex:
+        if not name.isascii():
+            raise ValueError(f"expected group names of ASCII letters, digits and _, not {name}")
 
 
 def _refuse_what_re2_lacks(token: re.Match[str]) -> None:
@@ -49,22 +57,39 @@ def _refuse_what_re2_lacks(token: re.Match[str]) -> None:
         )
     if escape and escape in "123456789":
         raise ValueError(f"no back-references in RE2, which matches the events: \\{escape}")
-    if escape == "Z":
-        raise ValueError("no \\Z in RE2, which matches the events: write $")
+    if escape and escape in "ZNuU":
+        raise ValueError(f"no \\{escape} in RE2, which matches the events")
+    unknown = set(token["flags"] or "") - set("imsU-")
+    if unknown:
+        raise ValueError(f"no flag {min(unknown)} in RE2, which matches the events")
+
+
+def group_names(text: str) -> tuple[str, ...]:
+    """The named groups of a pattern that ``check_regex`` accepts, in their order."""
+    return tuple(_compiled(text).groupindex)
 
 
 def check_lake_path(text: str) -> None:
     """A directory: absolute or with a scheme, and a fixed part before its first time pattern."""
     scheme, separator, rest = text.partition("://")
     if separator:
-        if not re.fullmatch("[a-z][a-z0-9+.-]*", scheme) or not rest.strip("/"):
-            raise ValueError('expected scheme://place/directory, like "s3a://lake/web"')
+        if scheme not in SCHEMES:
+            raise ValueError(f'unknown scheme "{scheme}"; {nearest(scheme, SCHEMES)}')
+        if not rest.strip("/"):
+            raise ValueError('expected a directory, like "s3a://lake/web"')
+        if scheme == "file" and not rest.startswith("/"):
+            raise ValueError('expected an absolute path, like "file:///data/web"')
     elif not text.startswith("/"):
         raise ValueError('expected an absolute path or a URL, like "/data/web" or "s3a://lake/web"')
     for used in re.findall("%.?", text, re.DOTALL):
         if used not in TIME_PATTERNS:
-            known = ", ".join(TIME_PATTERNS)
-            raise ValueError(f"expected only the time patterns {known}, not {used}")
-    fixed = rest if separator else text
-    if "/" not in fixed.partition("%")[0].lstrip("/") and "%" in fixed:
+            raise ValueError(f"expected only the time patterns {', '.join(TIME_PATTERNS)}")
+    fixed, timed, _ = (rest if separator else text).partition("%")
+    if timed and "/" not in fixed.lstrip("/"):
         raise ValueError("expected a fixed directory before the first time pattern")
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # [[:alpha:]] is fine in RE2
+        return re.compile(text)

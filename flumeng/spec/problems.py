@@ -1,7 +1,7 @@
 """What is wrong with a flow file, all at once.
 
 A problem is never raised alone: whoever reads the file collects them, so that its author sees
-everything in one go. No line is ever 0; the path is written as the author would look for it.
+everything in one go. The path is written as the author would look for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flumeng.errors import UserError
 class Problem:
     """One thing to change: ``line`` from 1, ``path`` like ``sources[0].syslog.listen``.
 
-    ``path`` is empty when the problem concerns the file as a whole.
+    Line 0 and an empty path stand for the file as a whole.
     """
 
     line: int
@@ -25,8 +25,8 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        place = f"{self.path}: " if self.path else ""
-        return f"line {self.line}: {place}{self.message}"
+        line = f"line {self.line}" if self.line else ""
+        return ": ".join(part for part in (line, self.path, self.message) if part)
 
 
 class SpecError(UserError):

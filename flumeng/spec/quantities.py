@@ -6,8 +6,11 @@ Every function takes what the author wrote and raises ``ValueError`` saying what
 from __future__ import annotations
 
 import ipaddress
-import math
 import re
+
+WHOLE_NUMBER = "expected a whole number"
+SIZE = 'expected a size, like "64 KiB" or "1 MiB"'
+DURATION = 'expected a duration, like "250 ms", "10 s" or "5 min"'
 
 _SIZES = {
     "": 1, "b": 1,
@@ -28,24 +31,13 @@ _WHOLE = re.compile(r"[+-]?[0-9][0-9_]*", re.ASCII)
 
 def whole_number(text: str) -> int:
     if not _WHOLE.fullmatch(text):
-        raise ValueError("expected a whole number")
+        raise ValueError(WHOLE_NUMBER)
     return int(text.replace("_", ""))
-
-
-def number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("expected a number") from None
-    if not math.isfinite(value):
-        raise ValueError("expected a finite number")
-    return value
 
 
 def size(text: str) -> int:
     """Bytes of ``1 MiB``, ``64KB`` or a bare number of bytes."""
-    expected = 'expected a size, like "1 MiB" or 65536 (units: B, KB, MB, GB, KiB, MiB, GiB)'
-    value = _quantity(text, _SIZES, expected)
+    value = _quantity(text, _SIZES, SIZE)
     if value != int(value):
         raise ValueError("expected a whole number of bytes")
     return int(value)
@@ -53,7 +45,7 @@ def size(text: str) -> int:
 
 def duration(text: str) -> float:
     """Seconds of ``250 ms``, ``2 min`` or a bare number of seconds."""
-    return _quantity(text, _DURATIONS, 'expected a duration, like "250 ms", "10 s" or "5 min"')
+    return _quantity(text, _DURATIONS, DURATION)
 
 
 def _quantity(text: str, units: dict[str, float] | dict[str, int], expected: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,13 +26,17 @@ class Files:
         doc="The file format; `text` writes the bodies as lines.", default="parquet"
     )
     compression: Literal["zstd", "snappy", "gzip", "none"] = option(
-        doc="How files are compressed.", default="zstd"
+        doc="How files are compressed; `snappy` only with `parquet`.", default="zstd"
     )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.compression == "snappy" and self.format != "parquet":
+            yield "compression", f"{self.format} files take zstd, gzip or none"
 
 
 @dataclass(frozen=True)
 class Console:
-    """Prints events on the collector's standard error, to look at while trying a flow."""
+    """Prints the first events of each batch in the node's log, to look at while trying a flow."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,118 @@
+"""The reference page of the flow language, derived from the option classes and the registry."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from flumeng import registry
+from flumeng.registry import Entry
+from flumeng.spec.component import Component
+from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace
+from flumeng.spec.option import Option, Unit, default_of, described, is_required
+
+HEAD = """\
+# Reference: flow files
+
+Every option of a flow file and of every component. Sizes are written as `64 KiB` or `1 MiB` (or
+`KB`, `MB`), durations as `250 ms`, `10 s` or `5 min`; a bare number means bytes or seconds.
+"""
+PARTS: tuple[tuple[str, type[Any]], ...] = (
+    ("place.ingest", IngestPlace),
+    ("place.collect", CollectPlace),
+    ("batch", Batch),
+)
+_UNITS: Mapping[Unit | None, tuple[tuple[str, float], ...]] = {
+    "bytes": (("MiB", 2**20), ("KiB", 2**10), ("B", 1)),
+    "seconds": (("d", 86400), ("h", 3600), ("s", 1), ("ms", 0.001)),
+}
+_UNIT_NAMES = {"bytes": "size", "seconds": "duration", "events": "number of events"}
+
+
+def to_markdown() -> str:
+    """The whole page; equal as long as the options are."""
+    return "\n".join(_lines()).rstrip("\n") + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield HEAD
+    yield "## The flow\n"
+    yield from _options(FlowSpec)
+    for name, part in PARTS:
+        yield f"### `{name}`\n"
+        yield f"{_doc(part)}\n"
+        yield from _options(part)
+    for kind in ("source", "filter", "sink"):
+        yield f"## {kind.capitalize()}s\n"
+        for entry in registry.entries(kind):
+            yield from _component(entry)
+
+
+def _component(entry: Entry) -> Iterator[str]:
+    cls = entry.options_class()
+    yield f"### {entry.kind} `{entry.name}`\n"
+    yield f"{_doc(cls)}\n"
+    if entry.guarantees:
+        yield f"Guarantees: {', '.join(sorted(entry.guarantees))}.\n"
+    bare = getattr(cls, "bare", None)
+    if bare is not None:
+        option = next(described(f) for f in dataclasses.fields(cls) if f.name == bare)
+        yield f"Short form: `- {entry.name}: {option.example}`.\n"
+    yield from _options(cls)
+
+
+def _options(cls: type[Any]) -> Iterator[str]:
+    fields = dataclasses.fields(cls)
+    if not fields:
+        yield "It has no options.\n"
+        return
+    hints = get_type_hints(cls)
+    yield "| option | value | default | meaning |"
+    yield "|---|---|---|---|"
+    for field in fields:
+        option = described(field)
+        meaning = option.doc
+        if option.example:
+            meaning += f" Example: `{option.example}`."
+        default = "required" if is_required(field) else _default(default_of(field), option)
+        cells = (f"`{field.name}`", _value(hints[field.name], option), default, meaning)
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    yield ""
+
+
+def _value(hint: Any, option: Option) -> str:
+    if get_origin(hint) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(hint))
+    if get_origin(hint) is tuple:
+        (item, _) = get_args(hint)
+        return "list of components" if item is Component else "list of texts"
+    if dataclasses.is_dataclass(hint):
+        return "see below"
+    if hint in (int, float):
+        return f"{_UNIT_NAMES[option.unit] if option.unit else 'number'}{_bounds(option)}"
+    return "labels" if get_origin(hint) is Mapping else "text"
+
+
+def _bounds(option: Option) -> str:
+    return f", {_quantity(option.minimum, option)} to {_quantity(option.maximum, option)}"
+
+
+def _default(value: Any, option: Option) -> str:
+    if value is None:
+        return "none"
+    if value in ((), {}) or dataclasses.is_dataclass(value):
+        return "empty"
+    return f"`{_quantity(value, option)}`"
+
+
+def _quantity(value: Any, option: Option) -> str:
+    for unit, factor in _UNITS.get(option.unit, ()):
+        if value >= factor:
+            return f"{value / factor:g} {unit}"
+    return f"{value:_}" if isinstance(value, int) else str(value)
+
+
+def _doc(cls: type[Any]) -> str:
+    return inspect.cleandoc(cls.__doc__ or "")

@@ -1,0 +1,152 @@
+"""What a flow file means once it is read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flumeng.errors import UserError
+from flumeng.spec import (
+    Batch,
+    CollectPlace,
+    Component,
+    FlowSpec,
+    IngestPlace,
+    Place,
+    Problem,
+    SpecError,
+    document,
+    parse_flow,
+)
+from flumeng.spec.filters import Parse, Select, Where
+from flumeng.spec.sinks import Console, Files
+from flumeng.spec.sources import Syslog, Tail
+
+FLOWS = sorted((Path(__file__).parents[2] / "conf" / "flows").glob("*.yaml"))
+
+
+def test_the_flow_of_the_design_reads_as_written() -> None:
+    spec = parse_flow("""
+flow: web-logs
+sources:
+  - syslog: {listen: "0.0.0.0:5514", protocol: tcp}
+  - tail: {paths: ["/var/log/nginx/*.log"]}
+place: {ingest: {labels: {role: web}}, collect: {labels: {role: spark}, tasks: 4}}
+durability: disk
+delivery: exactly-once
+filters:
+  - parse: {format: syslog}
+  - where: "severity <= 4"
+sinks:
+  - files: {path: "s3a://lake/web/dt=%Y-%m-%d/hour=%H", format: parquet}
+""")
+    assert spec == FlowSpec(
+        flow="web-logs",
+        sources=(
+            Component("source", "syslog", Syslog(listen="0.0.0.0:5514", protocol="tcp")),
+            Component("source", "tail", Tail(paths=("/var/log/nginx/*.log",))),
+        ),
+        place=Place(
+            ingest=IngestPlace(labels={"role": "web"}),
+            collect=CollectPlace(labels={"role": "spark"}, tasks=4),
+        ),
+        durability="disk",
+        delivery="exactly-once",
+        filters=(
+            Component("filter", "parse", Parse(format="syslog")),
+            Component("filter", "where", Where(expression="severity <= 4")),
+        ),
+        sinks=(Component("sink", "files", Files(path="s3a://lake/web/dt=%Y-%m-%d/hour=%H")),),
+    )
+
+
+def test_what_is_left_out_gets_the_defaults() -> None:
+    spec = parse_flow("flow: a\nsources: [syslog: {listen: 'x:1'}]\nsinks: [console]")
+    assert spec.place == Place(IngestPlace({}), CollectPlace({}, 1))
+    assert spec.batch == Batch(seconds=1.0, events=2_000_000)
+    assert (spec.durability, spec.delivery, spec.filters) == ("disk", "at-least-once", ())
+    assert spec.sources[0].options == Syslog("x:1", "tcp", "auto", 2**20)
+    assert spec.sinks == (Component("sink", "console", Console()),)
+
+
+def test_numbers_arrive_in_the_unit_of_their_option() -> None:
+    spec = parse_flow("""
+flow: a
+sources: [tail: {paths: [/a], max_line_bytes: 64 KiB, poll_seconds: 250 ms}]
+sinks: [noop]
+batch: {seconds: 2 min, events: 10_000}
+""")
+    tail = spec.sources[0].options
+    assert (tail.max_line_bytes, tail.poll_seconds) == (65536, 0.25)
+    assert spec.batch == Batch(seconds=120.0, events=10_000)
+    assert type(tail.max_line_bytes) is int
+    assert type(spec.batch.seconds) is float
+
+
+def test_the_short_and_the_long_form_of_a_filter_are_the_same() -> None:
+    short = "where: a > 1\n  - select: [a, b]"
+    long = "where: {expression: a > 1}\n  - select: {expressions: [a, b]}"
+    read = [
+        parse_flow(
+            f"flow: a\nsources: [tail: {{paths: [/a]}}]\nsinks: [noop]\nfilters:\n  - {text}"
+        )
+        for text in (short, long)
+    ]
+    assert read[0] == read[1]
+    assert [f.options for f in read[0].filters] == [Where("a > 1"), Select(("a", "b"))]
+
+
+def test_every_form_without_options_is_the_same() -> None:
+    for sinks in ("[console]", "[console: ]", "[console: {}]", "\n  - console"):
+        spec = parse_flow(f"flow: a\nsources: [tail: {{paths: [/a]}}]\nsinks: {sinks}")
+        assert spec.sinks == (Component("sink", "console", Console()),)
+
+
+def test_problems_carry_line_path_and_message() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_flow("flow: a\nsources:\n  - tail: {}\nsinks: [nop]\n")
+    assert isinstance(caught.value, UserError)
+    assert caught.value.problems == (
+        Problem(3, "sources[0].tail", 'missing "paths": expected a list, like '
+                '["/var/log/app/*.log"]'),
+        Problem(4, "sinks[0]", 'unknown sink "nop"; did you mean "noop"?'),
+    )  # fmt: skip
+    assert str(caught.value).splitlines()[1] == (
+        'line 4: sinks[0]: unknown sink "nop"; did you mean "noop"?'
+    )
+
+
+def test_a_huge_file_is_refused_before_it_is_read() -> None:
+    with pytest.raises(SpecError, match="larger than 128 KiB"):
+        parse_flow("flow: a\n" + "#" * document.MAX_BYTES)
+
+
+def test_characters_that_yaml_forbids_are_named_with_their_line() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_flow("flow: a\nsinks: [\x00]")
+    assert caught.value.problems == (
+        Problem(2, "", "not YAML: special characters are not allowed"),
+    )
+
+
+@pytest.mark.parametrize("file", FLOWS, ids=lambda file: file.name)
+def test_example_flows_are_valid(file: Path) -> None:
+    assert parse_flow(file.read_text()).flow == file.stem
+
+
+def test_there_are_example_flows() -> None:
+    assert len(FLOWS) >= 3
+
+
+def test_reading_a_flow_loads_nothing_that_only_a_worker_needs() -> None:
+    code = (
+        "import sys; from flumeng.spec import parse_flow\n"
+        'parse_flow(\'{flow: a, sources: [syslog: {listen: "x:1"}], filters: [parse: {format:'
+        " syslog}], sinks: [files: {path: /a}]}')\n"
+        "print([m for m in ('pyarrow', 'numpy', 'pandas', 'pyspark') if m in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "[]\n"

@@ -1,0 +1,68 @@
+"""Patterns are judged without RE2 and run with it: the judgement must agree."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from flumeng.journal.schema import READ_SCHEMA
+from flumeng.spec.filters import EVENT_COLUMNS
+from flumeng.spec.patterns import check_regex
+
+GOOD = [
+    r"^(?P<client>\S+) \[(?P<time>[^\]]+)\] \"(?P<request>[^\"]*)\"$",
+    r"(?P<rest>[(?=\]]*)\\1",
+    r"(?i)(?P<a>x)(?:b|c)*?",
+    r"(?P<a>(?i:x))(?-i:y)",
+    r"(?P<a>[]a]{2,1000}[^]])",
+    r"(?P<a>[[:alpha:]]+)\b\d\w\s\D\W\S",
+    r"(?P<a>\x41\t\n\.)",
+    r"(?P<a>)",
+    r"\A(?P<a>ä+)",
+]
+BAD = [
+    r"(?P<a>x)(?=y)",
+    r"(?P<a>x)(?!y)",
+    r"(?<=y)(?P<a>x)",
+    r"(?<!y)(?P<a>x)",
+    r"(?P<a>x)\1",
+    r"(?P<a>x)(?P=a)",
+    r"(?P<a>x)(?(a)y|z)",
+    r"(?P<a>x{1001})",
+    r"(?P<a>x)\Z",
+    r"(?P<a>x)(?#c)",
+    r"(?x)(?P<a>x)",
+    r"(?P<a>\u00e9)",
+    r"(?P<a>x",
+]
+
+
+def runs_in_re2(pattern: str) -> bool:
+    try:
+        pc.extract_regex(pa.array(["x"]), pattern)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("pattern", GOOD)
+def test_accepted_patterns_run_in_re2(pattern: str) -> None:
+    check_regex(pattern)
+    assert runs_in_re2(pattern)
+
+
+@pytest.mark.parametrize("pattern", BAD)
+def test_what_re2_refuses_is_refused_before(pattern: str) -> None:
+    assert not runs_in_re2(pattern)
+    with pytest.raises(ValueError, match=r"RE2|expected"):
+        check_regex(pattern)
+
+
+def test_a_group_twice_is_refused_though_re2_takes_it() -> None:
+    with pytest.raises(ValueError, match="redefinition of group name"):
+        check_regex(r"(?P<a>x)(?P<a>y)")
+
+
+def test_columns_that_every_event_has_are_known_without_arrow() -> None:
+    assert set(EVENT_COLUMNS) == set(READ_SCHEMA.names)

@@ -1,0 +1,67 @@
+"""The options themselves: documented, and shown on the page as they are read."""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from flumeng import registry
+from flumeng.registry import Entry
+from flumeng.spec import parse_flow
+from flumeng.spec.flow import FlowSpec, Place
+from flumeng.spec.option import described, is_required
+from flumeng.spec.reference import PARTS, to_markdown
+
+ENTRIES = [entry for kind in ("source", "filter", "sink") for entry in registry.entries(kind)]
+
+
+def options(cls: type[Any]) -> list[dataclasses.Field[Any]]:
+    return list(dataclasses.fields(cls))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_every_component_is_documented_and_registered(entry: Entry) -> None:
+    cls = entry.options_class()
+    assert dataclasses.is_dataclass(cls)
+    assert cls.__doc__
+    assert f"### {entry.kind} `{entry.name}`" in to_markdown()
+    assert all(described(field).doc.endswith(".") for field in options(cls))
+    assert find_spec(entry.implementation.partition(":")[0]) is not None
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_every_example_is_accepted(entry: Entry) -> None:
+    """The examples are what people copy: each component built from its examples alone is valid."""
+    fields = [field for field in options(entry.options_class()) if is_required(field)]
+    examples = ", ".join(
+        f"{field.name}: {described(field).example or 'syslog'}" for field in fields
+    )
+    parts = {"source": "tail: {paths: [/a]}", "filter": "where: a", "sink": "noop"}
+    parts[entry.kind] = f"{entry.name}: {{{examples}}}"
+    parse_flow("flow: a\n" + "".join(f"{kind}s: [{part}]\n" for kind, part in parts.items()))
+
+
+def test_every_option_of_the_flow_is_on_the_page() -> None:
+    page = to_markdown()
+    for cls in (FlowSpec, *(part for _, part in PARTS)):
+        for field in options(cls):
+            assert f"| `{field.name}` |" in page
+    assert [name for name, _ in PARTS if name.startswith("place.")] == [
+        f"place.{field.name}" for field in options(Place)
+    ]
+
+
+def test_quantities_on_the_page_are_written_as_they_are_read() -> None:
+    page = to_markdown()
+    assert "| size, 64 B to 16 MiB | `1 MiB` |" in page
+    assert "| duration, 10 ms to 1 h | `100 ms` |" in page
+    assert "| number of events, 1 to 1_000_000_000 | `2_000_000` |" in page
+
+
+def test_names_lead_to_their_entries() -> None:
+    assert registry.find("source", "files") is None
+    assert registry.get("sink", "files").guarantees == {"transactional"}
+    assert registry.get("source", "tail").guarantees == {"replayable"}
