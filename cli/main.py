@@ -33,3 +33,7 @@ def tree() -> None:
 
 def main() -> None:
     tree(prog_name="flumeng")
+
+
+if __name__ == "__main__":
+    main()

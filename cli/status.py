@@ -20,9 +20,9 @@ def status(doors: Doors, store: Store, as_json: bool) -> None:
     if as_json:
         show_json(found)
     else:
-        nodes = found["nodes"]
+        masters, nodes = len(found["masters"]), found["nodes"]
         click.echo(
-            f"{found['health']}: {len(found['masters'])} masters, "
+            f"{found['health']}: {masters} master{'' if masters == 1 else 's'} live, "
             f"{nodes['live']} of {nodes['registered']} nodes live"
         )
         for cause in found["causes"]:

@@ -1,0 +1,107 @@
+"""The command tree: its names are a promise, and asking for help loads nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cli.main import COMMANDS, tree
+
+PROMISED = [
+    "standalone",
+    "zookeeper",
+    "master",
+    "node:run",
+    "node:list",
+    "flow:validate",
+    "flow:apply",
+    "flow:list",
+    "flow:show",
+    "flow:delete",
+    "ack:list",
+    "journal:list",
+    "schema:show",
+    "schema:init",
+    "schema:verify",
+    "status",
+]
+READS = [name for name in PROMISED if name.split(":")[-1] in ("list", "show", "status")]
+HEAVY = ("kazoo", "numpy", "pandas", "pyarrow", "pyspark", "rich")
+
+
+def leaves(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from leaves(command, (*before, name))
+        else:
+            yield ":".join((*before, name)), command
+
+
+def test_the_promised_commands_are_there_and_no_others() -> None:
+    assert sorted(name for name, _ in leaves(tree)) == sorted(PROMISED)
+
+
+def test_every_command_and_option_is_explained() -> None:
+    for name, command in leaves(tree):
+        assert command.help, name
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, f"{name} {parameter.opts}"
+
+
+def test_every_read_can_give_json() -> None:
+    commands = dict(leaves(tree))
+    for name in READS:
+        assert any("--json" in parameter.opts for parameter in commands[name].params), name
+
+
+def test_help_lists_every_command_with_its_line() -> None:
+    shown = CliRunner().invoke(tree, ["--help"]).output
+    for name, row in COMMANDS.items():
+        assert f"{name} " in shown
+        assert row.help in " ".join(shown.split())
+
+
+def test_an_unknown_command_is_wrong_input() -> None:
+    result = CliRunner().invoke(tree, ["flwo"])
+    assert result.exit_code == 2
+    assert "flwo" in result.output
+
+
+def test_a_label_is_key_and_value() -> None:
+    result = CliRunner().invoke(
+        tree, ["node", "run", "--zk", "zk:1/c", "--data", "/nowhere", "--label", "role"]
+    )
+    assert result.exit_code == 2
+    assert "KEY=VALUE" in result.output
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=" ".join)
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    code = (
+        "import sys; from cli.main import tree\n"
+        f"try: tree({[*words, '--help']!r}, prog_name='flumeng')\n"
+        f"finally: print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Usage: flumeng" in shown.stdout
+    assert shown.stderr == "[]\n"
+
+
+def test_help_comes_at_once() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "cli.main", "--help"]
+        subprocess.run(command, capture_output=True, check=True)
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 0.3
