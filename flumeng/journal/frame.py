@@ -234,14 +234,13 @@ def _lz4_pays(batch: pa.RecordBatch) -> bool:
     if batch.nbytes < _LZ4_FROM_BYTES:
         return False
     bodies = batch.column(0)
-    offsets, data = bodies.buffers()[1:]
-    first = memoryview(offsets).cast("i")[bodies.offset]
-    last = memoryview(offsets).cast("i")[bodies.offset + len(bodies)]
-    sample = data.slice(first, min(last - first, _SAMPLE_BYTES))
-    if sample.size < _LZ4_FROM_BYTES:
+    _, offsets, data = bodies.buffers()
+    bounds = memoryview(offsets).cast("i")
+    first, last = bounds[bodies.offset], bounds[bodies.offset + len(bodies)]
+    if last - first < _LZ4_FROM_BYTES:
         return True
-    compressed = _SAMPLER.compress(sample)
-    return bool(compressed.size < _SAMPLE_PAYS * sample.size)
+    sample = data.slice(first, min(last - first, _SAMPLE_BYTES))
+    return bool(_SAMPLER.compress(sample).size < _SAMPLE_PAYS * sample.size)
 
 
 def _prologue_bytes() -> int:

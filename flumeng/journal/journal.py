@@ -42,6 +42,7 @@ KEEP_FREE_BYTES = 64 << 20
 ROLL_WORTH_BYTES = 1 << 20
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _LOCK = "lock"
+_HIDDEN = ".incomplete"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -68,26 +69,17 @@ class Journal:
         keep_free_bytes: int = KEEP_FREE_BYTES,
         disk: Disk | None = None,
     ) -> Journal:
-        """Make ``directory/<journal>`` and open it. Raises UserError for a bad or a used id."""
+        """Make ``directory/<journal>`` and open it.
+
+        Raises UserError for a bad or a used id and for a directory that cannot be written.
+        """
         if not _ID.fullmatch(journal):
             raise UserError(f"{journal!r} cannot be a journal's id: it names a directory")
         path = directory / journal
         if path.exists():
             raise UserError(f"{path} exists already")
-        disk = disk or Disk()
-        unfinished = directory / f".{journal}.unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True, mode=0o700)
-        owner = identity(journal)
-        first = segment.create(unfinished, SegmentHeader(owner, 0, 0, None), {}, disk)
-        block = Checkpoint(owner, 0, 0, first.length, 0, 0, False)
-        (unfinished / checkpoints.NAME).touch(mode=0o600)
-        file = CheckpointFile(unfinished / checkpoints.NAME, disk)
-        file.write(block, sync=True)
-        file.close()
-        disk.sync_directory(unfinished)
-        unfinished.rename(path)
-        disk.sync_directory(directory)
+        with _plain_errors(path):
+            _lay_out(directory, journal, disk or Disk())
         return Journal.open(
             path, segment_bytes=segment_bytes, keep_free_bytes=keep_free_bytes, disk=disk
         )
@@ -102,10 +94,20 @@ class Journal:
     ) -> Journal:
         """Recover the journal in its own directory and begin a new term.
 
-        Raises UserError when another process has it open, CorruptError when synced data is
-        damaged (nothing is changed then).
+        Raises UserError when another process has it open or when it cannot be read or written,
+        CorruptError when synced data is damaged (nothing is changed then).
         """
-        return Journal(directory, segment_bytes, keep_free_bytes, disk or Disk())
+        with _plain_errors(directory):
+            return Journal(directory, segment_bytes, keep_free_bytes, disk or Disk())
+
+    @staticmethod
+    def find(directory: Path) -> list[Path]:
+        """The journals in a directory; deletes what a broken-off create or remove left there."""
+        if not directory.exists():
+            return []
+        for left_over in directory.glob(f".*{_HIDDEN}"):
+            shutil.rmtree(left_over)
+        return sorted(path for path in directory.iterdir() if path.is_dir())
 
     def __init__(
         self, directory: Path, segment_bytes: int, keep_free_bytes: int, disk: Disk
@@ -142,8 +144,6 @@ class Journal:
     @property
     def _active(self) -> segment.Segment:
         return self._segments[-1]
-
-    # --- writing: one thread ------------------------------------------------------------------
 
     def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int:
         """Write one frame; returns the seq of its first event. Not synced, not readable yet.
@@ -204,9 +204,13 @@ class Journal:
         gone, self._segments = self._segments[:dropped], self._segments[dropped:]
         self.floor = self._segments[0].base
         self._write_checkpoint(sync=True)
-        for old in gone:
-            for path in [*self._directory.glob(f"{old.path.name}.*{segment.BROKEN}"), old.path]:
-                path.unlink()
+        try:
+            for old in gone:
+                for tail in self._directory.glob(f"{old.path.name}.*{segment.BROKEN}"):
+                    tail.unlink()
+                old.path.unlink()
+        except OSError as error:
+            raise self._fail(error) from error
 
     def close_for_appends(self) -> int:
         """Sync and take no more events, for good, also after reopening; returns the end."""
@@ -231,15 +235,11 @@ class Journal:
 
     def remove(self) -> None:
         """Close the journal and delete its directory with everything in it."""
-        doomed = self._directory.with_name(f".{self.id}.removed")
-        shutil.rmtree(doomed, ignore_errors=True)
+        doomed = _hidden(self._directory.parent, self.id)
         self._directory.rename(doomed)
-        self._directory = doomed
         self._disk.sync_directory(doomed.parent)
         self.close()
         shutil.rmtree(doomed)
-
-    # --- reading: any thread ------------------------------------------------------------------
 
     def read_frames(self, start: int, end: int) -> Iterator[Window]:
         """Yield windows of whole raw frames that cover [start, end), in order.
@@ -248,7 +248,9 @@ class Journal:
         BelowFloorError, AboveSafeError, and CorruptError where a frame's header is damaged;
         whoever decodes checks the rest.
         """
-        segments, floor, safe = self._segments, self.floor, self.safe
+        safe = self.safe  # before the segments, or it might lie beyond the last of them
+        segments = self._segments
+        floor = segments[0].base
         if start < floor:
             raise BelowFloorError(f"journal {self.id}: seq {start} lies below its floor {floor}")
         if end > safe:
@@ -275,8 +277,6 @@ class Journal:
             assert successor.header.previous == part.link
             assert part.path.stat().st_size == part.length
         assert self._synced_length <= self._active.length
-
-    # --- inside -------------------------------------------------------------------------------
 
     def _sync(self, *, checkpoint_too: bool) -> None:
         try:
@@ -309,10 +309,14 @@ class Journal:
         header = SegmentHeader(self._identity, self.term, self.next_seq, self._active.link)
         try:
             fresh = segment.create(self._directory, header, self._state, self._disk)
-            fd = os.open(fresh.path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             if error.errno in _FULL:
                 raise DiskFullError(f"journal {self.id}: no room for a segment") from error
+            raise self._fail(error) from error
+        try:
+            self._disk.sync_directory(self._directory)
+            fd = os.open(fresh.path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
             raise self._fail(error) from error
         os.close(self._fd)
         self._fd = fd
@@ -348,6 +352,29 @@ class Journal:
         return JournalFailedError(f"journal {self.id} has failed: {error}")
 
 
+def _lay_out(directory: Path, journal: str, disk: Disk) -> None:
+    """Make an empty journal under a hidden name and rename it: it is there whole or not at all."""
+    hidden = _hidden(directory, journal)
+    hidden.mkdir(parents=True, mode=0o700)
+    owner = identity(journal)
+    first = segment.create(hidden, SegmentHeader(owner, 0, 0, None), {}, disk)
+    (hidden / checkpoints.NAME).touch(mode=0o600)
+    file = CheckpointFile(hidden / checkpoints.NAME, disk)
+    file.write(Checkpoint(owner, 0, 0, first.length, 0, 0, False), sync=True)
+    file.close()
+    disk.sync_directory(hidden)
+    hidden.rename(directory / journal)
+    disk.sync_directory(directory)
+
+
+def _hidden(directory: Path, journal: str) -> Path:
+    """The name of a journal that is being made or removed; free to use."""
+    path = directory / f".{journal}{_HIDDEN}"
+    if path.exists():
+        shutil.rmtree(path)
+    return path
+
+
 def _lock(directory: Path) -> int:
     fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -356,3 +383,15 @@ def _lock(directory: Path) -> int:
         os.close(fd)
         raise UserError(f"{directory} is in use by another process") from error
     return fd
+
+
+@contextlib.contextmanager
+def _plain_errors(directory: Path) -> Iterator[None]:
+    """What the file system says while a journal is made or opened, in the project's errors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DiskFullError(f"{directory}: {error.strerror}") from error
+        kind = CorruptError if error.errno == errno.EIO else UserError
+        raise kind(f"{directory}: {error.strerror}") from error

@@ -113,10 +113,15 @@ def _scan(
     seq, term, problem = active.base, 0, ""
     try:
         for header, frame in _frames(active, journal):
-            if header.first_seq != seq or not term <= header.term <= checkpoint.term:
+            if header.term > checkpoint.term:
+                raise CorruptError(
+                    f"{active.path} at byte {active.length}: a frame of term {header.term}, but "
+                    f"the checkpoint is of term {checkpoint.term}: it is older than the events"
+                )
+            if header.first_seq != seq or header.term < term:
                 raise BadFrameError(
-                    f"frame of term {header.term} begins at seq {header.first_seq}, "
-                    f"not at {seq} in a term of {term} to {checkpoint.term}"
+                    f"a frame of seq {header.first_seq} and term {header.term} "
+                    f"where seq {seq} and term {term} go on"
                 )
             changes = decode_state(frame.slice(HEADER_BYTES, header.state_bytes))
             merge_state(state, changes)

@@ -253,7 +253,10 @@ def read_frame_header(fd: int, offset: int, journal: bytes, path: Path) -> Frame
 def create(
     directory: Path, header: SegmentHeader, state: Mapping[str, object], disk: Disk
 ) -> Segment:
-    """Put a new segment in place, header and name on disk. Leaves nothing behind on OSError."""
+    """Write a new segment's header to disk, then give it its name.
+
+    The caller syncs the directory before the first use. Leaves nothing behind on OSError.
+    """
     path = directory / file_name(header.base)
     unfinished = path.with_name(path.name + UNFINISHED)
     blob = encode_state(state)
@@ -263,10 +266,8 @@ def create(
         disk.write(fd, parts, 0)
         disk.sync(fd)
         unfinished.rename(path)
-        disk.sync_directory(directory)
     except OSError:
         unfinished.unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
         raise
     finally:
         os.close(fd)

@@ -1,0 +1,90 @@
+"""For tests of what uses a journal: numbered events, and a disk that fails when told to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from flumeng.journal.disk import Disk
+from flumeng.journal.schema import EVENT_SCHEMA
+
+
+def numbered_events(first: int, count: int, body_bytes: int = 12) -> pa.RecordBatch:
+    """Events whose body is their number, padded with dots to ``body_bytes``."""
+    seqs = range(first, first + count)
+    return pa.RecordBatch.from_pydict(
+        {
+            "body": [str(seq).encode().ljust(body_bytes, b".") for seq in seqs],
+            "ts": seqs,
+            "host": ["host"] * count,
+            "attrs": [[("source", "test")]] * count,
+        },
+        schema=EVENT_SCHEMA,
+    )
+
+
+class FaultyDisk(Disk):
+    """A real disk until told otherwise. For small journals: it keeps what is synced in memory."""
+
+    def __init__(self) -> None:
+        self.free: int | None = None  # bytes left; None: what the real disk has
+        self.failing_write: tuple[int, int] | None = None  # bytes still written, then this errno
+        self.failing_sync: int | None = None  # errno of the next sync
+        self.syncs = 0
+        self._durable: dict[int, bytes] = {}  # inode -> its bytes on the medium
+        self._names: dict[int, dict[str, tuple[int, bytes]]] = {}  # directory -> name -> inode
+
+    def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
+        if self.failing_write is None:
+            super().write(fd, parts, offset)
+            return
+        (room, code), self.failing_write = self.failing_write, None
+        super().write(fd, [b"".join(bytes(part) for part in parts)[:room]], offset)
+        raise OSError(code, os.strerror(code))
+
+    def sync(self, fd: int) -> None:
+        if self.failing_sync is not None:
+            code, self.failing_sync = self.failing_sync, None
+            raise OSError(code, os.strerror(code))
+        super().sync(fd)
+        self.syncs += 1
+        self._durable[os.fstat(fd).st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()
+
+    def sync_directory(self, directory: Path) -> None:
+        super().sync_directory(directory)
+        self._names[directory.stat().st_ino] = {
+            path.name: (inode, self._durable.get(inode, b""))
+            for path in directory.iterdir()
+            if (inode := path.stat().st_ino)
+        }
+
+    def free_bytes(self, fd: int) -> int:
+        return super().free_bytes(fd) if self.free is None else self.free
+
+    def power_cut(
+        self,
+        directory: Path,
+        target: Path,
+        survive: Callable[[str, bytes, bytes], bytes],
+        *,
+        names_survive: bool,
+    ) -> None:
+        """Put into ``target`` what a power cut now may leave of a directory of files.
+
+        ``survive(name, on the medium, written)`` says what each file holds then. Without
+        ``names_survive`` all names are back to the directory's last sync.
+        """
+        now = {path.name: path for path in directory.iterdir()}
+        synced = self._names[directory.stat().st_ino]
+        target.mkdir(parents=True)
+        for name in now if names_survive else synced:
+            if name in now:
+                durable = self._durable.get(now[name].stat().st_ino, b"")
+                content = survive(name, durable, now[name].read_bytes())
+            else:
+                content = synced[name][1]
+            (target / name).write_bytes(content)
