@@ -1,0 +1,187 @@
+"""One flow on this node: its journal and its sources, kept in line with what is wanted.
+
+A source whose options did not change is not touched, and the journal stays open over every change
+of the spec. What fails is tried again after a while; nothing here fails another flow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flumeng.errors import FlumengError
+from flumeng.ingest.intake import Intake
+from flumeng.ingest.shelf import Shelf
+from flumeng.ingest.source_runner import SourceRunner
+from flumeng.spec import Component, parse_flow
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 2.0
+RETRY_SECONDS = 1.0
+RETRY_MOST_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """An ingest task as the node assigns it; ``spec`` is the text of the flow's revision."""
+
+    flow: str
+    task: str
+    epoch: int
+    revision: int
+    spec: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.flow}/{self.task}"
+
+
+class FlowRunner:
+    """Runs from its making until ``want(None)`` has been carried out; then ``finished`` is done and
+    its journal is given back.
+
+    ``changed`` is called when ``status`` may say something else than before.
+    """
+
+    def __init__(
+        self, task: Task, shelf: Shelf, hostname: str, changed: Callable[[], None]
+    ) -> None:
+        self._wanted: Task | None = task
+        self._tried: Task | None = None
+        self._shelf = shelf
+        self._hostname = hostname
+        self._changed = changed
+        self._intake: Intake | None = None
+        self._sources: list[SourceRunner] = []
+        self._paused = False
+        self._failure: Exception | None = None
+        self._error: str | None = None
+        self._retry_seconds = RETRY_SECONDS
+        self._wake = asyncio.Event()
+        self.finished = asyncio.create_task(self._run())
+
+    def want(self, task: Task | None) -> None:
+        """Set what is to run now; None stops the sources and commits what they received."""
+        if task != self._wanted:
+            self._wanted = task
+            self._wake.set()
+
+    @property
+    def status(self) -> dict[str, dict[str, Any]]:
+        """What the node is told of the task that was tried last; nothing while it is starting."""
+        task = self._tried
+        problems = [source.problem for source in self._sources if source.problem]
+        running = not self._error and all(source.running for source in self._sources)
+        if task is None or not (running or self._error or problems):
+            return {}
+        said = {
+            "epoch": task.epoch,
+            "revision": task.revision,
+            "state": "running" if running else "failed",
+            "error": self._error or "; ".join(problems) or None,
+            "listen": [address for source in self._sources for address in source.addresses],
+            "truncated": self._intake.truncated if self._intake else 0,
+        }
+        return {task.key: said}
+
+    def trim(self, journal: str, ack: int) -> bool:
+        """Drop what is acked; False when that journal is not written here."""
+        if self._intake is None or self._intake.journal.id != journal:
+            return False
+        self._intake.trim(ack)
+        return True
+
+    async def _run(self) -> None:
+        while self._wanted is not None:
+            self._wake.clear()
+            task = self._wanted
+            try:
+                await self._apply(task)
+            except Exception as error:
+                self._note(task, error)
+                if self._failure is not None:
+                    await self._let_go()
+                await self._sleep()
+            else:
+                self._tried, self._error = task, None
+                self._retry_seconds = RETRY_SECONDS
+                self._changed()
+                await self._wake.wait()
+        await self._let_go()
+
+    async def _apply(self, task: Task) -> None:
+        if self._failure is not None:
+            raise self._failure
+        components = parse_flow(task.spec).sources
+        if self._intake is None:
+            journal = await asyncio.to_thread(self._shelf.take, task.flow)
+            self._intake = Intake(journal, self._on_pressure, self._on_failed)
+        await self._stop([source for source in self._sources if source.component not in components])
+        running = [source.component for source in self._sources]
+        for component in components:
+            if component not in running:
+                self._sources.append(self._make_source(component, self._intake))
+
+    def _make_source(self, component: Component, intake: Intake) -> SourceRunner:
+        async def settled_state() -> Mapping[str, object]:
+            await intake.drain(DRAIN_SECONDS)
+            return dict(intake.journal.state)
+
+        source = SourceRunner(
+            component, self._hostname, intake.submit, settled_state, self._changed
+        )
+        if self._paused:
+            source.pause()
+        return source
+
+    async def _stop(self, sources: Sequence[SourceRunner]) -> None:
+        await asyncio.gather(*(source.stop() for source in sources))
+        self._sources = [source for source in self._sources if source not in sources]
+
+    async def _let_go(self) -> None:
+        """Stop the sources, commit what they received, give the journal back."""
+        await self._stop(self._sources)
+        if self._intake is None:
+            return
+        intake, self._intake = self._intake, None
+        try:
+            await intake.drain(DRAIN_SECONDS)
+        except FlumengError as error:
+            log.error(
+                "journal %s: what was received last is not kept: %s", intake.journal.id, error
+            )
+        await intake.stop()
+        failed = self._failure is not None
+        try:
+            await asyncio.to_thread(self._shelf.give_back, intake.journal, failed=failed)
+        except (FlumengError, OSError) as error:
+            log.error("journal %s: %s", intake.journal.id, error)
+        self._failure, self._paused = None, False
+
+    def _on_pressure(self, pressure: bool) -> None:
+        self._paused = pressure
+        for source in self._sources:
+            if pressure:
+                source.pause()
+            else:
+                source.resume()
+
+    def _on_failed(self, error: Exception) -> None:
+        self._failure = error
+        self._wake.set()
+
+    def _note(self, task: Task, error: Exception) -> None:
+        expected = isinstance(error, (FlumengError, OSError))
+        log.error("flow %s: %s", task.flow, error, exc_info=None if expected else error)
+        self._tried, self._error = task, str(error) or type(error).__name__
+        self._changed()
+
+    async def _sleep(self) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), self._retry_seconds)
+        self._retry_seconds = min(2 * self._retry_seconds, RETRY_MOST_SECONDS)

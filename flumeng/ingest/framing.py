@@ -1,0 +1,128 @@
+"""Where one syslog message ends and the next begins in a TCP stream (RFC 6587).
+
+Pure: bytes in, whole messages out. What it costs per byte is a search for the last newline and one
+copy; splitting into single messages is the commit thread's work. It drops nothing but the rest of
+over-long messages, and an idle connection costs it an empty remainder.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Literal, NamedTuple
+
+Framing = Literal["auto", "newline", "octet-counted"]
+
+TRAILER_BYTES = 2
+"""Up to this many CR and NUL bytes at the end of a message belong to its framing."""
+
+_NEWLINE = b"\n"
+_MAX_COUNT_DIGITS = 10
+
+
+class Messages(NamedTuple):
+    """Whole messages: each ends with a newline, or is ``data[start:end]`` of its ``bounds``."""
+
+    data: bytes
+    bounds: tuple[array[int], array[int]] | None = None
+    incomplete: bool = False
+
+
+class Framer:
+    """Cuts the bytes of one connection.
+
+    ``auto`` decides by the connection's first byte: a digit begins an octet count. Bytes that are
+    no octet count end the counting: ``malformed`` becomes true and the rest of the connection is
+    cut at newlines, so that a sender that mixes the two loses nothing.
+
+    Of a message over ``max_line_bytes`` a few bytes more than that are passed on, by which the
+    commit thread knows it for over-long and cuts it; the rest is skipped here.
+    """
+
+    __slots__ = ("_counting", "_limit", "_needed", "_partial", "_skip", "malformed")
+
+    def __init__(self, framing: Framing, max_line_bytes: int) -> None:
+        self._counting = None if framing == "auto" else framing == "octet-counted"
+        self._limit = max_line_bytes + TRAILER_BYTES + 1
+        self._partial = bytearray()
+        self._needed = 0
+        self._skip = 0
+        self.malformed = False
+
+    def feed(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
+        """Take the first ``size`` bytes of ``buffer``, which its owner may then overwrite."""
+        if self._counting is None:
+            self._counting = b"1" <= buffer[:1] <= b"9"
+        return self._count(buffer, size) if self._counting else self._split(buffer, size)
+
+    def end(self) -> list[Messages]:
+        """The sender closed its side: what follows its last framed message counts as one too."""
+        rest = bytes(self._partial)
+        self._partial.clear()
+        if not self._counting:
+            return [Messages(rest + _NEWLINE)] if rest else []
+        count, space, _ = rest.partition(b" ")
+        if not space:
+            return []
+        bounds = array("q", [len(count) + 1]), array("q", [len(rest)])
+        return [Messages(rest, bounds, incomplete=True)]
+
+    def _split(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
+        view = memoryview(buffer)
+        end = buffer.rfind(_NEWLINE, 0, size) + 1
+        if not end:
+            self._keep(view[:size])
+            return []
+        begin = 0
+        if len(self._partial) >= self._limit:  # over-long: skip to its end
+            begin = buffer.find(_NEWLINE, 0, end)
+        data = b"".join((self._partial, view[begin:end]))
+        self._partial.clear()
+        self._keep(view[end:size])
+        return [Messages(data)]
+
+    def _keep(self, rest: memoryview) -> None:
+        self._partial += rest[: self._limit - len(self._partial)]
+
+    def _count(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
+        view = memoryview(buffer)[min(self._skip, size) : size]
+        self._skip -= min(self._skip, size)
+        if len(self._partial) + len(view) < self._needed:
+            self._partial += view
+            return []
+        data = b"".join((self._partial, view))
+        self._partial.clear()
+        starts, ends = array("q"), array("q")
+        rest = self._walk(data, starts, ends)
+        found = [Messages(data, (starts, ends))] if starts else []
+        if self.malformed:
+            self._counting = False
+            return found + self._split(data[rest:], len(data) - rest)
+        self._partial += memoryview(data)[rest:]
+        return found
+
+    def _walk(self, data: bytes, starts: array[int], ends: array[int]) -> int:
+        """Append the bounds of the whole messages; return where the first incomplete one begins."""
+        position, size = 0, len(data)
+        self._needed = 0
+        while position < size:
+            space = data.find(b" ", position, position + _MAX_COUNT_DIGITS + 1)
+            count = data[position : position + _MAX_COUNT_DIGITS + 1 if space < 0 else space]
+            if not count.isdigit():
+                if count.startswith(_NEWLINE):  # some senders add one that they do not count
+                    position += 1
+                    continue
+                self.malformed = True
+                return position
+            if space < 0:
+                self.malformed = len(count) > _MAX_COUNT_DIGITS
+                return position
+            start, length = space + 1, int(count)
+            end = start + min(length, self._limit)
+            if end > size:
+                self._needed = end - position
+                return position
+            starts.append(start)
+            ends.append(end)
+            position = start + length
+        self._skip = position - size
+        return size

@@ -1,0 +1,59 @@
+"""Which files the globs of a tail source mean now, and where a known file has gone."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import stat
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from flumeng.ingest.cursor import FileKey
+
+
+def matching(patterns: Sequence[str]) -> dict[FileKey, str]:
+    """Regular files that match, each under the first of its names."""
+    return _regular_files(
+        path
+        for pattern in patterns
+        for path in sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207
+    )
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether ``glob`` would find a file of that name; ``**`` stands for any folders."""
+    return _match(path.split("/"), pattern.split("/"))
+
+
+def _match(names: list[str], patterns: list[str]) -> bool:
+    if not patterns:
+        return not names
+    if patterns[0] == "**":
+        return any(_match(names[skip:], patterns[1:]) for skip in range(len(names) + 1))
+    return bool(names) and fnmatchcase(names[0], patterns[0]) and _match(names[1:], patterns[1:])
+
+
+class Folders:
+    """Where files are now, by what they are. Good for one moment: make a new one for the next."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, dict[FileKey, str]] = {}
+
+    def find(self, key: FileKey, last_path: str) -> str | None:
+        """The name that a file has now in the folder where it was last."""
+        folder = str(Path(last_path).parent)
+        if folder not in self._names:
+            self._names[folder] = _regular_files(Path(folder).glob("*"))
+        return self._names[folder].get(key)
+
+
+def _regular_files(paths: Iterable[str | Path]) -> dict[FileKey, str]:
+    """Those that can be seen now, each under the first of its names."""
+    found: dict[FileKey, str] = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            status = Path(path).stat()
+            if stat.S_ISREG(status.st_mode):
+                found.setdefault(FileKey.of(status), str(path))
+    return found

@@ -1,0 +1,145 @@
+"""All journals on this node's disk: those that take events, and those that are only served.
+
+A journal that cannot be opened stays as it is, and its flow gets no other in its place: that would
+hide the damage, and a tail source would read everything again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from flumeng.errors import FlumengError, UserError
+from flumeng.journal.journal import Journal
+from flumeng.journal.schema import EVENT_SCHEMA
+
+log = logging.getLogger(__name__)
+
+PREDECESSOR_SECONDS = 10.0
+"""How long another process, which is ending, may hold the journals when this one starts."""
+
+_RETRY_SECONDS = 0.1
+_GENERATION = "generation"
+
+
+class Shelf:
+    """Blocking, for any thread. ``journals`` is replaced and never changed.
+
+    A journal that is taken belongs to the flow that writes it until it is given back.
+    """
+
+    def __init__(self, directory: Path, node: str) -> None:
+        """Open everything. Raises UserError when the directory cannot be used."""
+        self.journals: Mapping[str, Journal] = {}
+        self._lock = threading.RLock()
+        self._directory = directory
+        self._node = node
+        self._taken: set[str] = set()
+        self._broken: set[str] = set()
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            found = sorted(path.name for path in directory.iterdir() if path.name[0] != ".")
+        except OSError as error:
+            raise UserError(f"cannot use the directory {directory}: {error.strerror}") from error
+        patience = time.monotonic() + PREDECESSOR_SECONDS
+        for name in found:
+            try:
+                self._open(name, patience)
+            except FlumengError as error:
+                log.error("journal %s is not served: %s", name, error)
+                self._broken.add(name)
+
+    def take(self, flow: str) -> Journal:
+        """The journal for the events of a flow: its open one, or a new one, which goes on from the
+        source state of the last.
+
+        Raises CorruptError while one of the flow's journals is damaged, OSError, UserError.
+        """
+        with self._lock:
+            for name in sorted(self._broken):
+                if flow_of(name) == flow:
+                    self._open(name)
+                    self._broken.discard(name)
+            own = [journal for name, journal in self.journals.items() if flow_of(name) == flow]
+            usable = [j for j in own if not j.closed and j.id not in self._taken]
+            journal = usable[0] if usable else self._create(flow, own)
+            self._taken.add(journal.id)
+            return journal
+
+    def give_back(self, journal: Journal, *, failed: bool = False) -> None:
+        """Nobody writes it any more. One that has failed is opened anew when it is next taken."""
+        with self._lock:
+            self._taken.discard(journal.id)
+            if failed:
+                journal.close()
+                self._broken.add(journal.id)
+
+    def close_all_but(self, flows: Collection[str]) -> None:
+        """Close for appends what belongs to other flows and is not taken."""
+        with self._lock:
+            for name, journal in self.journals.items():
+                if name not in self._taken and not journal.closed and flow_of(name) not in flows:
+                    log.info("journal %s is closed at seq %d", name, journal.close_for_appends())
+
+    def trim(self, name: str, ack: int) -> None:
+        """Of a journal that is not taken; whoever took it trims it."""
+        with self._lock:
+            if name in self.journals and name not in self._taken:
+                self.journals[name].trim(ack)
+
+    def remove(self, name: str) -> None:
+        """Delete a closed journal; one that is not there is deleted already."""
+        with self._lock:
+            journal = self.journals.get(name)
+            if journal is None or not journal.closed:
+                return
+            self.journals = {key: value for key, value in self.journals.items() if key != name}
+            journal.remove()
+            log.info("journal %s is removed", name)
+
+    def close(self) -> None:
+        with self._lock:
+            for journal in self.journals.values():
+                journal.close()
+
+    def _open(self, name: str, patience: float = 0.0) -> None:
+        while True:
+            try:
+                journal = Journal.open(self._directory / name)
+            except UserError:  # in use by another process
+                if time.monotonic() >= patience:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+            else:
+                self.journals = {**self.journals, name: journal}
+                return
+
+    def _create(self, flow: str, earlier: list[Journal]) -> Journal:
+        """Source state is numbered, since of several earlier journals the last one knows best."""
+        name = f"{flow}.{self._node}.0.{uuid.uuid4().hex[:8]}"
+        journal = Journal.create(self._directory, name)
+        if earlier:
+            last = max(earlier, key=_generation)
+            state = {**last.state, _GENERATION: _generation(last) + 1}
+            journal.append(pa.RecordBatch.from_pylist([], schema=EVENT_SCHEMA), state)
+            journal.sync()
+        self.journals = {**self.journals, name: journal}
+        log.info("journal %s is created", name)
+        return journal
+
+
+def flow_of(journal: str) -> str:
+    """The flow in a journal's id ``flow.node.index.suffix``; flow names have no dots."""
+    return journal.partition(".")[0]
+
+
+def _generation(journal: Journal) -> int:
+    generation = journal.state.get(_GENERATION, 0)
+    assert isinstance(generation, int)
+    return generation

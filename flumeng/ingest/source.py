@@ -1,0 +1,69 @@
+"""What a source is, and what it is given.
+
+A source receives events of one kind and hands them over as chunks. It never waits for the disk: it
+is told when to pause. It knows nothing of journals, tasks or the node.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flumeng.ingest.chunk import Chunk
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True)
+class Inlet:
+    """The way into a flow's journal, for one run of one source.
+
+    ``submit`` takes a chunk and never blocks; called in the event loop's thread. ``fail`` says that
+    the source cannot go on: it is stopped and started anew a little later. ``changed`` says that
+    ``problem`` is another one now. ``state`` is the flow's journaled source state at the start.
+    """
+
+    hostname: str
+    state: Mapping[str, object]
+    submit: Callable[[Chunk], None]
+    fail: Callable[[Exception], None]
+    changed: Callable[[], None]
+    clock_us: Callable[[], int] = now_us
+
+
+class Source(ABC):
+    """One source of one flow. Made, started and stopped once; all in the event loop's thread."""
+
+    addresses: tuple[str, ...] = ()
+    """Where it listens, once started: "host:port" with the real port."""
+
+    problem: str | None = None
+    """What keeps a part of it from working while the rest goes on."""
+
+    @abstractmethod
+    def __init__(self, options: Any, inlet: Inlet) -> None:
+        """Keep the options; acquire nothing yet."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin to receive. Raises UserError with one sentence when that cannot be now.
+
+        ``stop`` is called also after a start that raised.
+        """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Hand over what was received and let go of everything; nothing is submitted after it."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """The journal is behind: receive nothing more until ``resume``. May follow ``pause``."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """The journal has caught up."""

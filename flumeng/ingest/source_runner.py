@@ -1,0 +1,127 @@
+"""Keeps one source running: starts it, notices when it fails, tries again after a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from flumeng import registry
+from flumeng.errors import FlumengError
+from flumeng.ingest.chunk import Chunk
+from flumeng.ingest.source import Inlet, Source
+from flumeng.spec import Component
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+RETRY_MOST_SECONDS = 30.0
+
+
+class SourceRunner:
+    """One source of a flow, for as long as its options stay the same.
+
+    ``settled_state`` gives the flow's source state when everything submitted so far is durable.
+    ``changed`` is called when ``running``, ``problem`` or ``addresses`` are others than before.
+    """
+
+    def __init__(
+        self,
+        component: Component,
+        hostname: str,
+        submit: Callable[[Chunk], None],
+        settled_state: Callable[[], Awaitable[Mapping[str, object]]],
+        changed: Callable[[], None],
+    ) -> None:
+        self.component = component
+        self._error: str | None = None
+        self._hostname = hostname
+        self._submit = submit
+        self._settled_state = settled_state
+        self._changed = changed
+        self._source: Source | None = None
+        self._paused = False
+        self._stopping = False
+        self._trouble: Exception | None = None
+        self._retry_seconds = RETRY_SECONDS
+        self._wake = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    @property
+    def running(self) -> bool:
+        return self._source is not None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._source.addresses if self._source else ()
+
+    @property
+    def problem(self) -> str | None:
+        return self._source.problem if self._source else self._error
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._source is not None:
+            self._source.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._source is not None:
+            self._source.resume()
+
+    async def stop(self) -> None:
+        """Return when the source has handed over everything and let go of everything."""
+        self._stopping = True
+        self._wake.set()
+        await self._task
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                await self._run_once()
+            except Exception as error:
+                self._note(error)
+                await self._sleep()
+
+    async def _run_once(self) -> None:
+        """Until it is to stop or fails."""
+        self._trouble = None
+        state = await self._settled_state()
+        inlet = Inlet(self._hostname, state, self._submit, self._fail, self._changed)
+        make = registry.get("source", self.component.name).implementation_class()
+        source: Source = make(self.component.options, inlet)
+        try:
+            await source.start()
+            self._source, self._error = source, None
+            self._retry_seconds = RETRY_SECONDS
+            if self._paused:
+                source.pause()
+            self._changed()
+            while not self._stopping and self._trouble is None:
+                await self._wake.wait()
+                self._wake.clear()
+        finally:
+            self._source = None
+            await source.stop()
+        if self._trouble is not None:
+            raise self._trouble
+
+    def _fail(self, error: Exception) -> None:
+        self._trouble = error
+        self._wake.set()
+
+    def _note(self, error: Exception) -> None:
+        if isinstance(error, FlumengError):
+            log.warning("source %s: %s", self.component.name, error)
+            self._error = str(error)
+        else:
+            log.error("source %s has failed", self.component.name, exc_info=error)
+            self._error = f"source {self.component.name}: {error or type(error).__name__}"
+        self._changed()
+
+    async def _sleep(self) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), self._retry_seconds)
+        self._wake.clear()
+        self._retry_seconds = min(2 * self._retry_seconds, RETRY_MOST_SECONDS)

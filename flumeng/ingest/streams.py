@@ -1,0 +1,129 @@
+"""Syslog over TCP.
+
+All connections share one receive buffer and of each only its unfinished message is kept, so idle
+connections cost next to nothing. The event loop cuts after the last whole message, copies once and
+queues; everything else happens in the commit thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+
+from flumeng.ingest.chunk import Chunk, LineRules, Origin
+from flumeng.ingest.framing import Framer, Messages
+from flumeng.ingest.peers import address, origin
+from flumeng.ingest.source import Inlet
+from flumeng.spec.sources import Syslog
+
+log = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 1 << 20
+LAST_BYTES_SECONDS = 0.5
+QUIET_SECONDS = 0.02
+
+
+class Streams:
+    """A listening socket and its connections."""
+
+    def __init__(self, options: Syslog, inlet: Inlet) -> None:
+        self.options = options
+        self.inlet = inlet
+        self.rules = LineRules(options.max_line_bytes, b"\r\0", keep_empty=False)
+        self.buffer = bytearray(RECEIVE_BYTES)
+        self.received_bytes = 0
+        self.connections: set[_Connection] = set()
+        self.paused = False
+        self._server: asyncio.Server | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), sock=listener)
+
+    async def stop(self) -> None:
+        if self._server is None:
+            return
+        self._server.close()
+        await self._read_what_was_sent()
+        for connection in list(self.connections):
+            connection.abort()
+        await self._server.wait_closed()
+        self._server = None
+
+    async def _read_what_was_sent(self) -> None:
+        """The kernel has said to the senders that it took these bytes; nobody sends them again."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LAST_BYTES_SECONDS
+        before = -1
+        while self.connections and loop.time() < deadline and self.received_bytes != before:
+            before = self.received_bytes
+            await asyncio.sleep(QUIET_SECONDS)
+
+    def pause(self) -> None:
+        self.paused = True
+        for connection in self.connections:
+            connection.pause()
+
+    def resume(self) -> None:
+        self.paused = False
+        for connection in self.connections:
+            connection.resume()
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One sender. A message cut off by a broken connection was never whole and is not taken."""
+
+    __slots__ = ("_framer", "_origin", "_peer", "_streams", "_transport")
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._framer: Framer | None = None
+        self._origin: Origin
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._peer = transport.get_extra_info("peername") or ("unknown", 0)
+        self._streams.connections.add(self)
+        if self._streams.paused:
+            self.pause()
+
+    def get_buffer(self, _sizehint: int) -> bytearray:
+        return self._streams.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        streams = self._streams
+        streams.received_bytes += nbytes
+        if self._framer is None:
+            self._framer = Framer(streams.options.framing, streams.options.max_line_bytes)
+            self._origin = origin(self._peer, streams.rules)
+        counted = not self._framer.malformed
+        for messages in self._framer.feed(streams.buffer, nbytes):
+            self._submit(messages)
+        if counted and self._framer.malformed:
+            log.warning("%s sent a bad octet count; cut at newlines now", address(self._peer))
+
+    def eof_received(self) -> bool:
+        if self._framer is not None:
+            for messages in self._framer.end():
+                self._submit(messages)
+        return False
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._streams.connections.discard(self)
+
+    def _submit(self, messages: Messages) -> None:
+        inlet, sender = self._streams.inlet, self._origin
+        if messages.incomplete:
+            sender = origin(self._peer, self._streams.rules, truncated="true")
+        inlet.submit(Chunk(messages.data, sender, inlet.clock_us(), messages.bounds))
+
+    def pause(self) -> None:
+        self._transport.pause_reading()
+
+    def resume(self) -> None:
+        self._transport.resume_reading()
+
+    def abort(self) -> None:
+        self._transport.abort()

@@ -1,0 +1,159 @@
+"""One file that is being followed: reads whole lines from its cursor on.
+
+It decides nothing about names and rotation. A line is taken when its newline is there, and the last
+one of a file that has ended also without.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+
+import numpy as np
+
+from flumeng.ingest.chunk import Chunk, LineRules, Origin
+from flumeng.ingest.cursor import HEAD_BYTES, Cursor, FileKey, Head, state_key
+from flumeng.ingest.framing import TRAILER_BYTES
+from flumeng.journal.frame import MAX_ROWS
+
+READ_BYTES = 1 << 20
+_NEWLINE = 10
+
+
+class Change(Enum):
+    """What a look at a file found."""
+
+    NONE = "none"
+    GROWN = "grown"
+    REPLACED = "replaced"  # cut short or written anew: its beginning is not what was read
+
+
+class TailedFile:
+    """``cursor`` is ahead of the journal by the chunks that are not durable yet. The tailer keeps
+    ``name`` (where it is now, None when it is gone) and ``followed`` (whether the globs mean it).
+
+    Reading needs it open and raises ``OSError``.
+    """
+
+    def __init__(
+        self,
+        key: FileKey,
+        cursor: Cursor,
+        hostname: str,
+        rules: LineRules,
+        clock_us: Callable[[], int],
+    ) -> None:
+        self.key = key
+        self.cursor = cursor
+        self.name: str | None = cursor.path
+        self.followed = False
+        self.quiet_since = 0.0
+        self._hostname = hostname
+        self._rules = rules
+        self._limit = rules.max_line_bytes + TRAILER_BYTES + 1
+        self._clock_us = clock_us
+        self._fd = -1
+        self._size = self._size_of_rest = -1
+        self._origin = self._make_origin()
+
+    @property
+    def is_open(self) -> bool:
+        return self._fd >= 0
+
+    def open(self, path: str) -> bool:
+        """Open it under ``path``; False when that is the name of another file now."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        if FileKey.of(os.fstat(fd)) != self.key:
+            os.close(fd)
+            return False
+        self._fd = fd
+        return True
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = self._size = self._size_of_rest = -1
+
+    def rename(self, path: str) -> None:
+        if path != self.cursor.path:
+            self.cursor = replace(self.cursor, path=path)
+            self._origin = self._make_origin()
+
+    def start_over(self) -> None:
+        self.cursor = Cursor(self.cursor.path)
+        self._size_of_rest = -1
+
+    def start_at_end(self) -> Chunk:
+        """Begin after what is there; of a line without its end the rest is not wanted either."""
+        size = os.fstat(self._fd).st_size
+        last = os.pread(self._fd, 1, size - 1) if size else b"\n"
+        self._advance(size, skipping=last != b"\n")
+        return self._chunk(b"", size)
+
+    def look(self, now: float) -> Change:
+        """Whether it has changed since it was read. ``quiet_since`` is when it last did."""
+        size = os.fstat(self._fd).st_size
+        if size != self._size:
+            self._size, self.quiet_since = size, now
+            if self._head(self.cursor.head.length) != self.cursor.head:
+                return Change.REPLACED
+        if size < self.cursor.offset:
+            return Change.REPLACED
+        unread = size > self.cursor.offset and size != self._size_of_rest
+        return Change.GROWN if unread else Change.NONE
+
+    def read(self, *, ended: bool = False) -> Chunk | None:
+        """Take the next whole lines, about 1 MiB at most; None when there is none now.
+
+        With ``ended`` the last line needs no newline.
+        """
+        begin = self.cursor.offset
+        block = os.pread(self._fd, READ_BYTES, begin)
+        if self.cursor.skipping and block:
+            newline = block.find(b"\n")
+            self._advance(begin + (newline + 1 or len(block)), skipping=newline < 0)
+            return self._chunk(b"", begin)
+        end = _end_of_lines(block)
+        if not end and len(block) >= min(READ_BYTES, self._limit):
+            block = os.pread(self._fd, self._limit, begin)
+            end = _end_of_lines(block)
+        if end:
+            self._advance(begin + end)
+            return self._chunk(block[:end], begin)
+        overlong = len(block) >= self._limit
+        if overlong or (ended and block):
+            self._advance(begin + len(block), skipping=overlong)
+            return self._chunk(block + b"\n", begin)
+        self._size_of_rest = begin + len(block)
+        return None
+
+    def _advance(self, offset: int, *, skipping: bool = False) -> None:
+        head = self.cursor.head
+        if head.length < HEAD_BYTES:
+            head = self._head(min(offset, HEAD_BYTES))
+        self.cursor = Cursor(self.cursor.path, offset, head, skipping)
+
+    def _head(self, length: int) -> Head:
+        return Head.of(os.pread(self._fd, length, 0))
+
+    def _chunk(self, data: bytes, begin: int) -> Chunk:
+        return Chunk(
+            data,
+            self._origin,
+            self._clock_us(),
+            state={state_key(self.key): self.cursor.to_state()},
+            file_offset=begin,
+        )
+
+    def _make_origin(self) -> Origin:
+        path = os.fsencode(self.cursor.path).decode(errors="replace")
+        attrs = (("source", "tail"), ("path", path), ("inode", str(self.key)))
+        return Origin(self._hostname, attrs, self._rules)
+
+
+def _end_of_lines(block: bytes) -> int:
+    """Where the last whole line ends, or the last that fits into a frame; 0 when there is none."""
+    newlines = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)[:MAX_ROWS]
+    return int(newlines[-1]) + 1 if len(newlines) else 0

@@ -1,0 +1,165 @@
+"""Which files a tail source reads, through rotation and restarts. Blocking; no event loop.
+
+Rules
+1. A file is what device and inode name. It is read under whatever name it has.
+2. A file that the globs mean is followed. One that they meant once (rotated, or its cursor lies in
+   the journal) is read to its end under whatever name its folder has it, and when it grows later.
+3. A rotated or deleted file has ended when it was quiet for some seconds; then its last line needs
+   no newline.
+4. A file that is shorter than its cursor, or begins otherwise than before, was written anew: when
+   it is followed it is read from its beginning, else it is forgotten.
+5. The cursor of a file that is gone and fully read is removed from the state.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from flumeng.ingest.chunk import Chunk, LineRules, Origin
+from flumeng.ingest.cursor import Cursor, FileKey, cursors, state_key
+from flumeng.ingest.names import Folders, matches, matching
+from flumeng.ingest.tailed_file import Change, TailedFile
+from flumeng.spec.sources import Tail
+
+log = logging.getLogger(__name__)
+
+QUIET_SECONDS = 5.0
+POLL_BYTES = 4 << 20
+SCAN_SHARE = 0.05  # of the time, at most, goes into looking for files
+_SEEN_PREFIX = "tail-seen:"
+
+
+class Tailer:
+    """``state`` is the journaled source state. Its methods are called one at a time."""
+
+    def __init__(
+        self,
+        options: Tail,
+        hostname: str,
+        state: Mapping[str, object],
+        clock_us: Callable[[], int],
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.unreadable: dict[str, str] = {}
+        self._patterns = options.paths
+        self._poll_seconds = options.poll_seconds
+        self._hostname = hostname
+        self._rules = LineRules(options.max_line_bytes, b"\r", keep_empty=True)
+        self._clock_us = clock_us
+        self._timer = timer
+        self._next_scan = float("-inf")
+        self._files: dict[FileKey, TailedFile] = {}
+        for key, cursor in cursors(state).items():
+            if any(matches(cursor.path, pattern) for pattern in self._patterns):
+                self._add(key, cursor)
+        self._skip_what_is_there: list[str] = []
+        if options.start_from == "end":
+            self._skip_what_is_there = [
+                pattern for pattern in self._patterns if _SEEN_PREFIX + pattern not in state
+            ]
+        self._to_skip: set[FileKey] = set()
+
+    def poll(self, now: float) -> list[Chunk]:
+        """Take what is new, about 4 MiB at most, turn and turn about. ``now`` only grows."""
+        if now >= self._next_scan:
+            self._scan(now)
+        chunks: list[Chunk] = []
+        taken = 0
+        for key, file in list(self._files.items()):
+            if taken >= POLL_BYTES:
+                break
+            chunk = self._step(file, now)
+            if chunk is not None:
+                chunks.append(chunk)
+                taken += len(chunk.data)
+                if key in self._files:
+                    self._files[key] = self._files.pop(key)
+        if self._skip_what_is_there and not self._to_skip:
+            seen = {_SEEN_PREFIX + pattern: True for pattern in self._skip_what_is_there}
+            chunks.append(self._state_chunk(seen))
+            self._skip_what_is_there = []
+        return chunks
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def _add(self, key: FileKey, cursor: Cursor) -> TailedFile:
+        file = TailedFile(key, cursor, self._hostname, self._rules, self._clock_us)
+        self._files[key] = file
+        return file
+
+    def _scan(self, now: float) -> None:
+        began = self._timer()
+        found = matching(self._patterns)
+        for key, path in found.items():
+            file = self._files.get(key)
+            if file is None:
+                file = self._add(key, Cursor(path))
+                if any(matches(path, pattern) for pattern in self._skip_what_is_there):
+                    self._to_skip.add(key)
+            file.rename(path)
+            file.name, file.followed = path, True
+        folders = Folders()
+        for key, file in self._files.items():
+            if key not in found:
+                if file.followed:
+                    file.followed, file.quiet_since = False, now
+                file.name = folders.find(key, file.cursor.path)
+        took = self._timer() - began
+        self._next_scan = now + max(self._poll_seconds, took / SCAN_SHARE)
+
+    def _step(self, file: TailedFile, now: float) -> Chunk | None:
+        try:
+            chunk = self._take(file, now)
+        except FileNotFoundError:
+            return None  # renamed or deleted since the scan; the next one tells
+        except OSError as error:
+            self._not_readable(file, error)
+            return None
+        if self.unreadable:
+            self.unreadable.pop(file.cursor.path, None)
+        return chunk
+
+    def _take(self, file: TailedFile, now: float) -> Chunk | None:
+        if not file.is_open:
+            if file.name is None:
+                return self._forget(file)
+            wanted = file.followed or Path(file.name).stat().st_size > file.cursor.offset
+            if not wanted or not file.open(file.name):
+                return None
+        if file.key in self._to_skip:
+            self._to_skip.discard(file.key)
+            return file.start_at_end()
+        change = file.look(now)
+        if change is Change.REPLACED:
+            if not file.followed:
+                return self._forget(file)
+            log.info("%s was cut or written anew; reading it from its beginning", file.name)
+            file.start_over()
+        chunk = None if change is Change.NONE else file.read()
+        if chunk is None and not file.followed and now - file.quiet_since >= QUIET_SECONDS:
+            chunk = file.read(ended=True)
+            if chunk is None:
+                file.close()
+        return chunk
+
+    def _forget(self, file: TailedFile) -> Chunk:
+        file.close()
+        del self._files[file.key]
+        self._to_skip.discard(file.key)
+        self.unreadable.pop(file.cursor.path, None)
+        return self._state_chunk({state_key(file.key): None})
+
+    def _state_chunk(self, state: Mapping[str, object]) -> Chunk:
+        return Chunk(b"", Origin(self._hostname, (), self._rules), self._clock_us(), state=state)
+
+    def _not_readable(self, file: TailedFile, error: OSError) -> None:
+        file.close()
+        self._to_skip.discard(file.key)
+        if file.cursor.path not in self.unreadable:
+            log.warning("cannot read %s: %s", file.cursor.path, error.strerror)
+        self.unreadable[file.cursor.path] = error.strerror or str(error)

@@ -1,0 +1,173 @@
+"""The ingest worker's side of the protocol with its node.
+
+It keeps what the node said last and brings the flows in line with it; what it says back derives
+from the flows and the shelf, and is said when it changes. See ``flumeng.child`` for the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from flumeng.child import Message
+from flumeng.errors import FlumengError
+from flumeng.ingest.flow import FlowRunner, Task
+from flumeng.ingest.shelf import Shelf, flow_of
+from flumeng.journal.server import JournalServer
+
+log = logging.getLogger(__name__)
+
+STATUS_SECONDS = 1.0
+SERVER_STOP_SECONDS = 1.0
+BLOCKING_CALLS = 64  # at once: each flow may wait for its disk
+
+
+class Worker:
+    """Serves all journals of ``shelf`` at ``host`` and runs the flows that the node assigns.
+
+    ``send`` takes a message to the node; it may block.
+    """
+
+    def __init__(self, shelf: Shelf, host: str, send: Callable[[Message], None]) -> None:
+        self._shelf = shelf
+        self._host = host
+        self._send = send
+        self._tasks: dict[str, Task] | None = None
+        self._flows: dict[str, FlowRunner] = {}
+        self._quiet = False
+        self._changed = asyncio.Event()
+        self._said: Message | None = None
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def run(self, messages: asyncio.Queue[Message]) -> None:
+        """Until ``stop`` is received; then all that was accepted is durable."""
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(BLOCKING_CALLS))
+        server = JournalServer(self._host, journals=lambda: self._shelf.journals)
+        await asyncio.to_thread(self._send, {"type": "ready", "address": server.address})
+        reporting = asyncio.create_task(self._report_changes())
+        while (message := await messages.get())["type"] != "stop":
+            await self._handle(message)
+        await self._quiesce()
+        reporting.cancel()
+        await self._report()
+        stopping = threading.Thread(target=server.stop, daemon=True)
+        stopping.start()
+        await asyncio.to_thread(stopping.join, SERVER_STOP_SECONDS)
+        await asyncio.to_thread(self._shelf.close)
+
+    async def _handle(self, message: Message) -> None:
+        kind = message["type"]
+        if kind == "configure":
+            self._on_configure(message["tasks"])
+        elif kind == "acks":
+            self._on_acks(message["acks"])
+        elif kind == "remove":
+            for name in message["journals"]:
+                self._do(self._shelf.remove, name)
+        elif kind == "quiesce":
+            await self._quiesce()
+        else:
+            log.error("the node sent a message of an unknown type: %s", kind)
+
+    def _on_configure(self, tasks: Iterable[Mapping[str, Any]]) -> None:
+        """A flow has one ingest task on a node; one that is draining is not wanted any more."""
+        self._tasks = {
+            task["flow"]: Task(
+                task["flow"], str(task["task"]), task["epoch"], task["revision"], task["spec"]
+            )
+            for task in tasks
+            if task.get("state") != "draining"
+        }
+        self._reconcile()
+
+    def _on_acks(self, acks: Mapping[str, int]) -> None:
+        for name, ack in acks.items():
+            if not any(flow.trim(name, ack) for flow in self._flows.values()):
+                self._do(self._shelf.trim, name, ack)
+
+    async def _quiesce(self) -> None:
+        """Accept nothing more and make durable what was accepted; the journals stay open."""
+        self._quiet = True
+        flows = list(self._flows.values())
+        for flow in flows:
+            flow.want(None)
+        await asyncio.gather(*(flow.finished for flow in flows))
+        self._changed.set()
+
+    def _reconcile(self) -> None:
+        if self._tasks is None or self._quiet:
+            return
+        for name, flow in self._flows.items():
+            flow.want(self._tasks.get(name))
+        for name, task in self._tasks.items():
+            if name not in self._flows:
+                self._start(name, task)
+        self._do(self._shelf.close_all_but, frozenset(self._tasks))
+
+    def _start(self, name: str, task: Task) -> None:
+        flow = FlowRunner(task, self._shelf, socket.gethostname(), self._changed.set)
+        self._flows[name] = flow
+
+        def forget(_: object) -> None:
+            del self._flows[name]
+            self._changed.set()
+            self._reconcile()
+
+        flow.finished.add_done_callback(forget)
+
+    def _do(self, work: Callable[..., None], *args: object) -> None:
+        """Some work on the shelf, aside; the node asks again for what it still wants."""
+
+        async def run() -> None:
+            try:
+                await asyncio.to_thread(work, *args)
+            except (FlumengError, OSError) as error:
+                log.error("%s", error)
+            self._changed.set()
+
+        task = asyncio.create_task(run())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _report_changes(self) -> None:
+        while True:
+            await self._report()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), STATUS_SECONDS)
+            self._changed.clear()
+
+    async def _report(self) -> None:
+        status = self._status()
+        if status != self._said:
+            self._said = status
+            await asyncio.to_thread(self._send, status)
+
+    def _status(self) -> Message:
+        tasks: dict[str, Any] = {}
+        if self._quiet:
+            for task in (self._tasks or {}).values():
+                tasks[task.key] = {
+                    "epoch": task.epoch,
+                    "revision": task.revision,
+                    "state": "stopped",
+                    "error": None,
+                    "listen": [],
+                }
+        for flow in self._flows.values():
+            tasks |= flow.status
+        journals = {
+            name: {
+                "flow": flow_of(name),
+                "term": journal.term,
+                "closed": journal.closed,
+                "end": journal.next_seq if journal.closed else None,
+            }
+            for name, journal in self._shelf.journals.items()
+        }
+        return {"type": "status", "tasks": tasks, "journals": journals}
