@@ -24,15 +24,19 @@ from flumeng.store import Store
 P = ParamSpec("P")
 R = TypeVar("R")
 
-CONNECT_SECONDS = 6.0
+CONNECT_SECONDS = 5.0
+SESSION_SECONDS = 4.0
 
 
 def connect(hosts: str) -> Store:
-    """Gives up well before the 10 s within which a command must have answered."""
+    """Gives up before the 10 s within which a command must have answered.
+
+    An attempt under way when the time is up may take another ``SESSION_SECONDS`` to end.
+    """
     from flumeng.store import zookeeper  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our own sentence says it better
-    return zookeeper.connect(hosts, wait_seconds=CONNECT_SECONDS)
+    return zookeeper.connect(hosts, session_seconds=SESSION_SECONDS, wait_seconds=CONNECT_SECONDS)
 
 
 def _who() -> str:

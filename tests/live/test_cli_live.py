@@ -1,0 +1,90 @@
+"""The command line as a process, against a real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flumeng.embedded import free_port
+from flumeng.testing import RealZooKeeper
+
+FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+
+
+def flumeng(*words: object, zk: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", *map(str, words)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "FLUMENG_ZK": zk},
+        timeout=30,
+        check=False,
+    )
+
+
+def test_a_flow_from_nothing_to_its_deletion(hosts: str, tmp_path: Path) -> None:
+    file = tmp_path / "web.yaml"
+    file.write_text(FLOW)
+    assert flumeng("flow", "apply", file, zk=hosts).returncode == 2
+    assert flumeng("schema", "init", zk=hosts).returncode == 0
+
+    applied = flumeng("flow", "apply", file, "--reason", "try", zk=hosts)
+    assert (applied.returncode, applied.stdout) == (0, "flow web revision 1\n"), applied.stderr
+    file.write_text(FLOW + "# again\n")
+    assert flumeng("flow", "apply", file, zk=hosts).stdout == "flow web revision 2\n"
+    stale = flumeng("flow", "apply", file, "--if-revision", 1, zk=hosts)
+    assert stale.returncode == 3
+
+    (row,) = json.loads(flumeng("flow", "list", "--json", zk=hosts).stdout)
+    assert (row["flow"], row["revision"], row["state"]) == ("web", 2, "running")
+    shown = json.loads(flumeng("flow", "show", "web", "--json", zk=hosts).stdout)
+    assert shown["text"] == FLOW + "# again\n"
+
+    status = flumeng("status", "--json", zk=hosts)
+    assert status.returncode == 1
+    assert json.loads(status.stdout)["health"] == "degraded"
+    for command in (("node", "list"), ("ack", "list"), ("journal", "list")):
+        assert json.loads(flumeng(*command, "--json", zk=hosts).stdout) == []
+
+    assert flumeng("flow", "delete", "web", zk=hosts).returncode == 0
+    (row,) = json.loads(flumeng("flow", "list", "--json", zk=hosts).stdout)
+    assert row["state"] == "deleted"
+    assert flumeng("schema", "verify", zk=hosts).returncode == 0
+
+
+def test_zookeeper_away_is_said_within_ten_seconds() -> None:
+    start = time.monotonic()
+    result = flumeng("flow", "list", zk=f"127.0.0.1:{free_port()}/none")
+    assert time.monotonic() - start < 10
+    assert (result.returncode, result.stdout) == (4, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert "did not answer" in result.stderr
+
+
+def test_a_frozen_zookeeper_is_said_within_ten_seconds(tmp_path: Path) -> None:
+    """It accepts connections and says nothing: as bad as none."""
+    server = RealZooKeeper(tmp_path)
+    server.start()
+    assert server.process is not None
+    try:
+        server.process.send_signal(signal.SIGSTOP)
+        start = time.monotonic()
+        result = flumeng("status", zk=f"{server.address}/none")
+        assert time.monotonic() - start < 10
+        assert (result.returncode, len(result.stderr.splitlines())) == (4, 1), result.stderr
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("words", ["host:port/c", "/chroot"])
+def test_an_address_that_is_none_is_wrong_input(words: str) -> None:
+    result = flumeng("flow", "list", zk=words)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1, result.stderr
