@@ -6,10 +6,13 @@ own to make a write or a sync fail, or to learn what a power cut would have kept
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a write says when there is no more room
 
 
 class Disk:

@@ -27,7 +27,7 @@ from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import reading, recovery, segment
 from flumeng.journal.checkpoint import Checkpoint, CheckpointFile
-from flumeng.journal.disk import Disk
+from flumeng.journal.disk import FULL, Disk
 from flumeng.journal.errors import (
     AboveSafeError,
     BelowFloorError,
@@ -43,7 +43,6 @@ ROLL_WORTH_BYTES = 1 << 20
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _LOCK = "lock"
 _HIDDEN = ".incomplete"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Journal:
@@ -310,7 +309,7 @@ class Journal:
         try:
             fresh = segment.create(self._directory, header, self._state, self._disk)
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in FULL:
                 raise DiskFullError(f"journal {self.id}: no room for a segment") from error
             raise self._fail(error) from error
         try:
@@ -339,7 +338,7 @@ class Journal:
 
     def _cut_back(self, error: OSError) -> None:
         """After a write that failed: back to the last whole frame, or the journal has failed."""
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise self._fail(error) from error
         try:
             os.ftruncate(self._fd, self._active.length)
@@ -391,7 +390,7 @@ def _plain_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise DiskFullError(f"{directory}: {error.strerror}") from error
         kind = CorruptError if error.errno == errno.EIO else UserError
         raise kind(f"{directory}: {error.strerror}") from error

@@ -7,7 +7,6 @@ CorruptError, and no file is touched.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
 import os
@@ -20,7 +19,7 @@ import pyarrow as pa
 from flumeng.errors import CorruptError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal.checkpoint import Checkpoint
-from flumeng.journal.disk import Disk, read_into
+from flumeng.journal.disk import FULL, Disk, read_into
 from flumeng.journal.frame import (
     HEADER_BYTES,
     BadFrameError,
@@ -57,7 +56,7 @@ def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
     Reads headers of old segments and every byte of the last one only. Raises CorruptError.
     """
     checkpoint = checkpoints.read(directory / checkpoints.NAME, journal)
-    paths = _segment_paths(directory, checkpoint)
+    trimmed, paths = _segment_paths(directory, checkpoint)
     opened = [open_segment(path, journal) for path in paths]
     segments = tuple(segment for segment, _ in opened)
     _measure_sealed(segments, journal)
@@ -66,20 +65,20 @@ def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
     if next_seq < checkpoint.safe:
         raise CorruptError(f"{active.path} ends at seq {next_seq}, {checkpoint.safe} was synced")
     _settle(active, checkpoint, problem, disk)
-    for path in directory.glob(f"*{UNFINISHED}"):
+    for path in [*trimmed, *directory.glob(f"*{UNFINISHED}")]:
         path.unlink()
     return Recovered(checkpoint, segments, state, next_seq)
 
 
-def _segment_paths(directory: Path, checkpoint: Checkpoint) -> list[Path]:
-    """The segments from the floor on; those below it are left over from a trim and go."""
-    bases = {int(path.name.removesuffix(SUFFIX)): path for path in directory.glob(f"*{SUFFIX}")}
-    for name, wanted in (("floor", checkpoint.floor), ("synced end", checkpoint.segment)):
-        if wanted not in bases:
-            raise CorruptError(f"{directory}: the segment of the {name}, {wanted}, is missing")
-    for base in [base for base in bases if base < checkpoint.floor]:
-        bases.pop(base).unlink()
-    return [bases[base] for base in sorted(bases)]
+def _segment_paths(directory: Path, checkpoint: Checkpoint) -> tuple[list[Path], list[Path]]:
+    """The segments left over from a trim that was cut off, and those from the floor on."""
+    paths = {int(path.name.removesuffix(SUFFIX)): path for path in directory.glob(f"*{SUFFIX}")}
+    for name, base in (("floor", checkpoint.floor), ("synced end", checkpoint.segment)):
+        if base not in paths:
+            raise CorruptError(f"{directory}: the segment of the {name}, {base}, is missing")
+    bases = sorted(paths)
+    at = bases.index(checkpoint.floor)
+    return [paths[base] for base in bases[:at]], [paths[base] for base in bases[at:]]
 
 
 def _measure_sealed(segments: tuple[Segment, ...], journal: bytes) -> None:
@@ -109,7 +108,7 @@ def _scan(
     Returns the next seq and what ended the walk: nothing, or the problem of a torn tail. Raises
     CorruptError when that lies below the synced offset.
     """
-    synced = checkpoint.offset if checkpoint.segment == active.base else active.first
+    synced = _synced(active, checkpoint)
     seq, term, problem = active.base, 0, ""
     try:
         for header, frame in _frames(active, journal):
@@ -135,6 +134,11 @@ def _scan(
             f"but {synced} bytes were synced"
         )
     return seq, problem
+
+
+def _synced(active: Segment, checkpoint: Checkpoint) -> int:
+    """How far the last segment is known to be on disk."""
+    return checkpoint.offset if checkpoint.segment == active.base else active.first
 
 
 def _frames(active: Segment, journal: bytes) -> Iterator[tuple[FrameHeader, pa.Buffer]]:
@@ -165,7 +169,7 @@ def _settle(active: Segment, checkpoint: Checkpoint, problem: str, disk: Disk) -
     try:
         size = os.fstat(fd).st_size
         if size > active.length:
-            _copy_aside(fd, active, size)
+            _copy_aside(fd, active, size, disk)
             os.ftruncate(fd, active.length)
             log.warning(
                 "%s: cut a torn tail of %d bytes at byte %d (%s)",
@@ -174,32 +178,35 @@ def _settle(active: Segment, checkpoint: Checkpoint, problem: str, disk: Disk) -
                 active.length,
                 problem,
             )
-        offset = checkpoint.offset if checkpoint.segment == active.base else active.first
-        while offset < active.length:
-            block = os.pread(fd, min(_COPY_BYTES, active.length - offset), offset)
-            disk.write(fd, [block], offset)
-            offset += len(block)
+        synced = _synced(active, checkpoint)
+        _copy(disk, fd, fd, synced, active.length, to=synced)
         disk.sync(fd)
     finally:
         os.close(fd)
 
 
-def _copy_aside(fd: int, active: Segment, size: int) -> None:
+def _copy_aside(fd: int, active: Segment, size: int, disk: Disk) -> None:
     """Keep the tail as evidence. It was never acknowledged: a full disk only loses the evidence."""
     path = active.path.with_name(f"{active.path.name}.{active.length}{BROKEN}")
     try:
-        with path.open("wb") as copy:
-            offset = active.length
-            while block := os.pread(fd, min(_COPY_BYTES, size - offset), offset):
-                copy.write(block)
-                offset += len(block)
-            copy.flush()
-            os.fsync(copy.fileno())
+        copy = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            _copy(disk, fd, copy, active.length, size, to=0)
+            disk.sync(copy)
+        finally:
+            os.close(copy)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FULL:
             raise
         path.unlink(missing_ok=True)
         log.warning("%s: no room to keep the torn tail", path)
+
+
+def _copy(disk: Disk, source: int, target: int, begin: int, end: int, *, to: int) -> None:
+    """Write bytes [begin, end) of one file into another, or the same, from offset ``to`` on."""
+    for offset in range(begin, end, _COPY_BYTES):
+        block = os.pread(source, min(_COPY_BYTES, end - offset), offset)
+        disk.write(target, [block], to + offset - begin)
 
 
 def merge_state(state: dict[str, object], changes: dict[str, object]) -> None:

@@ -32,19 +32,28 @@ class FaultyDisk(Disk):
 
     def __init__(self) -> None:
         self.free: int | None = None  # bytes left; None: what the real disk has
-        self.failing_write: tuple[int, int] | None = None  # bytes still written, then this errno
         self.failing_sync: int | None = None  # errno of the next sync
+        self.writes: list[int] = []  # offsets
         self.syncs = 0
+        self._failing_write: tuple[int, int] | None = None
         self._durable: dict[int, bytes] = {}  # inode -> its bytes on the medium
         self._names: dict[int, dict[str, tuple[int, bytes]]] = {}  # directory -> name -> inode
 
+    def fail_write(self, code: int, *, room: int = 0) -> None:
+        """Let the next ``room`` bytes be written and then nothing more, once, with that errno."""
+        self._failing_write = (room, code)
+
     def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
-        if self.failing_write is None:
-            super().write(fd, parts, offset)
-            return
-        (room, code), self.failing_write = self.failing_write, None
-        super().write(fd, [b"".join(bytes(part) for part in parts)[:room]], offset)
-        raise OSError(code, os.strerror(code))
+        data = b"".join(bytes(part) for part in parts)
+        self.writes.append(offset)
+        if self._failing_write is not None:
+            room, code = self._failing_write
+            if len(data) > room:
+                self._failing_write = None
+                super().write(fd, [data[:room]], offset)
+                raise OSError(code, os.strerror(code))
+            self._failing_write = (room - len(data), code)
+        super().write(fd, [data], offset)
 
     def sync(self, fd: int) -> None:
         if self.failing_sync is not None:

@@ -1,0 +1,131 @@
+"""A frame holds its events, or it is refused: no flipped bit, foreign frame or wild length passes.
+
+Protects invariants I16 (checksum over content and identity) and I22 (lengths bounded before memory
+is allocated) of the journal.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+
+from flumeng.errors import UserError
+from flumeng.journal.frame import (
+    ALIGNMENT,
+    HEADER_BYTES,
+    MAX_ROWS,
+    BadFrameError,
+    FrameHeader,
+    decode,
+    encode,
+    identity,
+    verify,
+)
+from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.journal.testing import numbered_events
+
+JOURNAL = identity("web.n1.0.0a1b2c3d")
+
+
+def frame_of(batch: pa.RecordBatch, state: dict[str, object] | None = None) -> pa.Buffer:
+    _, parts = encode(JOURNAL, 3, 70, batch, state or {})
+    return pa.py_buffer(b"".join(bytes(part) for part in parts))
+
+
+def random_events(count: int) -> pa.RecordBatch:
+    events = numbered_events(0, count)
+    bodies = pa.array([os.urandom(200) for _ in range(count)], pa.binary())
+    return pa.RecordBatch.from_arrays([bodies, *events.columns[1:]], schema=EVENT_SCHEMA)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 5000])
+def test_events_come_back_as_they_went_in(count: int) -> None:
+    events = numbered_events(0, count, body_bytes=200)
+    header, batch = decode(frame_of(events, {"cursor": [1, 2]}), JOURNAL)
+    assert batch.equals(events)
+    assert (header.first_seq, header.end, header.term) == (70, 70 + count, 3)
+
+
+def test_a_slice_of_a_batch_is_stored_alone() -> None:
+    events = numbered_events(0, 5000, body_bytes=200)
+    _, batch = decode(frame_of(events.slice(4990, 5)), JOURNAL)
+    assert batch.equals(numbered_events(4990, 5, body_bytes=200))
+
+
+def test_every_part_begins_on_the_alignment() -> None:
+    _, parts = encode(JOURNAL, 1, 0, numbered_events(0, 3), {"path": "x" * 100})
+    header, state, pad, message, end_pad = (len(memoryview(part)) for part in parts)
+    assert header == HEADER_BYTES == ALIGNMENT
+    assert (state + pad) % ALIGNMENT == (message + end_pad) % ALIGNMENT == 0
+
+
+def test_i16_every_flipped_bit_is_noticed() -> None:
+    good = frame_of(numbered_events(0, 2), {"cursor": 1})
+    for bit in range(good.size * 8):
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((BadFrameError, UserError)):
+            decode(pa.py_buffer(damaged), JOURNAL)
+
+
+def test_i16_a_frame_cut_short_anywhere_is_noticed() -> None:
+    good = frame_of(numbered_events(0, 2))
+    for size in range(good.size):
+        with pytest.raises(BadFrameError):
+            decode(good.slice(0, size), JOURNAL)
+
+
+def test_i16_a_frame_of_another_journal_is_refused() -> None:
+    with pytest.raises(BadFrameError, match="another journal"):
+        decode(frame_of(numbered_events(0, 2)), identity("web.n2.0.0a1b2c3d"))
+
+
+@pytest.mark.parametrize("field", ["state_bytes", "message_bytes", "count"])
+def test_i22_a_wild_length_is_refused_by_its_header_alone(field: str) -> None:
+    lengths = {"state_bytes": 0, "message_bytes": 0, "count": 0, field: 0xFFFF_FFFF}
+    header = FrameHeader(JOURNAL, 1, 0, payload_crc=0, **lengths)
+    with pytest.raises(BadFrameError, match="out of bounds"):
+        FrameHeader.unpack(header.pack(), 0, JOURNAL)
+
+
+def test_a_frame_of_a_newer_format_is_refused_by_name() -> None:
+    newer = bytearray(frame_of(numbered_events(0, 1)))
+    newer[4] = 2
+    struct.pack_into("<I", newer, HEADER_BYTES - 4, crc32c(newer[: HEADER_BYTES - 4]))
+    with pytest.raises(UserError, match="format version 2"):
+        verify(pa.py_buffer(newer), JOURNAL)
+
+
+def test_i23_a_batch_over_the_limits_is_refused_before_it_is_written() -> None:
+    with pytest.raises(UserError, match="rows"):
+        frame_of(numbered_events(0, MAX_ROWS + 1))
+    with pytest.raises(UserError, match="columns"):
+        frame_of(pa.RecordBatch.from_pydict({"body": ["x"]}))
+
+
+@pytest.mark.parametrize(
+    ("events", "compressed"),
+    [
+        (numbered_events(0, 5000, body_bytes=200), True),
+        (random_events(1000), False),
+        (numbered_events(0, 3, body_bytes=200), False),
+    ],
+    ids=["text", "random bodies", "a few rows"],
+)
+def test_lz4_is_used_where_it_pays(events: pa.RecordBatch, compressed: bool) -> None:
+    frame = frame_of(events)
+    assert (frame.size < events.nbytes) == compressed
+    _, batch = decode(frame, JOURNAL)
+    assert batch.equals(events)
+
+
+def test_columns_are_aligned_wherever_the_frame_lies() -> None:
+    frame = frame_of(random_events(100))
+    shifted = pa.py_buffer(b"-" + frame.to_pybytes()).slice(1)
+    _, batch = decode(shifted, JOURNAL)
+    buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer]
+    assert {buffer.address % 8 for buffer in buffers} == {0}
