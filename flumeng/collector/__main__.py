@@ -1,0 +1,50 @@
+"""``python -m flumeng.collector``: started by a node, with which it speaks over pipes."""
+
+import argparse
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+
+from flumeng import logs
+from flumeng.child import Parent
+from flumeng.collector import spark
+from flumeng.collector.worker import Worker
+from flumeng.errors import UserError
+from flumeng.store.zookeeper import ZooKeeperStore
+
+parser = argparse.ArgumentParser(prog="flumeng.collector", description=__doc__)
+parser.add_argument("--zk", required=True, help="host:port[,host:port]/chroot")
+parser.add_argument("--node", required=True, help="the node that started this process")
+parser.add_argument("--data", required=True, type=Path, help="the node's data directory")
+parser.add_argument("--session-seconds", type=float, default=10.0)
+
+
+def main() -> int:
+    """Until the node says stop or is gone; the exit code."""
+    given = parser.parse_args()
+    logs.to_stderr("collector")
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    parent = Parent.take_stdio()
+    try:
+        store = ZooKeeperStore(given.zk, given.session_seconds)
+        session = spark.start(given.data / "collector")
+    except UserError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+
+    def follow() -> None:
+        spark.wait_for_end(session)
+        logging.error("Spark's JVM has ended; so does this process")
+        os._exit(1)
+
+    threading.Thread(target=follow, name="jvm", daemon=True).start()
+    Worker(parent, store, session).run()
+    store.close()
+    return 0
+
+
+code = main()
+sys.stderr.flush()
+os._exit(code)  # Spark's own threads and the JVM end with the process; nothing waits for them.

@@ -1,0 +1,80 @@
+"""The acks of one task, fenced: whoever claimed last is the only one that can move them.
+
+Claiming rewrites every ack with the owner's epoch, even when nothing else changes, so its version
+grows. Every later write names the version that this owner has seen, so an older owner, whatever it
+believes, loses with ConflictError. Versions are the authority; sessions and epochs are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from flumeng.collector.ranges import Range
+from flumeng.errors import ConflictError
+from flumeng.store import ABSENT, Expected, Put, Store, Version, Write
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN
+from zkschema.records import Ack
+
+CLAIM_AT_ONCE = 1000
+
+
+class Acks:
+    """``offsets``: partition -> everything below is acked. Useless once a call has raised: claim
+    again, since the outcome of the write may be unknown."""
+
+    def __init__(self, store: Store, flow: str, epoch: int) -> None:
+        self._store = store
+        self._flow = flow
+        self._versions: dict[str, Version] = {}
+        self.epoch = epoch
+        self.offsets: dict[str, int] = {}
+        self.inherited: set[str] = set()
+        """Partitions that someone has acked, or at least claimed, before."""
+
+    @classmethod
+    def claim(cls, store: Store, flow: str, epoch: int, partitions: Iterable[str]) -> Acks:
+        """Take all ``partitions``; those never acked start at 0.
+
+        Raises ConflictError when one has a higher epoch or when someone else claims now.
+        """
+        acks = cls(store, flow, epoch)
+        names = sorted(partitions)
+        for start in range(0, len(names), CLAIM_AT_ONCE):
+            acks._claim(names[start : start + CLAIM_AT_ONCE])
+        return acks
+
+    def _claim(self, names: Sequence[str]) -> None:
+        found = self._store.read_many([paths.ack(self._flow, CURSOR_MAIN, n) for n in names])
+        writes = []
+        for name, ack in zip(names, found, strict=True):
+            offset = ack.value.offset if ack else 0
+            if ack is not None:
+                if ack.value.epoch > self.epoch:
+                    raise ConflictError(
+                        f"{name} is owned under epoch {ack.value.epoch}, ours is {self.epoch}"
+                    )
+                self.inherited.add(name)
+            writes.append(self._put(name, offset, ack.version if ack else ABSENT))
+            self.offsets[name] = offset
+        self._versions.update(zip(names, self._store.commit(writes), strict=True))
+
+    def advance(self, ranges: Sequence[Range], also: Sequence[Write] = ()) -> None:
+        """Move the acks to the ends of ``ranges``, together with ``also``: all or nothing.
+
+        Each range begins where its partition's ack is. Raises ConflictError when someone else has
+        claimed, UnavailableError when nobody knows whether it was written.
+        """
+        writes = []
+        for piece in ranges:
+            ack = self.offsets[piece.journal]
+            assert piece.start == ack <= piece.end, f"{piece} does not follow the ack {ack}"
+            writes.append(self._put(piece.journal, piece.end, self._versions[piece.journal]))
+        versions = self._store.commit([*writes, *also])
+        for piece, version in zip(ranges, versions[: len(ranges)], strict=True):
+            self._versions[piece.journal] = version
+            self.offsets[piece.journal] = piece.end
+
+    def _put(self, partition: str, offset: int, expect: Expected) -> Put:
+        ack = Ack(epoch=self.epoch, offset=offset)
+        return Put(paths.ack(self._flow, CURSOR_MAIN, partition), ack, expect)

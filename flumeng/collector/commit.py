@@ -1,0 +1,147 @@
+"""Files that become visible in one step with the acks: staging, commit records and recovery.
+
+A batch is written below ``ROOT/_flumeng/JOURNAL.EPOCH.UUID``. It is decided by one transaction
+that moves its acks and creates its commit record, which lists every rename. From then on anybody
+may finish it, at any time and any number of times: a rename takes effect once, and a record's name
+is used once, so nobody can remove the record of another batch.
+
+A staging directory without a record belongs to a batch that was not decided. It is named after a
+journal that the batch reads, and the next owner of that journal removes it under a rule that holds
+for owners that wake up late too: *list, then claim, then finish records, then remove what was
+listed*. What was listed was staged under acks that the claim has fenced, so it is decided by then
+or never will be; what a later owner stages was not listed.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from flumeng.collector.acks import Acks
+from flumeng.collector.ranges import Range
+from flumeng.errors import ConflictError, CorruptError
+from flumeng.sinks import BatchTooWideError
+from flumeng.sinks.lake import Lake, place
+from flumeng.store import ABSENT, ANY, Path, Put, Store
+from zkschema import codec, paths
+from zkschema.records import Commit
+
+log = logging.getLogger(__name__)
+
+STAGING = "_flumeng"
+
+
+class Commits:
+    """The commits of one task."""
+
+    def __init__(self, store: Store, flow: str, task: str) -> None:
+        self._store = store
+        self._flow = flow
+        self._task = task
+
+    def leftovers(self, roots: Iterable[str], partitions: Iterable[str]) -> list[str]:
+        """Staging directories for batches of ``partitions``. Call this before claiming them."""
+        mine = frozenset(partitions)
+        found = []
+        for root in sorted(set(roots)):
+            lake, path = place(f"{root}/{STAGING}")
+            names = lake.directories(path)
+            found += [f"{root}/{STAGING}/{n}" for n in names if _journal(n) in mine]
+        return found
+
+    def recover(self, leftovers: Sequence[str]) -> None:
+        """Finish every decided batch of the flow, then remove ``leftovers``.
+
+        Call this after claiming and before staging anything. Records of other tasks are finished
+        too, since their owner may never come back, and finishing twice does no harm.
+        """
+        for name in self._store.children(paths.commits(self._flow)):
+            path = paths.commit(self._flow, name)
+            record = self._store.read(path)
+            if record is not None:
+                log.info("%s/%s: finishing the commit %s", self._flow, self._task, name)
+                self._finish(path, record.value)
+        for staging in leftovers:
+            _remove(staging)
+
+    def stage(self, root: str, journal: str, epoch: int) -> str:
+        """A new directory (URI) for a batch that reads ``journal`` among others."""
+        staging = f"{root}/{STAGING}/{journal}.{epoch}.{uuid.uuid4().hex}"
+        lake, path = place(staging)
+        lake.make_directory(path)
+        return staging
+
+    def commit(
+        self,
+        acks: Acks,
+        ranges: Sequence[Range],
+        staging: Sequence[str],
+        files: Sequence[tuple[str, str]],
+    ) -> None:
+        """Decide the batch and show its files.
+
+        Raises ConflictError (fenced) and BatchTooWideError before anything is decided; after any
+        other error it may be decided: claim and recover.
+        """
+        if not files:
+            acks.advance(ranges)
+            _remove_all(staging)
+            return
+        record = Commit(epoch=acks.epoch, staging=tuple(staging), files=tuple(files))
+        path = paths.commit(self._flow, f"{self._task}@{uuid.uuid4().hex}")
+        if len(codec.encode(record)) > path.row.size_bytes:
+            raise BatchTooWideError(f"{len(files)} files do not fit into one commit record")
+        acks.advance(ranges, also=[Put(path, record, ABSENT)])
+        self._finish(path, record)
+
+    def publish(self, staging: Sequence[str], files: Sequence[tuple[str, str]]) -> None:
+        """Show files without a record: for deliveries in which a crash may lose or repeat them."""
+        missing = rename(files)
+        if missing:
+            raise CorruptError(f"{missing[0][0]} is gone before it was shown")
+        _remove_all(staging)
+
+    def _finish(self, path: Path, record: Commit) -> None:
+        missing = rename(record.files)
+        if missing and self._store.exists(path) and not _all_there(record.staging):
+            raise CorruptError(
+                f"{missing[0][0]} and {len(missing) - 1} more files of the decided commit {path} "
+                f"are neither staged nor at their place: restore them, or remove {path}"
+            )
+        if missing:
+            log.warning("%s: %d files were shown and taken away already", path, len(missing))
+        try:
+            self._store.remove(path, ANY)
+        except ConflictError:
+            log.info("%s was finished by someone else too", path)
+        _remove_all(record.staging)
+
+
+def rename(files: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Carry out renames between URIs; gives those with neither a source nor a target left."""
+    by_lake: defaultdict[Lake, list[tuple[str, str]]] = defaultdict(list)
+    for source, target in files:
+        lake, source_path = place(source)
+        by_lake[lake].append((source_path, place(target)[1]))
+    return [missing for lake, moves in by_lake.items() for missing in lake.rename(moves)]
+
+
+def _all_there(staging: Sequence[str]) -> bool:
+    return all(lake.exists(path) for lake, path in map(place, staging))
+
+
+def _remove_all(staging: Sequence[str]) -> None:
+    for directory in staging:
+        _remove(directory)
+
+
+def _remove(staging: str) -> None:
+    lake, path = place(staging)
+    lake.remove_tree(path)
+
+
+def _journal(name: str) -> str:
+    """The journal in a staging directory's name."""
+    return name.rsplit(".", 2)[0]

@@ -1,0 +1,66 @@
+"""The events of a batch on their way through filters and sinks, before anything has run.
+
+A frame is a Spark DataFrame followed by Arrow stages that have not been handed to Spark yet.
+Neighbouring Arrow stages are fused into one ``mapInArrow``, so that events cross between Python
+and the JVM only where a stage in Spark SQL stands between them; from fetch to file in Arrow alone
+they never do. A frame is immutable: several sinks can go on from the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from flumeng.collector.fetch import Fetch
+from flumeng.journal.schema import READ_SCHEMA
+
+Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Runs in an executor, once a split. Pickled by reference: a plain class or function."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """``schema`` is that of the last stage; ``pending`` are the stages after ``source``."""
+
+    source: DataFrame
+    pending: tuple[Stage, ...]
+    schema: pa.Schema
+
+    @classmethod
+    def fetched(cls, spark: SparkSession, fetch: Fetch) -> Frame:
+        """The events of all splits, each fetched by one Spark task."""
+        splits = len(fetch.splits)
+        return cls(spark.range(0, splits, 1, splits), (fetch,), READ_SCHEMA)
+
+    def arrow(self, stage: Stage, schema: pa.Schema) -> Frame:
+        """Then through ``stage``, which yields batches of exactly ``schema``."""
+        return replace(self, pending=(*self.pending, stage), schema=schema)
+
+    def sql(self, transform: Callable[[DataFrame], DataFrame]) -> Frame:
+        """Then through Spark SQL."""
+        rows = transform(self.rows())
+        return Frame(rows, (), to_arrow_schema(rows.schema, timezone="UTC"))
+
+    def rows(self) -> DataFrame:
+        """The frame as Spark sees it, with the pending stages as one."""
+        if not self.pending:
+            return self.source
+        wanted = from_arrow_schema(self.schema, prefer_timestamp_ntz=False)
+        return self.source.mapInArrow(_fuse(self.pending), wanted)
+
+    def collect(self) -> list[Row]:
+        """Run it. Only for frames whose last stage yields a few rows a split."""
+        return self.rows().collect()
+
+
+def _fuse(stages: tuple[Stage, ...]) -> Stage:
+    def fused(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for stage in stages:
+            batches = stage(batches)
+        return batches
+
+    return fused

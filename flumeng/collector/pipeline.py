@@ -1,0 +1,107 @@
+"""What a flow does with a batch: fetch, its filters in order, then each of its sinks.
+
+Made from the flow's text each time a task is taken; filters and sinks come from the registry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from flumeng import registry
+from flumeng.collector.fetch import Fetch
+from flumeng.collector.frame import Frame
+from flumeng.collector.ranges import Range, split
+from flumeng.errors import FlumengError, UnavailableError
+from flumeng.filters import Filter
+from flumeng.sinks import BatchTooWideError, Sink, Written
+from flumeng.spec import FlowSpec
+
+SPLITS_PER_CORE = 1
+LEAST_EVENTS_IN_SPLIT = 20_000
+_RAISED = re.compile(r"^([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
+
+
+class BatchFailedError(FlumengError):
+    """A filter, a sink or a read of the batch failed; the message is the cause in one line."""
+
+
+class Pipeline(Protocol):
+    """The task's view of a flow. ``roots``: where its sinks stage."""
+
+    spec: FlowSpec
+    roots: tuple[str, ...]
+
+    def write(
+        self,
+        ranges: Sequence[Range],
+        addresses: Mapping[str, str],
+        staging: Mapping[str, str],
+    ) -> list[Written]:
+        """Run a batch through all sinks; ``staging`` gives each root's directory.
+
+        May be called for two batches at once. Raises BatchTooWideError, UnavailableError,
+        BatchFailedError.
+        """
+
+    def cancel(self) -> None:
+        """Make running ``write`` calls fail soon."""
+
+
+class SparkPipeline:
+    def __init__(self, spark: SparkSession, spec: FlowSpec, name: str) -> None:
+        self.spec = spec
+        self._spark = spark
+        self._name = name
+        self._filters: list[Filter] = [
+            registry.get("filter", part.name).implementation_class()(part.options)
+            for part in spec.filters
+        ]
+        self._sinks: list[Sink] = [
+            registry.get("sink", part.name).implementation_class()(part.options)
+            for part in spec.sinks
+        ]
+        self.roots = tuple(sorted({sink.root for sink in self._sinks if sink.root}))
+
+    def write(
+        self,
+        ranges: Sequence[Range],
+        addresses: Mapping[str, str],
+        staging: Mapping[str, str],
+    ) -> list[Written]:
+        context = self._spark.sparkContext
+        context.setJobGroup(self._name, self._name, interruptOnCancel=True)
+        context.setLocalProperty("spark.scheduler.pool", self._name)
+        parts = context.defaultParallelism * SPLITS_PER_CORE
+        splits = split(ranges, parts, LEAST_EVENTS_IN_SPLIT)
+        try:
+            frame = Frame.fetched(self._spark, Fetch(splits, dict(addresses)))
+            for step in self._filters:
+                frame = step.apply(frame)
+            return [sink.write(frame, staging.get(sink.root or "", "")) for sink in self._sinks]
+        except FlumengError:
+            raise
+        except Exception as error:
+            raise _one_line(error) from error
+
+    def cancel(self) -> None:
+        self._spark.sparkContext.cancelJobGroup(self._name)
+
+
+def _one_line(error: Exception) -> FlumengError:
+    """The cause of a failed Spark job, out of traces of up to three languages."""
+    text = error.getMessage() if isinstance(error, PySparkException) else str(error)
+    raised = [match for match in _RAISED.finditer(text or "") if match[2]]
+    if not raised:
+        first = (text or "").strip().splitlines() or [type(error).__name__]
+        return BatchFailedError(first[0])
+    kind, message = raised[-1][1].rpartition(".")[2], raised[-1][2]
+    if kind in (UnavailableError.__name__, "NotServedError"):
+        return UnavailableError(message)
+    if kind == BatchTooWideError.__name__:
+        return BatchTooWideError(message)
+    return BatchFailedError(f"{kind}: {message}")

@@ -1,0 +1,124 @@
+"""Which events the next batch takes: exact half-open ranges, cut into splits. Pure.
+
+A partition's range starts where the last one ended and never passes its safe offset. When there
+is more than a batch may hold, every partition gets an equal share, and what a small one leaves
+over goes to the others, so that one loud host never starves the quiet ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Range:
+    """Events ``start`` to ``end - 1`` of a journal; ``replayed``: perhaps delivered before."""
+
+    journal: str
+    start: int
+    end: int
+    replayed: bool = False
+
+    @property
+    def events(self) -> int:
+        return self.end - self.start
+
+
+Split = tuple[Range, ...]
+MOST = 1000
+"""Ranges in a batch: all their acks must fit into one transaction. The longest go first."""
+
+
+def backlog(starts: Mapping[str, int], safe: Mapping[str, int]) -> int:
+    """How many events wait in the partitions whose safe offset is known."""
+    return sum(max(0, end - starts[journal]) for journal, end in safe.items())
+
+
+def next_ranges(
+    starts: Mapping[str, int],
+    safe: Mapping[str, int],
+    limit: int,
+    replayed_below: Mapping[str, int],
+) -> tuple[Range, ...]:
+    """At most ``limit`` events from ``starts`` up to ``safe``, which lacks who cannot be reached.
+
+    A range does not cross its partition's mark in ``replayed_below``: below it events may have
+    been delivered before, above it not.
+    """
+    waiting: dict[str, int] = {}
+    for journal, end in safe.items():
+        start = starts[journal]
+        mark = replayed_below.get(journal, 0)
+        until = min(end, mark) if start < mark else end
+        if until > start:
+            waiting[journal] = until - start
+    ranges = []
+    left = limit
+    smallest_first = sorted(waiting, key=lambda journal: (waiting[journal], journal))[-MOST:]
+    for position, journal in enumerate(smallest_first):
+        share = -(-left // (len(smallest_first) - position))
+        take = min(waiting[journal], share)
+        if take == 0:
+            break
+        start = starts[journal]
+        replayed = start < replayed_below.get(journal, 0)
+        ranges.append(Range(journal, start, start + take, replayed))
+        left -= take
+    return tuple(sorted(ranges, key=lambda r: r.journal))
+
+
+def split(ranges: Sequence[Range], parts: int, least_events: int) -> tuple[Split, ...]:
+    """Cut ``ranges`` into at most ``parts`` splits of equal size, none under ``least_events``.
+
+    Fewer events than that make one split. Order is kept and nothing is lost or doubled.
+    """
+    total = sum(r.events for r in ranges)
+    if total == 0:
+        return ()
+    parts = max(1, min(parts, total // max(1, least_events)))
+    borders = [total * (part + 1) // parts for part in range(parts)]
+    splits: list[list[Range]] = [[] for _ in borders]
+    taken = part = 0
+    for whole in ranges:
+        rest = whole
+        while rest.events:
+            room = borders[part] - taken
+            if room == 0:
+                part += 1
+                continue
+            piece = replace(rest, end=min(rest.end, rest.start + room))
+            splits[part].append(piece)
+            taken += piece.events
+            rest = replace(rest, start=piece.end)
+    return tuple(tuple(pieces) for pieces in splits)
+
+
+class BatchSize:
+    """How many events the next batch should hold so that it takes about ``target_seconds``.
+
+    Follows the measured rate, at most by a factor of two a batch. A batch that was not full says
+    nothing about the rate of a full one, unless it took too long.
+    """
+
+    FIRST = 200_000
+    LEAST = 1_000
+
+    def __init__(self, cap: int, target_seconds: float = 1.5) -> None:
+        self.cap = cap
+        self.target_seconds = target_seconds
+        self.events = min(cap, self.FIRST)
+
+    def measured(self, events: int, seconds: float) -> None:
+        """A batch of ``events`` took ``seconds`` of work."""
+        if events < self.events and seconds <= self.target_seconds:
+            return
+        ideal = events * self.target_seconds / max(seconds, 1e-3)
+        self._set(int(min(max(ideal, self.events / 2), self.events * 2)))
+
+    def halve(self) -> None:
+        """The last batch was too much for its sink in another way than time."""
+        self._set(self.events // 2)
+
+    def _set(self, events: int) -> None:
+        self.events = min(self.cap, max(self.LEAST, events))

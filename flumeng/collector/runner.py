@@ -1,0 +1,200 @@
+"""One task's thread: takes the task, runs its batches, and takes it again after a failure.
+
+Being fenced ends the work on an assignment; anything else is tried again with growing waits. A new
+assignment, a drain and a stop are looked at between batches.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flumeng.collector.pipeline import Pipeline
+from flumeng.collector.ranges import BatchSize
+from flumeng.collector.task import POLL_SECONDS, Assignment, Reachable, Task
+from flumeng.errors import ConflictError, FlumengError, UnavailableError
+from flumeng.sinks import BatchTooWideError
+from flumeng.store import Store
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+RETRY_MOST_SECONDS = 30.0
+RUNNING, FAILED, STOPPED = "running", "failed", "stopped"
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a task says of itself; ``partitions`` are those that it has claimed."""
+
+    epoch: int
+    revision: int
+    state: str
+    error: str | None = None
+    partitions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a task needs of its process.
+
+    ``build`` makes the pipeline of an assignment, UserError when it cannot. ``report`` is told each
+    change of a task's status, from the task's thread.
+    """
+
+    store: Store
+    build: Callable[[Assignment], Pipeline]
+    positions: Callable[[], Reachable]
+    report: Callable[[str, Status], None]
+
+
+class Runner:
+    """Its methods may be called from any thread. Reports nothing once it was told to stop."""
+
+    def __init__(self, assignment: Assignment, around: Surroundings) -> None:
+        self._around = around
+        self._wanted = assignment
+        self._news = threading.Condition()
+        self._draining = threading.Event()
+        self._stopping = threading.Event()
+        self._pipeline: Pipeline | None = None
+        self._size: BatchSize | None = None
+        self._said: Status | None = None
+        self._thread = threading.Thread(target=self._run, name=assignment.key, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def assign(self, assignment: Assignment) -> None:
+        """An assignment equal to the present one changes nothing."""
+        self._tell(lambda: setattr(self, "_wanted", assignment))
+
+    def drain(self) -> None:
+        """Go on until everything safe is acked, then end."""
+        self._tell(self._draining.set)
+
+    def stop(self) -> None:
+        """End when the running batches are committed."""
+        self._tell(self._stopping.set)
+
+    def cancel(self) -> None:
+        """End soon. What was not committed was never decided: the next owner does it again."""
+        self.stop()
+        if self._pipeline is not None:
+            self._pipeline.cancel()
+
+    def join(self, seconds: float) -> bool:
+        """Whether the task has ended within that time."""
+        self._thread.join(max(0.0, seconds))
+        return not self._thread.is_alive()
+
+    def _tell(self, change: Callable[[], None]) -> None:
+        with self._news:
+            change()
+            self._news.notify_all()
+
+    def _run(self) -> None:
+        retry_seconds = RETRY_SECONDS
+        while not self._stopping.is_set():
+            assignment = self._wanted
+            if not self._around.store.connected:
+                self._sleep(assignment, POLL_SECONDS)
+                continue
+            began = time.monotonic()
+            try:
+                self._work(assignment)
+            except UnavailableError as error:
+                log.warning("%s waits: %s", assignment.key, error)
+                self._sleep(assignment, RETRY_SECONDS)
+            except Exception as error:
+                if self._stopping.is_set():
+                    return
+                self._fail(assignment, error)
+                if time.monotonic() - began > RETRY_MOST_SECONDS:
+                    retry_seconds = RETRY_SECONDS
+                self._sleep(assignment, retry_seconds)
+                retry_seconds = min(2 * retry_seconds, RETRY_MOST_SECONDS)
+            else:
+                if not self._draining.is_set():
+                    self._sleep(assignment, None)
+                if self._draining.is_set():
+                    return
+
+    def _work(self, assignment: Assignment) -> None:
+        """Own the task until it is wanted otherwise, someone else owns it, or it is drained."""
+        if assignment.draining:
+            self._say(assignment, STOPPED)
+            return
+        try:
+            self._run_batches(assignment)
+        except ConflictError as error:
+            log.warning("%s: superseded: %s", assignment.key, error)
+            self._say(assignment, STOPPED, "superseded")
+
+    def _run_batches(self, assignment: Assignment) -> None:
+        around = self._around
+        pipeline = self._pipeline = around.build(assignment)
+        size = self._batch_size(pipeline.spec.batch.events)
+        task = Task(assignment, around.store, pipeline, around.positions(), size=size)
+        log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
+        proven = self._said is None or self._said.state != FAILED
+        try:
+            while self._wanted == assignment and not self._stopping.is_set():
+                if proven:
+                    self._say(assignment, RUNNING, partitions=assignment.partitions)
+                busy = task.turn(eager=self._draining.is_set())
+                proven = proven or task.proven
+                if self._draining.is_set() and task.caught_up:
+                    break
+                if not busy:
+                    self._sleep(assignment, POLL_SECONDS)
+            while task.running:
+                if not task.commit_next():
+                    time.sleep(POLL_SECONDS)
+        except BaseException:
+            task.abandon()
+            raise
+        finally:
+            task.close()
+
+    def _fail(self, assignment: Assignment, error: Exception) -> None:
+        if self._size is not None:
+            self._size.halve()
+        if isinstance(error, BatchTooWideError):
+            log.info("%s: smaller batches: %s", assignment.key, error)
+            return
+        trace = None if isinstance(error, FlumengError | OSError) else error
+        log.error("%s failed: %s", assignment.key, error, exc_info=trace)
+        self._say(assignment, FAILED, str(error) or type(error).__name__)
+
+    def _batch_size(self, cap: int) -> BatchSize:
+        if self._size is None or self._size.cap != cap:
+            self._size = BatchSize(cap)
+        return self._size
+
+    def _say(
+        self,
+        assignment: Assignment,
+        state: str,
+        error: str | None = None,
+        partitions: tuple[str, ...] = (),
+    ) -> None:
+        status = Status(assignment.epoch, assignment.revision, state, error, partitions)
+        if status != self._said and not self._stopping.is_set():
+            self._said = status
+            self._around.report(assignment.key, status)
+
+    def _sleep(self, assignment: Assignment, seconds: float | None) -> None:
+        """Until something else is wanted, or for that long."""
+        before = self._draining.is_set()
+        with self._news:
+            self._news.wait_for(
+                lambda: (
+                    self._stopping.is_set()
+                    or (self._wanted, self._draining.is_set()) != (assignment, before)
+                ),
+                seconds,
+            )

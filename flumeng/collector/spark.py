@@ -1,0 +1,83 @@
+"""The one Spark session of a collector, and all of its settings.
+
+Everything that Spark writes beside results lies in the collector's own directory. The JVM ends with
+this process: it reads our pipe and exits at its end, however we die.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from flumeng.embedded import find_java
+from flumeng.errors import UserError
+
+MASTER = "local[*]"
+DRIVER_MEMORY = "768m"
+ROWS_PER_BATCH = 65_536
+LOGGING = """\
+status = error
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{ISO8601} spark %-5p %c{1}: %m%n
+# Spark's Python gateway sets the root level to that of its own logger.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+# A failed batch is reported by us, in one sentence.
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+"""
+
+
+def start(directory: Path) -> SparkSession:
+    """Start Spark with its state in ``directory``, which is emptied first.
+
+    Raises UserError when Java is missing or too old, or when ``directory`` cannot be written.
+    """
+    find_java()
+    scratch, logging = directory / "scratch", directory / "log4j2.properties"
+    try:
+        shutil.rmtree(directory, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        logging.write_text(LOGGING)
+    except OSError as error:
+        raise UserError(f"cannot write to {directory}: {error.strerror}") from error
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    java = f"-Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={logging} -XX:-UsePerfData"
+    settings = {
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.driver.extraJavaOptions": java,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(scratch),
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_BATCH),
+        "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master(MASTER).appName("flumeng")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def wait_for_end(spark: SparkSession) -> None:
+    """Return when Spark's JVM has ended, which it never does by itself."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    gateway.proc.wait()

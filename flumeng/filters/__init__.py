@@ -1,0 +1,17 @@
+"""Functions from frame to frame: Spark SQL, or Arrow batch by batch; never row by row."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from flumeng.collector.frame import Frame
+
+
+class Filter(Protocol):
+    """One filter of a flow, made from its options when the flow's task starts."""
+
+    def apply(self, frame: Frame) -> Frame:
+        """Called once a batch, on the driver; it plans and computes nothing.
+
+        Raises UserError when the options do not fit the frame's columns.
+        """

@@ -1,0 +1,116 @@
+"""Text work on a whole column at once: positions in one flat byte array, never a Python row loop.
+
+A binary column is one run of bytes with offsets. Everything here speaks of absolute positions in
+that run, so "the next space after" is one ``searchsorted`` for all rows, and a field of every row
+is copied out by one Arrow ``take``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Bytes = npt.NDArray[np.uint8]
+Positions = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+NEWLINE = 10
+
+
+class Flat:
+    """The bytes of a binary column: row i is ``data[starts[i]:ends[i]]``; a null row is empty."""
+
+    def __init__(self, column: pa.Array) -> None:
+        assert column.type == pa.binary(), column.type
+        _, offsets, data = column.buffers()
+        bounds = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
+        self._buffer = pa.py_buffer(b"") if data is None else data
+        last = int(bounds[-1])
+        self.data = np.frombuffer(self._buffer, np.uint8, last)
+        self.starts: Positions = bounds[:-1].astype(np.int64)
+        self.ends: Positions = bounds[1:].astype(np.int64)
+        self._first = int(bounds[0])
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def at(self, positions: Positions, ends: Positions) -> Bytes:
+        """The byte at each position; 0 where it lies at or behind the row's end."""
+        if not len(self.data):
+            return np.zeros(positions.shape, np.uint8)
+        return np.where(positions < ends, self.data.take(positions, mode="clip"), 0)
+
+    def window(self, positions: Positions, width: int, ends: Positions) -> Bytes:
+        """``width`` bytes from each position, one row of the matrix a place; 0 behind the end."""
+        if len(self.data) < width:
+            return self._window(positions, width, ends)
+        rolling = np.lib.stride_tricks.sliding_window_view(self.data, width)
+        window = np.ascontiguousarray(rolling[np.minimum(positions, len(rolling) - 1)].T)
+        short = np.flatnonzero(positions + width > ends)
+        if len(short):
+            window[:, short] = self._window(positions[short], width, ends[short])
+        return window
+
+    def _window(self, positions: Positions, width: int, ends: Positions) -> Bytes:
+        return self.at(positions + np.arange(width)[:, None], ends)
+
+    def find(self, *characters: str) -> Positions:
+        """Sorted positions of all bytes that are one of ``characters``."""
+        window = self.data[self._first :]
+        hits = window == ord(characters[0])
+        for character in characters[1:]:
+            hits |= window == ord(character)
+        return np.flatnonzero(hits) + self._first
+
+    def column(self, starts: Positions, ends: Positions, present: Mask) -> pa.Array:
+        """A binary column of ``data[starts[i]:ends[i]]``, null where not ``present``.
+
+        Where ``present`` is false, ``starts`` and ``ends`` may hold anything.
+        """
+        bounds = np.empty(2 * len(starts), np.int32)
+        bounds[0::2] = np.where(present, starts, self.starts)
+        bounds[1::2] = np.where(present, ends, self.starts)
+        pieces = pa.Array.from_buffers(
+            pa.binary(), max(0, len(bounds) - 1), [None, pa.py_buffer(bounds), self._buffer]
+        )
+        chosen = pa.array(np.arange(0, len(bounds), 2, dtype=np.int32), mask=~present)
+        return pieces.take(chosen)
+
+
+def following(sorted_positions: Positions, origins: Positions, ends: Positions) -> Positions:
+    """The first of ``sorted_positions`` at or after each origin, else the row's end."""
+    padded = np.append(sorted_positions, np.iinfo(np.int64).max)
+    found: Positions = np.minimum(padded[np.searchsorted(sorted_positions, origins)], ends)
+    return found
+
+
+def text(column: pa.Array) -> pa.Array:
+    """A binary column as strings, not UTF-8 becomes U+FFFD. Valid columns are not copied."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return _repaired(column)
+
+
+def _repaired(column: pa.Array) -> pa.Array:
+    """Decode all rows in one go, each closed by a newline so that no two rows can join.
+
+    Newlines survive decoding, and how many a row has is known, so its end is found again.
+    """
+    closed = pc.binary_join_element_wise(pc.fill_null(column, b""), b"", b"\n")
+    before = Flat(closed)
+    newlines = before.find("\n")
+    last_of_row = np.searchsorted(newlines, before.ends - 1)
+    raw = before.data[before.starts[0] :].tobytes()
+    data = np.frombuffer(raw.decode("utf-8", "replace").encode(), np.uint8)
+    row_ends = np.flatnonzero(data == NEWLINE)[last_of_row]
+    bounds = np.empty(2 * len(row_ends), np.int32)
+    bounds[0] = 0
+    bounds[2::2] = row_ends[:-1] + 1
+    bounds[1::2] = row_ends
+    pieces = pa.Array.from_buffers(
+        pa.string(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    )
+    absent = column.is_null().to_numpy(zero_copy_only=False)
+    return pieces.take(pa.array(np.arange(0, len(bounds), 2, dtype=np.int32), mask=absent))

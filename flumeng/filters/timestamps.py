@@ -1,0 +1,144 @@
+"""Times as syslog writes them, read for a whole column at once: RFC 3339 and the BSD form.
+
+Both take a matrix of bytes whose row k is the k-th byte of every line, and give microseconds since
+the epoch in UTC with a mask of the lines that hold a valid time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from flumeng.filters.flat import Bytes, Mask, Positions
+
+ISO_WIDTH = 36
+BSD_WIDTH = 16
+SECOND = 1_000_000
+HALF_YEAR_DAYS = 183
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+_MONTH_KEYS = np.array([int.from_bytes(name.encode(), "big") for name in MONTHS])
+_MONTH_ORDER = np.argsort(_MONTH_KEYS)
+_FIRST_DAYS = (
+    np.arange("0000-01", "10001-01", dtype="datetime64[M]").astype("datetime64[D]").astype(np.int64)
+)
+_FRACTION_DIGITS = 9
+
+
+def read_iso(window: Bytes) -> tuple[Positions, Mask]:
+    """``2003-08-24T05:14:15.000003-07:00``; the byte behind it must be a space or 0.
+
+    A second 60 is refused: Arrow's timestamps know no leap seconds.
+    """
+    digits, valid = _digits(window, (0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18))
+    for place, mark in ((4, "-"), (7, "-"), (10, "T"), (13, ":"), (16, ":")):
+        valid &= window[place] == ord(mark)
+    year = _pair(digits, 0) * 100 + _pair(digits, 2)
+    day, day_valid = _days(year, _pair(digits, 5), _pair(digits, 8))
+    clock, clock_valid = _clock(_pair(digits, 11), _pair(digits, 14), _pair(digits, 17))
+    fraction, width, fraction_valid = _fraction(window[19 : 20 + _FRACTION_DIGITS])
+    zone, zone_valid = _zone(_from(window, 19 + width, 7))
+    micros = (day * 86_400 + clock - zone) * SECOND + fraction
+    return micros, valid & day_valid & clock_valid & fraction_valid & zone_valid
+
+
+def read_bsd(window: Bytes, received: Positions) -> tuple[Positions, Mask]:
+    """``Oct 11 22:14:15`` , then a space or 0; in the year nearest to ``received``."""
+    digits, valid = _digits(window, (5, 7, 8, 10, 11, 13, 14))
+    for place, mark in ((3, " "), (6, " "), (9, ":"), (12, ":")):
+        valid &= window[place] == ord(mark)
+    valid &= _is_break(window[15])
+    tens = np.where(window[4] == ord(" "), 0, digits[4]).astype(np.int64)
+    valid &= tens <= 3
+    day_of_month = tens * 10 + digits[5]
+    month, month_valid = _month(window[:3].astype(np.int64))
+    year = _nearest_year(month, day_of_month, received)
+    day, day_valid = _days(year, month, day_of_month)
+    clock, clock_valid = _clock(_pair(digits, 7), _pair(digits, 10), _pair(digits, 13))
+    micros = (day * 86_400 + clock) * SECOND
+    return micros, valid & month_valid & day_valid & clock_valid
+
+
+def _digits(window: Bytes, places: tuple[int, ...]) -> tuple[Bytes, Mask]:
+    """Every byte as a digit (over 9 when it is none), and where all ``places`` hold digits."""
+    digits = window - np.uint8(ord("0"))
+    return digits, digits[list(places)].max(axis=0) <= 9
+
+
+def _pair(digits: Bytes, place: int) -> Positions:
+    pair: Positions = digits[place].astype(np.int64) * 10 + digits[place + 1]
+    return pair
+
+
+def _days(year: Positions, month: Positions, day: Positions) -> tuple[Positions, Mask]:
+    """Days since the epoch, and where there is such a day."""
+    months = (year * 12 + month - 1).clip(0, len(_FIRST_DAYS) - 2)
+    first = _FIRST_DAYS[months]
+    valid = (month >= 1) & (month <= 12) & (day >= 1) & (first + day <= _FIRST_DAYS[months + 1])
+    return first + day - 1, valid & (year >= 1)
+
+
+def _clock(hour: Positions, minute: Positions, second: Positions) -> tuple[Positions, Mask]:
+    return hour * 3600 + minute * 60 + second, (hour < 24) & (minute < 60) & (second < 60)
+
+
+def _month(letters: Positions) -> tuple[Positions, Mask]:
+    """1 to 12, and where the three letters name a month."""
+    key = (letters[0] << 16) | (letters[1] << 8) | letters[2]
+    place = np.searchsorted(_MONTH_KEYS, key, sorter=_MONTH_ORDER)
+    month = _MONTH_ORDER[place.clip(max=len(MONTHS) - 1)]
+    return month + 1, _MONTH_KEYS[month] == key
+
+
+def _nearest_year(month: Positions, day: Positions, received: Positions) -> Positions:
+    today = received.astype("datetime64[us]").astype("datetime64[D]")
+    this_month = today.astype("datetime64[M]")
+    months = this_month.astype(np.int64)
+    day_now = (today - this_month).astype(np.int64) + 1
+    ahead = (month - 1 - months % 12) * 30 + day - day_now
+    year = 1970 + months // 12
+    nearest: Positions = year - (ahead > HALF_YEAR_DAYS) + (ahead < -HALF_YEAR_DAYS)
+    return nearest
+
+
+def _fraction(window: Bytes) -> tuple[Positions, Positions, Mask]:
+    """Microseconds of ``.123``, its width in bytes (0 without), and where it is well formed."""
+    dotted: Mask = window[0] == ord(".")
+    digits = window[1:] - np.uint8(ord("0"))
+    micros = np.zeros(window.shape[1], np.int64)
+    width = dotted.astype(np.int64)
+    going = dotted.copy()
+    for place in range(_FRACTION_DIGITS):
+        going &= digits[place] <= 9
+        if not going.any():
+            break
+        width += going
+        if place < 6:
+            micros += np.where(going, digits[place], 0) * np.int64(10 ** (5 - place))
+    return micros, width, ~dotted | (width > 1)
+
+
+def _zone(window: Bytes) -> tuple[Positions, Mask]:
+    """Seconds east of UTC of ``Z`` or ``+hh:mm``, followed by a space or 0."""
+    zulu = (window[0] == ord("Z")) & _is_break(window[1])
+    if zulu.all():
+        return np.zeros(len(zulu), np.int64), zulu
+    digits, valid = _digits(window, (1, 2, 4, 5))
+    hour, minute = _pair(digits, 1), _pair(digits, 4)
+    valid &= (window[0] == ord("+")) | (window[0] == ord("-"))
+    valid &= (window[3] == ord(":")) & _is_break(window[6]) & (hour < 24) & (minute < 60)
+    seconds = np.where(window[0] == ord("-"), -1, 1) * (hour * 3600 + minute * 60)
+    return np.where(zulu, 0, seconds), zulu | valid
+
+
+def _from(window: Bytes, starts: Positions, width: int) -> Bytes:
+    """``width`` rows of the window from another start in every line."""
+    lines = window.shape[1]
+    flat = window.reshape(-1)
+    origin = starts * lines + np.arange(lines)
+    return np.stack([flat[origin + place * lines] for place in range(width)])
+
+
+def _is_break(column: npt.NDArray[np.uint8]) -> Mask:
+    mask: Mask = (column == ord(" ")) | (column == 0)
+    return mask
