@@ -136,6 +136,8 @@ class _Draft:
             return self._give(COLLECT, name, chosen.name, reason, partitions)
         if task is not None:
             return task
+        if name not in self.flow.plan.tasks:
+            self.why.append(f"{self.flow.name}/{name} waits: no live node may run it")
         return PlannedTask(
             kind=COLLECT,
             node=None,

@@ -1,0 +1,153 @@
+"""``flumeng standalone`` as a user runs it: start, send, stop, start again, delete."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from flumeng.embedded import free_port
+
+FLUMENG = Path(sys.executable).with_name("flumeng")
+
+
+class Standalone:
+    """One cluster directory, started and stopped any number of times."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state, self.lake = folder / "state", folder / "lake"
+        self.port = free_port()
+        self.flow = folder / "flow.yaml"
+        self.flow.write_text(
+            f"""
+flow: web
+sources: [{{syslog: {{listen: "127.0.0.1:{self.port}"}}}}]
+delivery: exactly-once
+batch: {{seconds: 0.2}}
+filters:
+  - parse: {{format: syslog}}
+sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
+"""
+        )
+        self.hosts = ""
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, *arguments: str) -> None:
+        command = [FLUMENG, "standalone", "--data", self.state, *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        found = re.fullmatch(r"ready zk=(\S+)\n", self.process.stdout.readline())
+        assert found, "the first line is not the ready line"
+        self.hosts = found[1]
+
+    def stop(self) -> float:
+        """SIGTERM; gives the seconds until it was gone."""
+        assert self.process is not None
+        started = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(timeout=30) == 0
+        return time.monotonic() - started
+
+    def send(self, count: int) -> None:
+        line = b"<13>1 2026-11-20T10:00:00Z h app - - - message\n"
+        with socket.create_connection(("127.0.0.1", self.port)) as connection:
+            connection.sendall(line * count)
+
+    def command(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [FLUMENG, *arguments, "--zk", self.hosts], capture_output=True, text=True, check=False
+        )
+        return done.stdout + done.stderr
+
+    def rows(self) -> int:
+        files = [str(file) for file in self.lake.glob("dt=*/*.parquet")]
+        return int(ds.dataset(files).count_rows()) if files else 0
+
+
+@pytest.fixture
+def standalone(tmp_path: Path) -> Iterator[Standalone]:
+    standalone = Standalone(tmp_path)
+    yield standalone
+    if standalone.process is not None and standalone.process.poll() is None:
+        standalone.process.terminate()
+        standalone.process.wait(timeout=30)
+
+
+def eventually(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalone) -> None:
+    standalone.start("--flow", str(standalone.flow))
+    standalone.send(1000)
+    eventually(lambda: standalone.rows() == 1000, "the events did not reach the lake")
+    standalone.send(500)
+    time.sleep(0.5)
+    assert standalone.stop() < 10
+
+    standalone.start()
+    standalone.send(1000)
+    eventually(lambda: standalone.rows() == 2500, f"{standalone.rows()} rows after a restart")
+    assert standalone.command("status").startswith("ok")
+
+    standalone.command("flow", "delete", "web", "--yes")
+    eventually(
+        lambda: "web" not in standalone.command("flow", "list"), "the deleted flow did not go"
+    )
+    journals = standalone.state / "node" / "journals"
+    eventually(lambda: not list(journals.iterdir()), "its journal stayed on disk")
+    eventually(lambda: standalone.command("schema", "verify", "--json").strip() == "[]", "verify")
+    assert standalone.rows() == 2500
+    assert standalone.stop() < 10
+
+
+@pytest.mark.parametrize(
+    ("environment", "complaint"),
+    [
+        ({"JAVA_HOME": "/nowhere"}, "no java found in JAVA_HOME: install Java 17"),
+        ({}, "cannot listen on 127.0.0.1:{port}"),
+    ],
+)
+def test_what_stands_in_the_way_is_one_sentence(
+    tmp_path: Path, environment: dict[str, str], complaint: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [FLUMENG, "standalone", "--data", tmp_path / "state", "--zk-port", str(port)],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert complaint.format(port=port) in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") <= 2
+
+
+def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = subprocess.run(
+        [FLUMENG, "standalone", "--data", tmp_path / "file" / "state"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "cannot write to" in done.stderr
+    assert "Traceback" not in done.stderr
