@@ -80,8 +80,7 @@ class Decoder:
         if hasattr(cls, "problems"):
             for name, message in instance.problems():
                 place = f"{path}.{name}" if name else path
-                where = self.lines.get(place, document.line(node))
-                self.problems.append(Problem(where, place, message))
+                self.problems.append(Problem(self.lines[place], place, message))
         return instance if len(self.problems) == before else INVALID
 
     def _pairs(
@@ -103,6 +102,7 @@ class Decoder:
         return pairs
 
     def _value(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
+        self.lines.setdefault(path, document.line(node))
         value = self._decoded(hint, node, path, option)
         if value is not INVALID:
             self.parts[path] = value

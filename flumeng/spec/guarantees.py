@@ -27,8 +27,8 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 )
     taken: dict[tuple[str, str], str] = {}
     for path, component in components:
-        if component.name == "syslog" and not component.options.listen.endswith(":0"):
-            address = (component.options.protocol, component.options.listen)
-            if address in taken:
-                yield f"{path}.listen", f"{taken[address]} listens on this address already"
-            taken.setdefault(address, path)
+        claims = component.options.claims() if hasattr(component.options, "claims") else ()
+        for name, what in claims:
+            owner = taken.setdefault((component.name, what), path)
+            if owner != path:
+                yield f"{path}.{name}", f"{owner} has {what} already"

@@ -14,8 +14,6 @@ from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace
 from flumeng.spec.option import Option, Unit, default_of, described, is_required
 
 HEAD = """\
-# Reference: flow files
-
 Every option of a flow file and of every component. Sizes are written as `64 KiB` or `1 MiB` (or
 `KB`, `MB`), durations as `250 ms`, `10 s` or `5 min`; a bare number means bytes or seconds.
 """
@@ -32,7 +30,7 @@ _UNIT_NAMES = {"bytes": "size", "seconds": "duration", "events": "number of even
 
 
 def to_markdown() -> str:
-    """The whole page; equal as long as the options are."""
+    """The page without its title; equal as long as the options are."""
     return "\n".join(_lines()).rstrip("\n") + "\n"
 
 

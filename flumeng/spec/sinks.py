@@ -29,6 +29,9 @@ class Files:
         doc="How files are compressed; `snappy` only with `parquet`.", default="zstd"
     )
 
+    def claims(self) -> Iterator[tuple[str, str]]:
+        yield "path", self.path
+
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.compression == "snappy" and self.format != "parquet":
             yield "compression", f"{self.format} files take zstd, gzip or none"

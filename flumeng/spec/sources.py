@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +33,10 @@ class Syslog:
         doc=_MAX_LINE_DOC, unit="bytes", minimum=64, maximum=2**24, default=2**20
     )
 
+    def claims(self) -> Iterator[tuple[str, str]]:
+        if not self.listen.endswith(":0"):
+            yield "listen", f"{self.protocol} {self.listen}"
+
 
 @dataclass(frozen=True)
 class Tail:
@@ -60,3 +65,7 @@ class Tail:
         maximum=3600,
         default=0.1,
     )
+
+    def claims(self) -> Iterator[tuple[str, str]]:
+        for index, path in enumerate(self.paths):
+            yield f"paths[{index}]", path

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from flumeng import registry
 from flumeng.errors import UserError
 from flumeng.spec import (
     Batch,
@@ -25,7 +27,8 @@ from flumeng.spec.filters import Parse, Select, Where
 from flumeng.spec.sinks import Console, Files
 from flumeng.spec.sources import Syslog, Tail
 
-FLOWS = sorted((Path(__file__).parents[2] / "conf" / "flows").glob("*.yaml"))
+ROOT = Path(__file__).parents[2]
+FLOWS = sorted((ROOT / "conf" / "flows").glob("*.yaml"))
 
 
 def test_the_flow_of_the_design_reads_as_written() -> None:
@@ -139,6 +142,15 @@ def test_example_flows_are_valid(file: Path) -> None:
 
 def test_there_are_example_flows() -> None:
     assert len(FLOWS) >= 3
+
+
+def test_every_flow_in_the_docs_is_valid() -> None:
+    page = (ROOT / "docs" / "flows.md").read_text()
+    names = [parse_flow(text).flow for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    assert len(names) == len(set(names)) == 10
+    for kind in ("source", "filter", "sink"):
+        for entry in registry.entries(kind):
+            assert f"### `{entry.name}`" in page
 
 
 def test_reading_a_flow_loads_nothing_that_only_a_worker_needs() -> None:
