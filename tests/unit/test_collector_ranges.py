@@ -1,0 +1,119 @@
+"""Which events a batch takes: nothing lost, nothing doubled, nobody starved."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flumeng.collector.ranges import BatchSize, Range, backlog, next_ranges, split
+
+offsets = st.integers(0, 10_000)
+journals = st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(offsets, offsets, offsets))
+
+
+@given(journals, st.integers(1, 30_000))
+def test_ranges_follow_the_starts_and_never_pass_the_safe_offset(given_journals, limit):
+    starts = {name: start for name, (start, _, _) in given_journals.items()}
+    safe = {name: start + more for name, (start, more, _) in given_journals.items()}
+    marks = {name: mark for name, (_, _, mark) in given_journals.items()}
+
+    ranges = next_ranges(starts, safe, limit, marks)
+
+    assert sum(r.events for r in ranges) <= limit
+    for piece in ranges:
+        assert piece.start == starts[piece.journal] < piece.end <= safe[piece.journal]
+        assert piece.replayed == (piece.start < marks[piece.journal])
+        assert not piece.replayed or piece.end <= marks[piece.journal]
+    assert bool(ranges) == any(safe[name] > starts[name] for name in starts)
+
+
+@given(journals, st.integers(1, 30_000))
+def test_a_batch_is_full_while_events_wait(given_journals, limit):
+    starts = {name: start for name, (start, _, _) in given_journals.items()}
+    safe = {name: start + more for name, (start, more, _) in given_journals.items()}
+
+    ranges = next_ranges(starts, safe, limit, {})
+
+    assert sum(r.events for r in ranges) == min(limit, backlog(starts, safe))
+
+
+def test_every_partition_gets_a_share_and_small_ones_leave_theirs_to_others():
+    starts = dict.fromkeys("abc", 0)
+
+    ranges = next_ranges(starts, {"a": 1_000_000, "b": 10, "c": 1_000_000}, 1_010, {})
+
+    assert ranges == (Range("a", 0, 500), Range("b", 0, 10), Range("c", 0, 500))
+
+
+def test_a_partition_that_cannot_be_reached_is_left_out():
+    assert next_ranges({"a": 5, "b": 0}, {"b": 3}, 100, {}) == (Range("b", 0, 3),)
+
+
+def test_more_partitions_than_a_transaction_holds_send_the_longest_first():
+    starts = {f"j{number:04}": 0 for number in range(1_500)}
+    safe = {name: 1 + (number >= 1_000) for number, name in enumerate(starts)}
+
+    ranges = next_ranges(starts, safe, 1_000_000, {})
+
+    assert len(ranges) == 1_000
+    assert {r.journal for r in ranges} >= {name for name in starts if safe[name] == 2}
+
+
+pieces = st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 5_000)), max_size=8)
+
+
+@given(pieces, st.integers(1, 16), st.integers(1, 2_000))
+def test_splits_hold_the_same_events_in_the_same_order(given_pieces, parts, least):
+    ranges = [
+        Range(f"j{number}", start, start + more)
+        for number, (start, more) in enumerate(given_pieces)
+        if more
+    ]
+
+    splits = split(ranges, parts, least)
+
+    joined: list[Range] = []
+    for piece in (piece for part in splits for piece in part):
+        if joined and (joined[-1].journal, joined[-1].end) == (piece.journal, piece.start):
+            joined[-1] = Range(piece.journal, joined[-1].start, piece.end)
+        else:
+            joined.append(piece)
+    assert joined == ranges
+    assert len(splits) <= parts
+    sizes = [sum(piece.events for piece in part) for part in splits]
+    assert not sizes or max(sizes) - min(sizes) <= 1
+    assert len(sizes) <= 1 or min(sizes) >= least
+
+
+def test_a_split_keeps_the_replayed_flag():
+    (first, second) = split([Range("a", 0, 10, replayed=True)], 2, 1)
+    assert (*first, *second) == (Range("a", 0, 5, True), Range("a", 5, 10, True))
+
+
+def test_the_size_finds_the_rate_and_stays_there():
+    size = BatchSize(cap=100_000_000)
+    for _ in range(20):
+        size.measured(size.events, 0.2 + size.events / 1_000_000)
+    assert size.events == pytest.approx(1_300_000, rel=0.05)
+
+
+def test_the_size_grows_by_two_at_most_and_never_over_the_cap():
+    size = BatchSize(cap=500_000)
+    size.measured(size.events, 0.001)
+    assert size.events == 400_000
+    size.measured(size.events, 0.001)
+    assert size.events == 500_000
+
+
+def test_a_batch_that_was_not_full_says_nothing_unless_it_was_slow():
+    size = BatchSize(cap=10_000_000)
+    size.measured(10, 0.3)
+    assert size.events == BatchSize.FIRST
+    size.measured(10, 30.0)
+    assert size.events == BatchSize.FIRST // 2
+
+
+def test_halving_ends_at_a_size_that_any_sink_can_take():
+    size = BatchSize(cap=10_000_000)
+    for _ in range(50):
+        size.halve()
+    assert size.events == BatchSize.LEAST

@@ -1,0 +1,249 @@
+"""Syslog lines to columns: the RFCs' own examples, what devices really send, and garbage."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flumeng.filters import syslog
+
+UTC = timezone.utc
+RECEIVED = datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)
+NAMES = [field.name for field in syslog.COLUMNS]
+
+
+def parse(*lines: bytes | None, received: datetime = RECEIVED) -> list[dict[str, object]]:
+    times = pa.array([received] * len(lines), pa.timestamp("us", "UTC"))
+    parsed = syslog.parse(pa.array(lines, pa.binary()), times)
+    for column, field in zip(parsed.columns, syslog.COLUMNS, strict=True):
+        assert column.type == field.type
+        column.validate(full=True)
+    named = dict(zip(NAMES, parsed.columns, strict=True))
+    named |= {"host": parsed.host, "ts": parsed.ts, "reason": parsed.reasons}
+    return pa.RecordBatch.from_pydict(named).to_pylist()
+
+
+def one(line: bytes, **wanted: object) -> None:
+    """The line gives exactly these; what is not named is null, the reason too."""
+    (found,) = parse(line)
+    everything = {**dict.fromkeys([*NAMES, "host", "reason"]), "ts": RECEIVED, **wanted}
+    assert found == everything
+
+
+def test_rfc_5424_examples():
+    one(
+        b"<34>1 2003-10-11T22:14:15.003Z mymachine.example.com su - ID47 - \xef\xbb\xbf'su root' "
+        b"failed for lonvick on /dev/pts/8",
+        facility=4,
+        severity=2,
+        app="su",
+        msgid="ID47",
+        message="'su root' failed for lonvick on /dev/pts/8",
+        host="mymachine.example.com",
+        ts=datetime(2003, 10, 11, 22, 14, 15, 3000, tzinfo=UTC),
+    )
+    one(
+        b"<165>1 2003-08-24T05:14:15.000003-07:00 192.0.2.1 myproc 8710 - - %% It's time.",
+        facility=20,
+        severity=5,
+        app="myproc",
+        procid="8710",
+        message="%% It's time.",
+        host="192.0.2.1",
+        ts=datetime(2003, 8, 24, 12, 14, 15, 3, tzinfo=UTC),
+    )
+    one(
+        b'<165>1 2003-10-11T22:14:15.003Z mymachine evntslog - ID47 [ex@32473 iut="3"]'
+        b'[other@1 x="a\\]b c"] An event',
+        facility=20,
+        severity=5,
+        app="evntslog",
+        msgid="ID47",
+        structured='[ex@32473 iut="3"][other@1 x="a\\]b c"]',
+        message="An event",
+        host="mymachine",
+        ts=datetime(2003, 10, 11, 22, 14, 15, 3000, tzinfo=UTC),
+    )
+
+
+def test_rfc_5424_without_a_message_and_with_nothing_known():
+    one(b"<0>1 - - - - - -", facility=0, severity=0, message="")
+    one(b"<0>1 - - - - - - ", facility=0, severity=0, message="")
+    one(b"<191>1 - - - - - [a]", facility=23, severity=7, structured="[a]", message="")
+
+
+def test_rfc_3164_examples():
+    one(
+        b"<34>Oct 11 22:14:15 mymachine su: 'su root' failed",
+        facility=4,
+        severity=2,
+        app="su",
+        message="'su root' failed",
+        host="mymachine",
+        ts=datetime(2025, 10, 11, 22, 14, 15, tzinfo=UTC),
+    )
+    one(
+        b"<13>Feb  5 17:32:18 10.0.0.99 Use the BFG!",
+        facility=1,
+        severity=5,
+        message="Use the BFG!",
+        host="10.0.0.99",
+        ts=datetime(2026, 2, 5, 17, 32, 18, tzinfo=UTC),
+    )
+
+
+def test_rfc_3164_as_senders_write_it():
+    time = {"facility": 1, "severity": 5, "ts": datetime(2025, 8, 24, 5, 34, tzinfo=UTC)}
+    one(
+        b"<13>Aug 24 05:34:00 h sshd[77]: hi",
+        app="sshd",
+        procid="77",
+        message="hi",
+        host="h",
+        **time,
+    )
+    one(
+        b"<13>Aug 24 05:34:00 h sshd[77] hi",
+        app="sshd",
+        procid="77",
+        message="hi",
+        host="h",
+        **time,
+    )
+    one(
+        b"<13>Aug 24 05:34:00 sshd[77]: no host", app="sshd", procid="77", message="no host", **time
+    )
+    one(b"<13>Aug 24 05:34:00 cron: no host", app="cron", message="no host", **time)
+    one(b"<13>Aug 24 05:34:00 h app[: x", message="app[: x", host="h", **time)
+    one(b"<13>Aug 24 05:34:00 ::1 app: x", app="app", message="x", host="::1", **time)
+    one(b"<13>Aug 24 05:34:00", message="", **time)
+    one(b"<13>Aug 24 05:34:00 alone", message="alone", **time)
+
+
+def test_rfc_3164_with_the_time_of_rfc_3339_as_rsyslog_forwards_it():
+    one(
+        b"<13>2024-01-02T03:04:05.5+01:00 h app[1]: x",
+        facility=1,
+        severity=5,
+        app="app",
+        procid="1",
+        message="x",
+        host="h",
+        ts=datetime(2024, 1, 2, 2, 4, 5, 500_000, tzinfo=UTC),
+    )
+
+
+def test_without_a_time_all_behind_the_priority_is_message():
+    one(b"<189>34: link down", facility=23, severity=5, message="34: link down")
+    one(b"<189>", facility=23, severity=5, message="")
+    one(b"<13>Feb 30 23:59:59 h a: x", facility=1, severity=5, message="Feb 30 23:59:59 h a: x")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"plain", "syslog: no priority"),
+        (b"", "syslog: no priority"),
+        (None, "syslog: no priority"),
+        (b"<>x", "syslog: no priority"),
+        (b"<192>x", "syslog: no priority"),
+        (b"<1234>x", "syslog: no priority"),
+        (b"<12", "syslog: no priority"),
+        (b"<13>1 x", "syslog: too few fields"),
+        (b"<13>1 - h a p m", "syslog: too few fields"),
+        (b"<13>1 -  a p m - x", "syslog: too few fields"),
+        (b"<13>1 2003-13-11T22:14:15Z h a p m - x", "syslog: bad timestamp"),
+        (b"<13>1 2003-12-11 h a p m - x", "syslog: bad timestamp"),
+        (b"<13>1 2003-12-11T22:14:15 h a p m - x", "syslog: bad timestamp"),
+        (b"<13>1 - h a p m [x y", "syslog: bad structured data"),
+        (b"<13>1 - h a p m -x", "syslog: bad structured data"),
+        (b"<13>1 - h a p m zz", "syslog: bad structured data"),
+    ],
+)
+def test_what_does_not_parse_has_a_reason_and_no_columns(line, reason):
+    assert parse(line) == [{**dict.fromkeys([*NAMES, "host"]), "ts": RECEIVED, "reason": reason}]
+
+
+@pytest.mark.parametrize(
+    ("stamp", "received", "year"),
+    [
+        (b"Dec 31 23:59:59", datetime(2026, 1, 1, tzinfo=UTC), 2025),
+        (b"Jan  1 00:00:01", datetime(2025, 12, 31, 23, 59, 58, tzinfo=UTC), 2026),
+        (b"Jun 30 12:00:00", datetime(2026, 7, 1, tzinfo=UTC), 2026),
+        (b"Feb 29 12:00:00", datetime(2024, 3, 1, tzinfo=UTC), 2024),
+    ],
+)
+def test_a_time_without_a_year_takes_the_nearest_to_its_receipt(stamp, received, year):
+    (found,) = parse(b"<13>" + stamp + b" h a: x", received=received)
+    assert found["ts"].year == year
+
+
+def test_text_that_is_not_utf_8_is_replaced_row_by_row():
+    lines = [b"<13>Aug 24 05:34:00 h caf\xe9: a\nb\xe2\x82", "<13>Aug 24 05:34:00 h ü: ö".encode()]
+    assert [(row["app"], row["message"]) for row in parse(*lines)] == [
+        ("caf\ufffd", "a\nb\ufffd"),
+        ("ü", "ö"),
+    ]
+
+
+def test_slices_and_mixed_forms_are_read_in_place():
+    lines = [b"<13>1 - a - - - - x", b"junk", b"<14>Aug 24 05:34:00 b t: y", b"<15>z"] * 3
+    times = pa.array([RECEIVED] * len(lines), pa.timestamp("us", "UTC"))
+    body = pa.array(lines, pa.binary())
+    whole = syslog.parse(body, times)
+    part = syslog.parse(body.slice(2, 7), times.slice(2, 7))
+    assert [c.slice(2, 7).to_pylist() for c in whole.columns] == [
+        c.to_pylist() for c in part.columns
+    ]
+    assert whole.columns[-1].to_pylist() == ["x", None, "y", "z"] * 3
+
+
+def test_an_empty_batch_gives_empty_columns():
+    assert parse() == []
+
+
+MODERN = re.compile(
+    rb"<(\d{1,3})>1 ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) (-)(?: (.*))?", re.DOTALL
+)
+word = st.binary(min_size=1, max_size=8).filter(lambda b: b" " not in b)
+moments = st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
+
+
+@given(
+    st.lists(st.binary(max_size=60) | st.builds(lambda b: b"<13>1 " + b, st.binary(max_size=60)))
+)
+@settings(max_examples=300)
+def test_no_bytes_whatever_raise_or_change_another_row(lines):
+    alone = [row for line in lines for row in parse(line)]
+    assert parse(*lines) == alone
+
+
+@given(st.integers(0, 191), moments, st.lists(word, min_size=4, max_size=4), st.binary(max_size=20))
+@settings(max_examples=300)
+def test_rfc_5424_reads_as_a_regular_expression_would(priority, moment, words, message):
+    line = b"<%d>1 %s %s - %s" % (priority, moment.isoformat().encode(), b" ".join(words), message)
+    match = MODERN.fullmatch(line)
+    (found,) = parse(line)
+    assert match is not None
+    fields = [None if f == b"-" else f.decode("utf-8", "replace") for f in match.groups()[2:6]]
+    assert [found[name] for name in ("host", "app", "procid", "msgid")] == fields
+    assert (found["facility"], found["severity"]) == (priority >> 3, priority & 7)
+    assert found["ts"] == moment
+    assert found["message"] == (match[8] or b"").removeprefix(b"\xef\xbb\xbf").decode(
+        "utf-8", "replace"
+    )
+
+
+@given(moments, st.timedeltas(timedelta(days=-150), timedelta(days=150)))
+@settings(max_examples=300)
+def test_rfc_3164_times_come_back(moment, delay):
+    moment = moment.replace(microsecond=0)
+    stamp = f"{moment:%b} {moment.day:>2} {moment:%H:%M:%S}".encode()
+    (found,) = parse(b"<13>" + stamp + b" h a: x", received=moment + delay)
+    if (moment.month, moment.day) != (2, 29):
+        assert found["ts"] == moment
