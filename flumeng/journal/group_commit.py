@@ -17,14 +17,14 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from flumeng.errors import UnavailableError
+from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal.errors import DiskFullError, JournalFailedError
 from flumeng.journal.journal import Journal
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.25
-Build = tuple[pa.RecordBatch, Mapping[str, object] | None]
+Append = tuple[pa.RecordBatch, Mapping[str, object] | None]
 
 
 class Sized(Protocol):
@@ -53,7 +53,7 @@ class GroupCommit(Generic[Item]):
     def __init__(
         self,
         journal: Journal,
-        build: Callable[[list[Item]], Iterable[Build]],
+        build: Callable[[list[Item]], Iterable[Append]],
         *,
         on_durable: Callable[[list[Item]], None] = lambda _: None,
         on_pressure: Callable[[bool], None] = lambda _: None,
@@ -73,11 +73,13 @@ class GroupCommit(Generic[Item]):
         self._changed = threading.Condition()
         self._waiting: collections.deque[Item] = collections.deque()
         self._waiting_bytes = 0
-        self._group_in_flight = 0
+        self._pending_items = 0
+        self._pending_bytes = 0
         self._pressure = False
         self._ack = 0
         self._trimmed = 0
         self._stopping = False
+        self._ended = False
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"journal {journal.id}", daemon=True)
         self._thread.start()
@@ -85,21 +87,28 @@ class GroupCommit(Generic[Item]):
     @property
     def pending_bytes(self) -> int:
         """Bytes submitted and not durable yet."""
-        return self._waiting_bytes + self._group_in_flight
+        return self._pending_bytes
 
     @property
     def failure(self) -> Exception | None:
         return self._failure
 
     def submit(self, item: Item) -> None:
-        """Queue an item; never blocks. Raises JournalFailedError after a failure."""
+        """Queue an item; never blocks.
+
+        Raises JournalFailedError after a failure, UnavailableError after ``stop``.
+        """
         with self._changed:
             self._require_sound()
+            if self._ended:
+                raise UnavailableError(f"journal {self._journal.id}: group commit has stopped")
             self._waiting.append(item)
             self._waiting_bytes += item.nbytes
+            self._pending_bytes += item.nbytes
+            self._pending_items += 1
             if len(self._waiting) == 1 or self._waiting_bytes >= self._group_bytes:
                 self._changed.notify_all()
-            if not self._pressure and self.pending_bytes > self._max_bytes:
+            if not self._pressure and self._pending_bytes > self._max_bytes:
                 self._pressure = True
                 self._on_pressure(True)
 
@@ -115,13 +124,12 @@ class GroupCommit(Generic[Item]):
         Raises JournalFailedError when it never will be, UnavailableError when time is up.
         """
         with self._changed:
-            done = self._changed.wait_for(
-                lambda: self._failure is not None or not (self._waiting or self._group_in_flight),
-                timeout_seconds,
-            )
+            self._changed.wait_for(lambda: self._ended or not self._pending_items, timeout_seconds)
             self._require_sound()
-        if not done:
-            raise UnavailableError(f"{self.pending_bytes} bytes are not on disk yet")
+            if self._pending_items:
+                raise UnavailableError(
+                    f"journal {self._journal.id}: {self._pending_bytes} bytes are not on disk"
+                )
 
     def stop(self) -> None:
         """End the thread after what was submitted; on a full disk the rest stays undone.
@@ -147,11 +155,18 @@ class GroupCommit(Generic[Item]):
                 if group and not self._commit(group):
                     return
         except Exception as error:
-            log.exception("journal %s has failed", self._journal.id)
-            with self._changed:
-                self._failure = error
-                self._changed.notify_all()
+            log.error(
+                "journal %s takes nothing more: %s",
+                self._journal.id,
+                error,
+                exc_info=not isinstance(error, FlumengError),
+            )
+            self._failure = error
             self._on_failed(error)
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
 
     def _wait_for_work(self) -> bool:
         """Wait until something is to be done; False when all is done and we are to stop."""
@@ -175,7 +190,6 @@ class GroupCommit(Generic[Item]):
                 group.append(self._waiting.popleft())
                 size += group[-1].nbytes
             self._waiting_bytes -= size
-            self._group_in_flight = size
         return group
 
     def _commit(self, group: list[Item]) -> bool:
@@ -187,8 +201,9 @@ class GroupCommit(Generic[Item]):
             return False
         self._on_durable(group)
         with self._changed:
-            self._group_in_flight = 0
-            if self._pressure and self.pending_bytes < self._max_bytes // 2:
+            self._pending_items -= len(group)
+            self._pending_bytes -= sum(item.nbytes for item in group)
+            if self._pressure and self._pending_bytes < self._max_bytes // 2:
                 self._pressure = False
                 self._on_pressure(False)
             self._changed.notify_all()

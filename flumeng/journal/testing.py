@@ -28,22 +28,27 @@ def numbered_events(first: int, count: int, body_bytes: int = 12) -> pa.RecordBa
 
 
 class FaultyDisk(Disk):
-    """A real disk until told otherwise. For small journals: it keeps what is synced in memory."""
+    """A real disk until told otherwise. For small journals: it keeps what is synced in memory.
+
+    To crash a journal: set ``dead``, close it (nothing of that reaches the files), then revive.
+    """
 
     def __init__(self) -> None:
+        self.dead = False  # writes and syncs are lost, as those of a killed process
         self.free: int | None = None  # bytes left; None: what the real disk has
         self.failing_sync: int | None = None  # errno of the next sync
         self.writes: list[int] = []  # offsets
-        self.syncs = 0
         self._failing_write: tuple[int, int] | None = None
         self._durable: dict[int, bytes] = {}  # inode -> its bytes on the medium
-        self._names: dict[int, dict[str, tuple[int, bytes]]] = {}  # directory -> name -> inode
+        self._names: dict[Path, dict[str, bytes]] = {}  # directory -> names at its last sync
 
     def fail_write(self, code: int, *, room: int = 0) -> None:
         """Let the next ``room`` bytes be written and then nothing more, once, with that errno."""
         self._failing_write = (room, code)
 
     def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
+        if self.dead:
+            return
         data = b"".join(bytes(part) for part in parts)
         self.writes.append(offset)
         if self._failing_write is not None:
@@ -56,19 +61,18 @@ class FaultyDisk(Disk):
         super().write(fd, [data], offset)
 
     def sync(self, fd: int) -> None:
+        if self.dead:
+            return
         if self.failing_sync is not None:
             code, self.failing_sync = self.failing_sync, None
             raise OSError(code, os.strerror(code))
         super().sync(fd)
-        self.syncs += 1
         self._durable[os.fstat(fd).st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()
 
     def sync_directory(self, directory: Path) -> None:
         super().sync_directory(directory)
-        self._names[directory.stat().st_ino] = {
-            path.name: (inode, self._durable.get(inode, b""))
-            for path in directory.iterdir()
-            if (inode := path.stat().st_ino)
+        self._names[directory] = {
+            path.name: self._durable.get(path.stat().st_ino, b"") for path in directory.iterdir()
         }
 
     def free_bytes(self, fd: int) -> int:
@@ -77,23 +81,24 @@ class FaultyDisk(Disk):
     def power_cut(
         self,
         directory: Path,
-        target: Path,
         survive: Callable[[str, bytes, bytes], bytes],
         *,
         names_survive: bool,
     ) -> None:
-        """Put into ``target`` what a power cut now may leave of a directory of files.
+        """Bring the files of a dead journal to what a power cut may leave.
 
         ``survive(name, on the medium, written)`` says what each file holds then. Without
         ``names_survive`` all names are back to the directory's last sync.
         """
+        synced = self._names.get(directory, {})
         now = {path.name: path for path in directory.iterdir()}
-        synced = self._names[directory.stat().st_ino]
-        target.mkdir(parents=True)
-        for name in now if names_survive else synced:
-            if name in now:
-                durable = self._durable.get(now[name].stat().st_ino, b"")
-                content = survive(name, durable, now[name].read_bytes())
+        for name, path in now.items():
+            if names_survive or not synced or name in synced:
+                durable = self._durable.get(path.stat().st_ino, b"")
+                path.write_bytes(survive(name, durable, path.read_bytes()))
             else:
-                content = synced[name][1]
-            (target / name).write_bytes(content)
+                path.unlink()
+        if not names_survive:
+            for name in synced.keys() - now.keys():
+                (directory / name).write_bytes(synced[name])
+        self._durable = {path.stat().st_ino: path.read_bytes() for path in directory.iterdir()}

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from flumeng.errors import CorruptError, UserError
-from flumeng.journal.checkpoint import BLOCK_BYTES
+from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal.errors import (
     AboveSafeError,
     BelowFloorError,
@@ -97,13 +97,17 @@ def test_a_frame_larger_than_a_reader_s_window_is_read(journal: Journal) -> None
     assert seqs(journal, 1000, 1001) == [1000]
 
 
-def test_i19_a_sync_that_failed_is_final(journal: Journal, disk: FaultyDisk) -> None:
+def test_i19_a_sync_that_failed_is_final(
+    tmp_path: Path, journal: Journal, disk: FaultyDisk
+) -> None:
     """The kernel may have dropped the pages; a second try that succeeds proves nothing."""
     fill(journal, 10)
     journal.append(numbered_events(10, 10))
+    before = (tmp_path / ID / checkpoints.NAME).read_bytes()
     disk.failing_sync = errno.EIO
     with pytest.raises(JournalFailedError):
         journal.sync()
+    assert (tmp_path / ID / checkpoints.NAME).read_bytes() == before, "ahead of the data"
     for write in (
         journal.sync,
         lambda: journal.append(numbered_events(20, 1)),
@@ -179,7 +183,9 @@ def test_i21_no_room_for_a_new_segment_is_no_failure(
     while (tmp_path / ID / f"{0:020d}.segment").stat().st_size < TINY_SEGMENT:
         fill(journal, 10)
     end = journal.safe
-    disk.fail_write(errno.ENOSPC, room=BLOCK_BYTES)  # the old segment's checkpoint, no new header
+    disk.fail_write(
+        errno.ENOSPC, room=checkpoints.BLOCK_BYTES
+    )  # the old segment's checkpoint, no new header
     with pytest.raises(DiskFullError, match="segment"):
         journal.append(numbered_events(end, 1))
     assert list((tmp_path / ID).glob("*.unfinished")) == []

@@ -1,0 +1,354 @@
+"""Journals over real Flight sockets and under SIGKILL.
+
+Protects I1 and I2 (what was acknowledged survives the process), I24 (nothing above ``safe`` leaves
+it), I16 on the wire, and that a reader gets its whole range or an error of the right kind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.journal.client import JournalClient, Position
+from flumeng.journal.errors import AboveSafeError, BelowFloorError, DataLossError, NotServedError
+from flumeng.journal.journal import Journal
+from flumeng.journal.schema import READ_SCHEMA
+from flumeng.journal.server import FRAMES_SCHEMA, JournalServer
+from flumeng.journal.testing import numbered_events
+
+ID = "web.n1.0.0a1b2c3d"
+ROWS = 500
+FRAMES = 60
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal.create(tmp_path, ID, segment_bytes=100_000)
+    for first in range(0, FRAMES * ROWS, ROWS):
+        journal.append(numbered_events(first, ROWS, body_bytes=200))
+    journal.sync()
+    yield journal
+    journal.check()
+    journal.close()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journal]:
+    """More than the buffers between a server and a client hold: 100 MB that do not compress."""
+    journal = Journal.create(tmp_path_factory.mktemp("large"), "large")
+    events = numbered_events(0, 4000)
+    noise = pa.array([os.urandom(1000) for _ in range(4000)], pa.binary())
+    batch = pa.RecordBatch.from_arrays([noise, *events.columns[1:]], schema=events.schema)
+    for _ in range(25):
+        journal.append(batch)
+    journal.sync()
+    yield journal
+    journal.close()
+
+
+@pytest.fixture
+def server(journal: Journal) -> Iterator[JournalServer]:
+    server = JournalServer("127.0.0.1", journals=lambda: {ID: journal})
+    yield server
+    assert server.stop()
+
+
+@pytest.fixture
+def client(server: JournalServer) -> Iterator[JournalClient]:
+    with JournalClient(server.address, timeout_seconds=10) as client:
+        yield client
+
+
+def seqs(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    """Checks that each body is its own number."""
+    table = pa.Table.from_batches(batches, READ_SCHEMA)
+    found = table["seq"].to_pylist()
+    assert [int(body.rstrip(b".")) for body in table["body"].to_pylist()] == found
+    return found
+
+
+def test_positions_of_all_journals_in_one_call(journal: Journal, client: JournalClient) -> None:
+    assert client.positions() == {ID: Position(1, 0, FRAMES * ROWS, closed=False)}
+    journal.trim(20_000)
+    journal.close_for_appends()
+    assert client.positions() == {ID: Position(1, journal.floor, FRAMES * ROWS, closed=True)}
+    assert journal.floor > 0
+
+
+def test_a_range_comes_whole_and_in_order(client: JournalClient) -> None:
+    for start, end in [(0, FRAMES * ROWS), (499, 501), (12_345, 23_456), (7, 7)]:
+        assert seqs(client.read(ID, start, end)) == list(range(start, end))
+
+
+def test_i24_nothing_above_safe_leaves_the_process(journal: Journal, client: JournalClient) -> None:
+    end = journal.safe
+    journal.append(numbered_events(end, ROWS))
+    with pytest.raises(AboveSafeError):
+        list(client.read(ID, end, end + 1))
+    journal.sync()
+    assert seqs(client.read(ID, end, end + 1)) == [end]
+
+
+def test_errors_can_be_told_apart(journal: Journal, client: JournalClient) -> None:
+    journal.trim(20_000)
+    for error, name, start, end in [
+        (NotServedError, "web.n9.0.ffffffff", 0, 1),
+        (BelowFloorError, ID, 0, 1),
+        (AboveSafeError, ID, journal.floor, 10**9),
+        (UserError, ID, 9, 3),
+        (UserError, ID, -1, 3),
+    ]:
+        with pytest.raises(error):
+            list(client.read(name, start, end))
+
+
+@pytest.mark.parametrize(
+    "ticket",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"journal": "../x"}',
+        b'{"journal": 1, "start": 0, "end": 1}',
+        b'{"journal": "x", "start": true, "end": 1}',
+        b'{"journal": "x", "start": 0.5, "end": 1}',
+        b"[" * 4000,
+        b" " * 100_000,
+        b"\xff\xfe",
+    ],
+)
+def test_a_malformed_ticket_is_refused_in_words(server: JournalServer, ticket: bytes) -> None:
+    with flight.FlightClient(f"grpc://{server.address}") as raw:
+        with pytest.raises(flight.FlightError, match="ticket") as refused:
+            raw.do_get(flight.Ticket(ticket)).read_all()
+        assert json.loads(refused.value.extra_info)["kind"] == "bad-request"
+
+
+def test_damage_on_disk_reaches_the_reader_as_damage(tmp_path: Path, client: JournalClient) -> None:
+    oldest = min((tmp_path / ID).glob("*.segment"))
+    content = bytearray(oldest.read_bytes())
+    content[-200] ^= 1
+    oldest.write_bytes(content)
+    with pytest.raises(CorruptError, match="checksum"):
+        list(client.read(ID, 0, FRAMES * ROWS))
+
+
+class Lying(flight.FlightServerBase):
+    """Sends the frames it is given, whatever was asked for."""
+
+    def __init__(self, frames: list[bytes]) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+        self._frames = frames
+
+    def do_get(self, _context: Any, _ticket: Any) -> Any:
+        frames = pa.array(self._frames, pa.binary())
+        return flight.RecordBatchStream(pa.table([frames], schema=FRAMES_SCHEMA))
+
+
+def flip(frame: bytes) -> bytes:
+    return frame[:-100] + bytes([frame[-100] ^ 8]) + frame[-99:]
+
+
+@pytest.mark.parametrize(
+    ("tamper", "error"),
+    [
+        (lambda frames: frames[:-1], DataLossError),
+        (lambda frames: frames[1:], DataLossError),
+        (lambda frames: [frames[0], *frames[2:]], DataLossError),
+        (lambda frames: frames[:0], DataLossError),
+        (lambda frames: [flip(frames[0]), *frames[1:]], CorruptError),
+        (lambda frames: [frames[0][:-64], *frames[1:]], CorruptError),
+        (lambda frames: [b"", *frames], CorruptError),
+    ],
+    ids=["end", "begin", "middle", "all", "bit", "cut", "empty"],
+)
+def test_i16_what_the_wire_drops_or_bends_is_noticed(
+    journal: Journal, tamper: Callable[[list[bytes]], list[bytes]], error: type[Exception]
+) -> None:
+    frames = [frame.to_pybytes() for window in journal.read_frames(0, 4 * ROWS) for frame in window]
+    with Lying(tamper(frames)) as lying, JournalClient(f"127.0.0.1:{lying.port}") as client:
+        range_ = client.read(ID, 0, 4 * ROWS)
+        with pytest.raises(error):
+            list(range_)
+    with Lying(frames) as honest, JournalClient(f"127.0.0.1:{honest.port}") as client:
+        with pytest.raises(CorruptError, match="another journal"):
+            list(client.read("web.n9.0.ffffffff", 0, 4 * ROWS))
+        assert len(seqs(client.read(ID, 0, 4 * ROWS))) == 4 * ROWS
+
+
+def test_a_reader_slower_than_the_time_limit_still_gets_everything(large: Journal) -> None:
+    """The limit is for a server that does not answer, not for the work done between batches."""
+    server = JournalServer("127.0.0.1", journals=lambda: {"large": large})
+    with JournalClient(server.address, timeout_seconds=0.5) as client:
+        found: list[int] = []
+        for batch in client.read("large", 0, large.safe):
+            found += batch.column("seq").to_pylist()
+            time.sleep(0.05)
+    assert found == list(range(large.safe))
+    assert server.stop()
+
+
+def test_a_server_that_is_gone_or_mute_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        with JournalClient(address, timeout_seconds=0.5) as client:
+            begin = time.monotonic()
+            with pytest.raises(UnavailableError):
+                client.positions()
+            with pytest.raises(UnavailableError):
+                list(client.read(ID, 0, 1))
+            assert time.monotonic() - begin < 10
+    with JournalClient(address, timeout_seconds=5) as client, pytest.raises(UnavailableError):
+        client.positions()
+
+
+def test_a_port_in_use_is_said_in_one_sentence(server: JournalServer) -> None:
+    host, port = server.address.rsplit(":", 1)
+    with pytest.raises(UserError, match="cannot listen"):
+        JournalServer(host, int(port), journals=dict)
+
+
+def test_a_reader_that_stops_reading_does_not_hold_up_the_stop(large: Journal) -> None:
+    server = JournalServer("127.0.0.1", journals=lambda: {"large": large})
+    client = JournalClient(server.address)
+    reader = client.read("large", 0, large.safe)
+    next(reader)
+    begin = time.monotonic()
+    server.stop(timeout_seconds=1.0)
+    assert time.monotonic() - begin < 3
+    with pytest.raises(UnavailableError):
+        list(reader)
+    client.close()
+
+
+WORKER = textwrap.dedent("""
+    import sys, time
+    from pathlib import Path
+    import pyarrow as pa
+    from flumeng.journal.group_commit import GroupCommit
+    from flumeng.journal.journal import Journal
+    from flumeng.journal.server import JournalServer
+
+    directory = Path(sys.argv[1])
+    batch = pa.ipc.open_stream(sys.stdin.buffer).read_next_batch()
+    journal = Journal.open(directory, segment_bytes=200_000)
+    server = JournalServer("127.0.0.1", journals=lambda: {journal.id: journal})
+
+    class Item:
+        nbytes = batch.nbytes
+
+    def build(items):
+        for _ in items:
+            yield batch, {"end": journal.next_seq + batch.num_rows}
+
+    def on_durable(items):
+        print(journal.safe, flush=True)
+
+    commit = GroupCommit(journal, build, on_durable=on_durable)
+    print(server.address, flush=True)
+    while True:
+        commit.submit(Item())
+        while commit.pending_bytes > 10 * batch.nbytes:
+            time.sleep(0.0005)
+""")
+
+
+class Worker:
+    """A process that appends for ever, says what is durable, and serves it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdin is not None
+        batch = numbered_events(0, 100, body_bytes=200)
+        with pa.ipc.new_stream(self.process.stdin, batch.schema) as stream:
+            stream.write_batch(batch)
+        self.process.stdin.close()
+        self.address = self._line()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().strip()
+
+    def run_for(self, groups: int) -> int:
+        """Returns the last seq said to be durable."""
+        return [int(self._line()) for _ in range(groups)][-1]
+
+    def resident_mb(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+    def kill(self) -> int:
+        """SIGKILL; returns the last seq said to be durable before."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdout is not None
+        whole = self.process.stdout.read().rpartition(b"\n")[0].split()
+        self.process.stdout.close()
+        return int(whole[-1]) if whole else 0
+
+
+def test_i1_what_was_durable_survives_sigkill_and_positions_never_go_back(tmp_path: Path) -> None:
+    Journal.create(tmp_path, ID).close()
+    seen = 0
+    for round_ in range(5):
+        worker = Worker(tmp_path / ID)
+        with JournalClient(worker.address) as client:
+            assert client.positions()[ID].safe >= seen
+            worker.run_for(30 + 7 * round_)
+            seen = client.positions()[ID].safe
+            assert sum(batch.num_rows for batch in client.read(ID, 0, seen)) == seen
+            seen = max(seen, worker.kill())
+            with pytest.raises(UnavailableError):
+                client.positions()
+    journal = Journal.open(tmp_path / ID)
+    assert journal.safe >= seen > 0
+    assert journal.state == {"end": journal.safe}
+    assert sum(batch.num_rows for batch in journal.read(0, journal.safe)) == journal.safe
+    journal.check()
+    journal.close()
+
+
+def test_a_read_that_is_cut_off_by_sigkill_is_an_error_not_a_short_answer(tmp_path: Path) -> None:
+    Journal.create(tmp_path, ID).close()
+    worker = Worker(tmp_path / ID)
+    end = worker.run_for(200)
+    with JournalClient(worker.address) as client:
+        reader = client.read(ID, 0, end)
+        count = next(reader).num_rows
+        worker.kill()
+        with pytest.raises(UnavailableError):
+            count += sum(batch.num_rows for batch in reader)
+            assert count == end  # all of it may have been on its way already
+            raise UnavailableError
+
+
+def test_the_journal_s_side_of_a_worker_stays_small(tmp_path: Path) -> None:
+    """The ingest worker's budget is 120 MB in all; pandas alone would take 50 of them."""
+    Journal.create(tmp_path, ID).close()
+    worker = Worker(tmp_path / ID)
+    try:
+        end = worker.run_for(300)
+        with JournalClient(worker.address) as client:
+            assert sum(batch.num_rows for batch in client.read(ID, 0, end)) == end
+        assert worker.resident_mb() < 105
+    finally:
+        worker.kill()

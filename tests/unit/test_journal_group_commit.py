@@ -1,0 +1,288 @@
+"""Group commit: nothing is called durable before it is, nothing waits without need, nothing is lost
+or taken twice when the disk is full."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flumeng.errors import UnavailableError
+from flumeng.journal.errors import JournalFailedError
+from flumeng.journal.group_commit import GroupCommit
+from flumeng.journal.journal import Journal
+from flumeng.journal.testing import FaultyDisk, numbered_events
+
+TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Lines:
+    """``count`` events from ``first`` on."""
+
+    first: int
+    count: int
+    nbytes: int = 1000
+
+
+class HeldDisk(FaultyDisk):
+    """A disk whose syncs wait while ``open`` is not set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.open.set()
+
+    def sync(self, fd: int) -> None:
+        assert self.open.wait(TIMEOUT_SECONDS)
+        super().sync(fd)
+
+
+@dataclass
+class Told:
+    """What a group commit told its owner, in order."""
+
+    durable: list[Lines]
+    groups: list[int]
+    pressure: list[bool]
+    failed: list[Exception]
+
+
+@pytest.fixture
+def disk() -> HeldDisk:
+    return HeldDisk()
+
+
+@pytest.fixture
+def journal(tmp_path: Path, disk: HeldDisk) -> Iterator[Journal]:
+    journal = Journal.create(tmp_path, "web.n1.0.0a1b2c3d", segment_bytes=20_000, disk=disk)
+    yield journal
+    disk.open.set()
+    journal.check()
+    journal.close()
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told([], [], [], [])
+
+
+Start = Callable[..., GroupCommit[Lines]]
+
+
+@pytest.fixture
+def start(journal: Journal, told: Told, disk: HeldDisk) -> Iterator[Start]:
+    """Start a group commit that says what it does in ``told``; stopped at the end."""
+    running: list[GroupCommit[Lines]] = []
+
+    def build(items: list[Lines]) -> Iterable[tuple[pa.RecordBatch, dict[str, object]]]:
+        told.groups.append(len(items))
+        for item in items:
+            yield numbered_events(item.first, item.count), {"end": item.first + item.count}
+
+    def on_durable(items: list[Lines]) -> None:
+        assert items[-1].first + items[-1].count <= journal.safe, "durable was said too early"
+        told.durable.extend(items)
+
+    def start(**options: float) -> GroupCommit[Lines]:
+        commit = GroupCommit(
+            journal,
+            build,
+            on_durable=on_durable,
+            on_pressure=told.pressure.append,
+            on_failed=told.failed.append,
+            **options,  # type: ignore[arg-type]
+        )
+        running.append(commit)
+        return commit
+
+    yield start
+    disk.open.set()
+    for commit in running:
+        commit.stop()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.001)
+
+
+def bodies(journal: Journal) -> list[int]:
+    batches = journal.read(journal.floor, journal.safe)
+    return [int(body.as_py().rstrip(b".")) for batch in batches for body in batch.column("body")]
+
+
+def test_i1_durable_is_said_after_the_sync_in_order(
+    start: Start, journal: Journal, told: Told
+) -> None:
+    commit = start()
+    items = [Lines(first, 5) for first in range(0, 500, 5)]
+    for item in items:
+        commit.submit(item)
+    commit.drain(TIMEOUT_SECONDS)
+    assert told.durable == items
+    assert commit.pending_bytes == 0
+    assert bodies(journal) == list(range(500))
+    assert dict(journal.state) == {"end": 500}
+
+
+def test_what_comes_during_a_sync_makes_one_group(start: Start, disk: HeldDisk, told: Told) -> None:
+    commit = start()
+    disk.open.clear()
+    commit.submit(Lines(0, 1))
+    wait_until(lambda: told.groups == [1])
+    for first in range(1, 101):
+        commit.submit(Lines(first, 1))
+    assert told.durable == []
+    disk.open.set()
+    commit.drain(TIMEOUT_SECONDS)
+    assert told.groups == [1, 100]
+
+
+def test_a_group_is_bounded_in_bytes(start: Start, disk: HeldDisk, told: Told) -> None:
+    commit = start(group_bytes=10_000)
+    disk.open.clear()
+    commit.submit(Lines(0, 1))
+    wait_until(lambda: told.groups == [1])
+    for first in range(1, 26):
+        commit.submit(Lines(first, 1))
+    disk.open.set()
+    commit.drain(TIMEOUT_SECONDS)
+    assert told.groups == [1, 10, 10, 5]
+
+
+def test_a_lone_item_waits_for_company_only_as_long_as_allowed(start: Start, told: Told) -> None:
+    commit = start(max_delay_seconds=0.5)
+    begin = time.monotonic()
+    for first in range(3):
+        commit.submit(Lines(first, 1))
+    commit.drain(TIMEOUT_SECONDS)
+    assert told.groups == [3]
+    assert 0.5 <= time.monotonic() - begin < 5
+
+
+def test_a_full_group_does_not_wait(start: Start, told: Told) -> None:
+    commit = start(max_delay_seconds=TIMEOUT_SECONDS, group_bytes=3000)
+    for first in range(3):
+        commit.submit(Lines(first, 1))
+    commit.drain(TIMEOUT_SECONDS / 2)
+    assert told.groups == [3]
+
+
+def test_a_backlog_does_not_wait(start: Start, disk: HeldDisk, told: Told) -> None:
+    commit = start(max_delay_seconds=1.0)
+    disk.open.clear()
+    commit.submit(Lines(0, 1))
+    wait_until(lambda: told.groups == [1])
+    commit.submit(Lines(1, 1))
+    begin = time.monotonic()
+    disk.open.set()
+    commit.drain(TIMEOUT_SECONDS)
+    assert time.monotonic() - begin < 0.9
+
+
+def test_pressure_is_told_at_the_marks_and_alternates(
+    start: Start, disk: HeldDisk, told: Told
+) -> None:
+    commit = start(max_bytes=10_000, group_bytes=2000)
+    disk.open.clear()
+    for first in range(10):
+        commit.submit(Lines(first, 1))
+    assert told.pressure == []
+    commit.submit(Lines(10, 1))
+    commit.submit(Lines(11, 1))
+    assert (told.pressure, commit.pending_bytes) == ([True], 12_000)
+    disk.open.set()
+    commit.drain(TIMEOUT_SECONDS)
+    assert told.pressure == [True, False]
+
+
+def test_i19_after_a_failed_sync_nothing_is_durable_any_more(
+    start: Start, disk: HeldDisk, told: Told
+) -> None:
+    commit = start()
+    commit.submit(Lines(0, 1))
+    commit.drain(TIMEOUT_SECONDS)
+    disk.failing_sync = errno.EIO
+    commit.submit(Lines(1, 1))
+    wait_until(lambda: bool(told.failed))
+    assert isinstance(told.failed[0], JournalFailedError)
+    for call in (lambda: commit.submit(Lines(2, 1)), lambda: commit.drain(TIMEOUT_SECONDS)):
+        with pytest.raises(JournalFailedError):
+            call()
+    assert told.durable == [Lines(0, 1)]
+    assert len(told.failed) == 1
+
+
+def test_a_builder_that_raises_fails_the_commit_and_loses_nothing_in_silence(
+    journal: Journal, told: Told
+) -> None:
+    def build(items: list[Lines]) -> Iterable[tuple[pa.RecordBatch, None]]:
+        raise ValueError(f"cannot build {items}")
+
+    commit = GroupCommit(journal, build, on_failed=told.failed.append)
+    commit.submit(Lines(0, 1))
+    with pytest.raises(JournalFailedError, match="cannot build"):
+        commit.drain(TIMEOUT_SECONDS)
+    wait_until(lambda: len(told.failed) == 1)
+    commit.stop()
+
+
+def test_i21_a_full_disk_is_waited_for_and_nothing_is_taken_twice(
+    start: Start, journal: Journal, disk: HeldDisk, told: Told
+) -> None:
+    commit = start()
+    disk.fail_write(errno.ENOSPC, room=2000)  # in the middle of a group
+    items = [Lines(first, 5) for first in range(0, 100, 5)]
+    for item in items:
+        commit.submit(item)
+    commit.drain(TIMEOUT_SECONDS)
+    assert (told.durable, told.failed) == (items, [])
+    assert bodies(journal) == list(range(100))
+
+
+def test_i21_trims_go_on_while_the_disk_is_full(
+    start: Start, journal: Journal, disk: HeldDisk, told: Told
+) -> None:
+    commit = start()
+    for first in range(0, 2000, 50):
+        commit.submit(Lines(first, 50))
+    commit.drain(TIMEOUT_SECONDS)
+    disk.free = 0
+    commit.submit(Lines(2000, 1))
+    commit.trim(1000)
+    wait_until(lambda: journal.floor > 0)
+    with pytest.raises(UnavailableError):
+        commit.drain(0.01)
+    disk.free = None
+    commit.drain(TIMEOUT_SECONDS)
+    assert told.durable[-1] == Lines(2000, 1)
+
+
+def test_stopping_on_a_full_disk_leaves_the_rest_undone_and_unsaid(
+    start: Start, journal: Journal, disk: HeldDisk, told: Told
+) -> None:
+    commit = start()
+    disk.free = 0
+    commit.submit(Lines(0, 1))
+    commit.stop()
+    assert (told.durable, journal.safe) == ([], 0)
+    disk.free = None
+
+
+def test_stop_makes_everything_durable_first(start: Start, journal: Journal, told: Told) -> None:
+    commit = start(max_delay_seconds=TIMEOUT_SECONDS)
+    items = [Lines(first, 1) for first in range(50)]
+    for item in items:
+        commit.submit(item)
+    commit.stop()
+    assert told.durable == items
+    assert bodies(journal) == list(range(50))
