@@ -55,7 +55,8 @@ class NodeView:
 class Snapshot:
     """``drained`` names the journals that are closed with every event acked.
 
-    ``mine`` names the flows that this master looks after; the others' tasks are left as they are.
+    ``committing`` names the flows that are to end but have sink commits in progress: their acks are
+    ahead of what is visible. ``mine`` names the flows that this master looks after; the others' tasks are left as they are.
     """
 
     flows: Mapping[str, FlowView]
@@ -63,4 +64,5 @@ class Snapshot:
     journals: Mapping[str, Journal]
     drained: frozenset[str]
     mine: frozenset[str]
+    committing: frozenset[str] = frozenset()
     grace_seconds: float = 0.0

@@ -166,10 +166,10 @@ ack = _row(
 )
 commits = _folder("/flows/{flow}/commits", "operators", "sink commits in progress")
 commit = _row(
-    "/flows/{flow}/commits/{task}",
+    "/flows/{flow}/commits/{commit}",
     records.Commit,
     "owner of the task",
-    "a commit decided with its acks; removed when its files are in place",
+    "`task@uuid`: a commit decided with its acks; removed when its files are in place",
     size_bytes=512 * KIB,
 )
 nodes = _folder("/nodes", "bootstrap", "all nodes ever registered")

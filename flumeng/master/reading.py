@@ -28,13 +28,15 @@ class Reader:
         """Raises UnavailableError, and CorruptError or UserError for a record that is none."""
         flows = self._flows()
         journals = self._journals()
+        drained = self._drained(journals)
         masters = self._store.children(paths.live_masters())
         cluster = self._store.read(paths.cluster())
         return Snapshot(
             flows=flows,
             nodes=self._nodes(),
             journals=journals,
-            drained=self._drained(journals),
+            drained=drained,
+            committing=self._committing(flows),
             mine=frozenset(
                 flow for flow in flows if looks_after(flow, masters) in (self._me, None)
             ),
@@ -113,6 +115,14 @@ class Reader:
             name
             for (name, journal), ack in zip(closed.items(), acks, strict=True)
             if (ack.value.offset if ack else 0) >= (journal.end or 0)
+        )
+
+    def _committing(self, flows: Mapping[str, FlowView]) -> frozenset[str]:
+        """Read after the acks: a commit that they have moved for is then listed or finished."""
+        return frozenset(
+            name
+            for name, flow in flows.items()
+            if flow.record.state != "running" and self._store.children(paths.commits(name))
         )
 
 

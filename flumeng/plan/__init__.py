@@ -49,7 +49,8 @@ def _drop(flow: FlowView, snapshot: Snapshot) -> Drop | None:
         if node.live and node.status
         for key in node.status.tasks
     )
-    if busy or (waiting and not flow.record.discard):
+    unfinished = waiting or flow.name in snapshot.committing
+    if busy or (unfinished and not flow.record.discard):
         return None
     return Drop(flow.name, (f"{flow.name} was deleted and is drained",))
 

@@ -255,7 +255,10 @@ def test_a_deleted_flow_goes_only_when_its_journals_are_drained_and_nothing_runs
     )
     waiting = apply_all(deleted)
     assert waiting.flows["f"].plan.tasks[f"{COLLECT}.0"].partitions == ("j",)
-    drained = apply_all(replace(waiting, drained=frozenset({"j"})))
+    acked = replace(waiting, drained=frozenset({"j"}))
+    committing = apply_all(replace(acked, committing=frozenset({"f"})))
+    assert committing.flows["f"].plan.tasks, "a decided commit has nobody left to finish it"
+    drained = apply_all(acked)
     assert drained.flows == {} or drained.flows["f"].plan.tasks == {}
     assert apply_all(drained).flows == {}
 
