@@ -56,7 +56,8 @@ class Snapshot:
     """``drained`` names the journals that are closed with every event acked.
 
     ``committing`` names the flows that are to end but have sink commits in progress: their acks are
-    ahead of what is visible. ``mine`` names the flows that this master looks after; the others' tasks are left as they are.
+    ahead of what is visible. ``mine`` names the flows that this master looks after; the others'
+    tasks are left as they are.
     """
 
     flows: Mapping[str, FlowView]

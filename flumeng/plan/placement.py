@@ -62,8 +62,10 @@ class _Draft:
             for name, journal in self.snapshot.journals.items()
             if journal.flow == self.flow.name and name not in self.snapshot.drained
         )
-        if self.flow.record.state != "running" and (not open_journals or self.flow.record.discard):
-            return {}
+        if self.flow.record.state != "running":
+            busy = open_journals or self.flow.name in self.snapshot.committing
+            if not busy or self.flow.record.discard:
+                return {}
         shares = _share(open_journals, place.tasks, self.flow.plan)
         return {name: self._collect(name, shares[name], place) for name in shares}
 
