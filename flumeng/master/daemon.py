@@ -45,14 +45,14 @@ class Master:
     def run(self) -> None:
         """Tick after each change and on a timer until ``stop``."""
         while not self._stopping:
-            self._say(self._tick())
+            self._say(self.tick())
             self._wait()
 
     def stop(self) -> None:
         self._stopping = True
         self._wakes.put(None)
 
-    def _tick(self) -> str:
+    def tick(self) -> str:
         """Gives the one sentence that says what was done and why."""
         if not self._store.connected:
             return "waiting for ZooKeeper"

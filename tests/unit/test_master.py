@@ -1,0 +1,122 @@
+"""Masters over one tree: they converge, they do not fight, and they forget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from flumeng import operations
+from flumeng.master.daemon import Master
+from flumeng.master.reading import looks_after
+from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
+from flumeng.testing import FakeStore, FakeTree
+from zkschema import paths, records
+
+FLOW = """
+flow: {name}
+sources: [{{syslog: {{listen: "127.0.0.1:5514"}}}}]
+sinks: [{{console: {{}}}}]
+"""
+
+
+@pytest.fixture
+def cluster() -> FakeTree:
+    cluster = FakeTree()
+    tree.init(FakeStore(cluster))
+    return cluster
+
+
+def add_node(store: Store, name: str) -> None:
+    store.write(paths.node(name), records.Node(uuid=name, roles=("ingest", "collect")), ABSENT)
+    live = records.LiveNode(uuid=name, incarnation="i", address="", pid=1, version="0", since=0.0)
+    store.write(paths.live_node(name), live, ABSENT)
+
+
+def apply(store: Store, name: str) -> None:
+    operations.apply_flow(store, FLOW.format(name=name), author="a", reason="", now=0.0)
+
+
+def tasks(store: Store, node: str) -> set[str]:
+    found = store.read(paths.assignment(node))
+    return {f"{task.flow}/{task.task}" for task in found.value.tasks} if found else set()
+
+
+def settle(masters: list[Master]) -> None:
+    for _ in range(10):
+        if {master.tick() for master in masters} == {"nothing to do"}:
+            return
+    pytest.fail("the masters did not come to rest")
+
+
+def test_masters_together_give_every_task_once(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    for name in ("n1", "n2"):
+        add_node(store, name)
+    for name in ("a", "b", "c", "d"):
+        apply(store, name)
+    settle([Master(FakeStore(cluster), f"m{number}") for number in range(3)])
+    assert tasks(store, "n1") | tasks(store, "n2") == {
+        f"{flow}/{task}" for flow in "abcd" for task in ("ingest.n1", "ingest.n2", "collect.0")
+    }
+    assert not tasks(store, "n1") & tasks(store, "n2")
+
+
+def test_a_master_that_died_leaves_its_flows_to_the_others(cluster: FakeTree) -> None:
+    store, doomed_store = FakeStore(cluster), FakeStore(cluster)
+    doomed, other = Master(doomed_store, "m1"), Master(FakeStore(cluster), "m2")
+    settle([doomed, other])
+    add_node(store, "n1")
+    names = [f"f{number}" for number in range(8)]
+    for name in names:
+        apply(store, name)
+    others = [name for name in names if looks_after(name, ["m1", "m2"]) == "m1"]
+    assert others, "the test needs a flow of the doomed master"
+    doomed_store.expire()
+    settle([other])
+    assert {key.split("/")[0] for key in tasks(store, "n1")} == set(names)
+
+
+def test_a_lost_race_is_looked_at_again(cluster: FakeTree) -> None:
+    """Another master writes the plan between this master's read and its write."""
+    store = FakeStore(cluster)
+    flow = next(name for name in "abcdefgh" if looks_after(name, ["m1", "m2"]) == "m2")
+    add_node(store, "n1")
+    apply(store, flow)
+
+    class Racing(FakeStore):
+        raced = False
+
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            if not self.raced and any(write.path == paths.plan(flow) for write in writes):
+                self.raced = True
+                other.tick()
+            return super().commit(writes)
+
+    other = Master(FakeStore(cluster), "m2")
+    master = Master(Racing(cluster), "m1")
+    assert master.tick() == f"looking again: /flows/{flow}/plan exists already"
+    settle([master, other])
+    assert tasks(store, "n1") == {f"{flow}/ingest.n1", f"{flow}/collect.0"}
+
+
+def test_a_deleted_flow_leaves_nothing_behind(cluster: FakeTree) -> None:
+    store, master = FakeStore(cluster), Master(FakeStore(cluster), "m1")
+    add_node(store, "n1")
+    apply(store, "a")
+    settle([master])
+    status = records.NodeStatus(
+        assignment_version=0,
+        tasks={"a/ingest.n1": records.TaskStatus(epoch=1, revision=1, state="running")},
+    )
+    store.write(paths.status("n1"), status, ABSENT)
+    operations.delete_flow(store, "a", author="a", reason="", now=0.0)
+    settle([master])
+    assert store.children(paths.flows()) == ["a"], "its source still runs"
+    store.write(paths.status("n1"), records.NodeStatus(assignment_version=1), ANY)
+    settle([master])
+    assert [path for path in store.dump() if path.startswith("/flows/")] == []
+
+
+def test_without_a_schema_a_master_says_what_to_do() -> None:
+    assert "flumeng schema init" in Master(FakeStore(), "m1").tick()

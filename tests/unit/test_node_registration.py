@@ -1,0 +1,105 @@
+"""The node's own znodes: whose name it is, what is live, which journals are needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flumeng import operations
+from flumeng.errors import UserError
+from flumeng.node.registration import Identity, Registration
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore, FakeTree
+from zkschema import paths, records
+
+JOURNAL = "web.n1.0.ab"
+FLOW = """
+flow: web
+sources: [{syslog: {listen: "127.0.0.1:5514"}}]
+sinks: [{console: {}}]
+"""
+
+
+@pytest.fixture
+def cluster() -> FakeTree:
+    cluster = FakeTree()
+    tree.init(FakeStore(cluster))
+    return cluster
+
+
+def identity(uuid: str = "u1") -> Identity:
+    return Identity("n1", uuid, ("ingest",), "", {})
+
+
+def local(*, closed: bool = False, end: int | None = None) -> dict[str, dict[str, Any]]:
+    return {JOURNAL: {"flow": "web", "term": 1, "closed": closed, "end": end}}
+
+
+def test_a_second_host_with_the_same_name_is_refused(cluster: FakeTree) -> None:
+    Registration(FakeStore(cluster), identity("u1")).register()
+    Registration(FakeStore(cluster), identity("u1")).register()
+    with pytest.raises(UserError, match="choose another --name"):
+        Registration(FakeStore(cluster), identity("u2")).register()
+
+
+def test_a_znode_left_by_the_last_session_is_replaced(cluster: FakeTree) -> None:
+    """It would go when that session ends, and then the node would look dead."""
+    old, new = FakeStore(cluster), FakeStore(cluster)
+    Registration(old, identity()).announce("h:1")
+    Registration(new, identity()).announce("h:2")
+    old.expire()
+    found = new.read(paths.live_node("n1"))
+    assert found is not None
+    assert (found.value.address, found.session) == ("h:2", new.session)
+
+
+def test_after_an_expiry_the_node_is_live_again(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    registration = Registration(store, identity())
+    registration.announce("h:1")
+    store.expire()
+    assert not store.exists(paths.live_node("n1"))
+    registration.announce("h:1")
+    found = store.read(paths.live_node("n1"))
+    assert found is not None
+    assert found.session == store.session
+
+
+def test_a_journal_is_needed_until_it_is_closed_and_acked_to_its_end(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    registration = Registration(store, identity())
+    ack = paths.ack("web", "main", JOURNAL)
+
+    registration.enter_journals(local())
+    store.write(ack, records.Ack(epoch=1, offset=7), ABSENT)
+    assert (registration.acks().acks, registration.acks().unneeded) == ({JOURNAL: 7}, ())
+    registration.enter_journals(local(closed=True, end=8))
+    assert registration.acks().unneeded == ()
+    store.write(ack, records.Ack(epoch=1, offset=8), ANY)
+    assert registration.acks().unneeded == (JOURNAL,)
+
+    registration.strike([JOURNAL])
+    assert not store.exists(paths.journal(JOURNAL))
+    assert not store.exists(ack)
+
+
+def test_a_closed_journal_of_a_flow_that_is_gone_is_not_needed(cluster: FakeTree) -> None:
+    registration = Registration(FakeStore(cluster), identity())
+    registration.enter_journals(local())
+    assert registration.acks().unneeded == (), "it may still be written"
+    registration.enter_journals(local(closed=True, end=8))
+    assert registration.acks().unneeded == (JOURNAL,)
+
+
+def test_a_status_is_written_only_when_it_changed(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    registration = Registration(store, identity())
+    registration.register()
+    status = records.NodeStatus(assignment_version=1)
+    for _ in range(3):
+        registration.report(status)
+    found = store.read(paths.status("n1"))
+    assert found is not None
+    assert found.version.number == 0
