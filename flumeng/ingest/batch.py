@@ -1,15 +1,16 @@
 """From chunks to Arrow batches, in the commit thread.
 
-No Python code runs per line: bytes are joined once, lines are found, trimmed and measured by numpy
-over whole arrays, and Arrow copies them out in one ``take``. numpy and Arrow let go of the
-interpreter lock, so the event loop receives meanwhile. What is the same for a run of lines (host,
-attributes, receive time) is repeated by run lengths.
+Bytes are joined once; lines are found, trimmed and measured by numpy over whole arrays; what is the
+same for a run of lines (host, attributes, receive time) is repeated by run lengths. numpy lets go
+of the interpreter lock, so the event loop receives meanwhile. Arrow's compute functions are not
+used, nor ``pa.array``, which loads them: their registry alone would cost the worker 45 MB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, groupby
+from functools import lru_cache
+from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,14 +19,18 @@ from numpy.typing import NDArray
 
 from flumeng.ingest.chunk import Chunk, LineRules
 from flumeng.ingest.framing import TRAILER_BYTES
-from flumeng.journal.frame import MAX_ROWS, TARGET_BYTES
+from flumeng.journal.frame import MAX_ROWS
 from flumeng.journal.schema import EVENT_SCHEMA
+
+FRAME_BYTES = 1 << 20
+"""Of raw lines, unless one chunk has more. What is made of them on the way to the disk is a few
+times as much; small enough, it is memory that the processor still has in its cache."""
 
 Indices = NDArray[np.int64]
 Build = tuple[pa.RecordBatch, Mapping[str, object]]
 
-_ABSENT = -1
 _NEWLINE = 10
+_ABSENT = -1
 
 
 class Lines(NamedTuple):
@@ -34,6 +39,14 @@ class Lines(NamedTuple):
     starts: Indices
     ends: Indices
     truncated: NDArray[np.bool_]
+
+
+class Run(NamedTuple):
+    """Neighbouring rows with the same attributes, but for their ``offsets`` in a file if given."""
+
+    rows: int
+    attrs: tuple[tuple[str, str], ...]
+    offsets: Indices | None
 
 
 def build(chunks: Sequence[Chunk], on_truncated: Callable[[int], None]) -> Iterator[Build]:
@@ -49,7 +62,7 @@ def _groups(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
     group: list[Chunk] = []
     size = 0
     for chunk in chunks:
-        if group and size + len(chunk.data) > TARGET_BYTES:
+        if group and size + len(chunk.data) > FRAME_BYTES:
             yield group
             group, size = [], 0
         group.append(chunk)
@@ -70,11 +83,13 @@ def _frames(group: list[Chunk], on_truncated: Callable[[int], None]) -> Iterator
         return
     state = {key: value for chunk in group for key, value in (chunk.state or {}).items()}
     assert rows <= MAX_ROWS or not state, "a chunk with state must fit into one frame"
-    if rows or state:
+    if rows:
         on_truncated(int(np.count_nonzero(lines.truncated)))
         batch = _to_batch(data, lines, group)
-        for start in range(0, max(rows, 1), MAX_ROWS):
+        for start in range(0, rows, MAX_ROWS):
             yield batch.slice(start, MAX_ROWS), state
+    elif state:
+        yield NO_EVENTS, state
 
 
 def _find_lines(data: bytes, group: list[Chunk]) -> Lines:
@@ -85,20 +100,17 @@ def _find_lines(data: bytes, group: list[Chunk]) -> Lines:
         group, key=lambda chunk: (chunk.origin.rules, chunk.bounds is not None)
     ):
         chunks = list(run)
-        sizes = [len(chunk.data) for chunk in chunks]
-        if bounded:
-            starts, ends = _bounds(chunks, list(accumulate(sizes, initial=begin)))
-        else:
-            starts, ends = _split(data, begin, begin + sum(sizes))
+        end = begin + sum(len(chunk.data) for chunk in chunks)
+        starts, ends = _bounds(chunks, begin) if bounded else _split(data, begin, end)
         found.append(_cut(np.frombuffer(data, np.uint8), starts, ends, rules))
-        begin += sum(sizes)
+        begin = end
     if len(found) == 1:
         return found[0]
     return Lines(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
 def _split(data: bytes, begin: int, end: int) -> tuple[Indices, Indices]:
-    part = np.frombuffer(data, np.uint8, end - begin, begin) if end > begin else np.empty(0)
+    part = np.frombuffer(data, np.uint8)[begin:end]
     ends = np.flatnonzero(part == _NEWLINE) + begin
     starts = np.empty_like(ends)
     starts[:1] = begin
@@ -106,12 +118,13 @@ def _split(data: bytes, begin: int, end: int) -> tuple[Indices, Indices]:
     return starts, ends
 
 
-def _bounds(chunks: list[Chunk], places: list[int]) -> tuple[Indices, Indices]:
+def _bounds(chunks: list[Chunk], begin: int) -> tuple[Indices, Indices]:
     columns: list[list[Indices]] = [[], []]
-    for chunk, place in zip(chunks, places, strict=False):
+    for chunk in chunks:
         assert chunk.bounds is not None
         for column, bounds in zip(columns, chunk.bounds, strict=True):
-            column.append(np.frombuffer(bounds, np.int64) + place)
+            column.append(np.frombuffer(bounds, np.int64) + begin)
+        begin += len(chunk.data)
     return np.concatenate(columns[0]), np.concatenate(columns[1])
 
 
@@ -137,83 +150,123 @@ def _cut(data: NDArray[np.uint8], starts: Indices, ends: Indices, rules: LineRul
 
 
 def _to_batch(data: bytes, lines: Lines, group: list[Chunk]) -> pa.RecordBatch:
-    places = list(accumulate((len(chunk.data) for chunk in group), initial=0))
+    places = np.array(_places(group))
     counts = np.diff(np.searchsorted(lines.starts, places))
-    chunk_of_row = np.repeat(np.arange(len(group)), counts)
-    received = np.array([chunk.received_us for chunk in group], np.int64)
+    received = np.array([chunk.received_us for chunk in group])
+    hosts = [chunk.origin.host.encode() for chunk in group]
     columns = [
-        _bodies(data, lines),
-        pa.array(received[chunk_of_row]).view(EVENT_SCHEMA.field("ts").type),
-        pa.array([chunk.origin.host for chunk in group]).take(pa.array(chunk_of_row)),
-        _attributes(group, places, chunk_of_row, lines),
+        _strings(pa.binary(), lines.ends - lines.starts, _bodies(data, lines, group)),
+        _fixed(EVENT_SCHEMA.field("ts").type, np.repeat(received, counts)),
+        _strings(
+            pa.string(),
+            np.repeat([len(host) for host in hosts], counts),
+            b"".join([host * count for host, count in zip(hosts, counts.tolist(), strict=True)]),
+        ),
+        _attributes(list(_runs(group, places, counts, lines))),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
 
 
-def _bodies(data: bytes, lines: Lines) -> pa.Array:
-    """Lines and the gaps between them alternate in one array; taking every other one copies the
-    lines together."""
-    rows = len(lines.starts)
-    if not rows:
-        return pa.array([], pa.binary())
-    offsets = np.empty(2 * rows, np.int32)
-    offsets[0::2] = lines.starts
-    offsets[1::2] = lines.ends
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    alternating = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, buffers)
-    return alternating.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32)))
+def _places(chunks: Iterable[Chunk]) -> list[int]:
+    """Where each chunk begins in the joined bytes, and where the last one ends."""
+    return list(accumulate((len(chunk.data) for chunk in chunks), initial=0))
 
 
-class _Pool:
-    """Strings that rows refer to by index."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, int] = {}
-
-    def place(self, text: str) -> int:
-        return self._places.setdefault(text, len(self._places))
-
-    def size(self) -> int:
-        return len(self._places)
-
-    def array(self) -> pa.Array:
-        return pa.array(list(self._places), pa.string())
+def _bodies(data: bytes, lines: Lines, group: list[Chunk]) -> bytes:
+    """All lines without what lies between them; mostly that is one newline after each."""
+    between = len(data) - int((lines.ends - lines.starts).sum())
+    if between == len(lines.starts) and all(chunk.bounds is None for chunk in group):
+        return data.replace(b"\n", b"")
+    view = memoryview(data)
+    bounds = zip(lines.starts.tolist(), lines.ends.tolist(), strict=True)
+    return b"".join([view[start:end] for start, end in bounds])
 
 
-def _attributes(
-    group: list[Chunk], places: list[int], chunk_of_row: Indices, lines: Lines
-) -> pa.Array:
-    """A matrix with a row for each attribute that events may have and a column for each event holds
-    indices into the pools of names and values; what is absent drops out at the end."""
-    names, values = _Pool(), _Pool()
-    width = max(len(chunk.origin.attrs) for chunk in group)
-    name_matrix = np.full((width, len(group)), _ABSENT, np.int32)
-    value_matrix = np.full((width, len(group)), _ABSENT, np.int32)
-    for column, chunk in enumerate(group):
-        for row, (name, value) in enumerate(chunk.origin.attrs):
-            name_matrix[row, column] = names.place(name)
-            value_matrix[row, column] = values.place(value)
-    name_of, value_of = name_matrix[:, chunk_of_row], value_matrix[:, chunk_of_row]
+def _runs(group: list[Chunk], places: Indices, counts: Indices, lines: Lines) -> Iterator[Run]:
+    """A run for each chunk; a line that was cut is a run of its own."""
+    cut = np.flatnonzero(lines.truncated).tolist()
+    stop = 0
+    for chunk, place, count in zip(group, places.tolist(), counts.tolist(), strict=False):
+        start, stop = stop, stop + count
+        edges = {start, stop}
+        for row in cut:
+            if start <= row < stop:
+                edges |= {row, row + 1}
+        for begin, end in pairwise(sorted(edges)):
+            attrs, offsets = chunk.origin.attrs, None
+            if lines.truncated[begin]:
+                attrs = (*attrs, ("truncated", "true"))
+            if chunk.file_offset is not None:
+                attrs = (*attrs, ("offset", ""))
+                offsets = lines.starts[begin:end] + (chunk.file_offset - place)
+            yield Run(end - begin, attrs, offsets)
 
-    def add(name: str, present: NDArray[np.bool_], value: Any) -> None:
-        nonlocal name_of, value_of
-        name_of = np.vstack([name_of, np.where(present, np.int32(names.place(name)), _ABSENT)])
-        value_of = np.vstack([value_of, np.where(present, np.int32(value), _ABSENT)])
 
-    if lines.truncated.any():
-        add("truncated", lines.truncated, values.place("true"))
-    pool = values.array()
-    if any(chunk.file_offset is not None for chunk in group):
-        shift = np.array([(chunk.file_offset or 0) for chunk in group]) - places[:-1]
-        offsets = pa.array(lines.starts + shift[chunk_of_row]).cast(pa.string())
-        in_file = np.array([chunk.file_offset is not None for chunk in group])[chunk_of_row]
-        add("offset", in_file, values.size() + np.arange(len(offsets)))
-        pool = pa.concat_arrays([pool, offsets])
-    present = name_of != _ABSENT
-    ends = np.zeros(len(chunk_of_row) + 1, np.int32)
-    np.cumsum(present.sum(axis=0), out=ends[1:])
-    return pa.MapArray.from_arrays(
-        pa.array(ends),
-        names.array().take(pa.array(name_of.T[present.T])),
-        pool.take(pa.array(value_of.T[present.T])),
+def _attributes(runs: list[Run]) -> pa.Array:
+    """Names and values lie row after row in two arrays; how many a row has may differ by run."""
+    width = max(len(run.attrs) for run in runs)
+    counts = [run.rows for run in runs]
+    name_lengths, value_lengths = (
+        np.repeat(
+            np.array([_lengths(run.attrs, part, width) for run in runs], np.int64), counts, axis=0
+        )
+        for part in (0, 1)
     )
+    names, values = [], []
+    row = 0
+    for run in runs:
+        names.append(_joined(run.attrs, 0) * run.rows)
+        value = _joined(run.attrs, 1)
+        if run.offsets is None:
+            values.append(value * run.rows)
+        else:
+            texts = [b"%d" % offset for offset in run.offsets.tolist()]
+            values.extend(value + text for text in texts)
+            value_lengths[row : row + run.rows, len(run.attrs) - 1] = [len(t) for t in texts]
+        row += run.rows
+    present = name_lengths != _ABSENT
+    return pa.MapArray.from_arrays(
+        _fixed(pa.int32(), _ends(np.repeat([len(run.attrs) for run in runs], counts))),
+        _strings(pa.string(), name_lengths[present], b"".join(names)),
+        _strings(pa.string(), value_lengths[present], b"".join(values)),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _joined(attrs: tuple[tuple[str, str], ...], part: int) -> bytes:
+    """All names (part 0) or values (part 1) of one row."""
+    return "".join(attr[part] for attr in attrs).encode()
+
+
+@lru_cache(maxsize=1024)
+def _lengths(attrs: tuple[tuple[str, str], ...], part: int, width: int) -> list[int]:
+    lengths = [len(attr[part].encode()) for attr in attrs]
+    return lengths + [_ABSENT] * (width - len(lengths))
+
+
+def _fixed(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _strings(kind: pa.DataType, lengths: Indices, data: bytes) -> pa.Array:
+    buffers = [None, pa.py_buffer(_ends(lengths)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(lengths), buffers)
+
+
+def _ends(lengths: Indices) -> NDArray[np.int32]:
+    """Arrow's offsets: zero, and where each of them ends."""
+    ends = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    return ends
+
+
+_NO_LENGTHS = np.zeros(0, np.int64)
+NO_EVENTS = pa.RecordBatch.from_arrays(
+    [
+        _strings(pa.binary(), _NO_LENGTHS, b""),
+        _fixed(EVENT_SCHEMA.field("ts").type, _NO_LENGTHS),
+        _strings(pa.string(), _NO_LENGTHS, b""),
+        _attributes([Run(0, (), None)]),
+    ],
+    schema=EVENT_SCHEMA,
+)

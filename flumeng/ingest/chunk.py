@@ -13,7 +13,7 @@ from dataclasses import dataclass
 _BOOKKEEPING_BYTES = 512
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LineRules:
     """How a source's chunks are cut into events.
 
@@ -25,7 +25,7 @@ class LineRules:
     keep_empty: bool
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Origin:
     """Where lines come from. One object for each connection or file, compared by identity."""
 
@@ -34,7 +34,7 @@ class Origin:
     rules: LineRules
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Chunk:
     """Whole lines: each ends with a newline, or is ``data[start:end]`` of its ``bounds``.
 

@@ -6,8 +6,8 @@ All callbacks arrive in the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 from flumeng.ingest import batch
 from flumeng.ingest.chunk import Chunk
@@ -15,9 +15,7 @@ from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.journal import Journal
 
-PENDING_BYTES = 16 << 20
-
-Argument = TypeVar("Argument")
+PENDING_BYTES = 8 << 20
 
 
 class Intake:
@@ -35,11 +33,15 @@ class Intake:
     ) -> None:
         self.journal = journal
         self.truncated = 0
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._on_pressure = on_pressure
+        self._pressure = False
         self._commits: GroupCommit[Chunk] = GroupCommit(
             journal,
             self._build,
-            on_pressure=_in_loop(on_pressure),
-            on_failed=_in_loop(on_failed),
+            on_pressure=self._set_pressure,
+            on_failed=lambda error: self._in_loop(on_failed, error),
             max_bytes=PENDING_BYTES,
         )
 
@@ -70,12 +72,17 @@ class Intake:
     def _count_truncated(self, lines: int) -> None:
         self.truncated += lines
 
+    def _set_pressure(self, pressure: bool) -> None:
+        """From ``submit`` it must work at once: the event loop reads a connection many times before
+        it looks at what is scheduled. A late call finds the newest value."""
+        self._pressure = pressure
+        if threading.get_ident() == self._loop_thread:
+            self._pass_pressure_on()
+        else:
+            self._in_loop(self._pass_pressure_on)
 
-def _in_loop(callback: Callable[[Argument], None]) -> Callable[[Argument], None]:
-    """The same, callable from any thread; calls keep their order."""
-    loop = asyncio.get_running_loop()
+    def _pass_pressure_on(self) -> None:
+        self._on_pressure(self._pressure)
 
-    def call(argument: Argument) -> None:
-        loop.call_soon_threadsafe(callback, argument)
-
-    return call
+    def _in_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        self._loop.call_soon_threadsafe(callback, *arguments)

@@ -13,11 +13,9 @@ import uuid
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import pyarrow as pa
-
 from flumeng.errors import FlumengError, UserError
+from flumeng.ingest.batch import NO_EVENTS
 from flumeng.journal.journal import Journal
-from flumeng.journal.schema import EVENT_SCHEMA
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +125,7 @@ class Shelf:
         if earlier:
             last = max(earlier, key=_generation)
             state = {**last.state, _GENERATION: _generation(last) + 1}
-            journal.append(pa.RecordBatch.from_pylist([], schema=EVENT_SCHEMA), state)
+            journal.append(NO_EVENTS, state)
             journal.sync()
         self.journals = {**self.journals, name: journal}
         log.info("journal %s is created", name)

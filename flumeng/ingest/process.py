@@ -1,0 +1,70 @@
+"""The worker as a process: its arguments, its pipes to the node, its signals and limits."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import resource
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import uvloop
+
+from flumeng import logs
+from flumeng.child import Message, Parent
+from flumeng.errors import UserError
+from flumeng.ingest.shelf import Shelf
+from flumeng.ingest.worker import Worker
+
+SWITCH_SECONDS = 0.0005
+"""How long the commit thread may hold the interpreter lock while the event loop waits for it."""
+
+STOP: Message = {"type": "stop"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m flumeng.ingest",
+        description="Receives events into journals and serves them; started by a node.",
+    )
+    parser.add_argument("--data", type=Path, required=True, help="the node's data directory")
+    parser.add_argument("--host", required=True, help="where other nodes reach the journals")
+    parser.add_argument("--node", required=True, help="the node's name")
+    arguments = parser.parse_args()
+    logs.to_stderr("ingest")
+    parent = Parent.take_stdio()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    _allow_many_files()
+    try:
+        shelf = Shelf(arguments.data / "journals", arguments.node)
+    except UserError as error:
+        print(f"ingest: {error}", file=sys.stderr)
+        return 2
+    uvloop.run(_serve(shelf, arguments.host, parent))
+    return 0
+
+
+async def _serve(shelf: Shelf, host: str, parent: Parent) -> None:
+    """The end of the parent, SIGTERM and SIGINT mean the same as its ``stop``."""
+    loop = asyncio.get_running_loop()
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+
+    def read() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended before the parent
+            for message in parent.messages():
+                loop.call_soon_threadsafe(messages.put_nowait, message)
+            loop.call_soon_threadsafe(messages.put_nowait, STOP)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, messages.put_nowait, STOP)
+    threading.Thread(target=read, name="parent", daemon=True).start()
+    await Worker(shelf, host, parent.send).run(messages)
+
+
+def _allow_many_files() -> None:
+    """A descriptor for each connection and file: as many as an administrator lets us have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
