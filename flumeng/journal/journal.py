@@ -137,8 +137,9 @@ class Journal:
 
     @property
     def state(self) -> Mapping[str, object]:
-        """Source state as of the last append; recovered together with the events."""
-        return MappingProxyType(self._state)
+        """Source state as of the last append; recovered together with the events. A copy, so any
+        thread may ask."""
+        return MappingProxyType(dict(self._state))
 
     @property
     def _active(self) -> segment.Segment:
