@@ -2,8 +2,10 @@
 
 Bytes are joined once; lines are found, trimmed and measured by numpy over whole arrays; what is the
 same for a run of lines (host, attributes, receive time) is repeated by run lengths. numpy lets go
-of the interpreter lock, so the event loop receives meanwhile. Arrow's compute functions are not
-used, nor ``pa.array``, which loads them: their registry alone would cost the worker 45 MB.
+of the interpreter lock, so the event loop receives meanwhile.
+
+Arrow arrays are made from buffers: ``pa.array`` would import pandas, and the compute functions
+would load their registry, together as much memory as all the rest of the worker.
 """
 
 from __future__ import annotations
