@@ -62,8 +62,7 @@ def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
     _measure_sealed(segments, journal)
     active, state = opened[-1]
     next_seq, problem = _scan(active, journal, checkpoint, state)
-    if next_seq < checkpoint.safe:
-        raise CorruptError(f"{active.path} ends at seq {next_seq}, {checkpoint.safe} was synced")
+    assert next_seq >= checkpoint.safe, f"{active.path} ends at {next_seq}, below {checkpoint}"
     _settle(active, checkpoint, problem, disk)
     for path in [*trimmed, *directory.glob(f"*{UNFINISHED}")]:
         path.unlink()

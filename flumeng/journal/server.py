@@ -92,7 +92,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, _context: Any, ticket: Any) -> Any:
         try:
-            name, start, end = _parse(ticket.ticket)
+            name, start, end = parse_ticket(ticket.ticket)
             journal = self._journals().get(name)
             if journal is None:
                 raise NotServedError(f"journal {name} is not served here")
@@ -117,7 +117,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             _refuse(error)
 
 
-def _parse(ticket: bytes) -> tuple[str, int, int]:
+def parse_ticket(ticket: bytes) -> tuple[str, int, int]:
     """Raises UserError for anything but a journal's name and a range."""
     if len(ticket) > MAX_TICKET_BYTES:
         raise UserError(f"a ticket has at most {MAX_TICKET_BYTES} bytes")

@@ -257,7 +257,9 @@ def test_i21_trims_go_on_while_the_disk_is_full(
         commit.submit(Lines(first, 50))
     commit.drain(TIMEOUT_SECONDS)
     disk.free = 0
+    groups = len(told.groups)
     commit.submit(Lines(2000, 1))
+    wait_until(lambda: len(told.groups) > groups)
     commit.trim(1000)
     wait_until(lambda: journal.floor > 0)
     with pytest.raises(UnavailableError):

@@ -24,11 +24,13 @@ ID = "web.n1.0.0a1b2c3d"
 ROWS = 4
 
 
-def written(directory: Path, frames: int, *, segment_bytes: int = 1 << 20) -> Path:
+def written(
+    directory: Path, frames: int, *, segment_bytes: int = 1 << 20, first_body: int = 0
+) -> Path:
     """A closed, wholly synced journal of numbered events, four a frame, each with source state."""
     journal = Journal.create(directory, ID, segment_bytes=segment_bytes)
     for frame in range(frames):
-        journal.append(numbered_events(frame * ROWS, ROWS), {"frame": frame})
+        journal.append(numbered_events(first_body + frame * ROWS, ROWS), {"frame": frame})
     journal.close()
     return directory / ID
 
@@ -216,10 +218,13 @@ def another(segments: list[Path]) -> None:
     segments[1].write_bytes(segments[2].read_bytes())
 
 
-def of_same_length(segments: list[Path]) -> None:
-    data = bytearray(segments[1].read_bytes())
-    data[frame_offsets(segments[1])[-2] + 44] ^= 1
-    segments[1].write_bytes(data)
+def of_another_history(segments: list[Path]) -> None:
+    """The same ids, places and lengths, with other events: from a backup, say."""
+    elsewhere = segments[1].parent.parent / "elsewhere"
+    other = written(elsewhere, frames=40, segment_bytes=4096, first_body=500)
+    content = (other / segments[1].name).read_bytes()
+    assert len(content) == segments[1].stat().st_size
+    segments[1].write_bytes(content)
 
 
 def empty(segments: list[Path]) -> None:
@@ -227,18 +232,26 @@ def empty(segments: list[Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [missing, missing_first, missing_last, shorter, longer, another, of_same_length, empty],
-    ids=lambda damage: damage.__name__,
+    ("damage", "match"),
+    [
+        (missing, "one is missing"),
+        (missing_first, "floor, 0, is missing"),
+        (missing_last, "synced end, [0-9]+, is missing"),
+        (shorter, "sealed with"),
+        (longer, "sealed with"),
+        (another, "its header says"),
+        (of_another_history, "does not end as"),
+        (empty, "does not begin as a segment"),
+    ],
 )
 def test_i18_a_hole_between_segments_is_refused(
-    tmp_path: Path, damage: Callable[[list[Path]], None]
+    tmp_path: Path, damage: Callable[[list[Path]], None], match: str
 ) -> None:
     path = written(tmp_path, frames=40, segment_bytes=4096)
     segments = sorted(path.glob("*.segment"))
     assert len(segments) > 3
     damage(segments)
-    check_refused(path, match=r"segment")
+    check_refused(path, match)
 
 
 def test_i16_a_segment_of_another_journal_is_refused(tmp_path: Path) -> None:
