@@ -24,7 +24,8 @@ class FlowFilesError(UserError):
 
     def __init__(self, problems: Sequence[tuple[Path, Problem]]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(map(_sentence, self.problems)))
+        count = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
+        super().__init__("\n".join([f"{count} in flow files:", *map(_sentence, self.problems)]))
 
 
 def read_flows(files: Sequence[Path]) -> list[FlowFile]:
@@ -57,11 +58,5 @@ def read_flows(files: Sequence[Path]) -> list[FlowFile]:
 
 def _sentence(found: tuple[Path, Problem]) -> str:
     path, problem = found
-    return (
-        ": ".join(
-            part
-            for part in (f"{path}:{problem.line}" if problem.line else str(path), problem.path)
-            if part
-        )
-        + f": {problem.message}"
-    )
+    where = f"{path}:{problem.line}" if problem.line else str(path)
+    return ": ".join(part for part in (where, problem.path, problem.message) if part)

@@ -140,7 +140,8 @@ def test_validate_tells_all_problems_of_all_files(
     missing = tmp_path / "four.yaml"
     result = shell.run("flow", "validate", one, two, binary, missing, zk=None)
     assert (result.exit_code, result.stdout) == (2, "")
-    lines = result.stderr.splitlines()
+    header, *lines = result.stderr.splitlines()
+    assert header == "flumeng: 5 problems in flow files:"
     assert lines[1] == f'{one}:3: sinks[0]: unknown sink "nop"; did you mean "noop"?'
     assert lines[2].startswith(f'{two}:1: missing "sources"')
     assert lines[3:] == [
@@ -228,7 +229,9 @@ def test_a_problem_in_one_file_keeps_all_from_being_written(
 def test_one_flow_in_two_files_is_a_problem(shell: Shell, write_flow: Callable[..., Path]) -> None:
     one, two = write_flow(), write_flow(FLOW + "#\n", "two.yaml")
     result = shell.run("flow", "apply", one, two)
-    assert result.stderr == f"flumeng: {two}: flow: flow web is also in {one}\n"
+    assert result.stderr == (
+        f"flumeng: 1 problem in flow files:\n{two}: flow: flow web is also in {one}\n"
+    )
 
 
 def test_a_change_by_someone_else_in_between_is_a_conflict(
