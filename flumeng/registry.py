@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
-from flumeng.spec.component import Kind
-
+Kind = Literal["source", "filter", "sink"]
 Guarantee = Literal["replayable", "transactional"]
 """``replayable``: a source that can read again what was lost before it was journaled.
 ``transactional``: a sink whose output and ack become visible in one step."""

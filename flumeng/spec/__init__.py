@@ -6,7 +6,7 @@ Pure: no files, no network, and nothing that only a worker needs is imported.
 from __future__ import annotations
 
 from flumeng.spec import document, guarantees
-from flumeng.spec.component import Component, Kind
+from flumeng.spec.component import Component
 from flumeng.spec.decode import INVALID, Decoder
 from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace, Place
 from flumeng.spec.problems import Problem, SpecError
@@ -17,7 +17,6 @@ __all__ = [
     "Component",
     "FlowSpec",
     "IngestPlace",
-    "Kind",
     "Place",
     "Problem",
     "SpecError",

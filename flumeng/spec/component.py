@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-Kind = Literal["source", "filter", "sink"]
+from flumeng.registry import Kind
 
 
 @dataclass(frozen=True)
