@@ -28,7 +28,9 @@ def show_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(*headers, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in headers:
+        table.add_column(header, overflow="fold")
     for line in cells:
         table.add_row(*map(Text, line))
     Console().print(table)

@@ -1,0 +1,59 @@
+"""A command line on a fake cluster, for tests of commands: nothing is patched, doors are given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from cli.doors import Doors
+from cli.main import tree
+from flumeng.errors import UnavailableError
+from flumeng.store import Store
+from flumeng.testing import FakeStore, FakeTree
+
+NOON = 1_700_000_000.0
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far a journal reaches, as its node answers."""
+
+    floor: int
+    safe: int
+
+
+@dataclass
+class Shell:
+    """Runs commands against one tree, each with a session of its own.
+
+    ``positions`` are the answers of nodes by address; other addresses do not answer. ``cut`` takes
+    ZooKeeper away.
+    """
+
+    tree: FakeTree
+    positions: dict[str, Mapping[str, Reached]] = field(default_factory=dict)
+    cut: bool = False
+
+    def connect(self, hosts: str) -> Store:
+        if self.cut:
+            raise UnavailableError(f"ZooKeeper at {hosts} did not answer")
+        return FakeStore(self.tree)
+
+    def ask(self, address: str) -> Mapping[str, Reached]:
+        if address not in self.positions:
+            raise UnavailableError(f"{address} did not answer")
+        return self.positions[address]
+
+    def run(self, *words: object, typed: str | None = None, zk: str | None = "zk:1/c") -> Result:
+        doors = Doors(self.connect, self.ask, lambda: "ann@ops", lambda: NOON)
+        return CliRunner().invoke(
+            tree, [str(word) for word in words], obj=doors, input=typed,
+            env={"FLUMENG_ZK": zk}, catch_exceptions=False,
+        )  # fmt: skip
+
+    def json(self, *words: object) -> Any:
+        return json.loads(self.run(*words, "--json").stdout)

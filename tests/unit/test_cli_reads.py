@@ -1,0 +1,241 @@
+"""What commands show of a cluster: on a fake store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.testing import NOON, Reached, Shell
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore, FakeTree
+from zkschema import paths, records
+
+FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree)
+
+
+@pytest.fixture
+def write_flow(tmp_path: Path) -> Callable[..., Path]:
+    def write(text: str = FLOW, name: str = "web.yaml") -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return write
+
+
+def live(address: str = "") -> records.LiveNode:
+    return records.LiveNode(
+        uuid="u", incarnation="i", address=address, pid=1, version="0.1.0", since=NOON
+    )
+
+
+def run_cluster(store: FakeStore) -> None:
+    """Flow web runs on n1, which is live; n2 was there and is gone with a journal of its own."""
+    tasks = {
+        "ingest-n1": records.PlannedTask(kind="ingest", node="n1", epoch=1, state="assigned"),
+        "collect-0": records.PlannedTask(
+            kind="collect", node="n1", epoch=3, state="assigned", partitions=("web.n1.0.aa",)
+        ),
+    }
+    status = records.NodeStatus(
+        assignment_version=0,
+        tasks={
+            f"web/{name}": records.TaskStatus(epoch=task.epoch, revision=1, state="running")
+            for name, task in tasks.items()
+        },
+    )
+    store.write(paths.plan("web"), records.Plan(tasks=tasks), ABSENT)
+    for name in ("n1", "n2"):
+        node = records.Node(uuid=name, roles=("ingest", "collect"), labels={"role": name})
+        store.write(paths.node(name), node, ABSENT)
+        journal = records.Journal(flow="web", node=name, primary=name, term=1, in_sync=(name,))
+        store.write(paths.journal(f"web.{name}.0.aa"), journal, ABSENT)
+    store.write(paths.assignment("n1"), records.Assignment(), ABSENT)
+    store.write(paths.status("n1"), status, ABSENT)
+    store.write(paths.live_node("n1"), live("n1:7000"), ABSENT)
+    ack = records.Ack(epoch=3, offset=40)
+    store.write(paths.ack("web", "main", "web.n1.0.aa"), ack, ABSENT)
+    master = records.LiveMaster(host="h", pid=1, version="0.1.0", since=NOON)
+    store.write(paths.live_master("m1"), master, ABSENT)
+
+
+@pytest.fixture
+def cluster(shell: Shell, store: FakeStore, write_flow: Callable[..., Path]) -> Shell:
+    shell.run("flow", "apply", write_flow())
+    run_cluster(store)
+    shell.positions["n1:7000"] = {"web.n1.0.aa": Reached(floor=10, safe=100)}
+    return shell
+
+
+def test_flow_list(cluster: Shell) -> None:
+    assert cluster.run("flow", "list").stdout == (
+        "FLOW\tSTATE\tREVISION\tDELIVERY\tSOURCES\tSINKS\tRUNNING\n"
+        "web\trunning\t1\tat-least-once\ttail\tnoop\t2/2\n"
+    )
+    (row,) = cluster.json("flow", "list")
+    assert (row["flow"], row["revision"], row["sources"]) == ("web", 1, ["tail"])
+    assert [task["state"] for task in row["tasks"]] == ["running", "running"]
+
+
+def test_flow_show(cluster: Shell) -> None:
+    shown = cluster.run("flow", "show", "web").stdout
+    assert "flow web is running\nrevision 1 by ann@ops, 2023-11-14 22:13:20 UTC\n" in shown
+    assert FLOW in shown
+    assert "collect-0\tcollect\tn1\t3\trunning\tweb.n1.0.aa\t-\n" in shown
+    assert cluster.json("flow", "show", "web")["text"] == FLOW
+
+
+def test_node_list(cluster: Shell) -> None:
+    lines = cluster.run("node", "list").stdout.splitlines()
+    assert lines[1] == (
+        "n1\tyes\tactive\tingest,collect\trole=n1\t0\t0\t"
+        "web/collect-0=running,web/ingest-n1=running"
+    )
+    assert lines[2] == "n2\tno\tactive\tingest,collect\trole=n2\t-\t-\t-"
+
+
+def test_ack_list_shows_the_lag_where_it_is_known(cluster: Shell) -> None:
+    assert cluster.run("ack", "list").stdout == (
+        "FLOW\tCURSOR\tPARTITION\tEPOCH\tOFFSET\tEND\tLAG\n"
+        "web\tmain\tweb.n1.0.aa\t3\t40\t100\t60\n"
+        "web\tmain\tweb.n2.0.aa\t-\t-\t-\t-\n"
+    )
+
+
+def test_reads_go_on_when_no_node_answers(cluster: Shell) -> None:
+    cluster.positions.clear()
+    acks = cluster.json("ack", "list")
+    assert [(row["offset"], row["lag"]) for row in acks] == [(40, None), (None, None)]
+    journals = cluster.run("journal", "list")
+    assert journals.exit_code == 0
+    assert journals.stdout.splitlines()[1:] == [
+        "web.n1.0.aa\tn1\tweb\t1\t-\t-\tno",
+        "web.n2.0.aa\tn2\tweb\t1\t-\t-\tno",
+    ]
+
+
+def test_journal_list(cluster: Shell) -> None:
+    assert cluster.run("journal", "list").stdout.splitlines()[1] == (
+        "web.n1.0.aa\tn1\tweb\t1\t10\t100\tno"
+    )
+
+
+def test_a_closed_journal_has_an_end_even_when_its_node_is_gone(
+    cluster: Shell, store: FakeStore
+) -> None:
+    journal = store.read(paths.journal("web.n2.0.aa"))
+    assert journal is not None
+    closed = replace(journal.value, closed=True, end=7)
+    store.write(paths.journal("web.n2.0.aa"), closed, ANY)
+    assert cluster.json("ack", "list")[1]["lag"] == 7
+
+
+# -- status
+
+
+def test_status_of_a_well_cluster(cluster: Shell, store: FakeStore) -> None:
+    store.write(paths.live_node("n2"), live(), ABSENT)
+    result = cluster.run("status")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "ok: 1 master live, 2 of 2 nodes live\n"
+        "FLOW\tSTATE\tREVISION\tRUNNING\tLAG\n"
+        "web\trunning\t1\t2/2\t60+?\n",
+    )
+
+
+def test_status_says_what_is_wrong_and_what_to_do(cluster: Shell, store: FakeStore) -> None:
+    store.remove(paths.live_master("m1"), ANY)
+    cluster.positions.clear()
+    result = cluster.run("status")
+    assert result.exit_code == 1
+    assert "- no master is live" in result.stdout
+    assert "- node n2 is not live\n  start `flumeng node run` on its host" in result.stdout
+    assert "- node n1 does not serve its journals at n1:7000" in result.stdout
+    assert cluster.json("status")["health"] == "degraded"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"state": "failed", "error": "no space"}, "task web/collect-0 is failed: no space"),
+        ({"epoch": 2}, "task web/collect-0 is starting: node n1 has not started it yet"),
+        ({"revision": 0}, "task web/collect-0 is starting: runs revision 0, 1 is wanted"),
+    ],
+)
+def test_status_tells_of_each_task_that_does_not_run(
+    cluster: Shell, store: FakeStore, change: dict[str, Any], said: str
+) -> None:
+    status = store.read(paths.status("n1"))
+    assert status is not None
+    tasks = dict(status.value.tasks)
+    tasks["web/collect-0"] = replace(tasks["web/collect-0"], **change)
+    store.write(paths.status("n1"), replace(status.value, tasks=tasks), ANY)
+    assert said in [cause["what"] for cause in cluster.json("status")["causes"]]
+
+
+def test_status_tells_of_tasks_that_nobody_can_run(cluster: Shell, store: FakeStore) -> None:
+    plan = store.read(paths.plan("web"))
+    assert plan is not None
+    waiting = records.PlannedTask(
+        kind="collect", node=None, epoch=4, state="waiting", why="no node has the labels"
+    )
+    away = records.PlannedTask(kind="ingest", node="n2", epoch=1, state="assigned")
+    tasks = {"collect-0": waiting, "ingest-n2": away}
+    store.write(paths.plan("web"), replace(plan.value, tasks=tasks), ANY)
+    said = [cause["what"] for cause in cluster.json("status")["causes"]]
+    assert "task web/collect-0 is waiting: no node has the labels" in said
+    assert "task web/ingest-n2 is away: node n2 is not live" in said
+
+
+def test_a_revision_of_another_flumeng_is_shown_not_fatal(cluster: Shell, store: FakeStore) -> None:
+    revision = store.read(paths.revision("web", "1"))
+    assert revision is not None
+    newer = replace(revision.value, text=FLOW.replace("noop", "kafka"))
+    store.write(paths.revision("web", "1"), newer, ANY)
+    assert cluster.run("flow", "list").exit_code == 0
+    (cause, *_) = [c["what"] for c in cluster.json("status")["causes"] if "flow web" in c["what"]]
+    assert cause.startswith("flow web: revision 1 cannot be read: line 3: sinks[0]: unknown sink")
+
+
+# -- schema
+
+
+def test_schema_show_needs_no_cluster(shell: Shell) -> None:
+    shown = shell.run("schema", "show", zk=None)
+    assert shown.exit_code == 0
+    assert "\n/flows/{flow}/plan\tPlan\tpersistent\tmasters\t" in shown.stdout
+    table = shell.json("schema", "show")
+    assert table["version"] == 1
+    assert {"znode": "/flows", "record": None}.items() <= table["znodes"][2].items()
+
+
+def test_schema_init_makes_a_cluster_once() -> None:
+    shell = Shell(FakeTree())
+    assert "schema version 1" in shell.run("schema", "init").stdout
+    assert shell.run("schema", "init").stdout == "nothing to do: the cluster is there\n"
+    verified = shell.run("schema", "verify")
+    assert (verified.exit_code, verified.stdout) == (0, "every znode keeps to schema version 1\n")
+
+
+def test_schema_verify_tells_what_is_wrong(shell: Shell, store: FakeStore) -> None:
+    store.tree.znodes["/flows/x"] = replace(store.tree.znodes["/flows"], data=b"{}")
+    result = shell.run("schema", "verify")
+    assert result.exit_code == 1
+    assert "/flows/x\t" in result.stdout
+    assert [problem["path"] for problem in shell.json("schema", "verify")] == ["/flows/x"]
