@@ -25,7 +25,7 @@ MAGIC = b"FLCP"
 VERSION = 1
 SYNC_INTERVAL_SECONDS = 0.1
 # magic, version, closed, reserved, term, segment, offset, safe, floor, journal; zeros; the CRC.
-_FIELDS = struct.Struct("<4sBBHQQQQQ16s")
+FIELDS = struct.Struct("<4sBBHQQQQQ16s")
 _CRC = struct.Struct("<I")
 
 
@@ -43,7 +43,7 @@ class Checkpoint:
     closed: bool
 
     def pack(self) -> bytes:
-        fields = _FIELDS.pack(
+        fields = FIELDS.pack(
             MAGIC,
             VERSION,
             self.closed,
@@ -66,7 +66,7 @@ class Checkpoint:
         body = block[: -_CRC.size]
         if crc32c(body) != _CRC.unpack_from(block, len(body))[0]:
             raise CorruptError(f"{path}: the checksum does not match")
-        magic, version, closed, _, term, segment, offset, safe, floor, owner = _FIELDS.unpack_from(
+        magic, version, closed, _, term, segment, offset, safe, floor, owner = FIELDS.unpack_from(
             body
         )
         if magic != MAGIC:

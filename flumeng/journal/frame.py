@@ -34,9 +34,9 @@ MAGIC = b"FLFR"
 VERSION = 1
 # magic, version, flags, reserved, state bytes, message bytes, rows, payload CRC, term, first seq,
 # journal, reserved; the header's own CRC follows.
-_FIELDS = struct.Struct("<4sBBHIIIIQQ16sI")
+FIELDS = struct.Struct("<4sBBHIIIIQQ16sI")
 _CRC = struct.Struct("<I")
-HEADER_BYTES = _FIELDS.size + _CRC.size
+HEADER_BYTES = FIELDS.size + _CRC.size
 assert HEADER_BYTES == ALIGNMENT
 
 _NAMESPACE = uuid.UUID("5c0f4f0e-6a0b-5d0e-9d3c-0f1a6c2be7a1")
@@ -101,7 +101,7 @@ class FrameHeader:
         return fields + _CRC.pack(crc32c(fields))
 
     def _fields(self) -> bytes:
-        return _FIELDS.pack(
+        return FIELDS.pack(
             MAGIC,
             VERSION,
             0,
@@ -126,11 +126,11 @@ class FrameHeader:
         if len(view) < HEADER_BYTES:
             raise BadFrameError("the header is cut short")
         (magic, version, _, _, state, message, count, payload, term, seq, owner, _) = (
-            _FIELDS.unpack_from(view)
+            FIELDS.unpack_from(view)
         )
         if magic != MAGIC:
             raise BadFrameError("no frame begins here")
-        if crc32c(view[: _FIELDS.size]) != _CRC.unpack_from(view, _FIELDS.size)[0]:
+        if crc32c(view[: FIELDS.size]) != _CRC.unpack_from(view, FIELDS.size)[0]:
             raise BadFrameError("the header's checksum does not match")
         if version != VERSION:
             raise UserError(f"a frame has format version {version}, this flumeng reads {VERSION}")

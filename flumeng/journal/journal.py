@@ -105,7 +105,7 @@ class Journal:
         if not directory.exists():
             return []
         for left_over in directory.glob(f".*{_HIDDEN}"):
-            shutil.rmtree(left_over)
+            shutil.rmtree(left_over, ignore_errors=True)
         return sorted(path for path in directory.iterdir() if path.is_dir())
 
     def __init__(
@@ -156,7 +156,9 @@ class Journal:
         if self.closed:
             raise UserError(f"journal {self.id} is closed: it takes no more events")
         changes = dict(state or {})
-        if self._active.length >= self._segment_bytes and not self._active.empty:
+        if not batch.num_rows and not changes:
+            return self.next_seq
+        if self._active.length >= self._segment_bytes:
             self._roll()
         active = self._active
         header, parts = encode(self._identity, self.term, self.next_seq, batch, changes)
@@ -306,7 +308,9 @@ class Journal:
         self._synced_length = self._active.length
 
     def _roll(self) -> None:
-        """Sync and seal the active segment and go on in a new one."""
+        """Sync and seal the active segment and go on in a new one, unless it has no events yet."""
+        if self.next_seq == self._active.base:
+            return
         self._sync(checkpoint_too=True)
         header = SegmentHeader(self._identity, self.term, self.next_seq, self._active.link)
         try:

@@ -44,9 +44,9 @@ MAGIC = b"FLSG"
 VERSION = 1
 # magic, version, flags, reserved, state bytes, state CRC, term, base, journal, then the
 # predecessor's base, length, last frame's offset and checksum (length 0: none); zeros; the CRC.
-_FIELDS = struct.Struct("<4sBBHIIQQ16sQQQI48x")
+FIELDS = struct.Struct("<4sBBHIIQQ16sQQQI48x")
 _CRC = struct.Struct("<I")
-SEGMENT_HEADER_BYTES = _FIELDS.size + _CRC.size
+SEGMENT_HEADER_BYTES = FIELDS.size + _CRC.size
 assert SEGMENT_HEADER_BYTES % ALIGNMENT == 0
 
 INDEX_BYTES = 64 << 10
@@ -78,7 +78,7 @@ class SegmentHeader:
 
     def pack(self, state: bytes) -> bytes:
         link = self.previous or Link(0, 0, 0, 0)
-        fields = _FIELDS.pack(
+        fields = FIELDS.pack(
             MAGIC,
             VERSION,
             0,
@@ -149,10 +149,6 @@ class Segment:
     def link(self) -> Link:
         """What the successor's header says about this segment."""
         return Link(self.base, self.length, self.last_offset, self.last_crc)
-
-    @property
-    def empty(self) -> bool:
-        return self.length == self.first
 
     def seal(self, link: Link) -> None:
         """Take over from the successor how this segment ended; it never grows again."""
@@ -258,6 +254,7 @@ def create(
     The caller syncs the directory before the first use. Leaves nothing behind on OSError.
     """
     path = directory / file_name(header.base)
+    assert not path.exists(), f"{path} would be overwritten"
     unfinished = path.with_name(path.name + UNFINISHED)
     blob = encode_state(state)
     parts = [header.pack(blob), blob.ljust(padded(len(blob)), b"\0")]
@@ -283,9 +280,9 @@ def open_segment(path: Path, journal: bytes) -> tuple[Segment, dict[str, object]
         raw = file.read(SEGMENT_HEADER_BYTES)
         if len(raw) < SEGMENT_HEADER_BYTES or raw[:4] != MAGIC:
             raise CorruptError(f"{path} does not begin as a segment")
-        if crc32c(raw[: _FIELDS.size]) != _CRC.unpack_from(raw, _FIELDS.size)[0]:
+        if crc32c(raw[: FIELDS.size]) != _CRC.unpack_from(raw, FIELDS.size)[0]:
             raise CorruptError(f"{path}: the checksum of the segment's header does not match")
-        (_, version, _, _, state_bytes, state_crc, term, base, owner, *link) = _FIELDS.unpack_from(
+        (_, version, _, _, state_bytes, state_crc, term, base, owner, *link) = FIELDS.unpack_from(
             raw
         )
         if version != VERSION:

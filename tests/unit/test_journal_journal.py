@@ -268,6 +268,25 @@ def test_source_state_is_merged_and_crosses_segments(tmp_path: Path, journal: Jo
     again.close()
 
 
+def test_source_state_without_events_never_begins_a_segment(
+    tmp_path: Path, journal: Journal
+) -> None:
+    """Two segments would have the same base, and so the same name."""
+    fill(journal, 20)
+    journal.trim(20)
+    for value in range(20):
+        journal.append(numbered_events(20, 0), {"cursor": "x" * 500, "value": value})
+    journal.sync()
+    journal.trim(20)
+    fill(journal, 10)
+    assert seqs(journal, journal.floor, 30) == list(range(journal.floor, 30))
+    journal.close()
+    again = Journal.open(tmp_path / ID)
+    assert again.state["value"] == 19
+    assert seqs(again, again.floor, 30) == list(range(again.floor, 30))
+    again.close()
+
+
 def test_closed_for_appends_is_for_good(tmp_path: Path, journal: Journal) -> None:
     journal.append(numbered_events(0, 3))
     assert journal.close_for_appends() == 3 == journal.safe
