@@ -42,7 +42,7 @@ class Shelf:
         self._broken: set[str] = set()
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            found = sorted(path.name for path in directory.iterdir() if path.name[0] != ".")
+            found = [path.name for path in Journal.find(directory)]
         except OSError as error:
             raise UserError(f"cannot use the directory {directory}: {error.strerror}") from error
         patience = time.monotonic() + PREDECESSOR_SECONDS
