@@ -114,5 +114,7 @@ def _of_task(task: TaskRow) -> Cause:
         "failed": "correct the cause; it is tried again by itself",
         "stopped": "look at the node's log",
     }
-    why = f": {task.why}" if task.why else ""
-    return Cause(f"task {task.flow}/{task.task} is {task.state}{why}", advice.get(task.state, advice["stopped"]))
+    what = f"task {task.flow}/{task.task} is {task.state}"
+    return Cause(
+        f"{what}: {task.why}" if task.why else what, advice.get(task.state, advice["stopped"])
+    )
