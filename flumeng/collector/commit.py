@@ -17,11 +17,11 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.ranges import Range
-from flumeng.errors import ConflictError, CorruptError
+from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.sinks import BatchTooWideError
 from flumeng.sinks.lake import Lake, place
 from flumeng.store import ABSENT, ANY, Path, Put, Store
@@ -30,23 +30,25 @@ from zkschema.records import Commit
 
 log = logging.getLogger(__name__)
 
+Place = Callable[[str], tuple[Lake, str]]
 STAGING = "_flumeng"
 
 
 class Commits:
-    """The commits of one task."""
+    """The commits of one task. ``place`` finds the lake of a URI, and the path there."""
 
-    def __init__(self, store: Store, flow: str, task: str) -> None:
+    def __init__(self, store: Store, flow: str, task: str, place: Place = place) -> None:
         self._store = store
         self._flow = flow
         self._task = task
+        self._place = place
 
     def leftovers(self, roots: Iterable[str], partitions: Iterable[str]) -> list[str]:
         """Staging directories for batches of ``partitions``. Call this before claiming them."""
         mine = frozenset(partitions)
         found = []
         for root in sorted(set(roots)):
-            lake, path = place(f"{root}/{STAGING}")
+            lake, path = self._place(f"{root}/{STAGING}")
             names = lake.directories(path)
             found += [f"{root}/{STAGING}/{n}" for n in names if _journal(n) in mine]
         return found
@@ -63,13 +65,12 @@ class Commits:
             if record is not None:
                 log.info("%s/%s: finishing the commit %s", self._flow, self._task, name)
                 self._finish(path, record.value)
-        for staging in leftovers:
-            _remove(staging)
+        self._remove(*leftovers)
 
     def stage(self, root: str, journal: str, epoch: int) -> str:
         """A new directory (URI) for a batch that reads ``journal`` among others."""
         staging = f"{root}/{STAGING}/{journal}.{epoch}.{uuid.uuid4().hex}"
-        lake, path = place(staging)
+        lake, path = self._place(staging)
         lake.make_directory(path)
         return staging
 
@@ -87,7 +88,7 @@ class Commits:
         """
         if not files:
             acks.advance(ranges)
-            _remove_all(staging)
+            self._remove(*staging)
             return
         record = Commit(epoch=acks.epoch, staging=tuple(staging), files=tuple(files))
         path = paths.commit(self._flow, f"{self._task}@{uuid.uuid4().hex}")
@@ -98,14 +99,14 @@ class Commits:
 
     def publish(self, staging: Sequence[str], files: Sequence[tuple[str, str]]) -> None:
         """Show files without a record: for deliveries in which a crash may lose or repeat them."""
-        missing = rename(files)
+        missing = self._rename(files)
         if missing:
-            raise CorruptError(f"{missing[0][0]} is gone before it was shown")
-        _remove_all(staging)
+            raise UnavailableError(f"{missing[0][0]} was removed, perhaps by a later owner")
+        self._remove(*staging)
 
     def _finish(self, path: Path, record: Commit) -> None:
-        missing = rename(record.files)
-        if missing and self._store.exists(path) and not _all_there(record.staging):
+        missing = self._rename(record.files)
+        if missing and self._store.exists(path) and not self._all_there(record.staging):
             raise CorruptError(
                 f"{missing[0][0]} and {len(missing) - 1} more files of the decided commit {path} "
                 f"are neither staged nor at their place: restore them, or remove {path}"
@@ -116,30 +117,22 @@ class Commits:
             self._store.remove(path, ANY)
         except ConflictError:
             log.info("%s was finished by someone else too", path)
-        _remove_all(record.staging)
+        self._remove(*record.staging)
 
+    def _rename(self, files: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Carry out the renames; gives those with neither a source nor a target left."""
+        by_lake: defaultdict[Lake, list[tuple[str, str]]] = defaultdict(list)
+        for source, target in files:
+            lake, source_path = self._place(source)
+            by_lake[lake].append((source_path, self._place(target)[1]))
+        return [missing for lake, moves in by_lake.items() for missing in lake.rename(moves)]
 
-def rename(files: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Carry out renames between URIs; gives those with neither a source nor a target left."""
-    by_lake: defaultdict[Lake, list[tuple[str, str]]] = defaultdict(list)
-    for source, target in files:
-        lake, source_path = place(source)
-        by_lake[lake].append((source_path, place(target)[1]))
-    return [missing for lake, moves in by_lake.items() for missing in lake.rename(moves)]
+    def _all_there(self, staging: Sequence[str]) -> bool:
+        return all(lake.exists(path) for lake, path in map(self._place, staging))
 
-
-def _all_there(staging: Sequence[str]) -> bool:
-    return all(lake.exists(path) for lake, path in map(place, staging))
-
-
-def _remove_all(staging: Sequence[str]) -> None:
-    for directory in staging:
-        _remove(directory)
-
-
-def _remove(staging: str) -> None:
-    lake, path = place(staging)
-    lake.remove_tree(path)
+    def _remove(self, *staging: str) -> None:
+        for lake, path in map(self._place, staging):
+            lake.remove_tree(path)
 
 
 def _journal(name: str) -> str:

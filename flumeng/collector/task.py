@@ -7,7 +7,7 @@ Rules
 2. A batch is an exact set of ranges. Its acks move before its write (at most once), after it is
    shown (at least once), or in one transaction with the decision to show it (exactly once).
 3. Batches may be written two at a time; they are committed one by one, in order, and never past
-   one that failed.
+   one that failed. At most once writes one at a time, so that a crash loses no more than that.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flumeng.collector.acks import Acks
-from flumeng.collector.commit import Commits
+from flumeng.collector.commit import Commits, Place
 from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.positions import Reach
 from flumeng.collector.ranges import BatchSize, Range, backlog, next_ranges
 from flumeng.errors import CorruptError
-from flumeng.sinks import Written
+from flumeng.sinks import Written, lake
 from flumeng.store import Store
 
 log = logging.getLogger(__name__)
@@ -90,6 +90,7 @@ class Task:
         *,
         size: BatchSize,
         clock: Callable[[], float] = time.monotonic,
+        place: Place = lake.place,
     ) -> None:
         self._store = store
         self._pipeline = pipeline
@@ -97,11 +98,13 @@ class Task:
         self._size = size
         self._clock = clock
         self._running: deque[Batch] = deque()
+        at_most_once = pipeline.spec.delivery == "at-most-once"
+        self._batches_at_once = 1 if at_most_once else BATCHES_AT_ONCE
         self._pool = ThreadPoolExecutor(BATCHES_AT_ONCE, assignment.key)
         self._waiting_since: float | None = None
         self._last_end = 0.0
         self._caught_up = False
-        self._commits = Commits(store, assignment.flow, assignment.task)
+        self._commits = Commits(store, assignment.flow, assignment.task, place)
         leftovers = self._commits.leftovers(pipeline.roots, assignment.partitions)
         self._acks = Acks.claim(store, assignment.flow, assignment.epoch, assignment.partitions)
         self._commits.recover(leftovers)
@@ -129,7 +132,7 @@ class Task:
         ``eager`` does not wait for events to gather. Returns False when there was nothing to do.
         Raises what the pipeline, the store or the lake raise; then the claim is of no more use.
         """
-        if len(self._running) < BATCHES_AT_ONCE and (due := self._due(eager=eager)):
+        if len(self._running) < self._batches_at_once and (due := self._due(eager=eager)):
             self._start(*due)
             return True
         return self.commit_next()

@@ -1,0 +1,482 @@
+"""Exactly once into files, whatever dies or sleeps at whatever step.
+
+A collector's every step on ZooKeeper and on the lake is counted, so that it can be cut off, or
+overtaken by its successor, before and after each single one. After that another owner finishes the
+work, and the lake must hold every event once, ZooKeeper every ack, and nothing else be left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import shutil
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flumeng.collector.positions import Reach
+from flumeng.collector.ranges import BatchSize, Range
+from flumeng.collector.task import Assignment, Task
+from flumeng.errors import ConflictError, UnavailableError
+from flumeng.sinks import Written, lake
+from flumeng.spec import FlowSpec, parse_flow
+from flumeng.store import ABSENT, Expected, Remove, Version, Write, tree
+from flumeng.testing import FakeStore, FakeTree
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN, flow_folders
+
+FLOW = "web"
+JOURNALS = {"web.n1.0.aaaaaaaa": 7, "web.n2.0.bbbbbbbb": 5}
+BATCH_EVENTS = 5
+
+
+class CrashError(BaseException):
+    """The process dies here. Nothing in the product may catch it."""
+
+
+@dataclass
+class Steps:
+    """Calls ``act`` at step number ``at``; each operation has one before it and one after."""
+
+    at: int = -1
+    act: Callable[[], None] = lambda: None
+    count: int = 0
+    names: list[str] = field(default_factory=list)
+
+    def step(self, name: str) -> None:
+        self.count += 1
+        self.names.append(name)
+        if self.count - 1 == self.at:
+            self.act()
+
+
+class SteppingStore(FakeStore):
+    def __init__(self, shared: FakeTree, steps: Steps) -> None:
+        super().__init__(shared)
+        self._steps = steps
+
+    def read_many(self, wanted: Sequence[Any]) -> list[Any]:
+        self._steps.step("before read")
+        return super().read_many(wanted)
+
+    def children(self, path: Any) -> list[str]:
+        self._steps.step("before children")
+        return super().children(path)
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        self._steps.step("before commit")
+        versions = super().commit(writes)
+        self._steps.step("after commit")
+        return versions
+
+    def remove(self, path: Any, expect: Expected) -> None:
+        self.commit([Remove(path, expect)])
+
+
+class SteppingLake:
+    """The local disk, one rename a step. Does not sync, which would cost minutes here."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def place(self, uri: str) -> tuple[Any, str]:
+        return self, uri
+
+    def rename(self, moves: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        missing = []
+        for move in moves:
+            self._steps.step("before rename")
+            source, target = map(Path, move)
+            target.parent.mkdir(exist_ok=True, parents=True)
+            if source.exists():
+                source.rename(target)
+            elif not target.exists():
+                missing.append(move)
+        self._steps.step("after renames")
+        return missing
+
+    def remove_tree(self, path: str) -> None:
+        self._steps.step("before remove_tree")
+        lake.LOCAL.remove_tree(path)
+        self._steps.step("after remove_tree")
+
+    def make_directory(self, path: str) -> None:
+        self._steps.step("before make_directory")
+        Path(path).mkdir(parents=True)
+
+    def directories(self, path: str) -> list[str]:
+        found = lake.LOCAL.directories(path)
+        self._steps.step("after directories")
+        return found
+
+    def exists(self, path: str) -> bool:
+        return lake.LOCAL.exists(path)
+
+
+class FakePipeline:
+    """Writes a file for each range and each of two directories, a line an event."""
+
+    def __init__(self, spec: FlowSpec, root: str) -> None:
+        self.spec = spec
+        self.roots = (root,)
+
+    def write(
+        self,
+        ranges: Sequence[Range],
+        _addresses: Mapping[str, str],
+        staging: Mapping[str, str],
+    ) -> list[Written]:
+        ((root, directory),) = staging.items()
+        files = []
+        for piece in ranges:
+            for kind in (0, 1):
+                name = f"part-{uuid.uuid4().hex}.log"
+                seqs = [seq for seq in range(piece.start, piece.end) if seq % 2 == kind]
+                lines = "".join(f"{piece.journal} {seq}\n" for seq in seqs)
+                Path(directory, name).write_text(lines)
+                files.append((f"{directory}/{name}", f"{root}/kind={kind}/{name}"))
+        return [Written(sum(piece.events for piece in ranges), tuple(files))]
+
+    def cancel(self) -> None:
+        """It is too short to be cancelled."""
+
+
+class FakePositions:
+    def of(self, journals: Any) -> dict[str, Reach]:
+        return {name: Reach("", JOURNALS[name]) for name in journals}
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class World:
+    """One cluster and one lake, and as many collectors after and over each other as wanted."""
+
+    root: Path
+    delivery: str = "exactly-once"
+    tree: FakeTree = field(default_factory=FakeTree)
+
+    def __post_init__(self) -> None:
+        store = FakeStore(self.tree)
+        tree.init(store)
+        for folder in flow_folders(FLOW)[1:]:
+            self.make(store, folder)
+
+    def make(self, store: FakeStore, folder: Any) -> None:
+        parent = str(folder).rpartition("/")[0]
+        if parent not in self.tree.znodes:
+            self.tree.znodes[parent] = type(self.tree.znodes["/"])(b"")
+        store.write(folder, None, ABSENT)
+
+    def collect(self, epoch: int, steps: Steps | None = None) -> Steps:
+        """A collector's life: until all is acked, or whatever ``steps`` does to it."""
+        steps = steps or Steps()
+        spec = parse_flow(
+            f"flow: {FLOW}\nsources: [{{syslog: {{listen: '127.0.0.1:0'}}}}]\n"
+            f"delivery: {self.delivery}\nsinks: [{{files: {{path: {self.root}}}}}]\n"
+        )
+        assignment = Assignment(FLOW, "collect.0", epoch, 1, "", tuple(JOURNALS))
+        pipeline = FakePipeline(spec, str(self.root))
+        store = SteppingStore(self.tree, steps)
+        task = Task(
+            assignment,
+            store,
+            pipeline,
+            FakePositions(),
+            size=BatchSize(BATCH_EVENTS),
+            place=SteppingLake(steps).place,
+        )
+        try:
+            while not task.caught_up:
+                task.turn(eager=True)
+        finally:
+            for batch in task._running:
+                batch.written.exception()
+            task.close()
+        return steps
+
+    def acks(self) -> dict[str, int]:
+        found = {
+            name: FakeStore(self.tree).read(paths.ack(FLOW, CURSOR_MAIN, name)) for name in JOURNALS
+        }
+        return {name: ack.value.offset if ack else 0 for name, ack in found.items()}
+
+    def shown(self) -> Counter[str]:
+        files = self.root.glob("kind=*/*")
+        return Counter(line for file in files for line in file.read_text().splitlines())
+
+    def staged(self) -> list[str]:
+        return lake.LOCAL.directories(str(self.root / "_flumeng"))
+
+    def records(self) -> list[str]:
+        return FakeStore(self.tree).children(paths.commits(FLOW))
+
+    def check_visible(self) -> None:
+        """At any moment: nothing twice, and what is not shown is not acked, or is decided."""
+        assert max(self.shown().values(), default=0) <= 1
+        if not self.records():
+            acked = {f"{name} {seq}" for name, ack in self.acks().items() for seq in range(ack)}
+            assert acked <= self.shown().keys()
+
+    def check_done(self) -> None:
+        self.check_shown()
+        assert self.staged() == []
+
+    def check_shown(self) -> None:
+        everything = [f"{name} {seq}" for name, end in JOURNALS.items() for seq in range(end)]
+        assert self.shown() == Counter(everything)
+        assert self.acks() == JOURNALS
+        assert self.records() == []
+
+
+def worlds(tmp_path: Path) -> Iterator[World]:
+    number = 0
+    while True:
+        number += 1
+        yield World(tmp_path / f"lake-{number}")
+
+
+def crash() -> None:
+    raise CrashError
+
+
+def number_of_steps(tmp_path: Path) -> int:
+    world = World(tmp_path / "counted")
+    count = world.collect(1).count
+    world.check_done()
+    return count
+
+
+def test_an_undisturbed_collector_shows_everything_once(tmp_path):
+    world = World(tmp_path)
+    steps = world.collect(1)
+    world.check_done()
+    assert {re.sub("^(before|after) ", "", name) for name in steps.names} >= {
+        "commit",
+        "rename",
+        "remove_tree",
+        "make_directory",
+        "directories",
+    }
+
+
+@pytest.mark.parametrize("next_epoch", [1, 2])
+def test_it_may_die_at_any_step(tmp_path, next_epoch):
+    fresh = worlds(tmp_path)
+    for at in range(number_of_steps(tmp_path)):
+        world = next(fresh)
+        with pytest.raises(CrashError):
+            world.collect(1, Steps(at, crash))
+        world.check_visible()
+        world.collect(next_epoch)
+        world.check_done()
+
+
+def test_its_successor_may_die_at_any_step_too(tmp_path):
+    fresh = worlds(tmp_path)
+    for at in range(number_of_steps(tmp_path)):
+        for then in range(0, 40, 3):
+            world = next(fresh)
+            with pytest.raises(CrashError):
+                world.collect(1, Steps(at, crash))
+            try:
+                world.collect(2, Steps(then, crash))
+            except CrashError:
+                world.check_visible()
+                world.collect(3)
+            world.check_done()
+
+
+@pytest.mark.parametrize("next_epoch", [1, 2])
+def test_it_may_sleep_at_any_step_while_another_does_all_the_work(tmp_path, next_epoch):
+    """The sleeper wakes up believing that it owns the task. It must end fenced or find all done."""
+    fresh = worlds(tmp_path)
+    for at in range(number_of_steps(tmp_path)):
+        world = next(fresh)
+
+        def overtake(world: World = world) -> None:
+            world.collect(next_epoch)
+            world.check_shown()  # the sleeper's executors may still write into its staging
+
+        late(world, 1, Steps(at, overtake))
+        world.check_visible()
+        world.collect(next_epoch + 1)
+        world.check_done()
+
+
+def test_it_may_sleep_at_any_step_while_another_dies_at_any_step(tmp_path):
+    fresh = worlds(tmp_path)
+    for at in range(number_of_steps(tmp_path)):
+        for then in range(1, 40, 2):
+            world = next(fresh)
+
+            def overtake(world: World = world, then: int = then) -> None:
+                with pytest.raises(CrashError):
+                    world.collect(2, Steps(then, crash))
+
+            try:
+                late(world, 1, Steps(at, overtake))
+            except pytest.fail.Exception:
+                continue  # the successor had fewer steps than that
+            world.check_visible()
+            world.collect(3)
+            world.check_done()
+
+
+def test_two_may_take_turns_at_any_two_steps(tmp_path):
+    """A third owner comes while the second is in the middle, the second wakes before the first."""
+    fresh = worlds(tmp_path)
+    for at in range(number_of_steps(tmp_path)):
+        for then in range(0, 40, 3):
+            world = next(fresh)
+
+            def overtake(world: World = world, then: int = then) -> None:
+                late(world, 2, Steps(then, lambda: late(world, 3, Steps())))
+
+            late(world, 1, Steps(at, overtake))
+            world.check_visible()
+            world.collect(4)
+            world.check_done()
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_three_may_take_turns_in_any_order(tmp_path, seed):
+    """Each step of each of three owners may be followed by any step of any other, or by death."""
+    world = World(tmp_path)
+    baton = Baton(random.Random(seed), owners=3)
+
+    def live(number: int) -> None:
+        with contextlib.suppress(CrashError):
+            late(world, number // 2, TurnTaking(baton=baton, number=number))
+        baton.leave(number)
+
+    threads = [threading.Thread(target=live, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    world.check_visible()
+    world.collect(9)
+    world.check_done()
+
+
+class Baton:
+    """Lets one thread run at a time, and hands over by chance."""
+
+    def __init__(self, chance: random.Random, owners: int) -> None:
+        self._chance = chance
+        self._there = set(range(owners))
+        self._passed = threading.Condition()
+        self._holder = chance.randrange(owners)
+
+    def take_turn(self, number: int) -> None:
+        with self._passed:
+            self._passed.wait_for(lambda: self._holder == number)
+            if self._chance.random() < 0.01:
+                raise CrashError
+            self._holder = self._chance.choice(sorted(self._there))
+            self._passed.notify_all()
+            self._passed.wait_for(lambda: self._holder == number)
+
+    def leave(self, number: int) -> None:
+        with self._passed:
+            self._there.discard(number)
+            if self._there and self._holder == number:
+                self._holder = self._chance.choice(sorted(self._there))
+            self._passed.notify_all()
+
+
+@dataclass
+class TurnTaking(Steps):
+    baton: Baton = field(kw_only=True)
+    number: int = field(kw_only=True)
+
+    def step(self, _name: str) -> None:
+        self.baton.take_turn(self.number)
+
+
+def test_an_answer_that_is_lost_is_settled_by_claiming_again(tmp_path):
+    """A write may have happened although the caller was told that ZooKeeper is away."""
+
+    def lose() -> None:
+        raise UnavailableError("no answer")
+
+    fresh = worlds(tmp_path)
+    for at in range(number_of_steps(tmp_path)):
+        world = next(fresh)
+        with pytest.raises(UnavailableError):
+            world.collect(1, Steps(at, lose))
+        world.collect(1)
+        world.check_done()
+
+
+def test_a_file_that_its_reader_took_away_does_not_stop_recovery(tmp_path):
+    """Shown, then compacted by a reader, before the record was removed: not lost, not an error."""
+    names = World(tmp_path / "counted").collect(1).names
+    world = World(tmp_path / "lake")
+    with pytest.raises(CrashError):
+        world.collect(1, Steps(names.index("after renames"), crash))
+    taken = next(world.root.glob("kind=0/*"))
+    content = taken.read_text()
+    taken.unlink()
+    world.collect(1)
+    taken.write_text(content)
+    world.check_done()
+
+
+def test_staging_that_vanished_under_a_decided_batch_is_said_loudly(tmp_path):
+    names = World(tmp_path / "counted").collect(1).names
+    world = World(tmp_path / "lake")
+    with pytest.raises(CrashError):
+        world.collect(1, Steps(names.index("before rename"), crash))
+    shutil.rmtree(world.root / "_flumeng")
+    with pytest.raises(Exception, match="neither staged nor at their place"):
+        world.collect(1)
+    assert world.records() != []
+
+
+def test_another_clusters_staging_is_left_alone(tmp_path):
+    """The same flow in two data centres may write into one lake: journals tell them apart."""
+    world = World(tmp_path)
+    foreign = tmp_path / "_flumeng" / "web.n1.0.cccccccc.1.0123"
+    foreign.mkdir(parents=True)
+    world.collect(1)
+    assert foreign.exists()
+
+
+@pytest.mark.parametrize("at_step", ["after commit", "before rename", "after renames"])
+def test_at_least_once_may_repeat_a_batch_but_loses_none(tmp_path, at_step):
+    names = World(tmp_path / "counted", "at-least-once").collect(1).names
+    world = World(tmp_path / "lake", "at-least-once")
+    with pytest.raises(CrashError):
+        world.collect(1, Steps(names.index(at_step), crash))
+    world.collect(1)
+    assert sum(world.shown().values()) >= sum(JOURNALS.values()) == len(world.shown())
+    assert world.staged() == []
+
+
+def test_at_most_once_may_lose_a_batch_but_repeats_none(tmp_path):
+    for at in range(World(tmp_path / "counted", "at-most-once").collect(1).count):
+        world = World(tmp_path / f"lake-{at}", "at-most-once")
+        with pytest.raises(CrashError):
+            world.collect(1, Steps(at, crash))
+        world.collect(1)
+        assert max(world.shown().values()) == 1
+        assert world.acks() == JOURNALS
+        assert len(world.shown()) >= sum(JOURNALS.values()) - BATCH_EVENTS
+
+
+def late(world: World, epoch: int, steps: Steps) -> None:
+    """A collector that may be overtaken: being fenced, or robbed of its staging, ends it."""
+    try:
+        world.collect(epoch, steps)
+    except (ConflictError, UnavailableError, OSError):
+        return
