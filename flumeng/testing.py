@@ -93,6 +93,9 @@ class FakeStore:
         self._require_connection()
         return str(path) in self.tree.znodes
 
+    def make_root(self) -> None:
+        self._require_connection()
+
     def write(self, path: Path, value: Record | None, expect: Expected) -> Version:
         if expect is ANY and not self.exists(path):
             expect = ABSENT

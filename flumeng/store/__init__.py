@@ -108,6 +108,9 @@ class Store(Protocol):
     def exists(self, path: Path) -> bool:
         """Whether there is such a znode, whatever it holds."""
 
+    def make_root(self) -> None:
+        """Create the chroot, with what is above it, when it is not there."""
+
     def write(self, path: Path, value: Record | None, expect: Expected) -> Version:
         """One Put; gives the new version. Raises ConflictError, UnavailableError."""
 

@@ -11,6 +11,7 @@ from zkschema.verify import verify as verify_tree
 
 def init(store: Store) -> list[str]:
     """Create what an empty cluster has; gives the paths that were missing. Safe to repeat."""
+    store.make_root()
     created = []
     for path, record in bootstrap.initial():
         try:

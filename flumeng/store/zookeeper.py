@@ -62,7 +62,7 @@ def connect(hosts: str, *, session_seconds: float = 10.0, wait_seconds: float = 
     """A store for ``hosts``, as in ``host:port[,host:port]/chroot``.
 
     Waits for the first connection at most ``wait_seconds``; then raises UnavailableError. UserError
-    when ``hosts`` does not read as such. The chroot is created when it is absent.
+    when ``hosts`` does not read as such.
     """
     store = ZooKeeperStore(hosts, session_seconds)
     if not store.wait_connected(wait_seconds):
@@ -141,6 +141,10 @@ class ZooKeeperStore:
         self._require_connection()
         return _wait(self._client.exists_async(str(path))) is not None
 
+    def make_root(self) -> None:
+        self._require_connection()
+        _wait(self._client.ensure_path_async("/"))
+
     def write(self, path: Path, value: Record | None, expect: Expected) -> Version:
         if expect is ANY and not self.exists(path):
             expect = ABSENT
@@ -213,9 +217,8 @@ class ZooKeeperStore:
             listener(False)
 
     def _restore(self) -> None:
-        """After each (re)connect: chroot, watches, and everyone is told to look again."""
+        """After each (re)connect: watches, and everyone is told to look again."""
         try:
-            _wait(self._client.ensure_path_async("/"))
             for path in dict(self._watches):
                 _wait(recursive_watch.add_async(self._client, path))
         except UnavailableError:

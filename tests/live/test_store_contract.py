@@ -42,6 +42,7 @@ def connect_once(request: pytest.FixtureRequest) -> Iterator[Connect]:
 @pytest.fixture
 def any_store(connect_once: Connect) -> Store:
     store = connect_once()
+    store.make_root()
     for path in (paths.flows(), paths.live(), paths.live_nodes()):
         store.write(path, None, ABSENT)
     return store
@@ -169,3 +170,14 @@ def test_fields_of_a_newer_writer_survive_a_read_modify_write(any_store: Store) 
 def test_dump_shows_every_znode(any_store: Store) -> None:
     any_store.write(paths.flow("web"), flow(1), ABSENT)
     assert sorted(any_store.dump()) == ["/flows", "/flows/web", "/live", "/live/nodes"]
+
+
+def test_before_there_is_a_root_nothing_is_found(connect_once: Connect) -> None:
+    """A mistyped chroot is not made by looking."""
+    store = connect_once()
+    assert store.read(paths.schema()) is None
+    assert store.children(paths.flows()) == []
+    store.make_root()
+    store.make_root()
+    store.write(paths.flows(), None, ABSENT)
+    assert store.exists(paths.flows())
