@@ -13,7 +13,7 @@ import uuid
 
 from flumeng import __version__, plan
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
-from flumeng.master.reading import Reader
+from flumeng.reading import Reader
 from flumeng.plan import Action, Drop
 from flumeng.store import ABSENT, ANY, Remove, Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore

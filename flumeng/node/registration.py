@@ -47,6 +47,7 @@ class Registration:
     def register(self) -> None:
         """Make sure that ``/nodes/N`` is there and is ours.
 
+        Zone and labels are what the node was first started with until an operator changes them.
         Raises UserError when a host with another identity has the name.
         """
         path = paths.node(self._me.name)
@@ -65,11 +66,8 @@ class Registration:
                 f"a node named {self._me.name} is registered already, from another data directory: "
                 "choose another --name, or give this node the data directory it had"
             )
-        node = replace(
-            found.value, roles=self._me.roles, zone=self._me.zone, labels=dict(self._me.labels)
-        )
-        if node != found.value:
-            self._store.write(path, node, found.version)
+        if found.value.roles != self._me.roles:
+            self._store.write(path, replace(found.value, roles=self._me.roles), found.version)
 
     def announce(self, address: str) -> None:
         """Keep the ephemeral znode of this session; one left by our last session is replaced."""

@@ -8,7 +8,7 @@ import pytest
 
 from flumeng import operations
 from flumeng.master.daemon import Master
-from flumeng.master.reading import looks_after
+from flumeng.reading import looks_after
 from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
