@@ -91,7 +91,6 @@ def server_command(
         "-XX:+UseSerialGC",
         "-XX:+ExitOnOutOfMemoryError",
         "-Dzookeeper.jmx.log4j.disable=true",
-        "-Dzookeeper.maxCnxns=0",
         f"-Dlog4j2.configurationFile={data / 'log4j2.properties'}",
         "-cp",
         ":".join(_jars()),

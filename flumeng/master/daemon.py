@@ -13,8 +13,8 @@ import uuid
 
 from flumeng import __version__, plan
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
-from flumeng.reading import Reader
 from flumeng.plan import Action, Drop
+from flumeng.reading import Reader
 from flumeng.store import ABSENT, ANY, Remove, Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths, table
