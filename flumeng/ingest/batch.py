@@ -132,8 +132,8 @@ def _bounds(chunks: list[Chunk], begin: int) -> tuple[Indices, Indices]:
 
 def _cut(data: NDArray[np.uint8], starts: Indices, ends: Indices, rules: LineRules) -> Lines:
     """Take off trailers, cut over-long lines, drop empty ones."""
-    if not len(starts):
-        return Lines(starts, ends, np.zeros(0, np.bool_))
+    if not len(starts) or not len(data):
+        return Lines(starts[:0], ends[:0], np.zeros(0, np.bool_))
     truncated = ends - starts > rules.max_line_bytes + TRAILER_BYTES
     for _ in range(TRAILER_BYTES):
         last = data[ends - 1]

@@ -32,7 +32,8 @@ class Change(Enum):
 
 class TailedFile:
     """``cursor`` is ahead of the journal by the chunks that are not durable yet. The tailer keeps
-    ``name`` (where it is now, None when it is gone) and ``followed`` (whether the globs mean it).
+    ``name`` (where it is now, None when it is gone), ``followed`` (whether the globs mean it) and
+    ``trusted`` (whether they meant it at some time since it is open).
 
     Reading needs it open and raises ``OSError``.
     """
@@ -49,13 +50,15 @@ class TailedFile:
         self.cursor = cursor
         self.name: str | None = cursor.path
         self.followed = False
+        self.trusted = False
         self.quiet_since = 0.0
         self._hostname = hostname
         self._rules = rules
         self._limit = rules.max_line_bytes + TRAILER_BYTES + 1
         self._clock_us = clock_us
         self._fd = -1
-        self._size = self._size_of_rest = -1
+        self._seen: tuple[int, int] | None = None
+        self._size_of_rest = -1
         self._origin = self._make_origin()
 
     @property
@@ -74,16 +77,19 @@ class TailedFile:
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd = self._size = self._size_of_rest = -1
+        self._fd = self._size_of_rest = -1
+        self._seen = None
+        self.trusted = False
 
     def rename(self, path: str) -> None:
         if path != self.cursor.path:
             self.cursor = replace(self.cursor, path=path)
             self._origin = self._make_origin()
 
-    def start_over(self) -> None:
+    def start_over(self) -> Chunk:
         self.cursor = Cursor(self.cursor.path)
         self._size_of_rest = -1
+        return self._chunk(b"", 0)
 
     def start_at_end(self) -> Chunk:
         """Begin after what is there; of a line without its end the rest is not wanted either."""
@@ -94,9 +100,10 @@ class TailedFile:
 
     def look(self, now: float) -> Change:
         """Whether it has changed since it was read. ``quiet_since`` is when it last did."""
-        size = os.fstat(self._fd).st_size
-        if size != self._size:
-            self._size, self.quiet_since = size, now
+        status = os.fstat(self._fd)
+        size, seen = status.st_size, (status.st_size, status.st_mtime_ns)
+        if seen != self._seen:
+            self._seen, self.quiet_since = seen, now
             if self._head(self.cursor.head.length) != self.cursor.head:
                 return Change.REPLACED
         if size < self.cursor.offset:

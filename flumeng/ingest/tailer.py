@@ -6,8 +6,9 @@ Rules
    the journal) is read to its end under whatever name its folder has it, and when it grows later.
 3. A rotated or deleted file has ended when it was quiet for some seconds; then its last line needs
    no newline.
-4. A file that is shorter than its cursor, or begins otherwise than before, was written anew: when
-   it is followed it is read from its beginning, else it is forgotten.
+4. A file that is shorter than its cursor, or begins otherwise than before, was written anew and is
+   read from its beginning. But one that the globs do not mean, and that was not open all the time,
+   may be any other file with the inode of an old one: it is forgotten.
 5. The cursor of a file that is gone and fully read is removed from the state.
 """
 
@@ -131,20 +132,22 @@ class Tailer:
             wanted = file.followed or Path(file.name).stat().st_size > file.cursor.offset
             if not wanted or not file.open(file.name):
                 return None
+        file.trusted |= file.followed
         if file.key in self._to_skip:
             self._to_skip.discard(file.key)
             return file.start_at_end()
         change = file.look(now)
         if change is Change.REPLACED:
-            if not file.followed:
+            if not file.trusted:
                 return self._forget(file)
             log.info("%s was cut or written anew; reading it from its beginning", file.name)
-            file.start_over()
+            return file.start_over()
         chunk = None if change is Change.NONE else file.read()
         if chunk is None and not file.followed and now - file.quiet_since >= QUIET_SECONDS:
             chunk = file.read(ended=True)
             if chunk is None:
                 file.close()
+                return self._forget(file) if file.name is None else None
         return chunk
 
     def _forget(self, file: TailedFile) -> Chunk:

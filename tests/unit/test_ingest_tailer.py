@@ -1,0 +1,478 @@
+"""Each line of a file is taken exactly once, whatever happens to the file and to the worker."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from flumeng.ingest import batch, names, tailed_file
+from flumeng.ingest.chunk import Chunk
+from flumeng.ingest.cursor import cursors
+from flumeng.ingest.tailer import QUIET_SECONDS, Tailer
+from flumeng.spec.sources import Tail
+
+
+class Follower:
+    """A tailer with a journal that keeps what is committed, and forgets the rest in a crash."""
+
+    def __init__(self, *paths: Path, **options: Any) -> None:
+        self.options = Tail(paths=tuple(map(str, paths)), **options)
+        self.events: list[dict[str, Any]] = []
+        self.state: dict[str, object] = {}
+        self.now = 0.0
+        self.truncated = 0
+        self.submitted: list[Chunk] = []
+        self.tailer = self._start()
+
+    def _start(self) -> Tailer:
+        return Tailer(self.options, "me", self.state, clock_us=lambda: 7, timer=lambda: 0.0)
+
+    def poll(self, seconds: float = 0.1) -> int:
+        self.now += seconds
+        chunks = self.tailer.poll(self.now)
+        self.submitted += chunks
+        return len(chunks)
+
+    def commit(self, chunks: int | None = None) -> None:
+        """Make the oldest submitted chunks durable, as the commit thread would."""
+        chunks = len(self.submitted) if chunks is None else chunks
+        durable, self.submitted = self.submitted[:chunks], self.submitted[chunks:]
+        for frame, state in batch.build(durable, self._count):
+            self.events += frame.to_pylist()
+            for key, value in state.items():
+                self.state[key] = value
+                if value is None:
+                    del self.state[key]
+
+    def _count(self, lines: int) -> None:
+        self.truncated += lines
+
+    def settle(self, seconds: float = 0.1) -> list[str]:
+        """Poll until nothing is new; all lines so far."""
+        while self.poll(seconds):
+            pass
+        self.commit()
+        return self.lines
+
+    def crash(self, *paths: Path) -> None:
+        """Only what is committed is left; perhaps the spec has changed meanwhile."""
+        self.submitted.clear()
+        self.tailer.close()
+        if paths:
+            self.options = Tail(paths=tuple(map(str, paths)), max_line_bytes=1000)
+        self.tailer = self._start()
+
+    @property
+    def lines(self) -> list[str]:
+        return [event["body"].decode() for event in self.events]
+
+    def attrs(self, row: int) -> dict[str, str]:
+        return dict(self.events[row]["attrs"])
+
+
+def write(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "app.log"
+
+
+def test_lines_come_with_where_they_were(log: Path) -> None:
+    write(log, "one\n\nthree\r\n")
+    follower = Follower(log)
+    assert follower.settle() == ["one", "", "three"]
+    status = log.stat()
+    assert follower.attrs(2) == {
+        "source": "tail",
+        "path": str(log),
+        "inode": f"{status.st_dev}:{status.st_ino}",
+        "offset": "5",
+    }
+    assert follower.events[0]["host"] == "me"
+
+
+def test_files_that_appear_later_are_found(tmp_path: Path) -> None:
+    follower = Follower(tmp_path / "*.log", tmp_path / "deep" / "**" / "*.txt")
+    assert follower.settle() == []
+    write(tmp_path / "a.log", "a\n")
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    write(tmp_path / "deep" / "er" / "b.txt", "b\n")
+    assert follower.settle() == ["a", "b"]
+
+
+def test_a_line_waits_for_its_newline(log: Path) -> None:
+    write(log, "whole\npart")
+    follower = Follower(log)
+    assert follower.settle() == ["whole"]
+    assert follower.settle(seconds=1000) == ["whole"]
+    write(log, "ial\n")
+    assert follower.settle() == ["whole", "partial"]
+
+
+def test_a_renamed_file_is_read_to_its_end_and_its_successor_from_the_start(log: Path) -> None:
+    write(log, "old 1\n")
+    follower = Follower(log)
+    follower.settle()
+    write(log, "old 2\nlast words")
+    log.rename(log.with_name("app.log.1"))
+    write(log, "new 1\n")
+    assert sorted(follower.settle()) == ["new 1", "old 1", "old 2"]
+    write(log.with_name("app.log.1"), " of it")
+    follower.settle(seconds=QUIET_SECONDS / 2)
+    assert len(follower.lines) == 3
+    follower.settle(seconds=QUIET_SECONDS)
+    assert follower.lines[3:] == ["last words of it"]
+    assert follower.attrs(3)["path"] == str(log)
+
+
+def test_rotation_while_the_worker_is_down_loses_nothing(log: Path) -> None:
+    """The inode is looked up in the folder, under whatever name it has now."""
+    write(log, "1\n")
+    follower = Follower(log)
+    follower.settle()
+    write(log, "2\n")
+    log.rename(log.with_name("moved"))
+    write(log, "3\n")
+    follower.crash()
+    assert sorted(follower.settle()) == ["1", "2", "3"]
+
+
+def test_what_is_written_late_into_a_rotated_file_is_read(log: Path) -> None:
+    """A program may keep its old file for long, also over a restart of the worker."""
+    rotated = log.with_name("app.log.1")
+    write(log, "1\n")
+    follower = Follower(log)
+    follower.settle()
+    log.rename(rotated)
+    follower.settle(seconds=3 * QUIET_SECONDS)
+    write(rotated, "2\n")
+    assert follower.settle() == ["1", "2"]
+    follower.crash()
+    follower.settle()
+    write(rotated, "3\n")
+    assert follower.settle() == ["1", "2", "3"]
+
+
+def test_a_rotated_file_that_still_matches_is_not_read_twice(tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    follower = Follower(tmp_path / "app.log*")
+    write(log, "1\n")
+    follower.settle()
+    log.rename(tmp_path / "app.log.1")
+    write(log, "2\n")
+    follower.crash()
+    assert follower.settle() == ["1", "2"]
+
+
+def test_copy_and_truncate_starts_over(log: Path) -> None:
+    write(log, "1\n2\n")
+    follower = Follower(log)
+    follower.settle()
+    shutil.copy(log, log.with_name("app.log.1"))
+    os.truncate(log, 0)
+    write(log, "3\n")
+    assert follower.settle() == ["1", "2", "3"]
+    follower.crash()
+    assert follower.settle() == ["1", "2", "3"]
+
+
+def test_truncated_and_grown_beyond_its_old_end_is_noticed(log: Path) -> None:
+    """By how the file begins, when its size cannot tell."""
+    write(log, "1\n")
+    follower = Follower(log)
+    follower.settle()
+    os.truncate(log, 0)
+    write(log, "other\nlines\n")
+    assert follower.settle() == ["1", "other", "lines"]
+
+
+def test_truncated_and_renamed_at_once_is_read_all_the_same(log: Path) -> None:
+    """It has been open all the time, so it is no other file."""
+    write(log, "1\n")
+    follower = Follower(log)
+    follower.settle()
+    os.truncate(log, 0)
+    write(log, "2\n")
+    log.rename(log.with_name("app.log.1"))
+    assert follower.settle() == ["1", "2"]
+
+
+def test_a_strange_file_with_the_inode_of_a_rotated_one_is_not_read(log: Path) -> None:
+    write(log, "1\n")
+    follower = Follower(log)
+    follower.settle()
+    strange = log.with_name("strange")
+    log.rename(strange)
+    strange.write_text("no log at all\n")
+    follower.crash()
+    assert follower.settle() == ["1"]
+    assert follower.state == {}
+
+
+def test_an_inode_that_is_used_again_is_another_file(log: Path) -> None:
+    """Simulated by the cursor: a new file with the number of an old one, as long as that was."""
+    write(log, "aaaa\n")
+    follower = Follower(log)
+    follower.settle()
+    follower.tailer.close()
+    log.write_text("bbbb\n")
+    follower.crash()
+    assert follower.settle() == ["aaaa", "bbbb"]
+
+
+def test_a_deleted_file_is_read_to_its_end_and_then_forgotten(log: Path) -> None:
+    write(log, "1\n")
+    follower = Follower(log)
+    follower.settle()
+    writer = log.open("a")
+    log.unlink()
+    writer.write("2\nno newline")
+    writer.close()
+    assert follower.settle() == ["1", "2"]
+    assert len(cursors(follower.state)) == 1
+    follower.settle(seconds=2 * QUIET_SECONDS)
+    assert follower.lines == ["1", "2", "no newline"]
+    assert cursors(follower.state) == {}
+
+
+def test_the_state_of_a_file_that_went_while_the_worker_was_down_is_removed(log: Path) -> None:
+    write(log, "1\n")
+    follower = Follower(log)
+    follower.settle()
+    log.unlink()
+    follower.crash()
+    follower.settle()
+    assert follower.state == {}
+
+
+def test_what_was_read_and_not_journaled_is_read_again(log: Path) -> None:
+    write(log, "1\n")
+    follower = Follower(log)
+    follower.settle()
+    write(log, "2\n")
+    follower.poll()
+    follower.crash()
+    assert follower.settle() == ["1", "2"]
+
+
+def test_overlong_lines_are_cut_and_their_rest_is_skipped_also_over_a_crash(log: Path) -> None:
+    follower = Follower(log, max_line_bytes=1000)
+    write(log, "x" * 3000)
+    follower.settle()
+    assert follower.lines == ["x" * 1000]
+    assert follower.attrs(0)["truncated"] == "true"
+    follower.crash()
+    write(log, "x" * 3000 + "\nnext\n")
+    assert follower.settle()[1:] == ["next"]
+    assert follower.attrs(1)["offset"] == "6001"
+    assert follower.truncated == 1
+
+
+def test_many_empty_lines_fit_into_frames_with_their_state(log: Path) -> None:
+    log.write_bytes(b"\n" * 200_000)
+    assert len(Follower(log).settle()) == 200_000
+
+
+def test_lines_longer_than_a_block_are_whole(log: Path) -> None:
+    size = tailed_file.READ_BYTES
+    follower = Follower(log, max_line_bytes=3 * size)
+    write(log, "a" * (2 * size) + "\nb\n")
+    assert [len(line) for line in follower.settle()] == [2 * size, 1]
+
+
+def test_start_from_end_skips_only_what_was_there_before_the_flow(tmp_path: Path) -> None:
+    old, part, new = tmp_path / "old.log", tmp_path / "part.log", tmp_path / "new.log"
+    write(old, "old\n")
+    write(part, "no newl")
+    follower = Follower(tmp_path / "*.log", start_from="end")
+    follower.settle()
+    follower.crash()
+    write(new, "new\n")
+    write(old, "more\n")
+    write(part, "ine\nnext\n")
+    assert sorted(follower.settle()) == ["more", "new", "next"]
+
+
+def test_a_busy_file_does_not_starve_the_others(tmp_path: Path) -> None:
+    follower = Follower(tmp_path / "*.log")
+    (tmp_path / "a.log").write_bytes(b"a" * 99 + b"\n" * 400_000)
+    write(tmp_path / "b.log", "b\n")
+    follower.poll()
+    follower.poll()
+    follower.commit()
+    assert "b" in follower.lines
+
+
+def test_a_file_that_cannot_be_read_is_told_and_read_once_it_can(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    write(log, "1\n")
+    follower = Follower(log)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        assert follower.settle() == []
+        assert follower.tailer.unreadable == {str(log): "Permission denied"}
+    assert follower.settle() == ["1"]
+    assert follower.tailer.unreadable == {}
+
+
+def test_a_path_that_is_not_wanted_any_more_is_left_alone(tmp_path: Path) -> None:
+    """Its cursor stays, so that it is not read again when it is wanted once more."""
+    first, second = tmp_path / "a.log", tmp_path / "b.log"
+    write(first, "1\n")
+    write(second, "2\n")
+    follower = Follower(first)
+    follower.settle()
+    follower.crash(second)
+    write(first, "not read\n")
+    assert follower.settle() == ["1", "2"]
+    follower.crash(first, second)
+    assert follower.settle() == ["1", "2", "not read"]
+
+
+def test_a_name_that_is_not_utf8_does_not_stop_the_flow(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.log"))
+    write(path, "1\n")
+    follower = Follower(tmp_path / "*.log")
+    assert follower.settle() == ["1"]
+    assert follower.attrs(0)["path"].endswith("caf\ufffd.log")
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern", "expected"),
+    [
+        ("/a/b.log", "/a/*.log", True),
+        ("/a/x/b.log", "/a/*.log", False),
+        ("/a/x/y/b.log", "/a/**/*.log", True),
+        ("/a/b.log", "/a/**/*.log", True),
+        ("/a/b.log", "/a/[bc].l?g", True),
+        ("/c/b.log", "/a/**", False),
+    ],
+)
+def test_a_recorded_path_is_matched_like_glob_does(path: str, pattern: str, expected: bool) -> None:
+    assert names.matches(path, pattern) is expected
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """A program writes numbered lines into a log that is rotated; the worker reads and crashes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.log = self.folder / "app.log"
+        self.follower = Follower(self.log)
+        self.rotated: list[Path] = []
+        self.late: Path | None = None
+        self.rotations = 0
+        self.numbers = 0
+        self.part = ""
+        self.written: list[str] = []
+        self.has_lines = self.known = False
+
+    def text(self) -> str:
+        self.numbers += 1
+        return f"<{self.numbers}>"
+
+    @rule(lines=st.integers(1, 4))
+    def write_lines(self, lines: int) -> None:
+        for _ in range(lines):
+            text = self.text()
+            write(self.log, text + "\n")
+            self.written.append(self.part + text)
+            self.part = ""
+        self.has_lines = True
+
+    @rule()
+    def write_a_part_of_a_line(self) -> None:
+        text = self.text()
+        write(self.log, text)
+        self.part += text
+
+    @rule()
+    def read_and_commit(self) -> None:
+        """From now on the journal knows the log by its inode; before that no one could tell it from
+        other files once it has another name."""
+        self.follower.settle()
+        self.known = self.known or self.has_lines
+
+    @precondition(lambda self: self.known)
+    @rule()
+    def rotate(self) -> None:
+        """A part of a line that is the last of its file is a line."""
+        self.known = self.has_lines = False
+        self.rotations += 1
+        moved = self.folder / f"app.log.{self.rotations}"
+        self.log.rename(moved)
+        self.rotated.append(moved)
+        self.late = None if self.part else moved
+        if self.part:
+            self.written.append(self.part)
+            self.part = ""
+
+    @precondition(lambda self: self.late is not None)
+    @rule()
+    def write_late_into_the_rotated_file(self) -> None:
+        assert self.late is not None
+        text = self.text()
+        write(self.late, text + "\n")
+        self.written.append(text)
+
+    @precondition(lambda self: self.rotated)
+    @rule()
+    def delete_a_rotated_file_that_was_read(self) -> None:
+        self.read_all()
+        gone = self.rotated.pop(0)
+        self.late = None if gone == self.late else self.late
+        gone.unlink()
+
+    @precondition(lambda self: self.has_lines and not self.part)
+    @rule()
+    def truncate_what_was_read(self) -> None:
+        self.read_all()
+        os.truncate(self.log, 0)
+        self.follower.settle()
+
+    @rule(seconds=st.sampled_from([0.1, QUIET_SECONDS]))
+    def poll(self, seconds: float) -> None:
+        self.follower.poll(seconds)
+
+    @rule(chunks=st.integers(1, 3))
+    def commit_some(self, chunks: int) -> None:
+        self.follower.commit(chunks)
+
+    @rule()
+    def crash(self) -> None:
+        self.follower.crash()
+
+    def read_all(self) -> None:
+        for _ in range(3):
+            self.follower.settle(seconds=QUIET_SECONDS)
+        assert sorted(self.follower.lines) == sorted(self.written)
+
+    @invariant()
+    def nothing_is_taken_twice(self) -> None:
+        assert len(set(self.follower.lines)) == len(self.follower.lines)
+
+    def teardown(self) -> None:
+        self.read_all()
+        assert len(cursors(self.follower.state)) <= len(self.rotated) + 1
+        self.follower.tailer.close()
+        shutil.rmtree(self.folder)
+
+
+TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
