@@ -57,7 +57,8 @@ class Snapshot:
 
     ``committing`` names the flows that are to end but have sink commits in progress: their acks are
     ahead of what is visible. ``mine`` names the flows that this master looks after; the others'
-    tasks are left as they are.
+    tasks are left as they are. ``draining_seconds`` says for how long the master has seen a task
+    (``flow/task``) drain; past ``drain_limit_seconds`` it is taken away.
     """
 
     flows: Mapping[str, FlowView]
@@ -67,3 +68,5 @@ class Snapshot:
     mine: frozenset[str]
     committing: frozenset[str] = frozenset()
     grace_seconds: float = 0.0
+    draining_seconds: Mapping[str, float] = field(default_factory=dict)
+    drain_limit_seconds: float = 60.0

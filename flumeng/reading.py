@@ -1,5 +1,7 @@
 """From the store to a snapshot. Everything is read anew at every tick; only texts that can never
-change (a revision's place) and the moment since which a node is missed are kept in between."""
+change (a revision's place) and the moments since which a node is missed or a task drains are kept
+in between.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,7 @@ class Reader:
         self._clock = clock
         self._places: dict[tuple[str, int], tuple[Place | None, str]] = {}
         self._missed_since: dict[str, float] = {}
+        self._draining_since: dict[str, float] = {}
 
     def snapshot(self) -> Snapshot:
         """Raises UnavailableError, and CorruptError or UserError for a record that is none."""
@@ -30,7 +33,8 @@ class Reader:
         journals = self._journals()
         drained = self._drained(journals)
         masters = self._store.children(paths.live_masters())
-        cluster = self._store.read(paths.cluster())
+        found = self._store.read(paths.cluster())
+        cluster = found.value if found else Cluster()
         return Snapshot(
             flows=flows,
             nodes=self._nodes(),
@@ -40,7 +44,9 @@ class Reader:
             mine=frozenset(
                 flow for flow in flows if looks_after(flow, masters) in (self._me, None)
             ),
-            grace_seconds=(cluster.value if cluster else Cluster()).grace_seconds,
+            grace_seconds=cluster.grace_seconds,
+            draining_seconds=self._draining(flows),
+            drain_limit_seconds=cluster.drain_limit_seconds,
         )
 
     def _flows(self) -> dict[str, FlowView]:
@@ -116,6 +122,17 @@ class Reader:
             for (name, journal), ack in zip(closed.items(), acks, strict=True)
             if (ack.value.offset if ack else 0) >= (journal.end or 0)
         )
+
+    def _draining(self, flows: Mapping[str, FlowView]) -> dict[str, float]:
+        now = self._clock()
+        self._draining_since = {
+            key: self._draining_since.get(key, now)
+            for flow in flows.values()
+            for name, task in flow.plan.tasks.items()
+            if task.state == "draining"
+            for key in (f"{flow.name}/{name}",)
+        }
+        return {key: now - since for key, since in self._draining_since.items()}
 
     def _committing(self, flows: Mapping[str, FlowView]) -> frozenset[str]:
         """Read after the acks: a commit that they have moved for is then listed or finished."""

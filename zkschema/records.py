@@ -48,6 +48,7 @@ class Cluster(Record):
 
     maintenance: Maintenance | None = None
     grace_seconds: float = 0.0
+    drain_limit_seconds: float = 60.0
     throttles: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     chokes: Mapping[str, float] = field(default_factory=lambda: NOTHING)
 

@@ -43,8 +43,8 @@ class _Draft:
     why: list[str] = field(default_factory=list)
 
     def ingest_tasks(self, place: Place) -> dict[str, PlannedTask]:
-        """Pinned: one task on every node that matches, live or not."""
-        if self.flow.record.state != "running":
+        """Pinned: one task on every node that matches, live or not; also while suspended."""
+        if self.flow.record.state not in ("running", "suspended"):
             return {}
         tasks = {}
         for node in self.snapshot.nodes.values():
@@ -56,7 +56,9 @@ class _Draft:
         return tasks
 
     def collect_tasks(self, place: CollectPlace) -> dict[str, PlannedTask]:
-        """Partitioned: the flow's journals over a fixed number of tasks."""
+        """Partitioned: the flow's journals over a fixed number of tasks; none while suspended."""
+        if self.flow.record.state == "suspended":
+            return {}
         open_journals = sorted(
             name
             for name, journal in self.snapshot.journals.items()
@@ -102,7 +104,10 @@ class _Draft:
     def _drain(
         self, name: str, task: PlannedTask, owner: NodeView, place: CollectPlace
     ) -> PlannedTask:
-        """Mark, wait until the owner has seen the mark and let go, then give away."""
+        """Mark, wait until the owner has seen the mark and let go, then give away.
+
+        Past the deadline it is given away all the same: fencing keeps that safe.
+        """
         if task.state != DRAINING:
             self.why.append(f"{self.flow.name}/{name} is to leave {owner.name}")
             return replace(task, state=DRAINING, why=f"{owner.name} may not keep it")
@@ -114,8 +119,11 @@ class _Draft:
         seen = owner.status is not None and (
             owner.status.assignment_version == getattr(owner.assignment_version, "number", None)
         )
-        if told and seen and not owner.lists(f"{self.flow.name}/{name}"):
+        key = f"{self.flow.name}/{name}"
+        if told and seen and not owner.lists(key):
             return self._hand_over(name, task.partitions, place, f"{owner.name} let it go", task)
+        if self.snapshot.draining_seconds.get(key, 0.0) >= self.snapshot.drain_limit_seconds:
+            return self._hand_over(name, task.partitions, place, f"{owner.name} is too late", task)
         return task
 
     def _hand_over(

@@ -56,7 +56,7 @@ def flows(draw: st.DrawFn) -> dict[str, FlowView]:
         )
         record = Flow(
             revision=draw(st.integers(1, 3)),
-            state=draw(st.sampled_from(["running", "running", "running", "stopped", "deleted"])),
+            state=draw(st.sampled_from(["running"] * 4 + ["suspended", "stopped", "deleted"])),
             discard=draw(st.booleans()),
         )
         views[name] = FlowView(name, record, Version(0), place)
@@ -173,6 +173,8 @@ def test_every_open_journal_is_read_where_that_is_possible(snapshot: Snapshot) -
         flow = settled.flows.get(journal.flow)
         if flow is None or flow.name not in settled.mine or name in settled.drained:
             continue
+        if flow.record.state == "suspended":
+            continue
         if flow.record.state != "running" and flow.record.discard:
             continue
         assert any(name in task.partitions for task in flow.plan.tasks.values())
@@ -236,6 +238,32 @@ def test_a_draining_owner_keeps_the_task_until_it_has_let_go() -> None:
     assert owner(apply_all(said(running, version.number))) == ("a", 1)
     assert owner(apply_all(said({}, version.number - 1))) == ("a", 1), "it has not seen the mark"
     assert owner(apply_all(said({}, version.number))) == ("b", 2)
+
+    late = replace(said(running, version.number), draining_seconds={"f/collect.0": 60.0})
+    assert owner(apply_all(late)) == ("b", 2), "past the deadline it is taken anyway"
+
+
+def test_a_suspended_flow_goes_on_receiving_and_a_stopped_one_goes_on_collecting() -> None:
+    settled = apply_all(one_task(owner_live=True))
+    both = Node(uuid="a", roles=("ingest", "collect"))
+    journal = Journal(flow="f", node="a", primary="a", term=1, in_sync=("a",))
+    settled = apply_all(
+        replace(
+            settled,
+            nodes={"a": replace(settled.nodes["a"], record=both)},
+            journals={"j": journal},
+        )
+    )
+
+    def names(state: str) -> list[str]:
+        flow = settled.flows["f"]
+        changed = replace(flow, record=replace(flow.record, state=state))
+        after = apply_all(replace(settled, flows={"f": changed}))
+        return [task.task for task in after.nodes["a"].assignment.tasks]
+
+    assert names("running") == ["collect.0", "ingest.a"]
+    assert names("suspended") == ["ingest.a"]
+    assert names("stopped") == ["collect.0"]
 
 
 def test_an_unreadable_revision_changes_nothing() -> None:
