@@ -87,14 +87,17 @@ class CheckpointFile:
         self._clock = clock
         self._synced_at = clock()
 
-    def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
-        """Overwrite the block; the medium gets it now with ``sync``, else at most every 100 ms.
-
-        A killed process leaves the newest block all the same, in the page cache. A power cut may
-        leave an older one, which only widens what counts as a possibly torn tail.
-        """
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Overwrite the block. A killed process leaves it all the same, in the page cache."""
         self._disk.write(self._fd, [checkpoint.pack()], 0)
-        if sync or self._clock() - self._synced_at >= SYNC_INTERVAL_SECONDS:
+
+    def sync(self, *, now: bool) -> None:
+        """Put the block on the medium: ``now``, or if that was last done 100 ms ago or more.
+
+        So a power cut may leave an older one, which only widens what counts as a possibly torn
+        tail.
+        """
+        if now or self._clock() - self._synced_at >= SYNC_INTERVAL_SECONDS:
             self._disk.sync(self._fd)
             self._synced_at = self._clock()
 

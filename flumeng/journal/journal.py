@@ -11,22 +11,23 @@ One directory holds one journal: segment files, the checkpoint and the lock. One
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import itertools
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal import checkpoint as checkpoints
+from flumeng.journal import directory as directories
 from flumeng.journal import reading, recovery, segment
-from flumeng.journal.checkpoint import Checkpoint, CheckpointFile
+from flumeng.journal.checkpoint import CheckpointFile
 from flumeng.journal.disk import FULL, Disk
 from flumeng.journal.errors import (
     AboveSafeError,
@@ -41,23 +42,17 @@ SEGMENT_BYTES = 64 << 20
 KEEP_FREE_BYTES = 64 << 20
 ROLL_WORTH_BYTES = 1 << 20
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
-_LOCK = "lock"
-_HIDDEN = ".incomplete"
 
 
 class Journal:
     """An open journal. Make one with ``create`` or ``open``.
 
     ``floor <= safe <= next_seq``: events in [floor, safe) can be read, those in [safe, next_seq)
-    are appended but not synced. ``floor`` is the base of the first segment.
+    are appended but not synced. What is said of the journal is what its checkpoint says.
     """
 
     id: str
-    term: int  # grows with each opening, is on disk before the first append of that opening
-    floor: int
-    safe: int
     next_seq: int
-    closed: bool  # takes no more events, for good
 
     @staticmethod
     def create(
@@ -75,10 +70,8 @@ class Journal:
         if not _ID.fullmatch(journal):
             raise UserError(f"{journal!r} cannot be a journal's id: it names a directory")
         path = directory / journal
-        if path.exists():
-            raise UserError(f"{path} exists already")
-        with _plain_errors(path):
-            _lay_out(directory, journal, disk or Disk())
+        with directories.plain_errors(path):
+            directories.create(path, disk or Disk())
         return Journal.open(
             path, segment_bytes=segment_bytes, keep_free_bytes=keep_free_bytes, disk=disk
         )
@@ -96,17 +89,13 @@ class Journal:
         Raises UserError when another process has it open or when it cannot be read or written,
         CorruptError when synced data is damaged (nothing is changed then).
         """
-        with _plain_errors(directory):
+        with directories.plain_errors(directory):
             return Journal(directory, segment_bytes, keep_free_bytes, disk or Disk())
 
     @staticmethod
     def find(directory: Path) -> list[Path]:
         """The journals in a directory; deletes what a broken-off create or remove left there."""
-        if not directory.exists():
-            return []
-        for left_over in directory.glob(f".*{_HIDDEN}"):
-            shutil.rmtree(left_over, ignore_errors=True)
-        return sorted(path for path in directory.iterdir() if path.is_dir())
+        return directories.find(directory)
 
     def __init__(
         self, directory: Path, segment_bytes: int, keep_free_bytes: int, disk: Disk
@@ -119,21 +108,45 @@ class Journal:
         self._disk = disk
         self._failure: Exception | None = None
         with contextlib.ExitStack() as undo:
-            self._lock = _lock(directory)
+            self._lock = directories.lock(directory)
             undo.callback(os.close, self._lock)
             recovered = recovery.recover(directory, self._identity, disk)
             self._state = recovered.state
             self._segments = recovered.segments
-            self.term = recovered.checkpoint.term + 1
-            self.closed = recovered.checkpoint.closed
-            self.floor = self._segments[0].base
-            self.next_seq = self.safe = recovered.next_seq
+            self.next_seq = recovered.next_seq
             self._fd = os.open(self._active.path, os.O_RDWR | os.O_CLOEXEC)
             undo.callback(os.close, self._fd)
             self._checkpoint = CheckpointFile(directory / checkpoints.NAME, disk)
             undo.callback(self._checkpoint.close)
-            self._write_checkpoint(sync=True)
+            self._said = recovered.checkpoint
+            self._say(
+                term=self.term + 1,
+                segment=self._active.base,
+                offset=self._active.length,
+                safe=self.next_seq,
+                now=True,
+            )
             undo.pop_all()
+
+    @property
+    def term(self) -> int:
+        """Grows with each opening; on disk before the first append of that opening."""
+        return self._said.term
+
+    @property
+    def floor(self) -> int:
+        """The lowest seq that is kept: the base of the first segment."""
+        return self._said.floor
+
+    @property
+    def safe(self) -> int:
+        """Every event below is on disk."""
+        return self._said.safe
+
+    @property
+    def closed(self) -> bool:
+        """It takes no more events, for good."""
+        return self._said.closed
 
     @property
     def state(self) -> Mapping[str, object]:
@@ -166,7 +179,8 @@ class Journal:
         try:
             self._disk.write(self._fd, parts, active.length)
         except OSError as error:
-            self._cut_back(error)
+            self._cut_back()
+            raise self._not_written(error) from error
         active.grow(header)
         recovery.merge_state(self._state, changes)
         self.next_seq = header.end
@@ -179,9 +193,8 @@ class Journal:
         after another try, because the kernel may have dropped what it could not write.
         """
         self._require_sound()
-        if self.safe == self.next_seq and self._synced_length == self._active.length:
-            return self.safe
-        self._sync(checkpoint_too=False)
+        if self._said.offset < self._active.length or self.safe < self.next_seq:
+            self._sync()
         return self.safe
 
     def trim(self, ack: int) -> None:
@@ -203,9 +216,8 @@ class Journal:
         dropped = sum(end <= ack for end in ends)
         if not dropped:
             return
+        self._say(floor=self._segments[dropped].base, now=True)
         gone, self._segments = self._segments[:dropped], self._segments[dropped:]
-        self.floor = self._segments[0].base
-        self._write_checkpoint(sync=True)
         try:
             for old in gone:
                 for tail in self._directory.glob(f"{old.path.name}.*{segment.BROKEN}"):
@@ -218,8 +230,7 @@ class Journal:
         """Sync and take no more events, for good, also after reopening; returns the end."""
         self._require_sound()
         if not self.closed:
-            self.closed = True
-            self._sync(checkpoint_too=True)
+            self._sync(closed=True, now=True)
         return self.next_seq
 
     def close(self) -> None:
@@ -228,7 +239,7 @@ class Journal:
             return
         try:
             if self._failure is None:
-                self._sync(checkpoint_too=True)
+                self._sync(now=True)
         finally:
             self._checkpoint.close()
             os.close(self._fd)
@@ -237,7 +248,7 @@ class Journal:
 
     def remove(self) -> None:
         """Close the journal and delete its directory with everything in it."""
-        doomed = _hidden(self._directory.parent, self.id)
+        doomed = directories.hidden(self._directory)
         self._directory.rename(doomed)
         self._disk.sync_directory(doomed.parent)
         self.close()
@@ -252,9 +263,10 @@ class Journal:
         """
         safe = self.safe  # before the segments, or it might lie beyond the last of them
         segments = self._segments
-        floor = segments[0].base
-        if start < floor:
-            raise BelowFloorError(f"journal {self.id}: seq {start} lies below its floor {floor}")
+        if start < segments[0].base:
+            raise BelowFloorError(
+                f"journal {self.id}: seq {start} lies below its floor {segments[0].base}"
+            )
         if end > safe:
             raise AboveSafeError(f"journal {self.id}: seq {end} lies above its safe end {safe}")
         ends = [after.base for after in segments[1:]] + [safe]
@@ -275,50 +287,50 @@ class Journal:
         bases = [part.base for part in self._segments]
         assert self.floor == bases[0] <= self.safe <= self.next_seq
         assert bases == sorted(set(bases))
-        assert self._synced_length <= self._active.length
+        assert self._said.segment < self._active.base or self._said.offset <= self._active.length
         for part, successor in itertools.pairwise(self._segments):
             assert successor.header.previous == part.link
         if self._failure is None:
             for part in self._segments:
                 assert part.path.stat().st_size == part.length
 
-    def _sync(self, *, checkpoint_too: bool) -> None:
+    def _sync(self, *, now: bool = False, **changes: Any) -> None:
+        """Put the active segment on disk, and with ``now`` the checkpoint as well."""
         try:
             self._disk.sync(self._fd)
         except OSError as error:
             raise self._fail(error) from error
-        safe = self.next_seq
-        self._write_checkpoint(sync=checkpoint_too, safe=safe)
-        self.safe = safe
-
-    def _write_checkpoint(self, *, sync: bool, safe: int | None = None) -> None:
-        block = Checkpoint(
-            self._identity,
-            self.term,
-            self._active.base,
-            self._active.length,
-            self.safe if safe is None else safe,
-            self.floor,
-            self.closed,
+        self._say(
+            segment=self._active.base,
+            offset=self._active.length,
+            safe=self.next_seq,
+            now=now,
+            **changes,
         )
+
+    def _say(self, *, now: bool, **changes: Any) -> None:
+        """Write a new checkpoint. Nothing in it may be ahead of what is on disk."""
+        said = replace(self._said, **changes)
         try:
-            self._checkpoint.write(block, sync=sync)
+            self._checkpoint.write(said)
+        except OSError as error:
+            raise self._not_written(error) from error
+        try:
+            self._checkpoint.sync(now=now)
         except OSError as error:
             raise self._fail(error) from error
-        self._synced_length = self._active.length
+        self._said = said
 
     def _roll(self) -> None:
         """Sync and seal the active segment and go on in a new one, unless it has no events yet."""
         if self.next_seq == self._active.base:
             return
-        self._sync(checkpoint_too=True)
+        self._sync(now=True)
         header = SegmentHeader(self._identity, self.term, self.next_seq, self._active.link)
         try:
             fresh = segment.create(self._directory, header, self._state, self._disk)
         except OSError as error:
-            if error.errno in FULL:
-                raise DiskFullError(f"journal {self.id}: no room for a segment") from error
-            raise self._fail(error) from error
+            raise self._not_written(error) from error
         try:
             self._disk.sync_directory(self._directory)
             fd = os.open(fresh.path, os.O_RDWR | os.O_CLOEXEC)
@@ -327,7 +339,7 @@ class Journal:
         os.close(self._fd)
         self._fd = fd
         self._segments = (*self._segments, fresh)
-        self._write_checkpoint(sync=True)
+        self._say(segment=fresh.base, offset=fresh.length, now=True)
 
     def _require_sound(self) -> None:
         if self._failure is not None:
@@ -343,61 +355,19 @@ class Journal:
                 f"{self._keep_free_bytes >> 20} MiB are kept free"
             )
 
-    def _cut_back(self, error: OSError) -> None:
-        """After a write that failed: back to the last whole frame, or the journal has failed."""
-        if error.errno not in FULL:
-            raise self._fail(error) from error
+    def _cut_back(self) -> None:
+        """After a write that failed: back to the last whole frame."""
         try:
             os.ftruncate(self._fd, self._active.length)
-        except OSError as second:
-            raise self._fail(second) from error
-        raise DiskFullError(f"journal {self.id}: {error.strerror}") from error
+        except OSError as error:
+            raise self._fail(error) from error
+
+    def _not_written(self, error: OSError) -> FlumengError:
+        """What to raise after a write that failed: a full disk is to be waited for."""
+        if error.errno in FULL:
+            return DiskFullError(f"journal {self.id}: {error.strerror}")
+        return self._fail(error)
 
     def _fail(self, error: OSError) -> JournalFailedError:
         self._failure = error
         return JournalFailedError(f"journal {self.id} has failed: {error}")
-
-
-def _lay_out(directory: Path, journal: str, disk: Disk) -> None:
-    """Make an empty journal under a hidden name and rename it: it is there whole or not at all."""
-    hidden = _hidden(directory, journal)
-    hidden.mkdir(parents=True, mode=0o700)
-    owner = identity(journal)
-    first = segment.create(hidden, SegmentHeader(owner, 0, 0, None), {}, disk)
-    (hidden / checkpoints.NAME).touch(mode=0o600)
-    file = CheckpointFile(hidden / checkpoints.NAME, disk)
-    file.write(Checkpoint(owner, 0, 0, first.length, 0, 0, False), sync=True)
-    file.close()
-    disk.sync_directory(hidden)
-    hidden.rename(directory / journal)
-    disk.sync_directory(directory)
-
-
-def _hidden(directory: Path, journal: str) -> Path:
-    """The name of a journal that is being made or removed; free to use."""
-    path = directory / f".{journal}{_HIDDEN}"
-    if path.exists():
-        shutil.rmtree(path)
-    return path
-
-
-def _lock(directory: Path) -> int:
-    fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(fd)
-        raise UserError(f"{directory} is in use by another process") from error
-    return fd
-
-
-@contextlib.contextmanager
-def _plain_errors(directory: Path) -> Iterator[None]:
-    """What the file system says while a journal is made or opened, in the project's errors."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in FULL:
-            raise DiskFullError(f"{directory}: {error.strerror}") from error
-        kind = CorruptError if error.errno == errno.EIO else UserError
-        raise kind(f"{directory}: {error.strerror}") from error

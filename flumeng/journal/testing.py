@@ -27,6 +27,9 @@ def numbered_events(first: int, count: int, body_bytes: int = 12) -> pa.RecordBa
     )
 
 
+ATOMIC_BYTES = 512
+
+
 class FaultyDisk(Disk):
     """A real disk until told otherwise. For small journals: it keeps what is synced in memory.
 
@@ -43,8 +46,15 @@ class FaultyDisk(Disk):
         self._names: dict[Path, dict[str, bytes]] = {}  # directory -> names at its last sync
 
     def fail_write(self, code: int, *, room: int = 0) -> None:
-        """Let the next ``room`` bytes be written and then nothing more, once, with that errno."""
+        """Let the next ``room`` bytes be written and then nothing more, once, with that errno.
+
+        512 bytes and less are written whole or not at all, as into one page.
+        """
         self._failing_write = (room, code)
+
+    def heal(self) -> None:
+        """Let nothing fail any more."""
+        self.failing_sync = self._failing_write = None
 
     def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
         if self.dead:
@@ -55,7 +65,7 @@ class FaultyDisk(Disk):
             room, code = self._failing_write
             if len(data) > room:
                 self._failing_write = None
-                super().write(fd, [data[:room]], offset)
+                super().write(fd, [data[: room if len(data) > ATOMIC_BYTES else 0]], offset)
                 raise OSError(code, os.strerror(code))
             self._failing_write = (room - len(data), code)
         super().write(fd, [data], offset)

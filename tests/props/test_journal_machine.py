@@ -1,4 +1,4 @@
-"""A journal under any sequence of appends, syncs, trims, reopenings, kills and power cuts.
+"""A journal under any sequence of appends, syncs, trims, reopenings, failures and crashes.
 
 The model is a list of events and, for each frame, the source state after it. Held in every state:
 
@@ -12,6 +12,8 @@ The model is a list of events and, for each frame, the source state after it. He
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import shutil
 import tempfile
 from pathlib import Path
@@ -22,7 +24,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flumeng.journal import checkpoint as checkpoints
-from flumeng.journal.errors import AboveSafeError, BelowFloorError
+from flumeng.journal.errors import (
+    AboveSafeError,
+    BelowFloorError,
+    DiskFullError,
+    JournalFailedError,
+)
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import FaultyDisk, numbered_events
 
@@ -75,6 +82,26 @@ class JournalMachine(RuleBasedStateMachine):
         self.ack = max(self.ack, ack)
         self.journal.trim(ack)
         assert self.journal.floor <= self.ack
+
+    @rule(count=st.integers(1, 9), room=st.integers(0, 3000))
+    def append_to_a_full_disk(self, count: int, room: int) -> None:
+        """I21: either it is appended or nothing of it is there."""
+        self.disk.fail_write(errno.ENOSPC, room=room)
+        with contextlib.suppress(DiskFullError):
+            self.append(count, {})
+        self.disk.heal()
+
+    @rule(count=st.integers(1, 9))
+    def fail_a_sync(self, count: int) -> None:
+        """I19: the journal has failed; what is whole in its files may come back, safe or not."""
+        self.disk.failing_sync = errno.EIO
+        with pytest.raises(JournalFailedError):
+            self.append(count, {})
+            self.journal.sync()
+        with pytest.raises(JournalFailedError):
+            self.journal.sync()
+        assert self.journal.safe <= self.next_seq
+        self.kill()
 
     @rule()
     def reopen(self) -> None:
@@ -152,6 +179,6 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 JournalMachine.TestCase.settings = settings(
-    max_examples=120, stateful_step_count=30, deadline=None, print_blob=True
+    max_examples=200, stateful_step_count=40, deadline=None, print_blob=True
 )
 TestJournal = JournalMachine.TestCase

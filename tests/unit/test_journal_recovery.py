@@ -304,6 +304,25 @@ def test_a_renamed_directory_is_refused(tmp_path: Path) -> None:
         Journal.open(tmp_path / "web.n9.0.0a1b2c3d")
 
 
+def test_i17_a_trim_says_nothing_of_frames_that_are_not_synced(tmp_path: Path) -> None:
+    """A power cut may take them, and that is no damage."""
+    disk = FaultyDisk()
+    journal = Journal.create(tmp_path, ID, segment_bytes=4096, disk=disk)
+    while len(list((tmp_path / ID).glob("*.segment"))) < 2:
+        journal.append(numbered_events(journal.next_seq, ROWS))
+    journal.sync()
+    synced = journal.safe
+    journal.append(numbered_events(synced, ROWS))
+    journal.trim(synced)
+    disk.dead = True
+    journal.close()
+    disk.power_cut(tmp_path / ID, lambda _, durable, __: durable, names_survive=True)
+    disk.dead = False
+    again = Journal.open(tmp_path / ID, disk=disk)
+    assert (again.floor > 0, again.safe) == (True, synced)
+    again.close()
+
+
 def test_i20_a_trim_that_was_cut_off_is_finished(tmp_path: Path) -> None:
     path = written(tmp_path, frames=40, segment_bytes=4096)
     before = contents(path)

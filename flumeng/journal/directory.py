@@ -1,0 +1,81 @@
+"""The directory of a journal: there whole or not at all, and open in one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from flumeng.errors import CorruptError, UserError
+from flumeng.journal import checkpoint as checkpoints
+from flumeng.journal import segment
+from flumeng.journal.checkpoint import Checkpoint, CheckpointFile
+from flumeng.journal.disk import FULL, Disk
+from flumeng.journal.errors import DiskFullError
+from flumeng.journal.frame import identity
+from flumeng.journal.segment import SegmentHeader
+
+_LOCK = "lock"
+_HIDDEN = ".incomplete"
+
+
+def create(path: Path, disk: Disk) -> None:
+    """Make an empty journal under a hidden name, sync and rename it. Raises UserError, OSError."""
+    if path.exists():
+        raise UserError(f"{path} exists already")
+    unnamed = hidden(path)
+    unnamed.mkdir(parents=True, mode=0o700)
+    owner = identity(path.name)
+    first = segment.create(unnamed, SegmentHeader(owner, 0, 0, None), {}, disk)
+    (unnamed / checkpoints.NAME).touch(mode=0o600)
+    file = CheckpointFile(unnamed / checkpoints.NAME, disk)
+    file.write(Checkpoint(owner, 0, 0, first.length, 0, 0, False))
+    file.sync(now=True)
+    file.close()
+    disk.sync_directory(unnamed)
+    unnamed.rename(path)
+    disk.sync_directory(path.parent)
+
+
+def hidden(path: Path) -> Path:
+    """The name of a journal that is being made or removed; free to use."""
+    name = path.with_name(f".{path.name}{_HIDDEN}")
+    if name.exists():
+        shutil.rmtree(name)
+    return name
+
+
+def find(parent: Path) -> list[Path]:
+    """The journals in a directory; deletes what a broken-off ``create`` or removal left there."""
+    if not parent.exists():
+        return []
+    for left_over in parent.glob(f".*{_HIDDEN}"):
+        shutil.rmtree(left_over, ignore_errors=True)
+    return sorted(path for path in parent.iterdir() if path.is_dir() and path.name[0] != ".")
+
+
+def lock(path: Path) -> int:
+    """Take the journal for this process until the descriptor is closed. Raises UserError."""
+    fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise UserError(f"{path} is in use by another process") from error
+    return fd
+
+
+@contextlib.contextmanager
+def plain_errors(path: Path) -> Iterator[None]:
+    """What the file system says while a journal is made or opened, in the project's errors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise DiskFullError(f"{path}: {error.strerror}") from error
+        kind = CorruptError if error.errno == errno.EIO else UserError
+        raise kind(f"{path}: {error.strerror}") from error
