@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from flumeng.spec import Place
 from flumeng.store import ABSENT, Expected, Version
@@ -46,9 +47,16 @@ class NodeView:
             and all(self.record.labels.get(key) == value for key, value in labels.items())
         )
 
-    def lists(self, key: str) -> bool:
-        """Whether the node says that it still has the task ``flow/task``."""
-        return self.status is not None and key in self.status.tasks
+    def has_let_go(self, flow: str, task: str) -> bool:
+        """Whether the node was told to drain the task, knows it, and does not have it any more."""
+        if self.status is None or not isinstance(self.assignment_version, Version):
+            return False
+        told = any(
+            (assigned.flow, assigned.task, assigned.state) == (flow, task, "draining")
+            for assigned in self.assignment.tasks
+        )
+        seen = self.status.assignment_version == self.assignment_version.number
+        return told and seen and f"{flow}/{task}" not in self.status.tasks
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,8 @@ class Snapshot:
     ``committing`` names the flows that are to end but have sink commits in progress: their acks are
     ahead of what is visible. ``mine`` names the flows that this master looks after; the others'
     tasks are left as they are. ``draining_seconds`` says for how long the master has seen a task
-    (``flow/task``) drain; past ``drain_limit_seconds`` it is taken away.
+    (``flow/task``) drain; past ``drain_limit_seconds`` it is taken away. ``balance_moves`` may be
+    under way at once.
     """
 
     flows: Mapping[str, FlowView]
@@ -70,3 +79,15 @@ class Snapshot:
     grace_seconds: float = 0.0
     draining_seconds: Mapping[str, float] = field(default_factory=dict)
     drain_limit_seconds: float = 60.0
+    balance_moves: int = 1
+
+    def journals_of(self, flow: str) -> list[str]:
+        """The registered journals of a flow."""
+        return self._journals_by_flow.get(flow, [])
+
+    @cached_property
+    def _journals_by_flow(self) -> dict[str, list[str]]:
+        by_flow: dict[str, list[str]] = {}
+        for name, journal in self.journals.items():
+            by_flow.setdefault(journal.flow, []).append(name)
+        return by_flow

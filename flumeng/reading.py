@@ -47,6 +47,7 @@ class Reader:
             grace_seconds=cluster.grace_seconds,
             draining_seconds=self._draining(flows),
             drain_limit_seconds=cluster.drain_limit_seconds,
+            balance_moves=cluster.throttles.get("balance", 1),
         )
 
     def _flows(self) -> dict[str, FlowView]:

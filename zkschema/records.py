@@ -95,6 +95,7 @@ class PlannedTask(Record):
 
     ``kind`` is INGEST or COLLECT, also the role that a node needs for it. ``state`` is
     ``assigned``, ``draining`` (its owner is to let go) or ``waiting`` (nobody can run it).
+    ``target`` is the node that a draining task goes to, when that is decided already.
     """
 
     kind: str
@@ -102,6 +103,7 @@ class PlannedTask(Record):
     epoch: int
     state: str
     partitions: tuple[str, ...] = ()
+    target: str | None = None
     why: str = ""
 
 

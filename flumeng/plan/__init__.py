@@ -8,15 +8,16 @@ two nodes are ever told to run the same task.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
 from flumeng.model import FlowView, NodeView, Snapshot
+from flumeng.plan import balance
 from flumeng.plan.actions import Action, Assign, Drop, Replan
 from flumeng.plan.placement import DRAINING, place
+from flumeng.plan.seats import Load
 from flumeng.store import Expected, Version
-from zkschema.records import COLLECT, AssignedTask
+from zkschema.records import AssignedTask
 
 __all__ = ["Action", "Assign", "Drop", "Replan", "plan"]
 
@@ -56,24 +57,30 @@ def _drop(flow: FlowView, snapshot: Snapshot) -> Drop | None:
 
 
 def _replans(snapshot: Snapshot) -> list[Replan]:
-    load = Counter(
-        task.node
-        for flow in snapshot.flows.values()
-        for task in flow.plan.tasks.values()
-        if task.kind == COLLECT and task.node
-    )
-    actions = []
+    load = Load(snapshot.flows.values())
+    after = dict(snapshot.flows)
+    reasons: dict[str, list[str]] = {}
     for flow in _mine(snapshot):
-        wanted, why = place(flow, snapshot, load)
-        if wanted != flow.plan or not isinstance(flow.plan_version, Version):
-            reasons = tuple(why) or (f"{flow.name}: the plan is brought up to date",)
-            actions.append(Replan(flow.name, flow.version, wanted, flow.plan_version, reasons))
-            load.update(
-                task.node
-                for name, task in wanted.tasks.items()
-                if task.kind == COLLECT and task.node and flow.plan.tasks.get(name) != task
-            )
-    return actions
+        wanted, reasons[flow.name] = place(flow, snapshot, load)
+        after[flow.name] = replace(flow, plan=wanted)
+    most = balance.allowance(snapshot, after.values())
+    for name in reasons:
+        moved, why = balance.move(after[name], snapshot, load, most)
+        most -= len(moved)
+        reasons[name] += why
+        tasks = {**after[name].plan.tasks, **moved}
+        after[name] = replace(after[name], plan=replace(after[name].plan, tasks=tasks))
+    return [
+        Replan(
+            flow.name,
+            flow.version,
+            after[flow.name].plan,
+            flow.plan_version,
+            tuple(reasons[flow.name]) or (f"{flow.name}: the plan is brought up to date",),
+        )
+        for flow in _mine(snapshot)
+        if after[flow.name].plan != flow.plan or not isinstance(flow.plan_version, Version)
+    ]
 
 
 def _after_replans(snapshot: Snapshot, replans: list[Replan]) -> Snapshot:

@@ -1,16 +1,18 @@
 """Which node runs which task of a flow: sticky, so that as little as possible moves.
 
 A task changes hands in one of two ways. Its owner is gone: another takes it with a higher epoch
-after the grace period, and fencing makes that safe. Its owner may not keep it: the task is marked
-``draining``, the owner finishes its batch, acks and lets go, and only then it is given away.
+after the grace period, and fencing makes that safe. Its owner may not keep it, or has too much: the
+task is marked ``draining``, the owner finishes its batch, acks and lets go, and only then it is
+given away; past a deadline it is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
 from dataclasses import dataclass, field, replace
 
 from flumeng.model import FlowView, NodeView, Snapshot
+from flumeng.plan.seats import Load, Seats
 from flumeng.spec import CollectPlace, Place
 from zkschema.records import COLLECT, INGEST, Plan, PlannedTask
 
@@ -19,17 +21,22 @@ DRAINING = "draining"
 WAITING = "waiting"
 
 
-def place(flow: FlowView, snapshot: Snapshot, load: Mapping[str, int]) -> tuple[Plan, list[str]]:
+def place(flow: FlowView, snapshot: Snapshot, load: Load) -> tuple[Plan, list[str]]:
     """The flow's plan as it should be now, and the reason of each change.
 
-    ``load`` counts the collect tasks of each node over all flows.
+    ``load`` is brought up to date with it.
     """
     if flow.place is None:
         return flow.plan, []
-    draft = _Draft(flow, snapshot, dict(load), flow.plan.epoch)
+    draft = _Draft(flow, snapshot, load, flow.plan.epoch)
     tasks = {**draft.ingest_tasks(flow.place), **draft.collect_tasks(flow.place.collect)}
     draft.explain_removals(tasks)
     return replace(flow.plan, epoch=draft.epoch, tasks=tasks), draft.why
+
+
+def may_collect(node: NodeView, place: CollectPlace) -> bool:
+    """Whether a collect task may be given to the node now."""
+    return node.live and node.eligible(COLLECT, place.labels)
 
 
 @dataclass
@@ -38,7 +45,7 @@ class _Draft:
 
     flow: FlowView
     snapshot: Snapshot
-    load: dict[str, int]
+    load: Load
     epoch: int
     why: list[str] = field(default_factory=list)
 
@@ -56,106 +63,116 @@ class _Draft:
         return tasks
 
     def collect_tasks(self, place: CollectPlace) -> dict[str, PlannedTask]:
-        """Partitioned: the flow's journals over a fixed number of tasks; none while suspended."""
-        if self.flow.record.state == "suspended":
-            return {}
-        open_journals = sorted(
-            name
-            for name, journal in self.snapshot.journals.items()
-            if journal.flow == self.flow.name and name not in self.snapshot.drained
-        )
-        if self.flow.record.state != "running":
-            busy = open_journals or self.flow.name in self.snapshot.committing
-            if not busy or self.flow.record.discard:
-                return {}
-        shares = _share(open_journals, place.tasks, self.flow.plan)
-        return {name: self._collect(name, shares[name], place) for name in shares}
+        """Partitioned: the flow's journals over a fixed number of tasks; none while suspended.
 
-    def explain_removals(self, tasks: Mapping[str, PlannedTask]) -> None:
+        First every task that can stays where it is, then the others go to the least loaded nodes.
+        """
+        before = {n: task for n, task in self.flow.plan.tasks.items() if task.kind == COLLECT}
+        for task in before.values():
+            self.load.remove(task)
+        if not self._collects():
+            return {}
+        homes = {p: name for name, task in before.items() for p in task.partitions}
+        shares = _share(self._open_journals(), place.tasks, homes)
+        tasks, homeless = {}, {}
+        for name, partitions in shares.items():
+            wanted = self._with_partitions(name, partitions, homes)
+            reason = self._must_leave(name, wanted)
+            if reason is None:
+                tasks[name] = self._keep(name, wanted, place)
+                self.load.add(tasks[name])
+            else:
+                homeless[name] = (wanted, reason)
+        able = [node.name for node in self.snapshot.nodes.values() if may_collect(node, place)]
+        seats = Seats(able, self.load)
+        for name, (task, reason) in homeless.items():
+            tasks[name] = self._hand_over(name, task, seats, reason)
+            self.load.add(tasks[name])
+        return {name: tasks[name] for name in shares}
+
+    def explain_removals(self, tasks: dict[str, PlannedTask]) -> None:
         self.why += [
             f"{self.flow.name}/{name} ends: not wanted any more"
             for name in self.flow.plan.tasks
             if name not in tasks
         ]
 
-    def _collect(self, name: str, partitions: tuple[str, ...], place: CollectPlace) -> PlannedTask:
-        task = self.flow.plan.tasks.get(name)
-        if task is None or task.node is None:
-            return self._hand_over(name, partitions, place, "nobody runs it")
-        owner = self.snapshot.nodes.get(task.node)
-        if partitions != task.partitions:
-            self.why.append(f"{self.flow.name}/{name} now reads {len(partitions)} journals")
-            task = replace(task, partitions=partitions)
-        if owner is None or not owner.live:
-            return self._recover(name, task, owner, place)
-        if owner.eligible(COLLECT, place.labels):
-            if task.state != ASSIGNED:
-                self.why.append(f"{self.flow.name}/{name} stays with {owner.name} after all")
-            return replace(task, state=ASSIGNED, why="")
-        return self._drain(name, task, owner, place)
+    def _collects(self) -> bool:
+        record = self.flow.record
+        if record.state in ("running", "suspended"):
+            return record.state == "running"
+        busy = self._open_journals() or self.flow.name in self.snapshot.committing
+        return bool(busy) and not record.discard
 
-    def _recover(
-        self, name: str, task: PlannedTask, owner: NodeView | None, place: CollectPlace
+    def _open_journals(self) -> list[str]:
+        return sorted(
+            name
+            for name in self.snapshot.journals_of(self.flow.name)
+            if name not in self.snapshot.drained
+        )
+
+    def _with_partitions(
+        self, name: str, partitions: tuple[str, ...], homes: dict[str, str]
     ) -> PlannedTask:
-        if owner is not None and owner.gone_seconds < self.snapshot.grace_seconds:
-            return task
-        return self._hand_over(name, task.partitions, place, f"{task.node} is gone", task)
+        """The task as it is, with these partitions.
 
-    def _drain(
-        self, name: str, task: PlannedTask, owner: NodeView, place: CollectPlace
-    ) -> PlannedTask:
-        """Mark, wait until the owner has seen the mark and let go, then give away.
-
-        Past the deadline it is given away all the same: fencing keeps that safe.
+        A task that gets a partition from another one needs a higher epoch than that one had.
         """
-        if task.state != DRAINING:
-            self.why.append(f"{self.flow.name}/{name} is to leave {owner.name}")
-            return replace(task, state=DRAINING, why=f"{owner.name} may not keep it")
-        told = any(
-            assigned.state == DRAINING
-            for assigned in owner.assignment.tasks
-            if (assigned.flow, assigned.task) == (self.flow.name, name)
-        )
-        seen = owner.status is not None and (
-            owner.status.assignment_version == getattr(owner.assignment_version, "number", None)
-        )
-        key = f"{self.flow.name}/{name}"
-        if told and seen and not owner.lists(key):
-            return self._hand_over(name, task.partitions, place, f"{owner.name} let it go", task)
-        if self.snapshot.draining_seconds.get(key, 0.0) >= self.snapshot.drain_limit_seconds:
-            return self._hand_over(name, task.partitions, place, f"{owner.name} is too late", task)
+        task = self.flow.plan.tasks.get(name)
+        if task is None:
+            return PlannedTask(
+                kind=COLLECT, node=None, epoch=0, state=WAITING, partitions=partitions
+            )
+        if partitions == task.partitions:
+            return task
+        self.why.append(f"{self.flow.name}/{name} now reads {len(partitions)} journals")
+        if task.node and any(homes.get(p, name) != name for p in partitions):
+            self.epoch += 1
+            return replace(task, partitions=partitions, epoch=self.epoch)
+        return replace(task, partitions=partitions)
+
+    def _must_leave(self, name: str, task: PlannedTask) -> str | None:
+        """Why the task is to be given to someone now; None when it is not."""
+        if task.node is None:
+            return "nobody runs it"
+        owner = self.snapshot.nodes.get(task.node)
+        if owner is None:
+            return f"{task.node} is gone"
+        if not owner.live:
+            gone = owner.gone_seconds >= self.snapshot.grace_seconds
+            return f"{task.node} is gone" if gone else None
+        if task.state == DRAINING:
+            key = f"{self.flow.name}/{name}"
+            if owner.has_let_go(self.flow.name, name):
+                return f"{owner.name} let it go"
+            if self.snapshot.draining_seconds.get(key, 0) >= self.snapshot.drain_limit_seconds:
+                return f"{owner.name} did not let it go in time"
+        return None
+
+    def _keep(self, name: str, task: PlannedTask, place: CollectPlace) -> PlannedTask:
+        """It stays with its owner for now, draining when the owner may not keep it."""
+        assert task.node is not None
+        owner = self.snapshot.nodes[task.node]
+        if not owner.live:
+            return task
+        if not owner.eligible(COLLECT, place.labels):
+            if task.state != DRAINING:
+                self.why.append(f"{self.flow.name}/{name} is to leave {owner.name}")
+            return replace(task, state=DRAINING, target=None, why=f"{owner.name} may not keep it")
+        target = self.snapshot.nodes.get(task.target or "")
+        if task.state == DRAINING and not (target and may_collect(target, place)):
+            self.why.append(f"{self.flow.name}/{name} stays with {owner.name} after all")
+            return replace(task, state=ASSIGNED, target=None, why="")
         return task
 
-    def _hand_over(
-        self,
-        name: str,
-        partitions: tuple[str, ...],
-        place: CollectPlace,
-        reason: str,
-        task: PlannedTask | None = None,
-    ) -> PlannedTask:
+    def _hand_over(self, name: str, task: PlannedTask, seats: Seats, reason: str) -> PlannedTask:
         """Give the task to the least loaded node, or leave it as it is when there is none."""
-        able = [
-            node
-            for node in self.snapshot.nodes.values()
-            if node.live and node.eligible(COLLECT, place.labels)
-        ]
-        if able:
-            chosen = min(able, key=lambda node: (self.load.get(node.name, 0), node.name))
-            self.load[chosen.name] = self.load.get(chosen.name, 0) + 1
-            return self._give(COLLECT, name, chosen.name, reason, partitions)
-        if task is not None:
-            return task
-        if name not in self.flow.plan.tasks:
+        node = seats.least_loaded()
+        if node is not None:
+            return self._give(COLLECT, name, node, reason, task.partitions)
+        if task.node is None and name not in self.flow.plan.tasks:
             self.why.append(f"{self.flow.name}/{name} waits: no live node may run it")
-        return PlannedTask(
-            kind=COLLECT,
-            node=None,
-            epoch=0,
-            state=WAITING,
-            partitions=partitions,
-            why="no live node may run it",
-        )
+        return task if task.node else replace(task, why="no live node may run it")
 
     def _give(
         self, kind: str, name: str, node: str, reason: str, partitions: tuple[str, ...] = ()
@@ -167,13 +184,16 @@ class _Draft:
         )
 
 
-def _share(journals: list[str], tasks: int, plan: Plan) -> dict[str, tuple[str, ...]]:
+def _share(journals: list[str], tasks: int, homes: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """Spread journals over tasks: each stays in the task it is in, new ones join the smallest."""
     shares: dict[str, list[str]] = {f"{COLLECT}.{number}": [] for number in range(tasks)}
-    homes = {p: name for name, task in plan.tasks.items() for p in task.partitions}
     homeless: list[str] = []
     for journal in journals:
         shares.get(homes.get(journal, ""), homeless).append(journal)
+    sizes = [(len(share), number, name) for number, (name, share) in enumerate(shares.items())]
+    heapq.heapify(sizes)
     for journal in homeless:
-        shares[min(shares, key=lambda name: (len(shares[name]), name))].append(journal)
+        size, number, name = sizes[0]
+        shares[name].append(journal)
+        heapq.heapreplace(sizes, (size + 1, number, name))
     return {name: tuple(sorted(share)) for name, share in shares.items()}

@@ -147,6 +147,18 @@ def check_legal(before: Snapshot, after: Snapshot) -> None:
                 assert task.epoch > old.epoch, "a task changed hands under an old epoch"
         read = [p for task in new.tasks.values() for p in task.partitions]
         assert len(read) == len(set(read)), "two tasks read one journal"
+        readers = {
+            p: (task.node, task_name)
+            for task_name, task in old.tasks.items()
+            for p in task.partitions
+        }
+        epochs = {p: task.epoch for task in old.tasks.values() for p in task.partitions}
+        for task_name, task in new.tasks.items():
+            for p in task.partitions if task.node else ():
+                same = readers.get(p, (task.node, task_name)) == (task.node, task_name)
+                assert task.epoch >= epochs.get(p, 0) + (0 if same else 1), (
+                    "an old epoch for a journal"
+                )
 
 
 @given(snapshots())
@@ -241,6 +253,112 @@ def test_a_draining_owner_keeps_the_task_until_it_has_let_go() -> None:
 
     late = replace(said(running, version.number), draining_seconds={"f/collect.0": 60.0})
     assert owner(apply_all(late)) == ("b", 2), "past the deadline it is taken anyway"
+
+
+def nodes_obey(snapshot: Snapshot) -> Snapshot:
+    """Every live node has applied its assignment and let go of what drains."""
+    obedient = {}
+    for name, node in snapshot.nodes.items():
+        version = node.assignment_version
+        if node.live and isinstance(version, Version):
+            tasks = {
+                f"{task.flow}/{task.task}": TaskStatus(
+                    epoch=task.epoch, revision=task.revision, state="running"
+                )
+                for task in node.assignment.tasks
+                if task.state == "running"
+            }
+            status = NodeStatus(assignment_version=version.number, tasks=tasks)
+            node = replace(node, status=status)  # noqa: PLW2901
+        obedient[name] = node
+    return replace(snapshot, nodes=obedient)
+
+
+def converge(snapshot: Snapshot) -> tuple[Snapshot, int]:
+    """The state in which nothing is left to do, and how many tasks changed hands."""
+    moves = 0
+    for _ in range(200):
+        before = snapshot
+        snapshot = nodes_obey(apply_all(snapshot))
+        if snapshot == before:
+            return snapshot, moves
+        for name, flow in snapshot.flows.items():
+            old = before.flows[name].plan.tasks
+            moves += sum(
+                old[key].node not in (None, task.node)
+                for key, task in flow.plan.tasks.items()
+                if key in old
+            )
+    raise AssertionError("the plan does not come to rest")
+
+
+def loads(snapshot: Snapshot) -> dict[str, int]:
+    counts = dict.fromkeys(snapshot.nodes, 0)
+    for flow in snapshot.flows.values():
+        for task in flow.plan.tasks.values():
+            if task.kind == COLLECT and task.node:
+                counts[task.node] += 1
+    return counts
+
+
+def collectors(count: int, live: int) -> Snapshot:
+    place = Place(collect=CollectPlace(tasks=12))
+    return Snapshot(
+        flows={"f": FlowView("f", Flow(revision=1), Version(0), place)},
+        nodes={
+            f"n{number}": NodeView(
+                f"n{number}", Node(uuid="u", roles=("collect",)), live=number < live
+            )
+            for number in range(count)
+        },
+        journals={},
+        drained=frozenset(),
+        mine=frozenset({"f"}),
+    )
+
+
+def test_nodes_that_join_get_their_share_with_the_least_movement() -> None:
+    settled, _ = converge(collectors(4, live=2))
+    assert loads(settled) == {"n0": 6, "n1": 6, "n2": 0, "n3": 0}
+    joined = {name: replace(node, live=True) for name, node in settled.nodes.items()}
+    settled, moves = converge(replace(settled, nodes=joined))
+    assert loads(settled) == {"n0": 3, "n1": 3, "n2": 3, "n3": 3}
+    assert moves == 6
+
+
+def test_a_node_that_leaves_moves_only_its_own_tasks() -> None:
+    settled, _ = converge(collectors(4, live=4))
+    left = {**settled.nodes, "n3": replace(settled.nodes["n3"], live=False, gone_seconds=1)}
+    settled, moves = converge(replace(settled, nodes=left))
+    assert loads(settled) == {"n0": 4, "n1": 4, "n2": 4, "n3": 0}
+    assert moves == 3
+
+
+def test_balance_moves_are_throttled_and_wait_until_everything_is_owned() -> None:
+    settled, _ = converge(collectors(4, live=2))
+    joined = replace(
+        settled, nodes={name: replace(node, live=True) for name, node in settled.nodes.items()}
+    )
+
+    def draining(snapshot: Snapshot) -> int:
+        tasks = apply_all(snapshot).flows["f"].plan.tasks.values()
+        return sum(task.state == "draining" for task in tasks)
+
+    assert draining(joined) == 1
+    assert draining(replace(joined, balance_moves=4)) == 4
+    orphan = Flow(revision=1)
+    nowhere = Place(collect=CollectPlace(labels={"role": "none"}))
+    flows = {**joined.flows, "g": FlowView("g", orphan, Version(0), nowhere)}
+    unowned = replace(joined, flows=flows, mine=frozenset({"f", "g"}))
+    assert draining(unowned) == 0
+
+
+@given(snapshots())
+@settings(max_examples=100, deadline=None)
+def test_every_cluster_comes_to_rest(snapshot: Snapshot) -> None:
+    everything = replace(snapshot, mine=frozenset(snapshot.flows), drained=frozenset())
+    settled, _ = converge(everything)
+    assert plan(settled) == []
 
 
 def test_a_suspended_flow_goes_on_receiving_and_a_stopped_one_goes_on_collecting() -> None:
