@@ -35,8 +35,15 @@ class FileWriter(Protocol):
 class ParquetFile:
     """All columns as they are. Dictionaries only where values repeat."""
 
-    def __init__(self, sink: pa.NativeFile, schema: pa.Schema, compression: str) -> None:
+    def __init__(
+        self,
+        sink: pa.NativeFile,
+        schema: pa.Schema,
+        compression: str,
+        row_group_bytes: int = ROW_GROUP_BYTES,
+    ) -> None:
         self._sink = sink
+        self._row_group_bytes = row_group_bytes
         self._schema = schema
         self._held: list[pa.RecordBatch] = []
         self.held_bytes = 0
@@ -52,7 +59,7 @@ class ParquetFile:
     def write(self, batch: pa.RecordBatch) -> None:
         self._held.append(batch)
         self.held_bytes += batch.nbytes
-        if self.held_bytes >= ROW_GROUP_BYTES:
+        if self.held_bytes >= self._row_group_bytes:
             self.flush()
 
     def flush(self) -> None:

@@ -40,6 +40,8 @@ class TimedPath:
 
         An event without a time goes where 1970 is. Raises UserError when the batch has no ``ts``.
         """
+        if not batch.num_rows:
+            return
         if not self.timed:
             yield self._path, batch
             return
@@ -47,8 +49,6 @@ class TimedPath:
             raise UserError(f"files: {self._path} needs the column ts, which select has dropped")
         micros = pc.fill_null(batch["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 0)
         periods = np.clip(micros.to_numpy(), EARLIEST, LATEST) // self._unit
-        if not len(periods):
-            return
         if periods.min() == periods.max():
             yield self._directory(int(periods[0])), batch
             return

@@ -244,5 +244,6 @@ def _peaks(part: str, head: int) -> Iterator[tuple[str, float]]:
             workers += 1
             name = f"{part}: python {workers}"
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
-        yield name, round(int(peak) * 1024 / 1e6, 1)
+        for line in lines:  # a process that has just ended has no such line
+            if line.startswith("VmHWM:"):
+                yield name, round(int(line.split()[1]) * 1024 / 1e6, 1)

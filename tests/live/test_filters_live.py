@@ -1,0 +1,176 @@
+"""Filters in a real Spark, over a real journal: what each adds, keeps, drops and refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from flumeng.collector import spark as sessions
+from flumeng.collector.fetch import Fetch
+from flumeng.collector.frame import Frame
+from flumeng.collector.ranges import Range
+from flumeng.errors import UserError
+from flumeng.filters.parse import ParseFilter
+from flumeng.filters.select import SelectFilter
+from flumeng.filters.where import WhereFilter
+from flumeng.journal.journal import Journal
+from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.journal.server import JournalServer
+from flumeng.spec.filters import Parse, Select, Where
+
+RECEIVED = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
+JOURNAL = "web.n1.0.00000000"
+
+Frames = Callable[..., Frame]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    return sessions.start(tmp_path_factory.mktemp("spark") / "collector")
+
+
+@pytest.fixture
+def frame(spark: SparkSession, tmp_path: Path) -> Iterator[Frames]:
+    """Makes a frame over a journal that holds these bodies."""
+    journal = Journal.create(tmp_path, JOURNAL)
+    server = JournalServer("127.0.0.1", journals=lambda: {JOURNAL: journal})
+
+    def build(*bodies: bytes) -> Frame:
+        count = len(bodies)
+        columns = [
+            pa.array(bodies, pa.binary()),
+            pa.array([RECEIVED] * count, pa.timestamp("us", "UTC")),
+            pa.array(["192.0.2.1"] * count),
+            pa.array([[("source", "syslog")]] * count, pa.map_(pa.string(), pa.string())),
+        ]
+        journal.append(pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA))
+        end = journal.sync()
+        ranges = Range(JOURNAL, 0, end // 2), Range(JOURNAL, end // 2, end)
+        splits = tuple((piece,) for piece in ranges if piece.events)
+        return Frame.fetched(spark, Fetch(splits, {JOURNAL: server.address}))
+
+    yield build
+    server.stop()
+    journal.close()
+
+
+def rows(frame: Frame) -> list[dict[str, Any]]:
+    found = [row.asDict() for row in frame.rows().collect()]
+    return sorted(found, key=lambda row: row.get("seq", 0))
+
+
+SYSLOG = Parse("syslog")
+LINES = (
+    b"<34>1 2003-10-11T22:14:15.003Z mymachine su - ID47 - failed \xff",
+    b"<165>Feb 24 05:34:00 router myproc[10]: up",
+    b"junk",
+)
+
+
+def test_syslog_adds_columns_and_keeps_what_does_not_parse(frame):
+    found = rows(ParseFilter(SYSLOG).apply(frame(*LINES)))
+    assert [row["severity"] for row in found] == [2, 5, None]
+    assert [row["app"] for row in found] == ["su", "myproc", None]
+    assert [row["message"] for row in found] == ["failed \ufffd", "up", None]
+    assert [row["host"] for row in found] == ["mymachine", "router", "192.0.2.1"]
+    assert [row["body"] for row in found] == list(LINES)
+    assert [row["seq"] for row in found] == [0, 1, 2]
+    assert [row["attrs"] for row in found] == [
+        {"source": "syslog"},
+        {"source": "syslog"},
+        {"source": "syslog", "parse_error": "syslog: no priority"},
+    ]
+    assert found[2]["ts"].replace(tzinfo=timezone.utc) == RECEIVED
+
+
+def test_sql_and_arrow_stages_follow_each_other_in_any_order(frame):
+    first = WhereFilter(Where("length(body) > 4")).apply(frame(*LINES))
+    parsed = ParseFilter(SYSLOG).apply(first)
+    kept = WhereFilter(Where("severity <= 4")).apply(parsed)
+    chosen = SelectFilter(Select(("seq", "upper(app) AS app", "body"))).apply(kept)
+    assert rows(chosen) == [{"seq": 0, "app": "SU", "body": LINES[0]}]
+
+
+def test_a_condition_that_cannot_be_computed_drops_the_event_and_not_the_batch(frame):
+    kept = WhereFilter(Where("cast(cast(body AS string) AS int) > 1")).apply(
+        frame(b"x", b"2", b"1")
+    )
+    assert [row["body"] for row in rows(kept)] == [b"2"]
+
+
+def test_neighbouring_arrow_stages_are_one_step_in_spark(frame):
+    parsed = ParseFilter(Parse("regex", "(?P<first>.)")).apply(
+        ParseFilter(SYSLOG).apply(frame(b"x"))
+    )
+    plan = parsed.rows()._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("MapInArrow") == 1
+
+
+def test_a_pattern_adds_a_column_for_each_name(frame):
+    pattern = r"^(?P<who>\S+) (?P<number>[0-9]+)?"
+    found = rows(
+        ParseFilter(Parse("regex", pattern)).apply(frame(b"ann 12", "jörg x".encode(), b""))
+    )
+    assert [(row["who"], row["number"]) for row in found] == [
+        ("ann", "12"),
+        ("jörg", ""),
+        (None, None),
+    ]
+    assert [row["attrs"].get("parse_error") for row in found] == [None, None, "regex: no match"]
+
+
+JSON_LINES = (
+    b'{"user": "ann", "ms": 1.5, "ts": "2020-01-02T03:04:05Z", "host": "app1"}',
+    b'{"user": "bob"}',
+    b'{"user": ',
+    b"",
+    b"[]x",
+    b'{"ms": "slow"}',
+    b'{"user": "caf\xe9"}',
+)
+DDL = "user STRING, ms DOUBLE, ts TIMESTAMP, host STRING"
+
+
+def test_json_adds_its_columns_sets_ts_and_host_and_notes_what_is_malformed(frame):
+    found = rows(ParseFilter(Parse("json", schema=DDL)).apply(frame(*JSON_LINES)))
+    assert [row["user"] for row in found] == ["ann", "bob", None, None, None, None, "caf\ufffd"]
+    assert [row["ms"] for row in found] == [1.5, None, None, None, None, None, None]
+    assert [row["host"] for row in found] == ["app1", *["192.0.2.1"] * 6]
+    assert found[0]["ts"].year == 2020
+    assert found[1]["ts"].replace(tzinfo=timezone.utc) == RECEIVED
+    assert ["parse_error" in row["attrs"] for row in found] == [False, False, *[True] * 4, False]
+    assert [row["body"] for row in found] == list(JSON_LINES)
+
+
+def test_json_then_syslog_keeps_the_first_reason(frame):
+    first = ParseFilter(Parse("json", schema="user STRING")).apply(frame(b"junk"))
+    (found,) = rows(ParseFilter(SYSLOG).apply(first))
+    assert found["attrs"]["parse_error"] == "json: malformed"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (Parse("json", schema="user STRNG,"), "not a list of columns"),
+        (Parse("json", schema="INT"), "not a list of columns"),
+        (Parse("json", schema="body STRING"), "column body already"),
+        (Parse("json", schema="ts STRING"), "ts sets the event's own"),
+        (Parse("regex", "(?P<host>.)"), "column host already"),
+        (Parse("regex", "(?P<a>.)("), "parse:"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_sentence(frame, options, message):
+    with pytest.raises(UserError, match=message):
+        ParseFilter(options).apply(frame(b"x"))
+
+
+def test_parse_behind_select_says_what_is_missing(frame):
+    chosen = SelectFilter(Select(("body", "ts"))).apply(frame(b"x"))
+    with pytest.raises(UserError, match="needs the column host"):
+        ParseFilter(SYSLOG).apply(chosen)

@@ -1,0 +1,135 @@
+"""Whole pipelines in a real Spark: what lands in a lake, and what others read there."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from flumeng.collector import spark as sessions
+from flumeng.collector.pipeline import BatchFailedError, SparkPipeline
+from flumeng.collector.ranges import Range
+from flumeng.errors import UnavailableError, UserError
+from flumeng.journal.journal import Journal
+from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.journal.server import JournalServer
+from flumeng.sinks import BatchTooWideError, Written, lake
+from flumeng.spec import parse_flow
+
+JOURNAL = "web.n1.0.00000000"
+BODIES = (b"<13>1 - h1 a p m - one", b"caf\xe9 \x00", b'{"quoted": "\\"}', "grün".encode())
+HOURS = [0, 1, 0, 1]
+
+Write = Callable[..., list[Written]]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    return sessions.start(tmp_path_factory.mktemp("spark") / "collector")
+
+
+@pytest.fixture
+def write(spark: SparkSession, tmp_path: Path) -> Iterator[Write]:
+    """Runs a batch of BODIES through the sinks and filters given as YAML, and shows its files."""
+    journal = Journal.create(tmp_path, JOURNAL)
+    server = JournalServer("127.0.0.1", journals=lambda: {JOURNAL: journal})
+    times = [datetime(2026, 3, 1, hour, 30, 0, 1, tzinfo=timezone.utc) for hour in HOURS]
+    columns = [
+        pa.array(BODIES, pa.binary()),
+        pa.array(times, pa.timestamp("us", "UTC")),
+        pa.array(["192.0.2.1"] * 4),
+        pa.array([[("source", "syslog")]] * 4, pa.map_(pa.string(), pa.string())),
+    ]
+    journal.append(pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA))
+    journal.sync()
+
+    def run(sinks: str, filters: str = "[]", address: str = server.address) -> list[Written]:
+        source = "syslog: {listen: '127.0.0.1:0'}"
+        text = f"{{flow: web, sources: [{source}], filters: {filters}, sinks: [{sinks}]}}"
+        pipeline = SparkPipeline(spark, parse_flow(text), "web/0")
+        staging = {root: f"{root}/_flumeng/{JOURNAL}.1.0" for root in pipeline.roots}
+        for directory in staging.values():
+            lake.LOCAL.make_directory(directory)
+        written = pipeline.write([Range(JOURNAL, 0, 4)], {JOURNAL: address}, staging)
+        for part in written:
+            assert lake.LOCAL.rename(part.files) == []
+        return written
+
+    yield run
+    server.stop()
+    journal.close()
+
+
+def test_parquet_is_read_back_by_spark_with_all_columns(write, spark, tmp_path):
+    path = f"{tmp_path}/lake/dt=%Y-%m-%d/hour=%H"
+    (written,) = write(f"files: {{path: '{path}'}}", "[parse: {format: syslog}]")
+    assert written.events == 4
+    read = spark.read.parquet(f"{tmp_path}/lake").orderBy("seq")
+    assert [bytes(row.body) for row in read.collect()] == list(BODIES)
+    assert [row.hour for row in read.collect()] == HOURS
+    assert [row.severity for row in read.collect()] == [5, None, None, None]
+    assert read.columns[:7] == ["body", "ts", "host", "attrs", "journal", "seq", "replayed"]
+    assert [row.seq for row in read.collect()] == [0, 1, 2, 3]
+
+
+def test_json_holds_the_whole_event_and_the_exact_bytes_where_they_are_not_text(write, tmp_path):
+    write(f"files: {{path: '{tmp_path}/lake/hour=%H', format: json, compression: none}}")
+    lines = [
+        line
+        for f in (tmp_path / "lake").glob("hour=*/*.json")
+        for line in f.read_bytes().splitlines()
+    ]
+    events = sorted((json.loads(line) for line in lines), key=lambda event: event["seq"])
+    assert [event["body"] for event in events] == [b.decode("utf-8", "replace") for b in BODIES]
+    assert [
+        base64.b64decode(event["body_base64"]) for event in events if "body_base64" in event
+    ] == [BODIES[1]]
+    assert events[0]["ts"] == "2026-03-01T00:30:00.000001Z"
+    assert events[0]["attrs"] == {"source": "syslog"}
+    assert events[0]["replayed"] is False
+
+
+def test_text_is_read_back_by_spark(write, spark, tmp_path):
+    write(f"files: {{path: '{tmp_path}/lake', format: text, compression: gzip}}")
+    read = spark.read.text(f"{tmp_path}/lake").collect()
+    assert sorted(row.value for row in read) == sorted(b.decode("utf-8", "replace") for b in BODIES)
+
+
+def test_several_sinks_get_the_same_batch(write, tmp_path, capfd):
+    written = write(
+        f"console, noop, {{files: {{path: '{tmp_path}/a', format: text}}}}, "
+        f"{{files: {{path: '{tmp_path}/b'}}}}"
+    )
+    assert [part.events for part in written] == [4, 4, 4, 4]
+    shown = capfd.readouterr().err
+    assert "one" in shown
+    assert "\x00" not in shown
+
+
+def test_what_the_filters_drop_makes_no_files(write, tmp_path):
+    (written,) = write(f"files: {{path: '{tmp_path}/lake'}}", "[where: 'seq > 100']")
+    assert written == Written(0)
+
+
+def test_a_failed_batch_says_its_cause_in_one_line(write, tmp_path):
+    with pytest.raises(BatchFailedError, match=r"\A.*severitee.*\Z"):
+        write("noop", "[where: 'severitee > 1']")
+    with pytest.raises(UnavailableError, match=r"\A127.0.0.1:1 does not answer.*\Z"):
+        write("noop", address="127.0.0.1:1")
+    with pytest.raises(UserError, match="text writes the column body"):
+        write(f"files: {{path: '{tmp_path}/x', format: text}}", "[select: [ts]]")
+    with pytest.raises(BatchFailedError, match="needs the column ts"):
+        write(f"files: {{path: '{tmp_path}/y/%H'}}", "[select: [body]]")
+
+
+def test_a_batch_that_is_too_wide_is_told_from_a_failure(write, tmp_path):
+    path = f"{tmp_path}/lake/%Y/%m/%d/%H/%M"
+    minutes = "sequence(timestamp'2026-01-01', timestamp'2026-01-01 10:00', interval 1 minute)"
+    with pytest.raises(BatchTooWideError):
+        write(f"files: {{path: '{path}'}}", f'[select: ["explode({minutes}) AS ts"]]')

@@ -1,0 +1,178 @@
+"""Files of each format byte for byte, lakes of every kind, and a console that is safe."""
+
+from __future__ import annotations
+
+import gzip
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+from flumeng.errors import UserError
+from flumeng.sinks import files, formats, lake
+from flumeng.sinks.console import LINE_CHARACTERS, LINES_PER_BATCH, render, show
+from flumeng.sinks.files import FilesSink, StageFiles
+from flumeng.spec.sinks import Files
+
+HOUR = 3_600_000_000
+
+
+def batch(*bodies: bytes | None, hours: list[int] | None = None) -> pa.RecordBatch:
+    hours = hours or [0] * len(bodies)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(bodies, pa.binary()),
+            pa.array([hour * HOUR for hour in hours], pa.timestamp("us", "UTC")),
+            pa.array([[("k", "v")]] * len(bodies), pa.map_(pa.string(), pa.string())),
+        ],
+        ["body", "ts", "attrs"],
+    )
+
+
+def stage(tmp_path: Path, options: Files, *batches: pa.RecordBatch) -> list[dict[str, object]]:
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    return [
+        row for out in StageFiles(options, str(staging))(iter(batches)) for row in out.to_pylist()
+    ]
+
+
+def test_parquet_keeps_every_column_and_type(tmp_path):
+    options = Files(f"{tmp_path}/lake", "parquet", "zstd")
+    (row,) = stage(tmp_path, options, batch(b"a", b"\xff"), batch(b"c"))
+    table = pq.read_table(row["source"])
+    assert table.to_pylist() == pa.Table.from_batches([batch(b"a", b"\xff", b"c")]).to_pylist()
+    assert row["events"] == 3
+    assert str(row["target"]).startswith(f"{tmp_path}/lake/part-")
+
+
+@pytest.mark.parametrize("compression", ["zstd", "snappy", "gzip", "none"])
+def test_parquet_is_compressed_as_asked(tmp_path, compression):
+    (row,) = stage(tmp_path, Files(f"{tmp_path}/lake", "parquet", compression), batch(b"a" * 999))
+    found = pq.ParquetFile(row["source"]).metadata.row_group(0).column(0).compression
+    assert found == ("UNCOMPRESSED" if compression == "none" else compression.upper())
+
+
+def test_parquet_grows_by_bounded_row_groups(tmp_path):
+    parts = [batch(*[b"x" * 100] * 50) for _ in range(10)]
+    path = str(tmp_path / "x.parquet")
+    file = formats.ParquetFile(lake.LOCAL.open_output(path), parts[0].schema, "zstd", 10_000)
+    for part in parts:
+        file.write(part)
+        assert file.held_bytes < 10_000
+    file.close()
+    metadata = pq.ParquetFile(path).metadata
+    assert (metadata.num_rows, metadata.num_row_groups) == (500, 5)
+
+
+def test_text_is_the_bodies_untouched(tmp_path):
+    options = Files(f"{tmp_path}/lake", "text", "none")
+    (row,) = stage(tmp_path, options, batch(b"a\xff\0", b"", None), batch(b"b").slice(0, 1))
+    assert Path(str(row["source"])).read_bytes() == b"a\xff\0\n\n\nb\n"
+
+
+def test_lines_are_compressed_so_that_usual_tools_read_them(tmp_path):
+    options = Files(f"{tmp_path}/lake", "text", "gzip")
+    (row,) = stage(tmp_path, options, batch(b"a", b"b"))
+    assert str(row["source"]).endswith(".log.gz")
+    assert gzip.decompress(Path(str(row["source"])).read_bytes()) == b"a\nb\n"
+
+
+def test_each_directory_has_its_file_and_no_row_is_lost(tmp_path):
+    options = Files(f"{tmp_path}/lake/hour=%H", "text", "none")
+    rows = stage(
+        tmp_path,
+        options,
+        batch(b"0", b"1", b"00", hours=[0, 1, 0]),
+        batch(b"11", b"000", hours=[1, 0]),
+    )
+    found = {
+        str(row["target"]).split("/")[-2]: Path(str(row["source"])).read_bytes() for row in rows
+    }
+    assert found == {"hour=00": b"0\n00\n000\n", "hour=01": b"1\n11\n"}
+    assert sum(int(str(row["events"])) for row in rows) == 5
+
+
+def test_too_many_directories_are_refused_and_not_an_error(tmp_path):
+    options = Files(f"{tmp_path}/lake/%Y/%m/%d/%H", "text", "none")
+    many = files.OPEN_FILES + 1
+    (row,) = stage(tmp_path, options, batch(*[b"x"] * many, hours=list(range(many))))
+    assert row == {"source": None, "target": None, "events": 0}
+
+
+def test_no_events_make_no_files(tmp_path):
+    assert stage(tmp_path, Files(f"{tmp_path}/lake"), batch()) == []
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+def test_names_are_never_used_twice(tmp_path):
+    options = Files(f"{tmp_path}/lake", "text", "none")
+    (tmp_path / "staging").mkdir()
+    work = StageFiles(options, str(tmp_path / "staging"))
+    targets = [
+        row["target"]
+        for _ in range(50)
+        for out in work(iter([batch(b"x")]))
+        for row in out.to_pylist()
+    ]
+    assert len(set(targets)) == 50
+
+
+def test_lines_cannot_be_snappy():
+    with pytest.raises(UserError, match="use zstd, gzip"):
+        FilesSink(Files("/lake", "json", "snappy"))
+
+
+@pytest.mark.parametrize(
+    "this", [lake.LOCAL, lake.RemoteLake(fs.SubTreeFileSystem("/", fs.LocalFileSystem()))]
+)
+def test_every_lake_keeps_the_contract(tmp_path, this):
+    source, target = f"{tmp_path}/s/one", f"{tmp_path}/t/deep/one"
+    assert this.directories(f"{tmp_path}/s") == []
+    this.make_directory(f"{tmp_path}/s")
+    this.make_directory(f"{tmp_path}/s")
+    with this.open_output(source) as out:
+        out.write(b"x")
+    this.sync(source)
+    assert this.rename([(source, target), (f"{tmp_path}/s/no", f"{tmp_path}/t/no")]) == [
+        (f"{tmp_path}/s/no", f"{tmp_path}/t/no")
+    ]
+    assert Path(target).read_bytes() == b"x"
+    assert this.rename([(source, target)]) == []
+    assert (this.exists(source), this.exists(target)) == (False, True)
+    assert this.directories(str(tmp_path)) == ["s", "t"]
+    this.remove_tree(f"{tmp_path}/t")
+    this.remove_tree(f"{tmp_path}/t")
+    assert this.directories(str(tmp_path)) == ["s"]
+
+
+def test_places_are_paths_or_uris():
+    assert lake.place("/data/web") == (lake.LOCAL, "/data/web")
+    assert lake.place("file:///data/web") == (lake.LOCAL, "/data/web")
+    with pytest.raises(UserError, match="ftp://"):
+        lake.place("ftp://host/web")
+
+
+def test_the_console_shows_the_first_events_of_a_batch_and_counts_the_rest():
+    (out,) = show(iter([batch(*[b"x"] * 15), batch(*[b"y"] * 15)]))
+    (row,) = out.to_pylist()
+    assert len(row["lines"]) == LINES_PER_BATCH
+    assert row["events"] == 30
+
+
+def test_nothing_printed_can_act_on_the_terminal():
+    line = render({"body": b"\x1b[2J\x07\r\n\x9b\xc2\x9b\x7f", "host": "a\u202eb\u200b", "x": None})
+    assert line.isprintable()
+    assert "\\u001b[2J" in line
+    assert "x" not in render({"x": None})
+
+
+def test_a_long_line_is_cut_and_times_and_maps_are_readable():
+    moment = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    assert render({"ts": moment, "attrs": [("a", "b")]}) == (
+        '{"ts": "2026-01-02 00:00:00+00:00", "attrs": {"a": "b"}}'
+    )
+    assert len(render({"body": b"x" * 10_000})) == LINE_CHARACTERS + len("...")
