@@ -317,6 +317,20 @@ def collectors(count: int, live: int) -> Snapshot:
     )
 
 
+def test_a_journal_that_changes_tasks_is_read_under_a_higher_epoch() -> None:
+    """The acks refuse a lower epoch: the new reader could never claim them."""
+    snapshot = collectors(2, live=2)
+    journals = {
+        f"j{number:02d}": Journal(flow="f", node="n0", primary="n0", term=1, in_sync=("n0",))
+        for number in range(24)
+    }
+    before, _ = converge(replace(snapshot, journals=journals))
+    fewer = replace(before.flows["f"], place=Place(collect=CollectPlace(tasks=3)))
+    after = apply_all(replace(before, flows={"f": fewer}))
+    check_legal(before, after)
+    assert sum(len(task.partitions) for task in after.flows["f"].plan.tasks.values()) == 24
+
+
 def test_nodes_that_join_get_their_share_with_the_least_movement() -> None:
     settled, _ = converge(collectors(4, live=2))
     assert loads(settled) == {"n0": 6, "n1": 6, "n2": 0, "n3": 0}
