@@ -19,6 +19,7 @@ from flumeng.spec.sources import Syslog
 
 log = logging.getLogger(__name__)
 
+BACKLOG = 4096
 RECEIVE_BYTES = 1 << 20
 LAST_BYTES_SECONDS = 0.5
 QUIET_SECONDS = 0.02
@@ -39,7 +40,9 @@ class Streams:
 
     async def start(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), sock=listener)
+        self._server = await loop.create_server(
+            lambda: _Connection(self), sock=listener, backlog=BACKLOG
+        )
 
     async def stop(self) -> None:
         if self._server is None:
@@ -86,8 +89,6 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]
         self._peer = transport.get_extra_info("peername") or ("unknown", 0)
         self._streams.connections.add(self)
-        if self._streams.paused:
-            self.pause()
 
     def get_buffer(self, _sizehint: int) -> bytearray:
         return self._streams.buffer
@@ -95,6 +96,8 @@ class _Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         streams = self._streams
         streams.received_bytes += nbytes
+        if streams.paused:  # a new connection; uvloop starts to read after connection_made
+            self.pause()
         if self._framer is None:
             self._framer = Framer(streams.options.framing, streams.options.max_line_bytes)
             self._origin = origin(self._peer, streams.rules)

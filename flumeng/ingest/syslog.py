@@ -13,10 +13,9 @@ from flumeng.errors import UserError
 from flumeng.ingest.datagrams import Datagrams
 from flumeng.ingest.peers import address
 from flumeng.ingest.source import Inlet, Source
-from flumeng.ingest.streams import Streams
+from flumeng.ingest.streams import BACKLOG, Streams
 from flumeng.spec.sources import Syslog
 
-BACKLOG = 4096
 _REASONS = {
     errno.EADDRINUSE: "the port is in use",
     errno.EACCES: "not permitted; ports below 1024 need the capability CAP_NET_BIND_SERVICE",

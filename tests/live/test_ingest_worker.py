@@ -1,0 +1,472 @@
+"""The ingest worker as a real process: real sockets and files, SIGKILL, and what its node sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flumeng.journal.client import JournalClient, Position
+
+PATIENCE_SECONDS = 20.0
+
+
+class Worker:
+    """Drives a worker as a node does."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.ready: dict[str, Any] = {}
+        self.status: dict[str, Any] = {"tasks": {}, "journals": {}}
+        self.statuses: list[dict[str, Any]] = []
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "flumeng.ingest", "--data", str(self.data)]
+        self.process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--node", "here"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.ready = {}
+        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reader.start()
+        self.client = JournalClient(self.eventually(lambda: self.ready.get("address")))
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            message = json.loads(line)
+            if message["type"] == "ready":
+                self.ready = message
+            else:
+                self.status = message
+                self.statuses.append(message)
+
+    def eventually(self, ask: Callable[[], Any]) -> Any:
+        """The first answer that is true."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (answer := ask()):
+            assert self.process.poll() is None, "the worker has ended"
+            assert time.monotonic() < deadline, f"still {answer!r}; status: {self.status}"
+            time.sleep(0.01)
+        return answer
+
+    def send(self, **message: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def configure(self, *flows: str, revision: int = 1, epoch: int = 1) -> None:
+        self.send(
+            type="configure",
+            tasks=[
+                {
+                    "flow": flow.split()[1],
+                    "task": "0",
+                    "epoch": epoch,
+                    "revision": revision,
+                    "spec": flow,
+                }
+                for flow in flows
+            ],
+        )
+
+    def run(self, *flows: str, revision: int = 1) -> None:
+        """Configure and wait until everything runs."""
+        self.configure(*flows, revision=revision)
+        for flow in flows:
+            self.eventually(lambda flow=flow: self.is_running(flow.split()[1], revision))
+
+    def task(self, flow: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.status["tasks"].get(f"{flow}/0", {})
+        return found
+
+    def is_running(self, flow: str, revision: int = 1) -> bool:
+        task = self.task(flow)
+        return task.get("state") == "running" and task["revision"] == revision
+
+    def connect(self, flow: str, source: int = 0) -> socket.socket:
+        host, _, port = self.task(flow)["listen"][source].rpartition(":")
+        return socket.create_connection((host, int(port)))
+
+    def journals(self, flow: str) -> dict[str, Position]:
+        return {j: p for j, p in self.client.positions().items() if j.startswith(f"{flow}.")}
+
+    def events(self, flow: str) -> list[dict[str, Any]]:
+        return [
+            event
+            for journal, position in sorted(self.journals(flow).items())
+            for batch in self.client.read(journal, position.floor, position.safe)
+            for event in batch.to_pylist()
+        ]
+
+    def bodies(self, flow: str) -> list[str]:
+        return [event["body"].decode() for event in self.events(flow)]
+
+    def wait_for_events(self, flow: str, count: int) -> list[dict[str, Any]]:
+        self.eventually(lambda: sum(p.safe for p in self.journals(flow).values()) >= count)
+        return self.events(flow)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._ended()
+
+    def stop(self) -> None:
+        self.send(type="stop")
+        self._ended(0)
+
+    def lose_parent(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self._ended(0)
+
+    def _ended(self, code: int | None = None) -> None:
+        ended = self.process.wait(timeout=PATIENCE_SECONDS)
+        self._reader.join()
+        self.client.close()
+        assert code is None or ended == code
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    worker = Worker(tmp_path / "node")
+    yield worker
+    if worker.process.poll() is None:
+        worker.kill()
+
+
+def flow_text(name: str, *sources: str) -> str:
+    listed = "".join(f"  - {source}\n" for source in sources)
+    return f"flow: {name}\nsources:\n{listed}sinks:\n  - noop\n"
+
+
+def tcp(listen: str = "127.0.0.1:0", **options: Any) -> str:
+    more = "".join(f", {key}: {value}" for key, value in options.items())
+    return f'syslog: {{listen: "{listen}"{more}}}'
+
+
+def tail(*paths: Path, **options: Any) -> str:
+    more = "".join(f", {key}: {value}" for key, value in options.items())
+    return f"tail: {{paths: {json.dumps([str(path) for path in paths])}{more}}}"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def test_events_of_all_sources_of_a_flow_arrive_whole(worker: Worker, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text("a line\n")
+    worker.run(flow_text("all", tcp(), tcp(protocol="udp"), tail(log)))
+    with worker.connect("all") as newlines, worker.connect("all") as counted:
+        newlines.sendall(b"<13>1 - h a - - - caf\xe9\r\n<14>Oct 11 22:14:15 h su: x\n\nthe last")
+        counted.sendall(b"9 <13>a\nb c13 <13>the other")
+        peers = {f"127.0.0.1:{s.getsockname()[1]}" for s in (newlines, counted)}
+    host, _, port = worker.task("all")["listen"][1].rpartition(":")
+    with socket.socket(type=socket.SOCK_DGRAM) as sender:
+        for datagram in (b"<13>one\ndatagram\n", b"", b"<13>two"):
+            sender.sendto(datagram, (host, int(port)))
+    events = worker.wait_for_events("all", 8)
+    assert sorted(event["body"] for event in events) == sorted(
+        [
+            b"<13>1 - h a - - - caf\xe9",
+            b"<14>Oct 11 22:14:15 h su: x",
+            b"the last",
+            b"<13>a\nb c",
+            b"<13>the other",
+            b"<13>one\ndatagram",
+            b"<13>two",
+            b"a line",
+        ]
+    )
+    syslog = [event for event in events if dict(event["attrs"])["source"] == "syslog"]
+    assert {event["host"] for event in syslog} == {"127.0.0.1"}
+    assert peers < {dict(event["attrs"])["peer"] for event in syslog}
+    assert [event["seq"] for event in events] == list(range(8))
+
+
+def test_a_port_in_use_fails_that_task_alone_until_it_is_free(worker: Worker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        worker.configure(flow_text("bad", tcp(place)), flow_text("good", tcp()))
+        worker.eventually(lambda: worker.task("bad").get("state") == "failed")
+        assert worker.task("bad")["error"] == f"cannot listen on {place} (tcp): the port is in use"
+        worker.eventually(lambda: worker.is_running("good"))
+        with worker.connect("good") as connection:
+            connection.sendall(b"x\n")
+        worker.wait_for_events("good", 1)
+    worker.eventually(lambda: worker.is_running("bad"))
+    assert worker.task("bad")["error"] is None
+
+
+def test_a_spec_that_cannot_be_read_fails_that_task_alone(worker: Worker) -> None:
+    worker.configure("flow: bad\nsources: 7\n", flow_text("good", tcp()))
+    worker.eventually(lambda: worker.task("bad").get("state") == "failed")
+    worker.eventually(lambda: worker.is_running("good"))
+    assert "sources" in worker.task("bad")["error"]
+
+
+def test_only_the_sources_that_changed_are_touched(worker: Worker, tmp_path: Path) -> None:
+    """A connection lives through a new epoch and a new revision; the journal stays the same."""
+    log = tmp_path / "app.log"
+    log.write_text("1\n")
+    stays, port = tcp(), free_port()
+    worker.run(flow_text("f", stays, tail(log)))
+    with worker.connect("f") as connection:
+        connection.sendall(b"before\n")
+        worker.wait_for_events("f", 2)
+        worker.run(
+            flow_text("f", stays, tail(log, poll_seconds=0.05), tcp(f"127.0.0.1:{port}")),
+            revision=2,
+        )
+        with log.open("a") as file:
+            file.write("2\n")
+        connection.sendall(b"after\n")
+        worker.wait_for_events("f", 4)
+    assert sorted(worker.bodies("f")) == ["1", "2", "after", "before"]
+    worker.run(flow_text("f", tail(log, poll_seconds=0.05)), revision=3)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    assert len(worker.journals("f")) == 1
+    assert worker.task("f")["listen"] == []
+
+
+@pytest.mark.parametrize("end", ["stop", "quiesce", "eof", "sigterm"])
+def test_what_was_received_is_committed_at_the_end(worker: Worker, end: str) -> None:
+    """Also what the kernel has taken from a sender that is gone; half a line was never accepted."""
+    worker.run(flow_text("f", tcp()))
+    with worker.connect("f") as connection, worker.connect("f") as idle:
+        worker.process.send_signal(signal.SIGSTOP)
+        connection.sendall(b"".join(b"line %d\n" % number for number in range(10_000)) + b"half")
+        idle.sendall(b"")
+        if end == "eof":
+            worker.process.stdin.close()  # type: ignore[union-attr]
+        elif end == "sigterm":
+            worker.process.terminate()
+        else:
+            worker.send(type=end)
+        worker.process.send_signal(signal.SIGCONT)
+        if end == "quiesce":
+            worker.eventually(lambda: worker.task("f").get("state") == "stopped")
+            assert len(worker.events("f")) == 10_000
+            worker.stop()
+        else:
+            worker._ended(0)
+    worker.start()
+    assert worker.bodies("f") == [f"line {number}" for number in range(10_000)]
+    (journal,) = worker.eventually(lambda: worker.status["journals"]).values()
+    assert journal["closed"] is False
+
+
+def test_a_flow_that_goes_has_its_journal_closed_and_one_that_comes_back_goes_on(
+    worker: Worker, tmp_path: Path
+) -> None:
+    """The new journal has another id, and knows how far the files were read."""
+    log = tmp_path / "app.log"
+    log.write_text("1\n2\n")
+    worker.run(flow_text("f", tail(log)), flow_text("other", tcp()))
+    worker.wait_for_events("f", 2)
+    worker.configure(flow_text("other", tcp()))
+    worker.eventually(lambda: "f/0" not in worker.status["tasks"])
+    (old,) = worker.journals("f")
+    said = worker.eventually(lambda: worker.status["journals"][old]["closed"] and worker.status)
+    assert said["journals"][old] == {"flow": "f", "term": 1, "closed": True, "end": 2}
+    with log.open("a") as file:
+        file.write("3\n")
+    worker.run(flow_text("f", tail(log)), flow_text("other", tcp()))
+    worker.wait_for_events("f", 3)
+    assert sorted(worker.bodies("f")) == ["1", "2", "3"]
+    worker.send(type="remove", journals=[old, "f.here.0.not-there"])
+    worker.eventually(lambda: old not in worker.status["journals"])
+    assert not list((worker.data / "journals").glob(f"*{old}*"))
+    worker.eventually(lambda: len(worker.journals("f")) == 1)
+
+
+def test_an_open_journal_is_never_removed(worker: Worker) -> None:
+    worker.run(flow_text("f", tcp()))
+    (journal,) = worker.journals("f")
+    worker.send(type="remove", journals=[journal])
+    with worker.connect("f") as connection:
+        connection.sendall(b"x\n")
+    worker.wait_for_events("f", 1)
+
+
+def test_acks_trim_open_and_closed_journals(worker: Worker) -> None:
+    lines = b"".join(os.urandom(500).hex().encode() + b"\n" for _ in range(4_000))
+    worker.run(flow_text("f", tcp()))
+    with worker.connect("f") as connection:
+        connection.sendall(lines)
+        worker.wait_for_events("f", 4_000)
+        (journal,) = worker.journals("f")
+        worker.send(type="acks", acks={journal: 4_000})
+        worker.eventually(lambda: worker.journals("f")[journal].floor == 4_000)
+        connection.sendall(lines)
+        worker.wait_for_events("f", 8_000)
+    worker.configure()
+    worker.eventually(lambda: worker.status["journals"][journal]["closed"])
+    worker.send(type="acks", acks={journal: 8_000, "f.here.0.not-there": 7})
+    worker.eventually(lambda: worker.journals("f")[journal].floor == 8_000)
+
+
+def test_a_damaged_journal_fails_its_task_and_is_not_replaced(worker: Worker) -> None:
+    """A new journal in its place would hide the damage."""
+    worker.run(flow_text("bad", tcp()), flow_text("good", tcp()))
+    for flow in ("bad", "good"):
+        with worker.connect(flow) as connection:
+            connection.sendall(b"x\n" * 10)
+        worker.wait_for_events(flow, 10)
+    worker.stop()
+    (segment,) = worker.data.glob("journals/bad.*/*.segment")
+    damaged = bytearray(segment.read_bytes())
+    damaged[-70] ^= 1
+    segment.write_bytes(damaged)
+    worker.start()
+    worker.configure(flow_text("bad", tcp()), flow_text("good", tcp()))
+    worker.eventually(lambda: worker.is_running("good"))
+    worker.eventually(lambda: worker.task("bad").get("state") == "failed")
+    assert str(segment.parent.name) in worker.task("bad")["error"]
+    assert worker.journals("bad") == {}
+    assert len(worker.events("good")) == 10
+    damaged[-70] ^= 1
+    segment.write_bytes(damaged)
+    worker.eventually(lambda: worker.is_running("bad"))
+    assert len(worker.events("bad")) == 10
+
+
+def test_overlong_lines_are_cut_and_counted(worker: Worker) -> None:
+    worker.run(flow_text("f", tcp(max_line_bytes=1000)))
+    with worker.connect("f") as connection:
+        for _ in range(100):
+            connection.sendall(b"x" * 100_000)
+        connection.sendall(b"\nshort\n")
+    events = worker.wait_for_events("f", 2)
+    assert [len(event["body"]) for event in events] == [1000, 5]
+    assert dict(events[0]["attrs"])["truncated"] == "true"
+    worker.eventually(lambda: worker.task("f")["truncated"] == 1)
+
+
+def test_a_burst_of_connections_is_accepted_and_costs_little_memory(worker: Worker) -> None:
+    """A full backlog would make each sender wait for a second."""
+
+    def rss_kib() -> int:
+        lines = Path(f"/proc/{worker.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+    worker.run(flow_text("f", tcp()))
+    with worker.connect("f") as connection:
+        connection.sendall(b"x\n")
+    worker.wait_for_events("f", 1)
+    before = rss_kib()
+    worker.process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    connections = [worker.connect("f") for _ in range(500)]
+    worker.process.send_signal(signal.SIGCONT)
+    try:
+        assert time.monotonic() - began < 0.9
+        connections[-1].sendall(b"x\n")
+        worker.wait_for_events("f", 2)
+        assert rss_kib() - before < 500 * 8
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+class Writer(threading.Thread):
+    """Appends numbered lines to a log and rotates it, by renaming it every so often."""
+
+    def __init__(self, log: Path, lines: int) -> None:
+        super().__init__(daemon=True)
+        self.log = log
+        self.total = lines
+        self.written = 0
+
+    def run(self) -> None:
+        rotations = 0
+        file = self.log.open("a")
+        while self.written < self.total:
+            for _ in range(50):
+                file.write(f"line {self.written} {'x' * (self.written % 90)}\n")
+                self.written += 1
+            file.flush()
+            time.sleep(0.005)
+            if self.written % 2_000 == 0:
+                file.close()
+                rotations += 1
+                self.log.rename(self.log.with_name(f"app.log.{rotations}"))
+                file = self.log.open("a")
+        file.close()
+
+
+class Sender(threading.Thread):
+    """Sends numbered messages; after a broken connection it goes on with the next number."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.port = port
+        self.sent = 0
+        self.stopping = False
+
+    def run(self) -> None:
+        while not self.stopping:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port)) as connection:
+                    while not self.stopping:
+                        block = range(self.sent, self.sent + 100)
+                        self.sent += 100
+                        connection.sendall(b"".join(b"<13>message %d\n" % n for n in block))
+                        time.sleep(0.002)
+            except OSError:
+                time.sleep(0.01)
+
+
+def test_kill_9_costs_no_line_of_a_file_and_doubles_nothing(worker: Worker, tmp_path: Path) -> None:
+    """What was safe before a kill is there after it, under the same number."""
+    chance = random.Random(9)
+    port = free_port()
+    flow = flow_text("f", tcp(f"127.0.0.1:{port}"), tail(tmp_path / "app.log*", poll_seconds=0.01))
+    writer, sender = Writer(tmp_path / "app.log", 30_000), Sender(port)
+    worker.run(flow)
+    writer.start()
+    sender.start()
+    kills = 0
+    while writer.is_alive() or kills < 6:
+        time.sleep(chance.uniform(0.1, 0.5))
+        (before,) = worker.journals("f").values()
+        seen = worker.bodies("f")[: before.safe]
+        worker.kill()
+        kills += 1
+        worker.start()
+        assert worker.bodies("f")[: before.safe] == seen
+        worker.run(flow)
+    sender.stopping = True
+    sender.join()
+    expected = [f"line {number} {'x' * (number % 90)}" for number in range(writer.total)]
+    lines = worker.eventually(
+        lambda: (
+            found
+            if len(found := [b for b in worker.bodies("f") if b.startswith("line")])
+            >= len(expected)
+            else None
+        )
+    )
+    assert sorted(lines) == sorted(expected)
+    messages = [body for body in worker.bodies("f") if not body.startswith("line")]
+    assert len(messages) == len(set(messages)) > 0
+    assert {message.removeprefix("<13>message ") for message in messages} <= {
+        str(number) for number in range(sender.sent)
+    }
+    worker.stop()
