@@ -1,0 +1,382 @@
+"""A real collector with real ZooKeeper and journals: killed, stopped, starved, and reassigned."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from flumeng.child import Message, decode, encode
+from flumeng.journal.journal import Journal
+from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.journal.server import JournalServer
+from flumeng.store import ABSENT, ANY, Store, tree
+from flumeng.store.zookeeper import connect
+from flumeng.testing import RealZooKeeper
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN, flow_folders
+from zkschema.records import Ack, Flow, LiveNode
+from zkschema.records import Journal as JournalRecord
+
+KILLS = 4
+PATIENCE_SECONDS = 60.0
+
+
+class Collector:
+    """One collector process; ``statuses`` is what it said last."""
+
+    def __init__(self, hosts: str, data: Path, environment: dict[str, str] | None = None) -> None:
+        self.statuses: dict[str, Any] = {}
+        self.said: list[Message] = []
+        command = [sys.executable, "-m", "flumeng.collector", "--zk", hosts, "--node", "n1"]
+        self.log = data / f"collector-{time.monotonic_ns()}.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--data", str(data)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            message = decode(line)
+            self.said.append(message)
+            if message["type"] == "status":
+                self.statuses = message["tasks"]
+
+    def tell(self, message: Message) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(encode(message))
+        self.process.stdin.flush()
+
+    def configure(self, *tasks: Message) -> None:
+        self.tell({"type": "configure", "tasks": list(tasks)})
+
+    def status(self, key: str = "web/collect.0") -> dict[str, Any]:
+        found: dict[str, Any] = self.statuses.get(key, {})
+        return found
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()
+
+    def end(self) -> int:
+        assert self.process.stdin and self.process.stdout
+        code = self.process.wait(timeout=30)
+        self.process.stdin.close()
+        self._reader.join()
+        self.process.stdout.close()
+        return code
+
+
+class Cluster:
+    """What master, node and ingest worker would do, in the test's own process."""
+
+    def __init__(self, hosts: str, store: Store, folder: Path) -> None:
+        self.hosts, self.store, self.folder = hosts, store, folder
+        self.journals: dict[str, Journal] = {}
+        self.servers: dict[str, JournalServer] = {}
+        self.collectors: list[Collector] = []
+        tree.init(store)
+        store.write(paths.flow("web"), Flow(revision=1), ABSENT)
+        for path in flow_folders("web"):
+            store.write(path, None, ABSENT)
+
+    def journal(self, node: str) -> str:
+        """A journal of ``node``'s, served."""
+        name = f"web.{node}.0.{len(self.journals):08x}"
+        self.journals[name] = Journal.create(self.folder / "journals" / node, name)
+        self.serve(node)
+        record = JournalRecord(flow="web", node=node, primary=node, term=1, in_sync=(node,))
+        self.store.write(paths.journal(name), record, ABSENT)
+        return name
+
+    def serve(self, node: str) -> None:
+        mine = {name: j for name, j in self.journals.items() if name.split(".")[1] == node}
+        self.servers[node] = JournalServer("127.0.0.1", journals=lambda: mine)
+        live = LiveNode(
+            uuid="", incarnation="", address=self.servers[node].address, pid=0, version="", since=0
+        )
+        self.store.write(paths.live_node(node), live, ANY)
+
+    def append(self, journal: str, events: int) -> None:
+        log = self.journals[journal]
+        numbers = np.arange(log.next_seq, log.next_seq + events)
+        columns = [
+            pa.array([b"<13>1 - h a p m - event %d" % number for number in numbers], pa.binary()),
+            pa.array(numbers * 1_000_000, EVENT_SCHEMA.field("ts").type),
+            pa.array(["192.0.2.1"] * events),
+            pa.array([[]] * events, EVENT_SCHEMA.field("attrs").type),
+        ]
+        log.append(pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA))
+        log.sync()
+
+    def collector(self) -> Collector:
+        data = self.folder / f"data-{len(self.collectors)}"
+        data.mkdir()
+        self.collectors.append(Collector(self.hosts, data))
+        return self.collectors[-1]
+
+    def task(self, *partitions: str, epoch: int = 1, **changes: Any) -> Message:
+        spec = self.spec()
+        task = {"flow": "web", "task": "collect.0", "epoch": epoch, "revision": 1, "spec": spec}
+        return {**task, "partitions": list(partitions), "state": "running", **changes}
+
+    def spec(self, sink: str = "", delivery: str = "exactly-once") -> str:
+        sink = sink or f"files: {{path: '{self.folder}/lake/hour=%H'}}"
+        return (
+            "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], "
+            f"delivery: {delivery}, batch: {{seconds: 0.1, events: 5000}}, sinks: [{sink}]}}"
+        )
+
+    def ack(self, journal: str) -> int:
+        found = self.store.read(paths.ack("web", CURSOR_MAIN, journal))
+        return found.value.offset if found else 0
+
+    def drained(self) -> bool:
+        return all(self.ack(name) == journal.safe for name, journal in self.journals.items())
+
+    def check_exactly_once(self) -> None:
+        table = ds.dataset(self.folder / "lake", format="parquet").to_table(
+            columns=["journal", "seq", "replayed"]
+        )
+        for name, journal in self.journals.items():
+            seqs = table.filter(pa.compute.equal(table["journal"], name))["seq"].to_numpy()
+            assert np.array_equal(np.sort(seqs), np.arange(journal.safe))
+            assert self.ack(name) == journal.safe
+        assert self.store.children(paths.commits("web")) == []
+        assert not any(table["replayed"].to_pylist())
+
+    def close(self) -> None:
+        for collector in self.collectors:
+            if collector.process.poll() is None:
+                collector.kill()
+        for server in self.servers.values():
+            server.stop()
+        for journal in self.journals.values():
+            journal.close()
+
+
+@pytest.fixture
+def cluster(hosts: str, store: Store, tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(hosts, store, tmp_path)
+    yield cluster
+    cluster.close()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.05)
+
+
+def family(pid: int) -> set[int]:
+    """The processes below ``pid``."""
+    below = {
+        int(child)
+        for children in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in children.read_text().split()
+    }
+    return below.union(*(family(child) for child in below))
+
+
+def command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_killed_at_random_moments_every_event_is_in_the_lake_once(cluster):
+    chance = random.Random(4)
+    names = [cluster.journal("n1"), cluster.journal("n2")]
+    for number in range(KILLS):
+        collector = cluster.collector()
+        collector.configure(cluster.task(*names, epoch=1 + number // 2))
+        until(collector.status, "the task to be owned")
+        for _ in range(chance.randrange(1, 60)):
+            cluster.append(chance.choice(names), chance.randrange(1, 4_000))
+            time.sleep(0.03)
+        below = family(collector.process.pid)
+        collector.kill()
+        until(lambda below=below: not any(map(alive, below)), "JVM and workers to end")
+    collector = cluster.collector()
+    collector.configure(cluster.task(*names, epoch=KILLS))
+    until(cluster.drained, "all to be acked")
+    collector.tell({"type": "stop", "drain_seconds": 10})
+    assert collector.end() == 0
+    cluster.check_exactly_once()
+    assert list((cluster.folder / "lake" / "_flumeng").iterdir()) == []
+
+
+def test_one_that_slept_is_fenced_when_it_wakes_and_spoils_nothing(cluster):
+    name = cluster.journal("n1")
+    sleeper = cluster.collector()
+    sleeper.configure(cluster.task(name, epoch=1))
+    until(sleeper.status, "the task to be owned")
+    for _ in range(20):
+        cluster.append(name, 2_000)
+        time.sleep(0.02)
+    until(lambda: cluster.ack(name) > 0, "the first ack")
+    sleeper.process.send_signal(signal.SIGSTOP)
+    successor = cluster.collector()
+    successor.configure(cluster.task(name, epoch=2))
+    until(cluster.drained, "the successor to ack all")
+    cluster.append(name, 1_000)
+    sleeper.process.send_signal(signal.SIGCONT)
+    cluster.append(name, 1_000)
+    until(lambda: sleeper.status()["state"] == "stopped", "the sleeper to notice")
+    until(cluster.drained, "the successor to ack the rest")
+    assert sleeper.status()["error"] == "superseded"
+    assert sleeper.status()["partitions"] == []
+    assert successor.status()["state"] == "running"
+    successor.tell({"type": "stop", "drain_seconds": 10})
+    successor.end()
+    cluster.check_exactly_once()
+
+
+def test_what_the_node_wants_is_done_between_batches(cluster):
+    """Another partition, a failing sink and its repair, draining and taking back, and a stop."""
+    first = cluster.journal("n1")
+    collector = cluster.collector()
+    collector.configure(cluster.task(first))
+    cluster.append(first, 10)
+    until(cluster.drained, "the first events")
+    assert collector.status() == {
+        "epoch": 1,
+        "revision": 1,
+        "state": "running",
+        "error": None,
+        "partitions": [first],
+    }
+
+    second = cluster.journal("n2")
+    cluster.append(second, 10)
+    collector.configure(cluster.task(first, second))
+    until(cluster.drained, "the second partition")
+    assert collector.status()["partitions"] == [first, second]
+
+    cluster.servers.pop("n2").stop()
+    cluster.append(first, 10)
+    cluster.append(second, 10)
+    until(lambda: cluster.ack(first) == 20, "the partition that can be reached")
+    assert cluster.ack(second) == 10
+    cluster.serve("n2")
+    until(cluster.drained, "the other one when its node is back")
+
+    obstacle = cluster.folder / "obstacle"
+    obstacle.write_text("a file where a directory should be")
+    broken = cluster.spec(f"files: {{path: '{obstacle}/x'}}")
+    collector.configure(cluster.task(first, second, revision=2, spec=broken))
+    cluster.append(first, 10)
+    until(lambda: collector.status()["state"] == "failed", "the sink to fail")
+    assert collector.status()["revision"] == 2
+    assert str(obstacle) in collector.status()["error"]
+    assert cluster.ack(first) == 20
+    collector.configure(cluster.task(first, second, revision=3))
+    until(cluster.drained, "the repaired flow")
+    until(lambda: collector.status()["state"] == "running", "the status")
+
+    collector.configure(cluster.task(first, second, state="draining"))
+    until(lambda: collector.status()["state"] == "stopped", "the task to be let go")
+    assert collector.status()["error"] is None
+    cluster.append(first, 10)
+    time.sleep(0.5)
+    assert not cluster.drained()
+    collector.configure(cluster.task(first, second, epoch=2))
+    until(cluster.drained, "the task taken back")
+
+    cluster.append(second, 3_000)
+    collector.tell({"type": "stop", "drain_seconds": 10})
+    assert collector.end() == 0
+    cluster.check_exactly_once()
+
+
+def test_zookeeper_away_is_waited_for_and_nothing_is_lost(tmp_path):
+    zookeeper = RealZooKeeper(tmp_path / "zookeeper")
+    zookeeper.start()
+    store = connect(f"{zookeeper.address}/away")
+    cluster = Cluster(f"{zookeeper.address}/away", store, tmp_path)
+    try:
+        name = cluster.journal("n1")
+        collector = cluster.collector()
+        collector.configure(cluster.task(name))
+        cluster.append(name, 1_000)
+        until(cluster.drained, "the first events")
+        for _ in range(2):
+            cluster.append(name, 20_000)
+            zookeeper.kill()
+            cluster.append(name, 1_000)
+            time.sleep(1)
+            zookeeper.start()
+            until(lambda: store.connected, "the test's own session")
+            until(lambda: store.connected and cluster.drained(), "collecting to go on")
+        assert collector.status()["state"] == "running"
+        cluster.check_exactly_once()
+    finally:
+        cluster.close()
+        store.close()
+        zookeeper.kill()
+
+
+def test_it_ends_with_its_node_and_takes_the_jvm_along(cluster):
+    collector = cluster.collector()
+    until(lambda: {"type": "ready"} in collector.said, "Spark to run")
+    below = family(collector.process.pid)
+    assert below
+    assert collector.process.stdin
+    collector.process.stdin.close()
+    assert collector.process.wait(timeout=10) == 0
+    until(lambda: not any(map(alive, below)), "the JVM to end")
+    log = collector.log.read_text()
+    assert "Traceback" not in log
+    assert " WARN " not in log
+
+
+def test_without_the_jvm_it_ends_so_that_the_node_starts_it_anew(cluster):
+    collector = cluster.collector()
+    until(lambda: {"type": "ready"} in collector.said, "Spark to run")
+    jvm = next(int(p) for p in family(collector.process.pid) if b"java" in command_of(p))
+    os.kill(jvm, signal.SIGKILL)
+    assert collector.end() == 1
+
+
+def test_without_java_it_says_so_in_one_sentence(cluster, tmp_path):
+    collector = Collector(cluster.hosts, tmp_path, {"PATH": "/nowhere"})
+    assert collector.end() == 2
+    said = collector.log.read_text().strip()
+    assert "\n" not in said
+    assert "no java found" in said
+
+
+def test_an_ack_of_a_later_owner_refuses_the_task(cluster):
+    name = cluster.journal("n1")
+    cluster.append(name, 5)
+    cluster.store.write(paths.ack("web", CURSOR_MAIN, name), Ack(epoch=7, offset=0), ABSENT)
+    collector = cluster.collector()
+    collector.configure(cluster.task(name, epoch=6))
+    until(collector.status, "the collector to look")
+    assert (collector.status()["state"], collector.status()["error"]) == ("stopped", "superseded")
+    assert cluster.ack(name) == 0
