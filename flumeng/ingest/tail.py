@@ -47,14 +47,16 @@ class TailSource(Source):
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, thread_name_prefix="tail") as reader:
             try:
-                while not self._stopping.is_set():
+                while True:
+                    await self._open.wait()
+                    if self._stopping.is_set():
+                        return
                     chunks = await loop.run_in_executor(reader, tailer.poll, loop.time())
                     for chunk in chunks:
                         self._inlet.submit(chunk)
                     self._tell_problem(tailer)
                     if not chunks:
                         await self._sleep()
-                    await self._open.wait()
             except Exception as error:
                 self._inlet.fail(error)
             finally:

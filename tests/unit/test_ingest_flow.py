@@ -1,0 +1,308 @@
+"""One flow over a journal on a disk that fails, fills up and is damaged."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flumeng.errors import CorruptError, UserError
+from flumeng.ingest import flow as flow_module
+from flumeng.ingest import shelf as shelf_module
+from flumeng.ingest import source_runner
+from flumeng.ingest.batch import NO_EVENTS
+from flumeng.ingest.chunk import Chunk
+from flumeng.ingest.flow import FlowRunner, Task
+from flumeng.ingest.shelf import Shelf, flow_of
+from flumeng.ingest.tailer import Tailer
+
+PATIENCE_SECONDS = 10.0
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_module, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(source_runner, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(flow_module, "DRAIN_SECONDS", 0.2)
+    monkeypatch.setattr(shelf_module, "PREDECESSOR_SECONDS", 0.0)
+
+
+def tail_task(log: Path, revision: int = 1, epoch: int = 1) -> Task:
+    spec = (
+        f'flow: f\nsources:\n  - tail: {{paths: ["{log}"], poll_seconds: 0.01}}\nsinks:\n  - noop\n'
+    )
+    return Task("f", "0", epoch, revision, spec)
+
+
+class Running:
+    """A flow that tails one log."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.log = tmp_path / "app.log"
+        self.written: list[str] = []
+        self.shelf = Shelf(tmp_path / "journals", "here")
+        self.flow = FlowRunner(tail_task(self.log), self.shelf, "here", lambda: None)
+
+    def write(self, *lines: str) -> None:
+        with self.log.open("a") as file:
+            file.writelines(f"{line}\n" for line in lines)
+        self.written += lines
+
+    def safe_lines(self) -> list[str]:
+        return [
+            body.as_py().decode()
+            for journal in self.shelf.journals.values()
+            for rows in journal.read(journal.floor, journal.safe)
+            for body in rows.column("body")
+        ]
+
+    async def all_safe(self) -> None:
+        await eventually(lambda: len(self.safe_lines()) >= len(self.written))
+        assert self.safe_lines() == self.written
+
+    async def status(self, state: str) -> dict[str, Any]:
+        await eventually(lambda: self.flow.status.get("f/0", {}).get("state") == state)
+        return self.flow.status["f/0"]
+
+    async def end(self) -> None:
+        self.flow.want(None)
+        await asyncio.wait_for(self.flow.finished, PATIENCE_SECONDS)
+        self.shelf.close()
+
+
+async def eventually(ask: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while not ask():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.005)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+def test_a_failed_sync_fails_the_flow_and_a_new_opening_repairs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was in doubt is read again from the file, and nothing is there twice."""
+    real = os.fdatasync
+    failing = {"left": 0}
+
+    def fdatasync(fd: int) -> None:
+        if failing["left"]:
+            failing["left"] -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+
+    async def test() -> None:
+        running = Running(tmp_path)
+        running.write("1", "2")
+        await running.all_safe()
+        (journal,) = running.shelf.journals.values()
+        failing["left"] = 1
+        running.write("3")
+        status = await running.status("failed")
+        assert "Input/output error" in status["error"]
+        await running.status("running")
+        running.write("4")
+        await running.all_safe()
+        (reopened,) = running.shelf.journals.values()
+        assert (reopened.id, reopened.term) == (journal.id, journal.term + 1)
+        await running.end()
+
+    run(test)
+
+
+def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no failure: the flow goes on when there is room, and can be stopped before."""
+    real = os.fstatvfs
+    full = {"now": False}
+    monkeypatch.setattr(
+        os,
+        "fstatvfs",
+        lambda fd: SimpleNamespace(f_bavail=0, f_frsize=1) if full["now"] else real(fd),
+    )
+
+    async def test() -> None:
+        running = Running(tmp_path)
+        running.write("1")
+        await running.all_safe()
+        full["now"] = True
+        running.write("2")
+        await asyncio.sleep(0.1)
+        assert running.safe_lines() == ["1"]
+        assert (await running.status("running"))["error"] is None
+        full["now"] = False
+        await running.all_safe()
+        full["now"] = True
+        running.write("3")
+        await asyncio.sleep(0.1)
+        await running.end()
+        full["now"] = False
+        again = Running(tmp_path)
+        again.written = running.written
+        await again.all_safe()
+        await again.end()
+
+    run(test)
+
+
+def test_a_source_that_breaks_is_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Tailer.poll
+    broken = {"now": False}
+
+    def poll(self: Tailer, now: float) -> list[Chunk]:
+        chunks = real(self, now)
+        if broken["now"]:
+            raise OSError(errno.EIO, "Input/output error")
+        return chunks
+
+    monkeypatch.setattr(Tailer, "poll", poll)
+
+    async def test() -> None:
+        running = Running(tmp_path)
+        running.write("1")
+        await running.all_safe()
+        broken["now"] = True
+        running.write("2")
+        assert "Input/output error" in (await running.status("failed"))["error"]
+        broken["now"] = False
+        await running.status("running")
+        await running.all_safe()
+        await running.end()
+
+    run(test)
+
+
+def test_under_pressure_nothing_is_read_also_by_a_source_that_is_new(tmp_path: Path) -> None:
+    async def test() -> None:
+        running = Running(tmp_path)
+        running.write("1")
+        await running.all_safe()
+        running.flow._on_pressure(True)
+        await asyncio.sleep(0.05)
+        running.write("2")
+        task = tail_task(running.log, revision=2)
+        running.flow.want(Task("f", "0", 1, 2, task.spec.replace("0.01", "0.02")))
+        await asyncio.sleep(0.3)
+        assert running.safe_lines() == ["1"]
+        running.flow._on_pressure(False)
+        await running.all_safe()
+        await running.end()
+
+    run(test)
+
+
+def test_a_new_epoch_or_text_with_the_same_sources_does_not_touch_them(tmp_path: Path) -> None:
+    async def test() -> None:
+        running = Running(tmp_path)
+        await running.status("running")
+        sources = list(running.flow._sources)
+        task = tail_task(running.log, revision=2, epoch=5)
+        running.flow.want(Task("f", "0", 5, 2, task.spec.replace("noop", "console")))
+        await eventually(lambda: running.flow.status["f/0"]["revision"] == 2)
+        assert running.flow.status["f/0"]["epoch"] == 5
+        assert running.flow._sources == sources
+        assert len(running.shelf.journals) == 1
+        await running.end()
+
+    run(test)
+
+
+def test_wanted_again_before_it_has_stopped_goes_on(tmp_path: Path) -> None:
+    async def test() -> None:
+        running = Running(tmp_path)
+        await running.status("running")
+        running.flow.want(None)
+        running.flow.want(tail_task(running.log, epoch=2))
+        running.write("1")
+        await running.all_safe()
+        await running.end()
+
+    run(test)
+
+
+def test_a_bad_text_fails_the_task_and_leaves_running_what_runs(tmp_path: Path) -> None:
+    async def test() -> None:
+        running = Running(tmp_path)
+        await running.status("running")
+        running.flow.want(Task("f", "0", 1, 2, "flow: f\n"))
+        status = await running.status("failed")
+        assert (status["revision"], "sources" in status["error"]) == (2, True)
+        running.write("1")
+        await running.all_safe()
+        await running.end()
+
+    run(test)
+
+
+def test_a_flow_gets_its_open_journal_back_and_a_closed_one_never(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, "a.b")
+    first = shelf.take("f")
+    assert flow_of(first.id) == "f"
+    assert first.id.startswith("f.a.b.0.")
+    other = shelf.take("f")
+    assert other.id != first.id, "one that is taken is not given out twice"
+    shelf.give_back(first)
+    assert shelf.take("f") is first
+    shelf.give_back(first)
+    shelf.close_all_but(["g"])
+    assert (first.closed, other.closed) == (True, False)
+    assert shelf.take("f") not in (first, other)
+    shelf.close()
+
+
+def test_of_several_earlier_journals_the_last_one_hands_its_state_on(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, "n")
+    for number in range(4):
+        journal = shelf.take("f")
+        assert journal.state.get("read", 0) == number
+        journal.append(NO_EVENTS, {"read": number + 1})
+        journal.sync()
+        shelf.give_back(journal)
+        shelf.close_all_but([])
+    shelf.close()
+    again = Shelf(tmp_path, "n")
+    assert again.take("f").state["read"] == 4
+    again.close()
+
+
+def test_a_journal_in_use_by_another_process_is_taken_when_that_has_ended(tmp_path: Path) -> None:
+    before = Shelf(tmp_path, "n")
+    journal = before.take("f")
+    shelf = Shelf(tmp_path, "n")
+    assert dict(shelf.journals) == {}
+    with pytest.raises(UserError, match="in use"):
+        shelf.take("f")
+    before.close()
+    assert shelf.take("f").id == journal.id
+    shelf.close()
+
+
+def test_a_damaged_journal_is_not_served_nor_replaced(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, "n")
+    journal = shelf.take("f")
+    shelf.close()
+    (tmp_path / journal.id / "checkpoint").write_bytes(b"rubbish")
+    shelf = Shelf(tmp_path, "n")
+    assert dict(shelf.journals) == {}
+    with pytest.raises(CorruptError):
+        shelf.take("f")
+    shelf.take("g")
+    shelf.close()
+
+
+def test_a_directory_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot use the directory"):
+        Shelf(tmp_path / "file", "n")
