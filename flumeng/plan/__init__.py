@@ -2,22 +2,20 @@
 
 No I/O, clock, randomness or logging. Two laws hold and are tested as properties: planning again
 after the actions were applied gives nothing, and every prefix of the actions leaves a legal state.
-Plans come before assignments, and all that take a task away come before those that give one, so no
-two nodes are ever told to run the same task.
+Plans come before the assignments that derive from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from flumeng.model import FlowView, NodeView, Snapshot
+from flumeng.model import FlowView, Snapshot
 from flumeng.plan import balance
 from flumeng.plan.actions import Action, Assign, Drop, Replan
-from flumeng.plan.placement import DRAINING, place
+from flumeng.plan.assigning import assign
+from flumeng.plan.placement import place
 from flumeng.plan.seats import Load
-from flumeng.store import Expected, Version
-from zkschema.records import AssignedTask
+from flumeng.store import Version
 
 __all__ = ["Action", "Assign", "Drop", "Replan", "plan"]
 
@@ -26,10 +24,7 @@ def plan(snapshot: Snapshot) -> list[Action]:
     """What to do now so that every flow in ``snapshot.mine`` runs as it should."""
     drops = [drop for flow in _mine(snapshot) if (drop := _drop(flow, snapshot))]
     replans = _replans(snapshot)
-    planned = _after_replans(snapshot, replans)
-    takes = _assigns(planned, give=False)
-    gives = _assigns(_after_assigns(planned, takes), give=True)
-    return [*replans, *takes, *gives, *drops]
+    return [*replans, *assign(_after(snapshot, replans)), *drops]
 
 
 def _mine(snapshot: Snapshot) -> list[FlowView]:
@@ -83,89 +78,11 @@ def _replans(snapshot: Snapshot) -> list[Replan]:
     ]
 
 
-def _after_replans(snapshot: Snapshot, replans: list[Replan]) -> Snapshot:
-    """The snapshot as it is when the plans are written; a set raises a version by one."""
+def _after(snapshot: Snapshot, replans: list[Replan]) -> Snapshot:
+    """The snapshot as it is when the plans are written."""
     flows = dict(snapshot.flows)
     for action in replans:
         flows[action.flow] = replace(
-            flows[action.flow], plan=action.plan, plan_version=_next(action.expect)
+            flows[action.flow], plan=action.plan, plan_version=action.version_after
         )
     return replace(snapshot, flows=flows)
-
-
-def _next(expect: Expected) -> Version:
-    return Version(expect.number + 1 if isinstance(expect, Version) else 0)
-
-
-def _after_assigns(snapshot: Snapshot, assigns: list[Assign]) -> Snapshot:
-    nodes = dict(snapshot.nodes)
-    for action in assigns:
-        nodes[action.node] = replace(
-            nodes[action.node],
-            assignment=action.assignment,
-            assignment_version=_next(action.expect),
-        )
-    return replace(snapshot, nodes=nodes)
-
-
-def _assigns(snapshot: Snapshot, *, give: bool) -> list[Assign]:
-    """Bring assignments in line with the plans; without ``give`` no node gets a new task."""
-    found = (_assign(node, snapshot, give) for node in snapshot.nodes.values())
-    return [assign for assign in found if assign]
-
-
-def _assign(node: NodeView, snapshot: Snapshot, give: bool) -> Assign | None:
-    current = {(task.flow, task.task): task for task in node.assignment.tasks}
-    tasks = {
-        key: task
-        for key, task in _wanted(node, snapshot, current).items()
-        if give or key in current
-    }
-    changed = sorted(key for key in {*current, *tasks} if current.get(key) != tasks.get(key))
-    if not changed and (not give or isinstance(node.assignment_version, Version)):
-        return None
-    return Assign(
-        node.name,
-        replace(node.assignment, tasks=tuple(tasks[key] for key in sorted(tasks))),
-        node.assignment_version,
-        _basis({flow for flow, _ in changed}, snapshot.flows),
-        tuple(_difference(current.get(key), tasks.get(key)) for key in changed),
-    )
-
-
-def _wanted(
-    node: NodeView, snapshot: Snapshot, current: Mapping[tuple[str, str], AssignedTask]
-) -> dict[tuple[str, str], AssignedTask]:
-    """What the plans give to the node; tasks of other masters' flows stay as they are."""
-    tasks = {
-        key: task
-        for key, task in current.items()
-        if task.flow in snapshot.flows and task.flow not in snapshot.mine
-    }
-    for flow in _mine(snapshot):
-        for name, task in flow.plan.tasks.items():
-            if task.node == node.name:
-                tasks[flow.name, name] = AssignedTask(
-                    flow=flow.name,
-                    task=name,
-                    kind=task.kind,
-                    epoch=task.epoch,
-                    revision=flow.record.revision,
-                    state=DRAINING if task.state == DRAINING else "running",
-                    partitions=task.partitions,
-                )
-    return tasks
-
-
-def _basis(names: set[str], flows: Mapping[str, FlowView]) -> tuple[tuple[str, Version], ...]:
-    versions = ((name, flows[name].plan_version) for name in sorted(names) if name in flows)
-    return tuple((name, found) for name, found in versions if isinstance(found, Version))
-
-
-def _difference(before: AssignedTask | None, after: AssignedTask | None) -> str:
-    if before is None:
-        assert after is not None
-        return f"{after.flow}/{after.task} starts under epoch {after.epoch}"
-    if after is None:
-        return f"{before.flow}/{before.task} ends"
-    return f"{after.flow}/{after.task} changes"

@@ -24,6 +24,10 @@ class Replan:
     expect: Expected
     why: tuple[str, ...]
 
+    @property
+    def version_after(self) -> Version:
+        return _after(self.expect)
+
     def writes(self) -> Sequence[Write]:
         return [
             Check(paths.flow(self.flow), self.flow_version),
@@ -41,6 +45,10 @@ class Assign:
     plans: tuple[tuple[str, Version], ...]
     why: tuple[str, ...]
 
+    @property
+    def version_after(self) -> Version:
+        return _after(self.expect)
+
     def writes(self) -> Sequence[Write]:
         checks = [Check(paths.plan(flow), version) for flow, version in self.plans]
         return [*checks, Put(paths.assignment(self.node), self.assignment, self.expect)]
@@ -55,3 +63,8 @@ class Drop:
 
 
 Action = Replan | Assign | Drop
+
+
+def _after(expect: Expected) -> Version:
+    """A znode starts at version 0, and each write raises it by one."""
+    return Version(expect.number + 1 if isinstance(expect, Version) else 0)

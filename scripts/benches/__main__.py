@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("ingest", "e2e")
+NAMES = ("ingest", "e2e", "planner")
 
 
 def main() -> None:
