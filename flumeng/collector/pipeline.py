@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 
 from flumeng import registry
 from flumeng.collector.fetch import Fetch
-from flumeng.collector.frame import Frame
 from flumeng.collector.ranges import Range, split
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.filters import Filter
+from flumeng.frame import Frame
+from flumeng.journal.schema import READ_SCHEMA
 from flumeng.sinks import BatchTooWideError, Sink, Written
 from flumeng.spec import FlowSpec
 
@@ -79,7 +80,8 @@ class SparkPipeline:
         parts = context.defaultParallelism * SPLITS_PER_CORE
         splits = split(ranges, parts, LEAST_EVENTS_IN_SPLIT)
         try:
-            frame = Frame.fetched(self._spark, Fetch(splits, dict(addresses)))
+            fetch = Fetch(splits, dict(addresses))
+            frame = Frame.of_splits(self._spark, len(splits), fetch, READ_SCHEMA)
             for step in self._filters:
                 frame = step.apply(frame)
             return [sink.write(frame, staging.get(sink.root or "", "")) for sink in self._sinks]

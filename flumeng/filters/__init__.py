@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from flumeng.collector.frame import Frame
+from flumeng.frame import Frame
 
 
 class Filter(Protocol):

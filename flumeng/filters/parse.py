@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from flumeng.collector.frame import Frame
 from flumeng.errors import UserError
 from flumeng.filters import syslog
 from flumeng.filters.flat import text
 from flumeng.filters.reasons import PARSE_ERROR, note
+from flumeng.frame import Frame
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.spec.filters import Parse
 

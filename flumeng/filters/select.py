@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flumeng.collector.frame import Frame
+from flumeng.frame import Frame
 from flumeng.spec.filters import Select
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from flumeng.collector.frame import Frame
 from flumeng.errors import FlumengError
+from flumeng.frame import Frame
 
 
 @dataclass(frozen=True)

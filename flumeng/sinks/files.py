@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
 from pyspark.sql.types import BinaryType
 
-from flumeng.collector.frame import Frame
 from flumeng.errors import UserError
+from flumeng.frame import Frame
 from flumeng.sinks import BatchTooWideError, Written, formats
 from flumeng.sinks.formats import FileWriter
 from flumeng.sinks.lake import place

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from flumeng.collector.frame import Frame
+from flumeng.frame import Frame
 from flumeng.sinks import Written
 from flumeng.spec.sinks import Noop
 

@@ -13,14 +13,14 @@ from pyspark.sql import SparkSession
 
 from flumeng.collector import spark as sessions
 from flumeng.collector.fetch import Fetch
-from flumeng.collector.frame import Frame
 from flumeng.collector.ranges import Range
 from flumeng.errors import UserError
 from flumeng.filters.parse import ParseFilter
 from flumeng.filters.select import SelectFilter
 from flumeng.filters.where import WhereFilter
+from flumeng.frame import Frame
 from flumeng.journal.journal import Journal
-from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.journal.server import JournalServer
 from flumeng.spec.filters import Parse, Select, Where
 
@@ -53,7 +53,8 @@ def frame(spark: SparkSession, tmp_path: Path) -> Iterator[Frames]:
         end = journal.sync()
         ranges = Range(JOURNAL, 0, end // 2), Range(JOURNAL, end // 2, end)
         splits = tuple((piece,) for piece in ranges if piece.events)
-        return Frame.fetched(spark, Fetch(splits, {JOURNAL: server.address}))
+        fetch = Fetch(splits, {JOURNAL: server.address})
+        return Frame.of_splits(spark, len(splits), fetch, READ_SCHEMA)
 
     yield build
     server.stop()

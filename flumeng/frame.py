@@ -15,9 +15,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from flumeng.collector.fetch import Fetch
-from flumeng.journal.schema import READ_SCHEMA
-
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Runs in an executor, once a split. Pickled by reference: a plain class or function."""
 
@@ -31,10 +28,9 @@ class Frame:
     schema: pa.Schema
 
     @classmethod
-    def fetched(cls, spark: SparkSession, fetch: Fetch) -> Frame:
-        """The events of all splits, each fetched by one Spark task."""
-        splits = len(fetch.splits)
-        return cls(spark.range(0, splits, 1, splits), (fetch,), READ_SCHEMA)
+    def of_splits(cls, spark: SparkSession, splits: int, stage: Stage, schema: pa.Schema) -> Frame:
+        """What ``stage`` makes of the numbers 0 to ``splits - 1``, each in a Spark task."""
+        return cls(spark.range(0, splits, 1, splits), (stage,), schema)
 
     def arrow(self, stage: Stage, schema: pa.Schema) -> Frame:
         """Then through ``stage``, which yields batches of exactly ``schema``."""
