@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar
 
 import click
 
@@ -43,6 +43,14 @@ def _who() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
+class Signature(TypedDict):
+    """Who makes a change, why, and when: what every operation takes."""
+
+    author: str
+    reason: str
+    now: float
+
+
 @dataclass(frozen=True)
 class Doors:
     """The world as a command sees it. ``clock`` gives seconds since the epoch."""
@@ -51,6 +59,9 @@ class Doors:
     ask: Ask = ask_worker
     who: Callable[[], str] = _who
     clock: Callable[[], float] = time.time
+
+    def sign(self, reason: str) -> Signature:
+        return {"author": self.who(), "reason": reason, "now": self.clock()}
 
 
 def with_store(command: Callable[Concatenate[Doors, Store, P], R]) -> Callable[P, R]:

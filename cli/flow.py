@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime, timezone
 from pathlib import Path
 
 import click
 
 from cli.doors import Doors, with_store
-from cli.options import json_option, revision_option
-from cli.output import show_json, show_table
-from flumeng import operations, overview
+from cli.options import json_option, reason_option, revision_option
+from cli.output import show_json, show_table, when
+from flumeng import history, operations, overview
 from flumeng.errors import UserError
 from flumeng.flow_files import FlowFilesError, read_flows
 from flumeng.store import Store
@@ -19,11 +18,12 @@ from flumeng.store import Store
 files_argument = click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
 )
+name_argument = click.argument("name", metavar="FLOW")
 
 
 @click.group()
 def flow() -> None:
-    """Validate, apply, look at and delete flows."""
+    """Validate, apply, look at, go back, pause and delete flows."""
 
 
 @flow.command()
@@ -63,13 +63,10 @@ def apply(
         applied = operations.apply_flow(
             store,
             file.text,
-            author=doors.who(),
-            reason=reason,
-            now=doors.clock(),
             expect_revision=if_revision,
+            **doors.sign(reason),
         )
-        unchanged = "" if applied.changed else " (unchanged)"
-        click.echo(f"flow {applied.flow} revision {applied.revision}{unchanged}")
+        _tell(applied)
 
 
 @flow.command(name="list")
@@ -99,7 +96,7 @@ def list_(_doors: Doors, store: Store, as_json: bool) -> None:
 
 
 @flow.command()
-@click.argument("name", metavar="FLOW")
+@name_argument
 @json_option
 @with_store
 def show(_doors: Doors, store: Store, name: str, as_json: bool) -> None:
@@ -108,10 +105,9 @@ def show(_doors: Doors, store: Store, name: str, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
-    when = datetime.fromtimestamp(found.time, timezone.utc)
     reason = f": {found.reason}" if found.reason else ""
     click.echo(f"flow {found.flow} is {found.state}")
-    click.echo(f"revision {found.revision} by {found.author}, {when:%Y-%m-%d %H:%M:%S} UTC{reason}")
+    click.echo(f"revision {found.revision} by {found.author}, {when(found.time)} UTC{reason}")
     click.echo(f"\n{found.text.strip()}\n")
     show_table(
         ("TASK", "KIND", "NODE", "EPOCH", "STATE", "PARTITIONS", "WHY"),
@@ -119,11 +115,105 @@ def show(_doors: Doors, store: Store, name: str, as_json: bool) -> None:
     )
 
 
+@flow.command(name="history")
+@name_argument
+@json_option
+@with_store
+def history_(_doors: Doors, store: Store, name: str, as_json: bool) -> None:
+    """List the revisions of a flow that are kept: who made which, when and why."""
+    rows = history.history(store, name)
+    if as_json:
+        show_json(rows)
+        return
+    show_table(
+        ("REVISION", "CURRENT", "TIME (UTC)", "AUTHOR", "REASON"),
+        ((r.revision, r.current, when(r.time), r.author, r.reason) for r in rows),
+    )
+
+
 @flow.command()
-@click.argument("name", metavar="FLOW")
+@name_argument
+@click.argument("old", required=False, type=int, metavar="[N]")
+@click.argument("new", required=False, type=int, metavar="[M]")
+@json_option
+@with_store
+def diff(
+    _doors: Doors, store: Store, name: str, old: int | None, new: int | None, as_json: bool
+) -> None:
+    """Show what is different from revision N to revision M.
+
+    Without M: to the current one. Without N: from the one before it.
+    """
+    found = history.difference(store, name, old, new)
+    if as_json:
+        show_json(found)
+    elif found.diff:
+        click.echo(found.diff)
+    else:
+        click.echo(f"revisions {found.old} and {found.new} of flow {name} have the same text")
+
+
+@flow.command()
+@name_argument
+@click.argument("number", type=int, metavar="N")
+@click.option("--reason", default="", help="Why; kept with the revision.")
+@revision_option
+@with_store
+def rollback(
+    doors: Doors, store: Store, *, name: str, number: int, reason: str, if_revision: int | None
+) -> None:
+    """Make a new revision with the text of revision N."""
+    sign = doors.sign(reason)
+    _tell(operations.rollback_flow(store, name, number, expect_revision=if_revision, **sign))
+
+
+@flow.command()
+@name_argument
+@reason_option
+@revision_option
+@with_store
+def pause(doors: Doors, store: Store, name: str, reason: str, if_revision: int | None) -> None:
+    """Stop collecting; the sources go on into the journals, so nothing is lost."""
+    changed = operations.set_flow_state(
+        store, name, "suspended", expect_revision=if_revision, **doors.sign(reason)
+    )
+    what = "collecting stops now, its sources go on into the journals"
+    click.echo(f"flow {name}: {what}" if changed else f"flow {name} is suspended already")
+
+
+@flow.command()
+@name_argument
+@reason_option
+@revision_option
+@with_store
+def resume(doors: Doors, store: Store, name: str, reason: str, if_revision: int | None) -> None:
+    """Let a paused or stopped flow run again."""
+    changed = operations.set_flow_state(
+        store, name, "running", expect_revision=if_revision, **doors.sign(reason)
+    )
+    what = "it starts to run now (follow with `flumeng status`)"
+    click.echo(f"flow {name}: {what}" if changed else f"flow {name} is running already")
+
+
+@flow.command()
+@name_argument
+@reason_option
+@revision_option
+@with_store
+def stop(doors: Doors, store: Store, name: str, reason: str, if_revision: int | None) -> None:
+    """Stop the sources and collect what they accepted to its end; the flow stays."""
+    changed = operations.set_flow_state(
+        store, name, "stopped", expect_revision=if_revision, **doors.sign(reason)
+    )
+    what = "its sources stop now, its journals are collected to their end"
+    click.echo(f"flow {name}: {what}" if changed else f"flow {name} is stopped already")
+
+
+@flow.command()
+@name_argument
 @click.option("--discard", is_flag=True, help="Drop events that are not in the sinks yet.")
 @click.option("--yes", is_flag=True, help="Do not ask before events are dropped.")
-@click.option("--reason", default="", help="Why; kept in the audit.")
+@reason_option
 @revision_option
 @with_store
 def delete(
@@ -145,11 +235,9 @@ def delete(
     changed = operations.delete_flow(
         store,
         name,
-        author=doors.who(),
-        reason=reason,
-        now=doors.clock(),
         discard=discard,
         expect_revision=if_revision,
+        **doors.sign(reason),
     )
     if not changed:
         click.echo(f"flow {name} is being deleted already")
@@ -160,3 +248,8 @@ def delete(
             f"flow {name}: its sources stop now, its journals are collected to their end, then it "
             "goes (follow with `flumeng ack list`)"
         )
+
+
+def _tell(applied: operations.Applied) -> None:
+    unchanged = "" if applied.changed else " (unchanged)"
+    click.echo(f"flow {applied.flow} revision {applied.revision}{unchanged}")

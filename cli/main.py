@@ -11,7 +11,7 @@ COMMANDS = {
     "zookeeper": Lazy("cli.daemons:zookeeper", "Run a ZooKeeper server, for one host or tests."),
     "master": Lazy("cli.daemons:master", "Run a master; any number of them may run."),
     "node": Lazy("cli.node:node", "Run this host's node; look at all nodes."),
-    "flow": Lazy("cli.flow:flow", "Validate, apply, look at and delete flows."),
+    "flow": Lazy("cli.flow:flow", "Validate, apply, look at, go back, pause and delete flows."),
     "ack": Lazy("cli.ack:ack", "See how far each flow has delivered."),
     "journal": Lazy("cli.journal:journal", "See which journals there are and what they hold."),
     "schema": Lazy("cli.schema:schema", "Look at, create and check the tree in ZooKeeper."),

@@ -22,6 +22,7 @@ revision_option = click.option(
     metavar="N",
     help="Only when the flow is at this revision now (0: only when there is none).",
 )
+reason_option = click.option("--reason", default="", help="Why; kept in the audit.")
 data_option = click.option(
     "--data",
     required=True,

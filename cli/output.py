@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 import click
@@ -34,6 +35,11 @@ def show_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     for line in cells:
         table.add_row(*map(Text, line))
     Console().print(table)
+
+
+def when(seconds: float) -> str:
+    """A moment in UTC, to the second."""
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}"
 
 
 def _cell(value: object) -> str:

@@ -13,6 +13,7 @@ from flumeng import overview
 from flumeng.overview import AckRow, Ask, FlowRow, NodeRow, TaskRow
 from flumeng.store import Store
 from zkschema import paths, records
+from zkschema.records import INGEST
 
 
 @dataclass(frozen=True)
@@ -94,14 +95,14 @@ def _of_flows(flows: Sequence[FlowRow]) -> Iterator[Cause]:
                 f"flow {flow.flow}: revision {flow.revision} cannot be read: {flow.problem}",
                 "apply a corrected file with `flumeng flow apply`",
             )
-        if flow.state != "running":
+        if flow.state not in ("running", "suspended"):
             continue
-        if not flow.tasks:
+        if not flow.tasks and flow.state == "running":
             yield Cause(
                 f"flow {flow.flow} is not planned yet", "wait for a master; it looks every 10 s"
             )
         for task in flow.tasks:
-            if task.state != "running":
+            if task.state != "running" and (flow.state == "running" or task.kind == INGEST):
                 yield _of_task(task)
 
 

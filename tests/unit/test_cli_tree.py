@@ -23,6 +23,12 @@ PROMISED = [
     "flow:apply",
     "flow:list",
     "flow:show",
+    "flow:history",
+    "flow:diff",
+    "flow:rollback",
+    "flow:pause",
+    "flow:resume",
+    "flow:stop",
     "flow:delete",
     "ack:list",
     "journal:list",
@@ -31,7 +37,11 @@ PROMISED = [
     "schema:verify",
     "status",
 ]
-READS = [name for name in PROMISED if name.split(":")[-1] in ("list", "show", "status")]
+READS = [
+    name
+    for name in PROMISED
+    if name.split(":")[-1] in ("list", "show", "status", "history", "diff")
+]
 HEAVY = ("kazoo", "numpy", "pandas", "pyarrow", "pyspark", "rich")
 
 
