@@ -1,0 +1,299 @@
+"""One task's thread: what it reports, when a batch runs, and what it does about failures."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from flumeng.collector.acks import Acks
+from flumeng.collector.positions import Reach
+from flumeng.collector.ranges import BatchSize, Range
+from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.task import Assignment, Task
+from flumeng.errors import CorruptError, UserError
+from flumeng.sinks import BatchTooWideError, Written
+from flumeng.spec import FlowSpec, parse_flow
+from flumeng.store import ABSENT, tree
+from flumeng.testing import FakeStore
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN, flow_folders
+from zkschema.records import Flow
+
+JOURNAL = "web.n1.0.00000000"
+PATIENCE_SECONDS = 10.0
+
+
+def spec(delivery: str = "at-least-once", seconds: float = 0.0) -> FlowSpec:
+    return parse_flow(
+        "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], "
+        f"delivery: {delivery}, batch: {{seconds: {seconds}, events: 100}}, sinks: [noop]}}"
+    )
+
+
+@dataclass
+class ScriptedPipeline:
+    """Remembers what it was given; ``before_write`` may fail or wait."""
+
+    spec: FlowSpec
+    before_write: Callable[[Sequence[Range]], None] = lambda _: None
+    roots: tuple[str, ...] = ()
+    batches: list[tuple[Range, ...]] = field(default_factory=list)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def write(
+        self,
+        ranges: Sequence[Range],
+        _addresses: Mapping[str, str],
+        _staging: Mapping[str, str],
+    ) -> list[Written]:
+        self.before_write(ranges)
+        self.batches.append(tuple(ranges))
+        return [Written(sum(piece.events for piece in ranges))]
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+@dataclass
+class World:
+    safe: dict[str, int] = field(default_factory=lambda: {JOURNAL: 0})
+    store: FakeStore = field(default_factory=FakeStore)
+    statuses: list[Status] = field(default_factory=list)
+    runners: list[Runner] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        tree.init(self.store)
+        self.store.write(paths.flow("web"), Flow(revision=1), ABSENT)
+        for folder in flow_folders("web"):
+            self.store.write(folder, None, ABSENT)
+
+    def of(self, journals: Iterable[str]) -> dict[str, Reach]:
+        return {name: Reach("", self.safe[name]) for name in journals if name in self.safe}
+
+    def close(self) -> None: ...
+
+    def run(self, pipeline: ScriptedPipeline, epoch: int = 1) -> Runner:
+        def report(_key: str, status: Status) -> None:
+            self.statuses.append(status)
+
+        around = Surroundings(self.store, lambda _: pipeline, lambda: self, report)
+        runner = Runner(assignment(epoch), around)
+        self.runners.append(runner)
+        runner.start()
+        return runner
+
+    def ack(self) -> int:
+        found = self.store.read(paths.ack("web", CURSOR_MAIN, JOURNAL))
+        return found.value.offset if found else 0
+
+    def states(self) -> list[str]:
+        return [status.state for status in self.statuses]
+
+
+def assignment(epoch: int = 1) -> Assignment:
+    return Assignment("web", "collect.0", epoch, 1, "", (JOURNAL,))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    for runner in world.runners:
+        runner.cancel()
+        assert runner.join(PATIENCE_SECONDS)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_batches_run_and_one_status_is_said(world):
+    pipeline = ScriptedPipeline(spec())
+    world.safe[JOURNAL] = 250
+    world.run(pipeline)
+    until(lambda: world.ack() == 250)
+    assert sorted(pipeline.batches, key=lambda batch: batch[0].start) == [
+        (Range(JOURNAL, 0, 100),),
+        (Range(JOURNAL, 100, 200),),
+        (Range(JOURNAL, 200, 250),),
+    ]
+    assert world.statuses == [Status(1, 1, "running", None, (JOURNAL,))]
+
+
+def test_acks_keep_the_order_of_batches_that_finish_out_of_order(world):
+    first_may_end = threading.Event()
+
+    def wait(ranges: Sequence[Range]) -> None:
+        if ranges[0].start == 0:
+            assert first_may_end.wait(PATIENCE_SECONDS)
+
+    pipeline = ScriptedPipeline(spec(), wait)
+    world.safe[JOURNAL] = 200
+    world.run(pipeline)
+    until(lambda: pipeline.batches == [(Range(JOURNAL, 100, 200),)])
+    assert world.ack() == 0
+    first_may_end.set()
+    until(lambda: world.ack() == 200)
+
+
+def test_a_failed_batch_is_said_once_and_tried_again_from_the_ack(world):
+    tries = []
+
+    def fail_twice(ranges: Sequence[Range]) -> None:
+        tries.append(ranges)
+        if len(tries) <= 2:
+            raise OSError("disk on fire")
+
+    world.safe[JOURNAL] = 10
+    world.run(ScriptedPipeline(spec(), fail_twice))
+    until(lambda: world.ack() == 10)
+    until(lambda: world.states()[-1] == "running")
+    assert world.states() == ["running", "failed", "running"]
+    assert world.statuses[1].error == "disk on fire"
+    assert world.statuses[1].partitions == ()
+
+
+def test_a_batch_behind_a_failed_one_is_not_acked(world):
+    second_is_written = threading.Event()
+
+    def fail_first(ranges: Sequence[Range]) -> None:
+        if ranges[0].start == 0:
+            assert second_is_written.wait(PATIENCE_SECONDS)
+            raise OSError("no")
+        second_is_written.set()
+
+    world.safe[JOURNAL] = 200
+    world.run(ScriptedPipeline(spec(), fail_first))
+    until(lambda: "failed" in world.states())
+    assert world.ack() == 0
+
+
+def test_a_batch_that_is_too_wide_becomes_smaller_and_is_no_failure(world):
+    def refuse_wide(ranges: Sequence[Range]) -> None:
+        if sum(piece.events for piece in ranges) > BatchSize.LEAST:
+            raise BatchTooWideError("too many files")
+
+    wide = replace(spec(), batch=replace(spec().batch, events=3 * BatchSize.LEAST))
+    world.safe[JOURNAL] = 1_000
+    world.run(ScriptedPipeline(wide, refuse_wide))
+    until(lambda: world.ack() == 1_000)
+    assert world.states() == ["running"]
+
+
+def test_being_fenced_ends_the_work_until_something_else_is_wanted(world):
+    runner = world.run(ScriptedPipeline(spec()))
+    until(lambda: world.states() == ["running"])
+    Acks.claim(world.store, "web", 2, [JOURNAL])
+    world.safe[JOURNAL] = 10
+    until(lambda: world.states()[-1] == "stopped")
+    assert world.statuses[-1] == Status(1, 1, "stopped", "superseded", ())
+    time.sleep(0.3)
+    assert (world.ack(), world.states()) == (0, ["running", "stopped"])
+    runner.assign(assignment(3))
+    until(lambda: world.states()[-1] == "running")
+    assert world.statuses[-1].epoch == 3
+
+
+def test_a_draining_task_finishes_what_runs_and_lets_go(world):
+    may_end = threading.Event()
+    started = threading.Event()
+
+    def wait(_ranges: Sequence[Range]) -> None:
+        started.set()
+        assert may_end.wait(PATIENCE_SECONDS)
+
+    world.safe[JOURNAL] = 10
+    runner = world.run(ScriptedPipeline(spec(), wait))
+    assert started.wait(PATIENCE_SECONDS)
+    runner.assign(replace(assignment(), draining=True))
+    time.sleep(0.2)
+    assert world.states() == ["running"]
+    world.safe[JOURNAL] = 20
+    may_end.set()
+    until(lambda: world.states()[-1] == "stopped")
+    assert (world.ack(), world.statuses[-1].error) == (10, None)
+
+
+def test_a_small_batch_waits_until_it_is_old_enough_unless_the_process_stops(world):
+    pipeline = ScriptedPipeline(spec(seconds=3600.0))
+    world.safe[JOURNAL] = 99
+    runner = world.run(pipeline)
+    time.sleep(0.3)
+    assert pipeline.batches == []
+    world.safe[JOURNAL] = 100
+    until(lambda: world.ack() == 100)
+    world.safe[JOURNAL] = 101
+    time.sleep(0.3)
+    assert world.ack() == 100
+    runner.drain()
+    assert runner.join(PATIENCE_SECONDS)
+    assert world.ack() == 101
+
+
+def test_a_process_that_drains_waits_for_journals_that_it_cannot_reach(world):
+    end = world.safe.pop(JOURNAL)
+    runner = world.run(ScriptedPipeline(spec()))
+    runner.drain()
+    assert not runner.join(0.3)
+    world.safe[JOURNAL] = end + 5
+    assert runner.join(PATIENCE_SECONDS)
+    assert world.ack() == 5
+
+
+def test_a_pause_of_zookeeper_holds_acks_back_and_redoes_nothing(world):
+    pipeline = ScriptedPipeline(spec())
+    world.run(pipeline)
+    until(lambda: world.states() == ["running"])
+    world.store.cut()
+    world.safe[JOURNAL] = 10
+    time.sleep(0.3)
+    world.store.heal()
+    until(lambda: world.ack() == 10)
+    assert pipeline.batches == [(Range(JOURNAL, 0, 10),)]
+
+
+def test_a_flow_that_cannot_be_built_is_failed_with_the_sentence(world):
+    def refuse(_assignment: Assignment) -> ScriptedPipeline:
+        raise UserError("no such column")
+
+    statuses: list[Status] = []
+    around = Surroundings(world.store, refuse, lambda: world, lambda _, s: statuses.append(s))
+    runner = Runner(assignment(), around)
+    world.runners.append(runner)
+    runner.start()
+    until(lambda: statuses)
+    assert (statuses[0].state, statuses[0].error) == ("failed", "no such column")
+
+
+@pytest.mark.parametrize(("delivery", "marked"), [("at-least-once", True), ("at-most-once", False)])
+def test_only_at_least_once_marks_what_an_earlier_owner_may_have_delivered(world, delivery, marked):
+    Acks.claim(world.store, "web", 1, [JOURNAL])
+    pipeline = ScriptedPipeline(spec(delivery))
+    task = Task(assignment(), world.store, pipeline, world, size=BatchSize(100))
+    for safe in (10, 15):
+        world.safe[JOURNAL] = safe
+        while world.ack() < safe or task.running:
+            task.turn(eager=True)
+    task.close()
+    assert pipeline.batches == [(Range(JOURNAL, 0, 10, marked),), (Range(JOURNAL, 10, 15),)]
+
+
+def test_a_journal_that_ends_below_its_ack_is_said_to_have_lost_events(world):
+    world.safe[JOURNAL] = 10
+    runner = world.run(ScriptedPipeline(spec()))
+    until(lambda: world.ack() == 10)
+    world.safe[JOURNAL] = 9
+    until(lambda: world.states()[-1] == "failed")
+    assert "lost events" in str(world.statuses[-1].error)
+    runner.cancel()
+    with pytest.raises(CorruptError):
+        Task(assignment(), world.store, ScriptedPipeline(spec()), world, size=BatchSize(1)).turn(
+            eager=True
+        )
