@@ -102,7 +102,8 @@ class BatchSize:
     """
 
     FIRST = 200_000
-    LEAST = 1_000
+    LEAST = 200
+    """So few events never make more files than one commit can hold."""
 
     def __init__(self, cap: int, target_seconds: float = 1.5) -> None:
         self.cap = cap

@@ -181,9 +181,9 @@ def test_a_batch_that_is_too_wide_becomes_smaller_and_is_no_failure(world):
             raise BatchTooWideError("too many files")
 
     wide = replace(spec(), batch=replace(spec().batch, events=3 * BatchSize.LEAST))
-    world.safe[JOURNAL] = 1_000
+    world.safe[JOURNAL] = 10 * BatchSize.LEAST
     world.run(ScriptedPipeline(wide, refuse_wide))
-    until(lambda: world.ack() == 1_000)
+    until(lambda: world.ack() == 10 * BatchSize.LEAST)
     assert world.states() == ["running"]
 
 

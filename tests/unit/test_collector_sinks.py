@@ -11,11 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
+from flumeng.collector.ranges import BatchSize
 from flumeng.errors import UserError
 from flumeng.sinks import files, formats, lake
 from flumeng.sinks.console import LINE_CHARACTERS, LINES_PER_BATCH, render, show
 from flumeng.sinks.files import FilesSink, StageFiles
 from flumeng.spec.sinks import Files
+from zkschema import codec, paths
+from zkschema.records import Commit
 
 HOUR = 3_600_000_000
 
@@ -101,6 +104,13 @@ def test_too_many_directories_are_refused_and_not_an_error(tmp_path):
     many = files.OPEN_FILES + 1
     (row,) = stage(tmp_path, options, batch(*[b"x"] * many, hours=list(range(many))))
     assert row == {"source": None, "target": None, "events": 0}
+
+
+def test_the_smallest_batch_is_never_too_wide():
+    assert BatchSize.LEAST <= files.OPEN_FILES
+    names = [(f"/{'x' * 1_000}/{number}",) * 2 for number in range(BatchSize.LEAST)]
+    record = Commit(epoch=1, staging=("x",), files=tuple(names))
+    assert len(codec.encode(record)) < paths.commit("web", "t@1").row.size_bytes
 
 
 def test_no_events_make_no_files(tmp_path):
