@@ -98,28 +98,37 @@ class BatchSize:
     """How many events the next batch should hold so that it takes about ``target_seconds``.
 
     Follows the measured rate, at most by a factor of two a batch. A batch that was not full says
-    nothing about the rate of a full one, unless it took too long.
+    nothing about the rate of a full one, unless it took too long. A batch that was too wide for its
+    sink sets a ceiling, which then rises slowly, since what made it wide may be over.
     """
 
     FIRST = 200_000
     LEAST = 200
     """So few events never make more files than one commit can hold."""
+    CEILING_GROWTH = 1.05
 
     def __init__(self, cap: int, target_seconds: float = 1.5) -> None:
         self.cap = cap
         self.target_seconds = target_seconds
         self.events = min(cap, self.FIRST)
+        self._ceiling = float(cap)
 
     def measured(self, events: int, seconds: float) -> None:
         """A batch of ``events`` took ``seconds`` of work."""
         if events < self.events and seconds <= self.target_seconds:
             return
+        self._ceiling = min(self._ceiling * self.CEILING_GROWTH, self.cap)
         ideal = events * self.target_seconds / max(seconds, 1e-3)
-        self._set(int(min(max(ideal, self.events / 2), self.events * 2)))
+        self._set(min(max(ideal, self.events / 2), self.events * 2))
 
-    def halve(self) -> None:
-        """The last batch was too much for its sink in another way than time."""
-        self._set(self.events // 2)
+    def failed(self) -> None:
+        """The last batch failed, perhaps because it was so large."""
+        self._set(self.events / 2)
 
-    def _set(self, events: int) -> None:
-        self.events = min(self.cap, max(self.LEAST, events))
+    def too_wide(self) -> None:
+        """The last batch would have made too many files."""
+        self._ceiling = max(self.LEAST, self.events / 2)
+        self._set(self._ceiling)
+
+    def _set(self, events: float) -> None:
+        self.events = int(min(max(self.LEAST, events), self._ceiling, self.cap))

@@ -106,6 +106,10 @@ class Runner:
             began = time.monotonic()
             try:
                 self._work(assignment)
+            except BatchTooWideError as error:
+                assert self._size is not None
+                self._size.too_wide()
+                log.info("%s: %d events at most: %s", assignment.key, self._size.events, error)
             except UnavailableError as error:
                 log.warning("%s waits: %s", assignment.key, error)
                 self._sleep(assignment, RETRY_SECONDS)
@@ -162,10 +166,7 @@ class Runner:
 
     def _fail(self, assignment: Assignment, error: Exception) -> None:
         if self._size is not None:
-            self._size.halve()
-        if isinstance(error, BatchTooWideError):
-            log.info("%s: smaller batches: %s", assignment.key, error)
-            return
+            self._size.failed()
         trace = None if isinstance(error, FlumengError | OSError) else error
         log.error("%s failed: %s", assignment.key, error, exc_info=trace)
         self._say(assignment, FAILED, str(error) or type(error).__name__)

@@ -112,8 +112,25 @@ def test_a_batch_that_was_not_full_says_nothing_unless_it_was_slow():
     assert size.events == BatchSize.FIRST // 2
 
 
-def test_halving_ends_at_a_size_that_any_sink_can_take():
-    size = BatchSize(cap=10_000_000)
+def test_failures_make_it_smaller_and_success_large_again():
+    size = BatchSize(cap=1_000_000)
     for _ in range(50):
-        size.halve()
+        size.failed()
     assert size.events == BatchSize.LEAST
+    for _ in range(15):
+        size.measured(size.events, 0.001)
+    assert size.events == 1_000_000
+
+
+def test_a_batch_that_was_too_wide_sets_a_ceiling_that_rises_slowly():
+    size = BatchSize(cap=1_000_000)
+    size.too_wide()
+    assert size.events == 100_000
+    size.measured(size.events, 0.001)
+    assert size.events == 105_000
+    for _ in range(50):
+        size.too_wide()
+    assert size.events == BatchSize.LEAST
+    for _ in range(400):
+        size.measured(size.events, 0.001)
+    assert size.events == 1_000_000
