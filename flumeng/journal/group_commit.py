@@ -229,5 +229,8 @@ class GroupCommit(Generic[Item]):
     def _trim(self) -> None:
         ack = self._ack
         if ack > self._trimmed:
-            self._journal.trim(ack)
             self._trimmed = ack
+            try:
+                self._journal.trim(ack)
+            except DiskFullError as error:
+                log.warning("%s; trimmed with the next ack", error)

@@ -43,7 +43,7 @@ class FaultyDisk(Disk):
         self.writes: list[int] = []  # offsets
         self._failing_write: tuple[int, int] | None = None
         self._durable: dict[int, bytes] = {}  # inode -> its bytes on the medium
-        self._names: dict[Path, dict[str, bytes]] = {}  # directory -> names at its last sync
+        self._names: dict[int, dict[str, bytes]] = {}  # directory -> names at its last sync
 
     def fail_write(self, code: int, *, room: int = 0) -> None:
         """Let the next ``room`` bytes be written and then nothing more, once, with that errno.
@@ -51,6 +51,11 @@ class FaultyDisk(Disk):
         512 bytes and less are written whole or not at all, as into one page.
         """
         self._failing_write = (room, code)
+
+    @property
+    def fails(self) -> bool:
+        """Whether a failure that was asked for is still to come."""
+        return self._failing_write is not None or self.failing_sync is not None
 
     def heal(self) -> None:
         """Let nothing fail any more."""
@@ -81,7 +86,7 @@ class FaultyDisk(Disk):
 
     def sync_directory(self, directory: Path) -> None:
         super().sync_directory(directory)
-        self._names[directory] = {
+        self._names[directory.stat().st_ino] = {
             path.name: self._durable.get(path.stat().st_ino, b"") for path in directory.iterdir()
         }
 
@@ -100,10 +105,10 @@ class FaultyDisk(Disk):
         ``survive(name, on the medium, written)`` says what each file holds then. Without
         ``names_survive`` all names are back to the directory's last sync.
         """
-        synced = self._names.get(directory, {})
+        synced = self._names[directory.stat().st_ino]
         now = {path.name: path for path in directory.iterdir()}
         for name, path in now.items():
-            if names_survive or not synced or name in synced:
+            if names_survive or name in synced:
                 durable = self._durable.get(path.stat().st_ino, b"")
                 path.write_bytes(survive(name, durable, path.read_bytes()))
             else:

@@ -269,6 +269,22 @@ def test_i21_trims_go_on_while_the_disk_is_full(
     assert told.durable[-1] == Lines(2000, 1)
 
 
+def test_i21_a_trim_for_which_there_is_no_room_is_done_with_the_next(
+    start: Start, journal: Journal, disk: HeldDisk, told: Told
+) -> None:
+    commit = start()
+    for first in range(0, 2000, 50):
+        commit.submit(Lines(first, 50))
+    commit.drain(TIMEOUT_SECONDS)
+    disk.fail_write(errno.ENOSPC)
+    commit.trim(1000)
+    wait_until(lambda: not disk.fails)
+    assert journal.floor == 0
+    commit.trim(1001)
+    wait_until(lambda: journal.floor > 0)
+    assert told.failed == []
+
+
 def test_stopping_on_a_full_disk_leaves_the_rest_undone_and_unsaid(
     start: Start, journal: Journal, disk: HeldDisk, told: Told
 ) -> None:

@@ -323,6 +323,24 @@ def test_i17_a_trim_says_nothing_of_frames_that_are_not_synced(tmp_path: Path) -
     again.close()
 
 
+def test_i20_a_new_segment_is_on_disk_with_its_name_before_the_checkpoint_names_it(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk()
+    journal = Journal.create(tmp_path, ID, segment_bytes=4096, disk=disk)
+    while len(list((tmp_path / ID).glob("*.segment"))) < 3:
+        journal.append(numbered_events(journal.next_seq, ROWS))
+    synced = journal.safe  # by the roll; the frame after it is lost
+    disk.dead = True
+    journal.close()
+    disk.power_cut(tmp_path / ID, lambda _, durable, __: durable, names_survive=False)
+    disk.dead = False
+    again = Journal.open(tmp_path / ID, disk=disk)
+    assert again.safe == synced
+    assert bodies(again) == list(range(synced))
+    again.close()
+
+
 def test_i20_a_trim_that_was_cut_off_is_finished(tmp_path: Path) -> None:
     path = written(tmp_path, frames=40, segment_bytes=4096)
     before = contents(path)
