@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from flumeng.spec.reference import to_markdown as components
-
 from zkschema.table import to_markdown as znodes
 
 DOCS = Path(__file__).parent.parent / "docs"
