@@ -47,19 +47,20 @@ class Streams:
     async def stop(self) -> None:
         if self._server is None:
             return
-        self._server.close()
         await self._read_what_was_sent()
+        self._server.close()
         for connection in list(self.connections):
             connection.abort()
         await self._server.wait_closed()
         self._server = None
 
     async def _read_what_was_sent(self) -> None:
-        """The kernel has said to the senders that it took these bytes; nobody sends them again."""
+        """The kernel has told the senders that it took these bytes; nobody sends them again. That
+        goes for connections too that are not accepted yet."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LAST_BYTES_SECONDS
         before = -1
-        while self.connections and loop.time() < deadline and self.received_bytes != before:
+        while self.received_bytes != before and loop.time() < deadline:
             before = self.received_bytes
             await asyncio.sleep(QUIET_SECONDS)
 

@@ -438,13 +438,13 @@ def test_kill_9_costs_no_line_of_a_file_and_doubles_nothing(worker: Worker, tmp_
     chance = random.Random(9)
     port = free_port()
     flow = flow_text("f", tcp(f"127.0.0.1:{port}"), tail(tmp_path / "app.log*", poll_seconds=0.01))
-    writer, sender = Writer(tmp_path / "app.log", 30_000), Sender(port)
+    writer, sender = Writer(tmp_path / "app.log", 10_000), Sender(port)
     worker.run(flow)
     writer.start()
     sender.start()
     kills = 0
     while writer.is_alive() or kills < 6:
-        time.sleep(chance.uniform(0.1, 0.5))
+        time.sleep(chance.uniform(0.05, 0.3))
         (before,) = worker.journals("f").values()
         seen = worker.bodies("f")[: before.safe]
         worker.kill()

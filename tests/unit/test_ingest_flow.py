@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +18,9 @@ from flumeng.ingest import flow as flow_module
 from flumeng.ingest import shelf as shelf_module
 from flumeng.ingest import source_runner
 from flumeng.ingest.batch import NO_EVENTS
-from flumeng.ingest.chunk import Chunk
+from flumeng.ingest.chunk import Chunk, LineRules, Origin
 from flumeng.ingest.flow import FlowRunner, Task
+from flumeng.ingest.intake import PENDING_BYTES, Intake
 from flumeng.ingest.shelf import Shelf, flow_of
 from flumeng.ingest.tailer import Tailer
 
@@ -121,6 +123,37 @@ def test_a_failed_sync_fails_the_flow_and_a_new_opening_repairs_it(
     run(test)
 
 
+def test_a_changed_source_goes_on_after_what_the_old_one_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when that is not durable yet, on a slow disk."""
+    real = os.fdatasync
+    slow = {"now": False}
+
+    def fdatasync(fd: int) -> None:
+        if slow["now"]:
+            time.sleep(0.1)
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+
+    async def test() -> None:
+        running = Running(tmp_path)
+        running.write("1")
+        await running.all_safe()
+        slow["now"] = True
+        running.write("2")
+        await asyncio.sleep(0.05)
+        task = tail_task(running.log, revision=2)
+        running.flow.want(Task("f", "0", 1, 2, task.spec.replace("0.01", "0.02")))
+        await eventually(lambda: running.flow.status.get("f/0", {}).get("revision") == 2)
+        running.write("3")
+        await running.all_safe()
+        await running.end()
+
+    run(test)
+
+
 def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no failure: the flow goes on when there is room, and can be stopped before."""
     real = os.fstatvfs
@@ -199,6 +232,25 @@ def test_under_pressure_nothing_is_read_also_by_a_source_that_is_new(tmp_path: P
         running.flow._on_pressure(False)
         await running.all_safe()
         await running.end()
+
+    run(test)
+
+
+def test_pressure_works_before_submit_returns(tmp_path: Path) -> None:
+    """The event loop would read a connection 32 more times before it sees what is scheduled."""
+
+    async def test() -> None:
+        shelf = Shelf(tmp_path, "n")
+        pressure: list[bool] = []
+        intake = Intake(shelf.take("f"), pressure.append, lambda _: None)
+        rules = LineRules(1 << 20, b"\r", keep_empty=False)
+        line = b"x" * 999 + b"\n"
+        intake.submit(Chunk(line * (PENDING_BYTES // len(line) + 1), Origin("", (), rules), 0))
+        assert pressure == [True]
+        await intake.drain(PATIENCE_SECONDS)
+        await eventually(lambda: pressure == [True, False])
+        await intake.stop()
+        shelf.close()
 
     run(test)
 

@@ -191,16 +191,23 @@ def test_an_address_that_cannot_be_had_is_one_sentence(
     run(test)
 
 
-def test_stopping_reads_what_the_kernel_has_taken_already() -> None:
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_stopping_reads_what_the_kernel_has_taken_already(protocol: str) -> None:
+    """The event loop does not run between the sending and the stop."""
+
     async def test() -> None:
         sink = Sink()
-        source = SyslogSource(Syslog(listen="127.0.0.1:0", protocol="udp"), sink.inlet)
-        await source.start()
-        host, _, port = source.addresses[0].rpartition(":")
-        with socket.socket(type=socket.SOCK_DGRAM) as sender:
-            for number in range(50):
-                sender.sendto(b"%d" % number, (host, int(port)))
-        await source.stop()
-        assert sink.bodies() == [b"%d" % number for number in range(50)]
+        kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
+        async with listening(sink, protocol=protocol) as (source, port):
+            with socket.socket(type=kind) as sender, socket.socket(type=kind) as not_accepted:
+                sender.connect(("127.0.0.1", port))
+                sender.sendall(b"first\n")
+                await sink.wait_for([b"first"])
+                not_accepted.connect(("127.0.0.1", port))
+                for number in range(50):
+                    sender.sendall(b"%d\n" % number)
+                    not_accepted.sendall(b"%d\n" % number)
+                await source.stop()
+        assert sorted(sink.bodies()) == sorted([b"first", *[b"%d" % n for n in range(50)] * 2])
 
     run(test)

@@ -187,6 +187,15 @@ def test_copy_and_truncate_starts_over(log: Path) -> None:
     assert follower.settle() == ["1", "2", "3"]
 
 
+def test_a_file_that_is_cut_short_starts_over_though_it_begins_as_before(log: Path) -> None:
+    first, second = "x" * 400, "y" * 100
+    write(log, f"{first}\n{second}\n")
+    follower = Follower(log)
+    follower.settle()
+    os.truncate(log, 401)
+    assert follower.settle() == [first, second, first]
+
+
 def test_truncated_and_grown_beyond_its_old_end_is_noticed(log: Path) -> None:
     """By how the file begins, when its size cannot tell."""
     write(log, "1\n")
