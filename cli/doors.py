@@ -9,8 +9,9 @@ import functools
 import getpass
 import logging
 import socket
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar
@@ -18,6 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar
 import click
 
 from cli.options import zk_option
+from flumeng import waiting
 from flumeng.overview import Ask, ask_worker
 from flumeng.store import Store
 
@@ -53,15 +55,44 @@ class Signature(TypedDict):
 
 @dataclass(frozen=True)
 class Doors:
-    """The world as a command sees it. ``clock`` gives seconds since the epoch."""
+    """The world as a command sees it.
+
+    ``clock`` gives seconds since the epoch, ``monotonic`` seconds that only grow.
+    """
 
     connect: Callable[[str], Store] = connect
     ask: Ask = ask_worker
     who: Callable[[], str] = _who
     clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
     def sign(self, reason: str) -> Signature:
         return {"author": self.who(), "reason": reason, "now": self.clock()}
+
+    def wait_for(self, missing: Callable[[], Sequence[str]], timeout_seconds: float) -> None:
+        """Until ``missing()`` names nothing more; exit code 1, and what it named, when in vain.
+
+        A terminal is told what is missing whenever that changes; a pipe is not.
+        """
+        still = waiting.wait_for(
+            missing,
+            timeout_seconds=timeout_seconds,
+            monotonic=self.monotonic,
+            sleep=self.sleep,
+            tell=_tell if sys.stderr.isatty() else lambda _missing: None,
+        )
+        if still:
+            click.echo(f"flumeng: not within {timeout_seconds:g} s; still missing:", err=True)
+            for line in still:
+                click.echo(f"- {line}", err=True)
+            raise SystemExit(1)
+
+
+def _tell(missing: Sequence[str]) -> None:
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        click.echo(f"waiting: {missing[0]}{more}", err=True)
 
 
 def with_store(command: Callable[Concatenate[Doors, Store, P], R]) -> Callable[P, R]:

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from cli.doors import Doors, with_store
-from cli.options import json_option, reason_option, revision_option
+from cli.moves import show_preview
+from cli.options import dry_run_option, json_option, reason_option, revision_option
 from cli.output import show_json, show_table, when
-from flumeng import history, operations, overview
+from flumeng import history, operations, overview, preview
 from flumeng.errors import UserError
 from flumeng.flow_files import FlowFilesError, read_flows
 from flumeng.store import Store
@@ -49,9 +50,18 @@ def validate(files: tuple[Path, ...], as_json: bool) -> None:
 @files_argument
 @click.option("--reason", default="", help="Why; kept with the revision.")
 @revision_option
+@dry_run_option
+@json_option
 @with_store
 def apply(
-    doors: Doors, store: Store, files: tuple[Path, ...], reason: str, if_revision: int | None
+    doors: Doors,
+    store: Store,
+    *,
+    files: tuple[Path, ...],
+    reason: str,
+    if_revision: int | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Make each file the current revision of its flow; a new flow starts to run.
 
@@ -59,14 +69,24 @@ def apply(
     """
     if if_revision is not None and len(files) > 1:
         raise UserError("--if-revision goes with one file: apply the files one by one")
-    for file in read_flows(files):
+    found = read_flows(files)
+    if dry_run:
+        planned = preview.apply(store, {file.spec.flow: file.text for file in found}, if_revision)
+        show_preview(planned, as_json=as_json)
+        return
+    done = []
+    for file in found:
         applied = operations.apply_flow(
             store,
             file.text,
             expect_revision=if_revision,
             **doors.sign(reason),
         )
-        _tell(applied)
+        done.append(applied)
+        if not as_json:
+            _tell(applied)
+    if as_json:
+        show_json(done)
 
 
 @flow.command(name="list")

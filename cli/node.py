@@ -8,16 +8,27 @@ from pathlib import Path
 import click
 
 from cli.doors import Doors, with_store
-from cli.options import data_option, json_option, session_option, zk_option
+from cli.moves import show_preview
+from cli.options import (
+    data_option,
+    dry_run_option,
+    json_option,
+    reason_option,
+    session_option,
+    timeout_option,
+    zk_option,
+)
 from cli.output import show_json, show_table
-from flumeng import logs, overview
+from flumeng import details, logs, operations, overview, preview
 from flumeng.errors import UserError
 from flumeng.store import Store
+
+name_argument = click.argument("name", metavar="NODE")
 
 
 @click.group()
 def node() -> None:
-    """Run this host's node; look at all nodes."""
+    """Run this host's node; look at nodes, label, drain and remove them."""
 
 
 @node.command(name="list")
@@ -36,6 +47,113 @@ def list_(_doors: Doors, store: Store, as_json: bool) -> None:
             for r in rows
         ),
     )
+
+
+@node.command()
+@name_argument
+@json_option
+@with_store
+def show(doors: Doors, store: Store, name: str, as_json: bool) -> None:
+    """Show one node: its tasks, and the events in its journals that are not in the sinks yet."""
+    found = details.node(store, overview.positions(store, doors.ask), name)
+    if as_json:
+        show_json(found)
+        return
+    row = found.node
+    for field, value in (
+        ("node", row.node),
+        ("live", f"yes, at {row.address or 'no address yet'}" if row.live else "no"),
+        ("desired", row.desired),
+        ("roles", ", ".join(row.roles)),
+        ("zone", row.zone),
+        ("labels", ", ".join(f"{key}={value}" for key, value in row.labels.items())),
+        ("assignment", f"{row.applied} applied of {row.assigned}"),
+    ):
+        click.echo(f"{field:<11}{value or '-'}")
+    show_table(
+        ("TASK", "KIND", "EPOCH", "STATE", "WHY"),
+        ((f"{t.flow}/{t.task}", t.kind, t.epoch, t.state, t.why) for t in found.tasks),
+    )
+    show_table(("JOURNAL", "LAG"), found.journals.items())
+
+
+@node.command()
+@name_argument
+@click.option("--wait", is_flag=True, help="Wait until nothing is left on the node.")
+@timeout_option(600.0)
+@reason_option
+@dry_run_option
+@json_option
+@with_store
+def drain(
+    doors: Doors,
+    store: Store,
+    *,
+    name: str,
+    wait: bool,
+    timeout: float,
+    reason: str,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Take a node out of use: it gets no work, and what it has is handed off or collected.
+
+    Prints what is left, and says when it is done. Asking again changes nothing.
+    """
+    if dry_run:
+        planned = preview.drain(store, name)
+        show_preview(planned, as_json=as_json)
+        return
+    operations.set_node_desired(store, name, "draining", **doors.sign(reason))
+    if wait:
+        doors.wait_for(lambda: operations.left(store, name).lines, timeout)
+    found = details.node(store, overview.positions(store, doors.ask), name)
+    if as_json:
+        show_json(found.left)
+    elif not found.left:
+        click.echo(f"node {name} is drained (remove it with `flumeng node decommission {name}`)")
+    else:
+        away = "" if found.node.live else "; it is not live: start it, its journals are on its disk"
+        click.echo(f"node {name} drains: {found.left} left{away}")
+        for line in _left(found):
+            click.echo(f"- {line}")
+
+
+@node.command()
+@name_argument
+@reason_option
+@with_store
+def undrain(doors: Doors, store: Store, name: str, reason: str) -> None:
+    """Let a node get work again."""
+    changed = operations.set_node_desired(store, name, "active", **doors.sign(reason))
+    click.echo(f"node {name} may get work again" if changed else f"node {name} is active already")
+
+
+@node.command()
+@name_argument
+@reason_option
+@with_store
+def decommission(doors: Doors, store: Store, name: str, reason: str) -> None:
+    """Remove a node that is drained and stopped. Exit code 3 while it is not."""
+    operations.decommission_node(store, name, **doors.sign(reason))
+    click.echo(f"node {name} is gone")
+
+
+@node.command()
+@name_argument
+@click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE|KEY-...")
+@reason_option
+@with_store
+def label(doors: Doors, store: Store, name: str, changes: tuple[str, ...], reason: str) -> None:
+    """Set labels with KEY=VALUE and remove labels with KEY-."""
+    taken = [text[:-1] for text in changes if "=" not in text and text.endswith("-")]
+    given = _labels(tuple(text for text in changes if text[:-1] not in taken), "a label")
+    both = sorted({*taken} & {*given})
+    if both:
+        raise UserError(f"label {both[0]} is both set and removed")
+    labels = operations.label_node(store, name, given, taken, **doors.sign(reason))
+    shown = ", ".join(f"{key}={value}" for key, value in labels.items())
+    click.echo(f"node {name} has {'labels ' + shown if shown else 'no labels'}")
 
 
 @node.command()
@@ -63,7 +181,7 @@ def list_(_doors: Doors, store: Store, as_json: bool) -> None:
     "labels",
     multiple=True,
     metavar="KEY=VALUE",
-    callback=lambda _context, _option, values: _labels(values),
+    callback=lambda _context, _option, values: _labels(values, "--label"),
     help="What flows can ask for; may be given again.",
 )
 @session_option
@@ -96,11 +214,22 @@ def run(
     )
 
 
-def _labels(texts: tuple[str, ...]) -> dict[str, str]:
+def _left(found: details.NodeDetail) -> list[str]:
+    """What a drain waits for, a line each."""
+    states = {f"{task.flow}/{task.task}": task.state for task in found.tasks}
+    tasks = [f"task {key} is {states.get(key, 'stopping')}" for key in found.left.tasks]
+    journals = [
+        f"journal {journal}: {'?' if lag is None else lag} events are not in the sinks yet"
+        for journal, lag in found.journals.items()
+    ]
+    return [*tasks, *journals]
+
+
+def _labels(texts: tuple[str, ...], what: str) -> dict[str, str]:
     labels = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
-            raise UserError(f"--label takes KEY=VALUE, not {text!r}")
+            raise UserError(f"{what} is KEY=VALUE, not {text!r}")
         labels[key] = value
     return labels

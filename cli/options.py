@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 zk_option = click.option(
     "--zk",
@@ -23,6 +27,23 @@ revision_option = click.option(
     help="Only when the flow is at this revision now (0: only when there is none).",
 )
 reason_option = click.option("--reason", default="", help="Why; kept in the audit.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Only print what masters would do; change nothing."
+)
+
+
+def timeout_option(seconds: float) -> Callable[[F], F]:
+    """``--timeout``, with its default."""
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(min=0),
+        default=seconds,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait; then the exit code is 1.",
+    )
+
+
 data_option = click.option(
     "--data",
     required=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,12 +31,14 @@ class Shell:
     """Runs commands against one tree, each with a session of its own.
 
     ``positions`` are the answers of nodes by address; other addresses do not answer. ``cut`` takes
-    ZooKeeper away.
+    ZooKeeper away. ``meanwhile`` runs whenever a command sleeps, which takes no time here.
     """
 
     tree: FakeTree
     positions: dict[str, Mapping[str, Reached]] = field(default_factory=dict)
     cut: bool = False
+    meanwhile: Callable[[], None] = lambda: None
+    seconds: float = 0.0
 
     def connect(self, hosts: str) -> Store:
         if self.cut:
@@ -48,10 +50,23 @@ class Shell:
             raise UnavailableError(f"{address} did not answer")
         return self.positions[address]
 
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.meanwhile()
+
+    def doors(self) -> Doors:
+        return Doors(
+            self.connect,
+            self.ask,
+            lambda: "ann@ops",
+            lambda: NOON,
+            lambda: self.seconds,
+            self.sleep,
+        )
+
     def run(self, *words: object, typed: str | None = None, zk: str | None = "zk:1/c") -> Result:
-        doors = Doors(self.connect, self.ask, lambda: "ann@ops", lambda: NOON)
         return CliRunner().invoke(
-            tree, [str(word) for word in words], obj=doors, input=typed,
+            tree, [str(word) for word in words], obj=self.doors(), input=typed,
             env={"FLUMENG_ZK": zk}, catch_exceptions=False,
         )  # fmt: skip
 

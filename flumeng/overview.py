@@ -212,6 +212,20 @@ def flow(store: Store, name: str) -> FlowDetail:
     )
 
 
+def tasks(store: Store) -> list[TaskRow]:
+    """All planned tasks of all flows."""
+    tree.require(store)
+    names = store.children(paths.flows())
+    found = store.read_many([paths.flow(name) for name in names])
+    statuses = _statuses(store)
+    return [
+        task
+        for name, flow in zip(names, found, strict=True)
+        if flow is not None
+        for task in _tasks(store, name, flow.value.revision, statuses)
+    ]
+
+
 def nodes(store: Store) -> list[NodeRow]:
     tree.require(store)
     names = store.children(paths.nodes())

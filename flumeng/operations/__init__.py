@@ -12,20 +12,36 @@ from flumeng.operations.flows import (
     Applied,
     apply_flow,
     delete_flow,
+    expect_current,
     require_flow,
     require_revision,
     rollback_flow,
     set_flow_state,
+)
+from flumeng.operations.nodes import (
+    Left,
+    decommission_node,
+    label_node,
+    left,
+    require_node,
+    set_node_desired,
 )
 
 __all__ = [
     "KEEP_AUDIT",
     "KEEP_REVISIONS",
     "Applied",
+    "Left",
     "apply_flow",
+    "decommission_node",
     "delete_flow",
+    "expect_current",
+    "label_node",
+    "left",
     "require_flow",
+    "require_node",
     "require_revision",
     "rollback_flow",
     "set_flow_state",
+    "set_node_desired",
 ]

@@ -42,7 +42,7 @@ def apply_flow(
     name = parse_flow(text).flow
     tree.require(store)
     current = store.read(paths.flow(name))
-    _expect_revision(name, current, expect_revision)
+    expect_current(name, current, expect_revision)
     if current is not None:
         revision = records.Revision(text=text, author=author, reason=reason, time=now)
         return _revise(store, name, current, revision, f"flow apply {name}")
@@ -71,7 +71,7 @@ def rollback_flow(
     Raises as ``apply_flow``, and ``UserError`` when the flow or that revision is not there.
     """
     current = require_flow(store, flow)
-    _expect_revision(flow, current, expect_revision)
+    expect_current(flow, current, expect_revision)
     text = require_revision(store, flow, number).text
     parse_flow(text)
     why = f"rollback to revision {number}"
@@ -98,7 +98,7 @@ def set_flow_state(
     does not exist, ``ConflictError``, ``UnavailableError``.
     """
     current = require_flow(store, flow)
-    _expect_revision(flow, current, expect_revision)
+    expect_current(flow, current, expect_revision)
     _refuse_deleted(flow, current.value, f"it cannot become {state} any more")
     if current.value.state == state:
         return False
@@ -126,7 +126,7 @@ def delete_flow(
     ``ConflictError``, ``UnavailableError``.
     """
     current = require_flow(store, flow)
-    _expect_revision(flow, current, expect_revision)
+    expect_current(flow, current, expect_revision)
     wanted = replace(current.value, state="deleted", discard=discard or current.value.discard)
     if wanted == current.value:
         return False
@@ -156,6 +156,16 @@ def require_revision(store: Store, flow: str, number: int) -> records.Revision:
             f"flow {flow} has no revision {number}: those from {kept[0]} to {kept[-1]} are kept"
         )
     return found.value
+
+
+def expect_current(
+    flow: str, current: Versioned[records.Flow] | None, expected: int | None
+) -> None:
+    """Raises ``ConflictError`` when the flow is not at this revision; 0 is one that is absent."""
+    actual = current.value.revision if current else 0
+    if expected is not None and expected != actual:
+        state = f"is at revision {actual}" if current else "does not exist"
+        raise ConflictError(f"flow {flow} {state}, not at revision {expected}: look at it again")
 
 
 def _revise(
@@ -193,12 +203,3 @@ def _revise(
 def _refuse_deleted(flow: str, record: records.Flow, advice: str) -> None:
     if record.state == "deleted":
         raise ConflictError(f"flow {flow} is being deleted: {advice}")
-
-
-def _expect_revision(
-    flow: str, current: Versioned[records.Flow] | None, expected: int | None
-) -> None:
-    actual = current.value.revision if current else 0
-    if expected is not None and expected != actual:
-        state = f"is at revision {actual}" if current else "does not exist"
-        raise ConflictError(f"flow {flow} {state}, not at revision {expected}: look at it again")

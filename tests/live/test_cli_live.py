@@ -8,12 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from flumeng import operations
 from flumeng.embedded import free_port
+from flumeng.errors import ConflictError
+from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.testing import RealZooKeeper
+from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 
@@ -57,6 +63,32 @@ def test_a_flow_from_nothing_to_its_deletion(hosts: str, tmp_path: Path) -> None
     (row,) = json.loads(flumeng("flow", "list", "--json", zk=hosts).stdout)
     assert row["state"] == "deleted"
     assert flumeng("schema", "verify", zk=hosts).returncode == 0
+
+
+def test_a_node_that_is_live_is_not_decommissioned(hosts: str, store: Store) -> None:
+    """ZooKeeper itself refuses the transaction that removes the node of a live process."""
+    tree.init(store)
+    store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
+    live = records.LiveNode(uuid="u", incarnation="i", address="", pid=1, version="0", since=0.0)
+    sign = {"author": "a", "reason": "", "now": 0.0}
+
+    class Late:
+        """The node comes live after it was looked at and before the transaction."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            store.write(paths.live_node("n1"), live, ABSENT)
+            return store.commit(writes)
+
+    with pytest.raises(ConflictError, match="/live/nodes/n1 exists already"):
+        operations.decommission_node(cast(Store, Late()), "n1", **sign)
+    assert flumeng("node", "decommission", "n1", zk=hosts).returncode == 3
+    store.remove(paths.live_node("n1"), ANY)
+    done = flumeng("node", "decommission", "n1", zk=hosts)
+    assert (done.returncode, done.stdout) == (0, "node n1 is gone\n"), done.stderr
+    assert store.children(paths.nodes()) == store.children(paths.live_nodes()) == []
 
 
 def test_zookeeper_away_is_said_within_ten_seconds() -> None:

@@ -1,0 +1,78 @@
+"""One node, or one task, with all that belongs to it. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flumeng import operations, overview
+from flumeng.errors import UserError
+from flumeng.overview import AckRow, NodeRow, Positions, TaskRow
+from flumeng.spec.problems import nearest
+from flumeng.store import Store
+from zkschema import paths
+
+
+@dataclass(frozen=True)
+class NodeDetail:
+    """A node, its tasks, and its journals: name -> events that are not in the sinks yet.
+
+    The count is ``None`` while the node does not answer. ``left`` is what a drain waits for.
+    """
+
+    node: NodeRow
+    capacity: Mapping[str, float]
+    tasks: tuple[TaskRow, ...]
+    journals: Mapping[str, int | None]
+    left: operations.Left
+
+
+@dataclass(frozen=True)
+class TaskDetail:
+    """A task, the revision that is wanted and the one that its node applied, and its acks."""
+
+    task: TaskRow
+    wanted_revision: int
+    revision: int | None
+    acks: tuple[AckRow, ...]
+
+
+def node(store: Store, where: Positions, name: str) -> NodeDetail:
+    """Raises ``UserError`` when there is no such node."""
+    record = operations.require_node(store, name).value
+    lags = {ack.partition: ack.lag for ack in overview.acks(store, where)}
+    left = operations.left(store, name)
+    return NodeDetail(
+        node=next(row for row in overview.nodes(store) if row.node == name),
+        capacity=dict(record.capacity),
+        tasks=tuple(task for task in overview.tasks(store) if task.node == name),
+        journals={journal: lags.get(journal) for journal in left.journals},
+        left=left,
+    )
+
+
+def task(store: Store, where: Positions, key: str) -> TaskDetail:
+    """The task ``flow/task``. Raises ``UserError`` when there is none."""
+    found = require_task(store, key)
+    flow = operations.require_flow(store, found.flow).value
+    status = store.read(paths.status(found.node)) if found.node else None
+    said = status.value.tasks.get(key) if status else None
+    return TaskDetail(
+        task=found,
+        wanted_revision=flow.revision,
+        revision=said.revision if said and said.epoch == found.epoch else None,
+        acks=tuple(
+            ack
+            for ack in overview.acks(store, where)
+            if ack.flow == found.flow and ack.partition in found.partitions
+        ),
+    )
+
+
+def require_task(store: Store, key: str) -> TaskRow:
+    """Raises ``UserError`` with the nearest name when no plan has the task ``flow/task``."""
+    known = {f"{row.flow}/{row.task}": row for row in overview.tasks(store)}
+    if key not in known:
+        hint = nearest(key, known) if known else "nothing is planned yet"
+        raise UserError(f'there is no task "{key}"; {hint}')
+    return known[key]

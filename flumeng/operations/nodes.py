@@ -1,0 +1,145 @@
+"""Changes of nodes: whether one may get work, what it is labelled with, and its end.
+
+A node is only ever told what is wanted of it. What is left on it is read from ZooKeeper, and it
+goes when nothing is left and nobody holds its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from flumeng.errors import ConflictError, UserError
+from flumeng.operations import audit
+from flumeng.spec.problems import nearest
+from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
+from zkschema import paths, records
+
+VERBS = {"draining": "drain", "active": "undrain"}
+
+
+@dataclass(frozen=True)
+class Left:
+    """What still ties a node to the cluster: tasks (``flow/task``) and journals by name."""
+
+    tasks: tuple[str, ...]
+    journals: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.tasks or self.journals)
+
+    @property
+    def lines(self) -> list[str]:
+        return [*(f"task {key}" for key in self.tasks), *(f"journal {j}" for j in self.journals)]
+
+    def __str__(self) -> str:
+        counts = ((len(self.tasks), "task"), (len(self.journals), "journal"))
+        parts = (f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count)
+        return " and ".join(parts) or "nothing"
+
+
+def left(store: Store, node: str) -> Left:
+    """What is planned on the node, assigned to it or still run by it, and the journals it keeps."""
+    flows = store.children(paths.flows())
+    plans = store.read_many([paths.plan(flow) for flow in flows])
+    tasks = {
+        f"{flow}/{name}"
+        for flow, plan in zip(flows, plans, strict=True)
+        for name, task in (plan.value.tasks.items() if plan else ())
+        if task.node == node
+    }
+    assignment = store.read(paths.assignment(node))
+    assigned = assignment.value.tasks if assignment else ()
+    tasks.update(f"{task.flow}/{task.task}" for task in assigned)
+    status = store.read(paths.status(node))
+    if status is not None and store.exists(paths.live_node(node)):
+        tasks.update(status.value.tasks)
+    names = store.children(paths.journals())
+    journals = store.read_many([paths.journal(name) for name in names])
+    kept = (n for n, j in zip(names, journals, strict=True) if j and j.value.primary == node)
+    return Left(tuple(sorted(tasks)), tuple(kept))
+
+
+def set_node_desired(
+    store: Store, node: str, desired: str, *, author: str, reason: str, now: float
+) -> bool:
+    """Want the node ``draining`` or ``active``; gives whether that is a change.
+
+    Draining: its collect tasks go to other nodes, its sources stop, its journals are closed and
+    collected to their end. Raises ``UserError`` for an unknown node, ``ConflictError``,
+    ``UnavailableError``.
+    """
+    current = require_node(store, node)
+    if current.value.desired == desired:
+        return False
+    command = f"node {VERBS[desired]} {node}"
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    wanted = replace(current.value, desired=desired)
+    audit.commit(store, [Put(paths.node(node), wanted, current.version)], entry)
+    return True
+
+
+def label_node(
+    store: Store,
+    node: str,
+    given: Mapping[str, str],
+    taken: Collection[str],
+    *,
+    author: str,
+    reason: str,
+    now: float,
+) -> Mapping[str, str]:
+    """Set the labels in ``given`` and remove those in ``taken``; gives the labels that it has now.
+
+    Raises as ``set_node_desired``.
+    """
+    current = require_node(store, node)
+    kept = {key: value for key, value in current.value.labels.items() if key not in taken}
+    labels = {**kept, **given}
+    if labels != dict(current.value.labels):
+        words = [*(f"{key}={value}" for key, value in given.items()), *(f"{key}-" for key in taken)]
+        command = f"node label {node} {' '.join(words)}"
+        entry = records.Audit(who=author, command=command, reason=reason, time=now)
+        wanted = replace(current.value, labels=labels)
+        audit.commit(store, [Put(paths.node(node), wanted, current.version)], entry)
+    return labels
+
+
+def decommission_node(store: Store, node: str, *, author: str, reason: str, now: float) -> None:
+    """Remove all znodes of a node that is not live and on which nothing is left.
+
+    Raises ``UserError`` for an unknown node, ``ConflictError`` while it is live, while something is
+    left, or when either changes meanwhile, and ``UnavailableError``.
+    """
+    current = require_node(store, node)
+    own: list[Write] = [Remove(paths.node(node), current.version)]
+    for path in (paths.assignment(node), paths.status(node)):
+        found = store.read(path)
+        if found is not None:
+            own.insert(0, Remove(path, found.version))
+    if store.exists(paths.live_node(node)):
+        raise ConflictError(f"node {node} is live: drain it, and stop it when it is done")
+    remains = left(store, node)
+    if remains:
+        raise ConflictError(
+            f"node {node} still has {remains}: drain it first (`flumeng node drain {node}`)"
+        )
+    entry = records.Audit(who=author, command=f"node decommission {node}", reason=reason, time=now)
+    audit.commit(store, [*_absent(node), *own], entry)
+
+
+def require_node(store: Store, node: str) -> Versioned[records.Node]:
+    """The node's record. Raises ``UserError`` with the nearest name when there is none."""
+    tree.require(store)
+    known = store.children(paths.nodes())
+    found = store.read(paths.node(node)) if node in known else None
+    if found is None:
+        hint = nearest(node, known) if known else "no node has registered yet"
+        raise UserError(f'there is no node "{node}"; {hint}')
+    return found
+
+
+def _absent(node: str) -> list[Write]:
+    """Lets a transaction fail when the node is live: there is no other check for absence."""
+    nobody = records.LiveNode(uuid="", incarnation="", address="", pid=0, version="", since=0.0)
+    return [Put(paths.live_node(node), nobody, ABSENT), Remove(paths.live_node(node), ANY)]

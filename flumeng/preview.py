@@ -1,0 +1,165 @@
+"""What masters would do after a change that nobody has made yet. Nothing is written.
+
+The planner is run on a snapshot that is changed in memory, and its actions are carried out there as
+if all live nodes obeyed at once, until nothing is left to do. What would happen in any case is no
+part of the answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from flumeng.model import FlowView, NodeView, Snapshot
+from flumeng.operations import expect_current, require_node, require_revision
+from flumeng.plan import Action, Assign, Replan, plan
+from flumeng.reading import Reader
+from flumeng.spec import parse_flow
+from flumeng.store import Expected, Store, Version, tree
+from zkschema import paths
+from zkschema.records import Flow, NodeStatus, PlannedTask, TaskStatus
+
+ROUNDS = 100
+
+
+@dataclass(frozen=True)
+class Move:
+    """One task (``flow/task``) that would change; ``None`` stands for no node."""
+
+    task: str
+    before: str | None
+    after: str | None
+    what: str
+
+
+@dataclass(frozen=True)
+class Preview:
+    """``why`` holds the planner's reasons, in its order."""
+
+    moves: tuple[Move, ...]
+    why: tuple[str, ...]
+
+
+def drain(store: Store, node: str) -> Preview:
+    """What a drain of the node would move. Raises ``UserError`` for an unknown node."""
+    require_node(store, node)
+    now = _snapshot(store)
+    view = now.nodes[node]
+    wanted = replace(view, record=replace(view.record, desired="draining"))
+    return _compare(now, replace(now, nodes={**now.nodes, node: wanted}))
+
+
+def apply(store: Store, texts: Mapping[str, str], expect_revision: int | None = None) -> Preview:
+    """What these flows (name -> text) would change as ``operations.apply_flow`` applies them.
+
+    Raises as it does.
+    """
+    tree.require(store)
+    now = _snapshot(store)
+    flows = dict(now.flows)
+    for name, text in texts.items():
+        place = parse_flow(text).place
+        current = store.read(paths.flow(name))
+        expect_current(name, current, expect_revision)
+        view = flows.get(name)
+        if view is None or current is None:
+            flows[name] = FlowView(name, Flow(revision=1), Version(0), place)
+        elif text != require_revision(store, name, current.value.revision).text:
+            record = replace(view.record, revision=view.record.revision + 1)
+            flows[name] = replace(view, record=record, place=place, problem="")
+    return _compare(now, replace(now, flows=flows, mine=frozenset(flows)))
+
+
+def _snapshot(store: Store) -> Snapshot:
+    """As a master that looks after all flows sees it."""
+    found = Reader(store, "preview", time.monotonic).snapshot()
+    return replace(found, mine=frozenset(found.flows))
+
+
+def _compare(now: Snapshot, wanted: Snapshot) -> Preview:
+    before, said = _settle(now)
+    after, why = _settle(wanted)
+    moves = tuple(_moves(_tasks(before), _tasks(after)))
+    return Preview(moves, tuple(reason for reason in why if reason not in said))
+
+
+Tasks = dict[str, tuple[PlannedTask, int]]
+"""``flow/task`` -> what is planned, and the flow's revision."""
+
+
+def _tasks(snapshot: Snapshot) -> Tasks:
+    return {
+        f"{flow.name}/{name}": (task, flow.record.revision)
+        for flow in snapshot.flows.values()
+        for name, task in flow.plan.tasks.items()
+    }
+
+
+def _moves(before: Tasks, after: Tasks) -> Iterator[Move]:
+    for key in sorted({*before, *after}):
+        old, old_revision = before.get(key, (None, 0))
+        new, new_revision = after.get(key, (None, 0))
+        if new is None:
+            what = "ends"
+        elif old is None:
+            what = "starts" if new.node else "waits: no live node may run it"
+        elif old.node != new.node:
+            what = "moves"
+        elif old_revision != new_revision:
+            what = f"takes revision {new_revision}"
+        elif old.partitions != new.partitions:
+            what = f"reads {len(new.partitions)} journals instead of {len(old.partitions)}"
+        elif old.state != new.state:
+            what = f"is {new.state}"
+        else:
+            continue
+        yield Move(key, old.node if old else None, new.node if new else None, what)
+
+
+def _settle(snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
+    """Plan and obey until nothing is left to do; with the reasons of all that was done."""
+    why: list[str] = []
+    for _ in range(ROUNDS):
+        actions = plan(snapshot)
+        if not actions:
+            break
+        for action in actions:
+            snapshot = _after(snapshot, action)
+            why += (reason for reason in action.why if reason not in why)
+        nodes = {name: _obey(node) for name, node in snapshot.nodes.items()}
+        snapshot = replace(snapshot, nodes=nodes)
+    return snapshot, why
+
+
+def _after(snapshot: Snapshot, action: Action) -> Snapshot:
+    if isinstance(action, Replan):
+        flow = snapshot.flows[action.flow]
+        planned = replace(flow, plan=action.plan, plan_version=_next(action.expect))
+        return replace(snapshot, flows={**snapshot.flows, action.flow: planned})
+    if isinstance(action, Assign):
+        node = snapshot.nodes[action.node]
+        told = replace(node, assignment=action.assignment, assignment_version=_next(action.expect))
+        return replace(snapshot, nodes={**snapshot.nodes, action.node: told})
+    kept = {name: flow for name, flow in snapshot.flows.items() if name != action.flow}
+    return replace(snapshot, flows=kept, mine=snapshot.mine - {action.flow})
+
+
+def _next(expect: Expected) -> Version:
+    return Version(expect.number + 1 if isinstance(expect, Version) else 0)
+
+
+def _obey(node: NodeView) -> NodeView:
+    """A live node that has carried out its assignment."""
+    if not node.live or not isinstance(node.assignment_version, Version):
+        return node
+    tasks = {
+        f"{task.flow}/{task.task}": TaskStatus(
+            epoch=task.epoch, revision=task.revision, state="running"
+        )
+        for task in node.assignment.tasks
+        if task.state != "draining"
+    }
+    return replace(
+        node, status=NodeStatus(assignment_version=node.assignment_version.number, tasks=tasks)
+    )

@@ -1,0 +1,311 @@
+"""Nodes and tasks, as operators look at them, drain them and take them out. On a fake store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from cli.testing import NOON, Reached, Shell
+from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+LIVE = records.LiveNode(
+    uuid="u", incarnation="i", address="n1:7000", pid=1, version="0.1.0", since=NOON
+)
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """Flow web at revision 2, with both of its tasks and one journal on node n1, which is live."""
+    store = FakeStore()
+    tree.init(store)
+    flow = records.Flow(revision=2)
+    store.write(paths.flow("web"), flow, ABSENT)
+    for folder in (paths.revisions("web"), paths.acks("web"), paths.cursor("web", "main")):
+        store.write(folder, None, ABSENT)
+    revision = records.Revision(text=FLOW, author="a", reason="", time=NOON)
+    store.write(paths.revision("web", "2"), revision, ABSENT)
+    planned = {
+        "ingest.n1": records.PlannedTask(kind="ingest", node="n1", epoch=1, state="assigned"),
+        "collect.0": records.PlannedTask(
+            kind="collect", node="n1", epoch=3, state="assigned", partitions=("web.n1.0.aa",)
+        ),
+    }
+    store.write(paths.plan("web"), records.Plan(tasks=planned), ABSENT)
+    for name in ("n1", "n2"):
+        node = records.Node(uuid=name, roles=("ingest", "collect"), labels={"role": "web"})
+        store.write(paths.node(name), node, ABSENT)
+    store.write(paths.live_node("n1"), LIVE, ABSENT)
+    tasks = tuple(
+        records.AssignedTask(
+            flow="web", task=name, kind=task.kind, epoch=task.epoch, revision=2, state="running"
+        )
+        for name, task in planned.items()
+    )
+    store.write(paths.assignment("n1"), records.Assignment(tasks=tasks), ABSENT)
+    said = {
+        f"web/{name}": records.TaskStatus(epoch=task.epoch, revision=1, state="running")
+        for name, task in planned.items()
+    }
+    status = records.NodeStatus(assignment_version=0, tasks=said)
+    store.write(paths.status("n1"), status, ABSENT)
+    journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
+    store.write(paths.journal("web.n1.0.aa"), journal, ABSENT)
+    ack = records.Ack(epoch=3, offset=40)
+    store.write(paths.ack("web", "main", "web.n1.0.aa"), ack, ABSENT)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    shell = Shell(store.tree)
+    shell.positions["n1:7000"] = {"web.n1.0.aa": Reached(floor=0, safe=100)}
+    return shell
+
+
+def node(store: FakeStore, name: str = "n1") -> records.Node:
+    found = store.read(paths.node(name))
+    assert found is not None
+    return found.value
+
+
+def commands(store: FakeStore) -> set[tuple[str, str]]:
+    entries = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
+    return {(entry.value.command, entry.value.reason) for entry in entries if entry}
+
+
+def empty(store: FakeStore, *kinds: str) -> None:
+    """As masters and the node leave it behind when the drain is done."""
+    if "plan" in kinds:
+        store.write(paths.plan("web"), records.Plan(), ANY)
+    if "assignment" in kinds:
+        store.write(paths.assignment("n1"), records.Assignment(), ANY)
+    if "status" in kinds:
+        store.write(paths.status("n1"), records.NodeStatus(assignment_version=1), ANY)
+    if "journals" in kinds:
+        store.remove(paths.journal("web.n1.0.aa"), ANY)
+
+
+ALL = ("plan", "assignment", "status", "journals")
+
+# -- looking
+
+
+def test_node_show(shell: Shell) -> None:
+    shown = shell.run("node", "show", "n1").stdout
+    assert "live       yes, at n1:7000\ndesired    active\n" in shown
+    assert "labels     role=web\nassignment 0 applied of 0\n" in shown
+    assert "web/collect.0\tcollect\t3\tstarting\truns revision 1, 2 is wanted\n" in shown
+    assert "web.n1.0.aa\t60\n" in shown
+    as_json = shell.json("node", "show", "n1")
+    assert as_json["node"]["labels"] == {"role": "web"}
+    assert as_json["journals"] == {"web.n1.0.aa": 60}
+    assert as_json["left"] == {
+        "tasks": ["web/collect.0", "web/ingest.n1"], "journals": ["web.n1.0.aa"],
+    }  # fmt: skip
+
+
+def test_task_list_and_show(shell: Shell) -> None:
+    lines = shell.run("task", "list").stdout.splitlines()
+    assert lines[1] == "web/collect.0\tcollect\tn1\t3\tstarting\t1\truns revision 1, 2 is wanted"
+    assert [row["task"] for row in shell.json("task", "list")] == ["collect.0", "ingest.n1"]
+    shown = shell.run("task", "show", "web/collect.0").stdout
+    assert shown.startswith(
+        "task web/collect.0 (collect) is starting: runs revision 1, 2 is wanted\n"
+        "node n1, epoch 3\n"
+        "revision 2 is wanted, 1 is applied\n"
+    )
+    assert "web.n1.0.aa\t3\t40\t100\t60\n" in shown
+    as_json = shell.json("task", "show", "web/collect.0")
+    assert (as_json["wanted_revision"], as_json["revision"]) == (2, 1)
+
+
+def test_the_revision_of_an_earlier_owner_is_not_told_as_applied(
+    shell: Shell, store: FakeStore
+) -> None:
+    plan = store.read(paths.plan("web"))
+    assert plan is not None
+    later = {name: replace(task, epoch=9) for name, task in plan.value.tasks.items()}
+    store.write(paths.plan("web"), replace(plan.value, tasks=later), ANY)
+    assert shell.json("task", "show", "web/collect.0")["revision"] is None
+
+
+def test_unknown_names_get_the_nearest(shell: Shell) -> None:
+    assert 'did you mean "n1"' in shell.run("node", "show", "n11").stderr
+    assert 'did you mean "web/collect.0"' in shell.run("task", "show", "web/collect.1").stderr
+    for words in (("drain",), ("undrain",), ("decommission",), ("label", "a=b")):
+        assert shell.run("node", words[0], "nope", *words[1:]).exit_code == 2
+
+
+# -- label
+
+
+def test_labels_are_set_and_removed(shell: Shell, store: FakeStore) -> None:
+    done = shell.run("node", "label", "n1", "role-", "disk=ssd", "tier=", "--reason", "new disk")
+    assert (done.exit_code, done.stdout) == (0, "node n1 has labels disk=ssd, tier=\n")
+    assert node(store).labels == {"disk": "ssd", "tier": ""}
+    assert ("node label n1 disk=ssd tier= role-", "new disk") in commands(store)
+    before = store.dump()
+    shell.run("node", "label", "n1", "role-", "disk=ssd")
+    assert store.dump() == before
+    assert shell.run("node", "label", "n1", "disk-", "tier-").stdout == "node n1 has no labels\n"
+
+
+@pytest.mark.parametrize("words", [("role",), ("=x",), ("a=1", "a-")], ids=" ".join)
+def test_what_is_no_label_is_wrong_input(
+    shell: Shell, store: FakeStore, words: tuple[str, ...]
+) -> None:
+    assert shell.run("node", "label", "n1", *words).exit_code == 2
+    assert node(store).labels == {"role": "web"}
+
+
+# -- drain
+
+
+def test_drain_says_what_is_left(shell: Shell, store: FakeStore) -> None:
+    result = shell.run("node", "drain", "n1", "--reason", "old disk")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "node n1 drains: 2 tasks and 1 journal left\n"
+        "- task web/collect.0 is starting\n"
+        "- task web/ingest.n1 is starting\n"
+        "- journal web.n1.0.aa: 60 events are not in the sinks yet\n",
+    )
+    assert node(store).desired == "draining"
+    assert commands(store) == {("node drain n1", "old disk")}
+    shell.run("node", "drain", "n1")
+    assert len(commands(store)) == 1
+    assert shell.run("node", "undrain", "n1").stdout == "node n1 may get work again\n"
+    assert node(store).desired == "active"
+    assert shell.run("node", "undrain", "n1").stdout == "node n1 is active already\n"
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_drain_is_done_only_when_nothing_at_all_is_left(
+    shell: Shell, store: FakeStore, kind: str
+) -> None:
+    empty(store, *(other for other in ALL if other != kind))
+    assert "left\n" in shell.run("node", "drain", "n1").stdout
+    empty(store, kind)
+    assert shell.run("node", "drain", "n1").stdout == (
+        "node n1 is drained (remove it with `flumeng node decommission n1`)\n"
+    )
+
+
+def test_a_drain_of_a_node_that_is_away_says_that_it_must_come_back(
+    shell: Shell, store: FakeStore
+) -> None:
+    store.remove(paths.live_node("n1"), ANY)
+    empty(store, "plan", "assignment")
+    shown = shell.run("node", "drain", "n1").stdout
+    assert "1 journal left; it is not live: start it" in shown
+    assert "? events are not in the sinks yet" in shown
+
+
+def test_drain_waits_until_it_is_done(shell: Shell, store: FakeStore) -> None:
+    steps = list(ALL)
+    shell.meanwhile = lambda: empty(store, steps.pop()) if steps else None
+    result = shell.run("node", "drain", "n1", "--wait", "--timeout", 60)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("node n1 is drained")
+    assert steps == []
+
+
+def test_drain_that_takes_too_long_says_what_is_missing(shell: Shell, store: FakeStore) -> None:
+    empty(store, "plan", "assignment", "status")
+    result = shell.run("node", "drain", "n1", "--wait", "--timeout", 60)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == ("flumeng: not within 60 s; still missing:\n- journal web.n1.0.aa\n")
+    assert 60 <= shell.seconds < 62
+
+
+def test_a_wait_outlives_a_short_absence_of_zookeeper(shell: Shell, store: FakeStore) -> None:
+    def meanwhile() -> None:
+        (session,) = [other for other in store.tree.stores if other is not store]
+        session.connected = shell.seconds > 5
+        if session.connected:
+            empty(store, *ALL)
+
+    shell.meanwhile = meanwhile
+    assert shell.run("node", "drain", "n1", "--wait", "--timeout", 60).exit_code == 0
+
+
+def test_dry_run_of_a_drain_changes_nothing(shell: Shell, store: FakeStore) -> None:
+    before = store.dump()
+    shown = shell.run("node", "drain", "n1", "--dry-run").stdout.splitlines()
+    assert shown[0] == "TASK\tFROM\tTO\tWHAT"
+    assert "web/ingest.n1\tn1\t-\tends" in shown
+    assert shell.json("node", "drain", "n1", "--dry-run")["moves"]
+    assert store.dump() == before
+
+
+def test_dry_run_of_an_apply_changes_nothing(
+    shell: Shell, store: FakeStore, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("flows") / "web.yaml"
+    file.write_text(FLOW + "# more\n")
+    before = store.dump()
+    shown = shell.run("flow", "apply", file, "--dry-run").stdout
+    assert "web/collect.0\tn1\tn1\ttakes revision 3\n" in shown
+    assert shell.run("flow", "apply", file, "--dry-run", "--if-revision", 9).exit_code == 3
+    assert store.dump() == before
+    assert shell.json("flow", "apply", file) == [{"flow": "web", "revision": 3, "changed": True}]
+
+
+# -- decommission
+
+
+def test_decommission_removes_a_node_that_is_drained_and_stopped(
+    shell: Shell, store: FakeStore
+) -> None:
+    live = shell.run("node", "decommission", "n1")
+    assert (live.exit_code, live.stderr) == (
+        3, "flumeng: node n1 is live: drain it, and stop it when it is done\n",
+    )  # fmt: skip
+    store.remove(paths.live_node("n1"), ANY)
+    for kind in ALL:
+        refused = shell.run("node", "decommission", "n1")
+        left = kind != "status"
+        if left:
+            assert refused.exit_code == 3, kind
+            assert "drain it first" in refused.stderr
+            empty(store, kind)
+    done = shell.run("node", "decommission", "n1", "--reason", "sold")
+    assert (done.exit_code, done.stdout) == (0, "node n1 is gone\n")
+    assert not [path for path in store.dump() if "/n1" in path]
+    assert ("node decommission n1", "sold") in commands(store)
+    assert tree.verify(store) == []
+
+
+@pytest.mark.parametrize("meddling", ["comes live", "gets work"])
+def test_a_node_that_comes_back_meanwhile_is_not_removed(store: FakeStore, meddling: str) -> None:
+    class Meddler(Shell):
+        def connect(self, hosts: str) -> Store:
+            mine = super().connect(hosts)
+            commit = mine.commit
+
+            def commit_late(writes: Sequence[Write]) -> list[Version]:
+                if meddling == "comes live":
+                    store.write(paths.live_node("n1"), LIVE, ABSENT)
+                else:
+                    store.write(paths.assignment("n1"), records.Assignment(), ANY)
+                return commit(writes)
+
+            mine.commit = commit_late  # type: ignore[method-assign]
+            return mine
+
+    store.remove(paths.live_node("n1"), ANY)
+    empty(store, *ALL)
+    assert Meddler(store.tree).run("node", "decommission", "n1").exit_code == 3
+    assert store.exists(paths.node("n1"))
+    assert store.exists(paths.assignment("n1"))
+
+
+def test_json_of_a_drain_is_what_is_left(shell: Shell) -> None:
+    left = json.loads(shell.run("node", "drain", "n1", "--json").stdout)
+    assert left["journals"] == ["web.n1.0.aa"]

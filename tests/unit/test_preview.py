@@ -1,0 +1,159 @@
+"""A preview says what then happens: compared with masters and obedient nodes on a fake store."""
+
+from __future__ import annotations
+
+import pytest
+
+from flumeng import operations, preview
+from flumeng.errors import ConflictError, UserError
+from flumeng.master.daemon import Master
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+FLOW = """
+flow: {name}
+sources: [{{syslog: {{listen: "127.0.0.1:5514"}}}}]
+place: {{collect: {{tasks: {tasks}}}}}
+sinks: [noop]
+"""
+NODES = ("n1", "n2", "n3")
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """Flows a and b with three collect tasks each, at rest on three nodes."""
+    store = FakeStore()
+    tree.init(store)
+    for name in NODES:
+        store.write(paths.node(name), records.Node(uuid=name, roles=("ingest", "collect")), ABSENT)
+        live = records.LiveNode(
+            uuid=name, incarnation="i", address="", pid=1, version="0", since=0.0
+        )
+        store.write(paths.live_node(name), live, ABSENT)
+    for name in ("a", "b"):
+        apply(store, name, 3)
+    settle(store)
+    return store
+
+
+def text(name: str, tasks: int) -> str:
+    return FLOW.format(name=name, tasks=tasks)
+
+
+def apply(store: FakeStore, name: str, tasks: int) -> None:
+    operations.apply_flow(store, text(name, tasks), author="a", reason="", now=0.0)
+
+
+def settle(store: FakeStore) -> None:
+    """Masters plan and nodes obey until nothing is left to do."""
+    session = FakeStore(store.tree)
+    master = Master(session, "m")
+    for _ in range(50):
+        said = master.tick()
+        for name in store.children(paths.live_nodes()):
+            obey(store, name)
+        if said == "nothing to do" == master.tick():
+            session.close()
+            return
+    pytest.fail("the masters did not come to rest")
+
+
+def obey(store: FakeStore, node: str) -> None:
+    found = store.read(paths.assignment(node))
+    if found is None:
+        return
+    tasks = {
+        f"{task.flow}/{task.task}": records.TaskStatus(
+            epoch=task.epoch, revision=task.revision, state="running"
+        )
+        for task in found.value.tasks
+        if task.state != "draining"
+    }
+    status = records.NodeStatus(assignment_version=found.version.number, tasks=tasks)
+    store.write(paths.status(node), status, ANY)
+
+
+def where(store: FakeStore) -> dict[str, tuple[str | None, int]]:
+    """Task -> its node and its flow's revision."""
+    found = {}
+    for name in store.children(paths.flows()):
+        flow, plan = store.read(paths.flow(name)), store.read(paths.plan(name))
+        assert flow is not None
+        for task_name, task in (plan.value.tasks if plan else {}).items():
+            found[f"{name}/{task_name}"] = (task.node, flow.value.revision)
+    return found
+
+
+def expected_moves(
+    before: dict[str, tuple[str | None, int]], after: dict[str, tuple[str | None, int]]
+) -> set[tuple[str, str | None, str | None]]:
+    nothing = (None, 0)
+    return {
+        (key, before.get(key, nothing)[0], after.get(key, nothing)[0])
+        for key in {*before, *after}
+        if before.get(key) != after.get(key)
+    }
+
+
+def moves(found: preview.Preview) -> set[tuple[str, str | None, str | None]]:
+    return {(move.task, move.before, move.after) for move in found.moves}
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_drain_moves_what_its_preview_says(store: FakeStore, node: str) -> None:
+    before, data = where(store), dict(store.dump())
+    found = preview.drain(store, node)
+    assert store.dump() == data, "a preview wrote something"
+    operations.set_node_desired(store, node, "draining", author="a", reason="", now=0.0)
+    settle(store)
+    assert moves(found) == expected_moves(before, where(store))
+    assert {move.before for move in found.moves} == {node}
+    assert {move.what for move in found.moves} == {"ends", "moves"}
+    assert any(node in reason for reason in found.why)
+    assert preview.drain(store, node) == preview.Preview((), ()), "it is draining already"
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks", "what"),
+    [("a", 5, {"starts", "takes revision 2"}), ("a", 1, {"ends", "takes revision 2"}),
+     ("c", 2, {"starts"})],
+)  # fmt: skip
+def test_an_apply_moves_what_its_preview_says(
+    store: FakeStore, name: str, tasks: int, what: set[str]
+) -> None:
+    before, data = where(store), dict(store.dump())
+    found = preview.apply(store, {name: text(name, tasks)})
+    assert store.dump() == data, "a preview wrote something"
+    apply(store, name, tasks)
+    settle(store)
+    assert moves(found) == expected_moves(before, where(store))
+    assert {move.what for move in found.moves} == what
+
+
+def test_an_unchanged_text_moves_nothing(store: FakeStore) -> None:
+    assert preview.apply(store, {"a": text("a", 3)}) == preview.Preview((), ())
+
+
+def test_what_happens_in_any_case_is_not_told(store: FakeStore) -> None:
+    """n3 died a moment ago; its tasks move with or without the change."""
+    store.remove(paths.live_node("n3"), ANY)
+    assert {move.before for move in preview.drain(store, "n1").moves} == {"n1"}
+    assert preview.apply(store, {"a": text("a", 3)}) == preview.Preview((), ())
+
+
+def test_a_drain_of_the_last_node_says_that_tasks_wait(store: FakeStore) -> None:
+    for name in ("n2", "n3"):
+        operations.set_node_desired(store, name, "draining", author="a", reason="", now=0.0)
+    settle(store)
+    found = preview.drain(store, "n1")
+    stay = {move.task: move.what for move in found.moves if "collect" in move.task}
+    assert len(stay) == 6
+    assert set(stay.values()) <= {"is draining", "moves", "waits: no live node may run it"}
+
+
+def test_a_preview_checks_what_the_change_would_check(store: FakeStore) -> None:
+    with pytest.raises(UserError, match='did you mean "n1"'):
+        preview.drain(store, "n11")
+    with pytest.raises(ConflictError, match="not at revision 7"):
+        preview.apply(store, {"a": text("a", 1)}, 7)
