@@ -178,8 +178,7 @@ class Segment:
             while seq < end:
                 size = min(wanted, self.length - offset)
                 buffer = pa.allocate_buffer(size)
-                if read_into(fd, memoryview(buffer), offset) < size:
-                    raise CorruptError(f"{self.path} is shorter than {offset + size} bytes")
+                _read(fd, memoryview(buffer), offset, self.path)
                 offsets = [0]
                 at = 0
                 wanted = WINDOW_BYTES
@@ -239,11 +238,21 @@ class Segment:
 def read_frame_header(fd: int, offset: int, journal: bytes, path: Path) -> FrameHeader:
     """Raises CorruptError with the place."""
     raw = bytearray(HEADER_BYTES)
-    read_into(fd, memoryview(raw), offset)
+    _read(fd, memoryview(raw), offset, path)
     try:
         return FrameHeader.unpack(raw, 0, journal)
     except BadFrameError as error:
         raise CorruptError(f"{path} at byte {offset}: {error}") from error
+
+
+def _read(fd: int, view: memoryview, offset: int, path: Path) -> None:
+    """Fill the view. Raises CorruptError when the file ends before or the disk cannot read it."""
+    try:
+        read = read_into(fd, view, offset)
+    except OSError as error:
+        raise CorruptError(f"{path} at byte {offset}: {error.strerror}") from error
+    if read < view.nbytes:
+        raise CorruptError(f"{path} ends at byte {offset + read}")
 
 
 def create(

@@ -184,6 +184,25 @@ def test_i17_damage_in_a_frame_header_of_a_sealed_segment_names_the_place(tmp_pa
     journal.close()
 
 
+def test_what_the_disk_cannot_read_is_damage_with_a_place(tmp_path: Path) -> None:
+    path = written(tmp_path, frames=40, segment_bytes=4096)
+    journal = Journal.open(path)
+    oldest = min(path.glob("*.segment"))
+    size = oldest.stat().st_size
+    oldest.unlink()
+    oldest.mkdir()  # opens like a file, and no byte of it can be read
+    with pytest.raises(CorruptError, match=f"{oldest.name} at byte [0-9]+: Is a directory"):
+        list(journal.read(0, 1))
+    oldest.rmdir()
+    oldest.write_bytes(b"")
+    with pytest.raises(CorruptError, match=f"{oldest.name} ends at byte"):
+        list(journal.read(0, 1))
+    oldest.write_bytes(bytes(size))
+    with pytest.raises(CorruptError, match="no frame begins here"):
+        list(journal.read(0, 1))
+    journal.close()
+
+
 @pytest.mark.parametrize("at", [0, 4, 12, 20, 30, 50, 60, 127, 130])
 def test_i16_damage_in_a_segment_s_header_or_state_is_refused(tmp_path: Path, at: int) -> None:
     path = written(tmp_path, frames=40, segment_bytes=4096)
