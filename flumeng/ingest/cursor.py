@@ -48,8 +48,8 @@ NO_HEAD = Head.of(b"")
 class Cursor:
     """Everything below ``offset`` is journaled or, in an over-long line, skipped.
 
-    ``path`` is the name by which the file was found. ``skipping``: the offset lies within a line
-    whose rest is not wanted.
+    ``path`` is the name by which the file was found first. ``skipping``: the offset lies within a
+    line whose rest is not wanted.
     """
 
     path: str

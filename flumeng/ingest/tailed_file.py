@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum
 
 import numpy as np
@@ -52,14 +51,14 @@ class TailedFile:
         self.followed = False
         self.trusted = False
         self.quiet_since = 0.0
-        self._hostname = hostname
-        self._rules = rules
         self._limit = rules.max_line_bytes + TRAILER_BYTES + 1
         self._clock_us = clock_us
         self._fd = -1
         self._seen: tuple[int, int] | None = None
         self._size_of_rest = -1
-        self._origin = self._make_origin()
+        path = os.fsencode(cursor.path).decode(errors="replace")
+        attrs = (("source", "tail"), ("path", path), ("inode", str(key)))
+        self._origin = Origin(hostname, attrs, rules)
 
     @property
     def is_open(self) -> bool:
@@ -80,11 +79,6 @@ class TailedFile:
         self._fd = self._size_of_rest = -1
         self._seen = None
         self.trusted = False
-
-    def rename(self, path: str) -> None:
-        if path != self.cursor.path:
-            self.cursor = replace(self.cursor, path=path)
-            self._origin = self._make_origin()
 
     def start_over(self) -> Chunk:
         self.cursor = Cursor(self.cursor.path)
@@ -153,11 +147,6 @@ class TailedFile:
             state={state_key(self.key): self.cursor.to_state()},
             file_offset=begin,
         )
-
-    def _make_origin(self) -> Origin:
-        path = os.fsencode(self.cursor.path).decode(errors="replace")
-        attrs = (("source", "tail"), ("path", path), ("inode", str(self.key)))
-        return Origin(self._hostname, attrs, self._rules)
 
 
 def _end_of_lines(block: bytes) -> int:

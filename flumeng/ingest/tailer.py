@@ -4,8 +4,8 @@ Rules
 1. A file is what device and inode name. It is read under whatever name it has.
 2. A file that the globs mean is followed. One that they meant once (rotated, or its cursor lies in
    the journal) is read to its end under whatever name its folder has it, and when it grows later.
-3. A rotated or deleted file has ended when it was quiet for some seconds; then its last line needs
-   no newline.
+3. A file that was renamed or deleted has ended when it was quiet for some seconds; then its last
+   line needs no newline.
 4. A file that is shorter than its cursor, or begins otherwise than before, was written anew and is
    read from its beginning. But one that the globs do not mean, and that was not open all the time,
    may be any other file with the inode of an old one: it is forgotten.
@@ -102,14 +102,12 @@ class Tailer:
                 file = self._add(key, Cursor(path))
                 if any(matches(path, pattern) for pattern in self._skip_what_is_there):
                     self._to_skip.add(key)
-            file.rename(path)
-            file.name, file.followed = path, True
         folders = Folders()
         for key, file in self._files.items():
-            if key not in found:
-                if file.followed:
-                    file.followed, file.quiet_since = False, now
-                file.name = folders.find(key, file.cursor.path)
+            file.followed = key in found
+            name = found.get(key) or folders.find(key, file.cursor.path)
+            if name != file.name:
+                file.name, file.quiet_since = name, now
         took = self._timer() - began
         self._next_scan = now + max(self._poll_seconds, took / SCAN_SHARE)
 
@@ -143,9 +141,10 @@ class Tailer:
             log.info("%s was cut or written anew; reading it from its beginning", file.name)
             return file.start_over()
         chunk = None if change is Change.NONE else file.read()
-        if chunk is None and not file.followed and now - file.quiet_since >= QUIET_SECONDS:
+        renamed = file.name != file.cursor.path
+        if chunk is None and renamed and now - file.quiet_since >= QUIET_SECONDS:
             chunk = file.read(ended=True)
-            if chunk is None:
+            if chunk is None and not file.followed:
                 file.close()
                 return self._forget(file) if file.name is None else None
         return chunk

@@ -142,12 +142,13 @@ def test_a_changed_source_goes_on_after_what_the_old_one_read(
         running.write("1")
         await running.all_safe()
         slow["now"] = True
-        running.write("2")
-        await asyncio.sleep(0.05)
+        for line in ("2", "3"):
+            running.write(line)
+            await asyncio.sleep(0.04)
         task = tail_task(running.log, revision=2)
         running.flow.want(Task("f", "0", 1, 2, task.spec.replace("0.01", "0.02")))
         await eventually(lambda: running.flow.status.get("f/0", {}).get("revision") == 2)
-        running.write("3")
+        running.write("4")
         await running.all_safe()
         await running.end()
 

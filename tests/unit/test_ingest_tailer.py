@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from flumeng.ingest import batch, names, tailed_file
 from flumeng.ingest.chunk import Chunk
@@ -173,6 +179,21 @@ def test_a_rotated_file_that_still_matches_is_not_read_twice(tmp_path: Path) -> 
     write(log, "2\n")
     follower.crash()
     assert follower.settle() == ["1", "2"]
+
+
+def test_the_last_line_of_a_rotated_file_that_still_matches_is_taken(tmp_path: Path) -> None:
+    """Also by a worker that was not there at the rotation."""
+    log = tmp_path / "app.log"
+    follower = Follower(tmp_path / "app.log*")
+    write(log, "1\nlast words")
+    assert follower.settle(seconds=2 * QUIET_SECONDS) == ["1"]
+    log.rename(tmp_path / "app.log.1")
+    follower.crash()
+    follower.settle(seconds=QUIET_SECONDS)
+    assert follower.settle(seconds=QUIET_SECONDS) == ["1", "last words"]
+    write(tmp_path / "app.log.1", "and more\n")
+    assert follower.settle() == ["1", "last words", "and more"]
+    assert {follower.attrs(row)["path"] for row in range(3)} == {str(log)}
 
 
 def test_copy_and_truncate_starts_over(log: Path) -> None:
@@ -383,7 +404,7 @@ class AnyHistory(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.log = self.folder / "app.log"
-        self.follower = Follower(self.log)
+        self.follower: Follower
         self.rotated: list[Path] = []
         self.late: Path | None = None
         self.rotations = 0
@@ -391,6 +412,10 @@ class AnyHistory(RuleBasedStateMachine):
         self.part = ""
         self.written: list[str] = []
         self.has_lines = self.known = False
+
+    @initialize(pattern=st.sampled_from(["app.log", "app.log*"]))
+    def start(self, pattern: str) -> None:
+        self.follower = Follower(self.folder / pattern)
 
     def text(self) -> str:
         self.numbers += 1
