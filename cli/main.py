@@ -15,7 +15,7 @@ COMMANDS = {
     "task": Lazy("cli.task:task", "See which tasks there are and how they do."),
     "ack": Lazy("cli.ack:ack", "See how far each flow has delivered."),
     "journal": Lazy("cli.journal:journal", "See which journals there are and what they hold."),
-    "schema": Lazy("cli.schema:schema", "Look at, create and check the tree in ZooKeeper."),
+    "schema": Lazy("cli.schema:schema", "Look at, check, export, migrate the tree in ZooKeeper."),
     "status": Lazy("cli.status:status", "Say whether the cluster is well, and if not, why."),
 }
 

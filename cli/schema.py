@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from typing import IO
+
 import click
 
 from cli.doors import Doors, with_store
-from cli.options import json_option
+from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
-from flumeng.store import Store, tree
+from flumeng import operations
+from flumeng.errors import UserError
+from flumeng.store import Store
 from zkschema import table
 
 
 @click.group()
 def schema() -> None:
-    """Look at, create and check the tree in ZooKeeper."""
+    """Look at, create, check, export, import and migrate the tree in ZooKeeper."""
 
 
 @schema.command()
@@ -41,9 +46,9 @@ def show(as_json: bool) -> None:
 
 @schema.command()
 @with_store
-def init(_doors: Doors, store: Store) -> None:
+def init(doors: Doors, store: Store) -> None:
     """Create an empty cluster; what is there already stays as it is."""
-    created = tree.init(store)
+    created = operations.init_cluster(store, **doors.sign(""))
     if created:
         click.echo(f"created {len(created)} znodes, schema version {table.VERSION}")
     else:
@@ -51,11 +56,19 @@ def init(_doors: Doors, store: Store) -> None:
 
 
 @schema.command()
+@click.option("--fix", is_flag=True, help="Remove orphans; masters and nodes repair the rest.")
+@click.option("--yes", is_flag=True, help="Do not ask before anything is removed.")
+@reason_option
 @json_option
 @with_store
-def verify(_doors: Doors, store: Store, as_json: bool) -> None:
-    """Check every znode of a cluster against the schema. Exit code 1 when something is wrong."""
-    problems = tree.verify(store)
+def verify(doors: Doors, store: Store, *, fix: bool, yes: bool, reason: str, as_json: bool) -> None:
+    """Check every znode of a cluster against the schema. Exit code 1 when something is wrong.
+
+    An orphan is a znode of something that is gone.
+    """
+    if fix:
+        _fix(doors, store, yes, reason)
+    problems = operations.verify_cluster(store)
     if as_json:
         show_json(problems)
     elif problems:
@@ -64,3 +77,54 @@ def verify(_doors: Doors, store: Store, as_json: bool) -> None:
         click.echo(f"every znode keeps to schema version {table.VERSION}")
     if problems:
         raise SystemExit(1)
+
+
+@schema.command()
+@with_store
+def export(_doors: Doors, store: Store) -> None:
+    """Print everything in the cluster as one JSON document; ephemerals are left out."""
+    show_json(operations.export_cluster(store))
+
+
+@schema.command(name="import")
+@click.argument("file", type=click.File(), metavar="FILE")
+@reason_option
+@with_store
+def import_(doors: Doors, store: Store, file: IO[str], reason: str) -> None:
+    """Fill an empty chroot with a document of `flumeng schema export` ("-" is standard input)."""
+    try:
+        document = json.load(file)
+    except ValueError as error:
+        raise UserError(f"{file.name} is not JSON: {error}") from error
+    count = operations.import_cluster(store, document, **doors.sign(reason))
+    click.echo(f"imported {count} znodes")
+
+
+@schema.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@reason_option
+@with_store
+def migrate(doors: Doors, store: Store, yes: bool, reason: str) -> None:
+    """Bring the tree to the schema version of this flumeng; stop all masters first."""
+    pending = operations.pending_migrations(store)
+    if not pending:
+        click.echo(f"nothing to do: the cluster has schema version {table.VERSION}")
+    for migration in pending:
+        step = f"{migration.before} -> {migration.before + 1}: {migration.doc}"
+        if not yes:
+            click.confirm(f"{step}. Older flumengs cannot use it then. Go on?", abort=True)
+        count = operations.migrate_cluster(store, migration, **doors.sign(reason))
+        click.echo(f"{step} ({count} znodes)")
+
+
+def _fix(doors: Doors, store: Store, yes: bool, reason: str) -> None:
+    """What is removed is told on standard error: standard output is the check's."""
+    found = operations.orphans(store)
+    for orphan in found:
+        click.echo(f"{orphan.path}: {orphan.what}", err=True)
+    if not found:
+        return
+    if not yes:
+        click.confirm(f"Remove these {len(found)} znodes?", abort=True, err=True)
+    operations.remove_orphans(store, found, **doors.sign(reason))
+    click.echo(f"removed {len(found)} znodes", err=True)

@@ -7,6 +7,16 @@ do, from what is written here.
 """
 
 from flumeng.operations.audit import KEEP_AUDIT
+from flumeng.operations.cluster import (
+    export_cluster,
+    import_cluster,
+    init_cluster,
+    migrate_cluster,
+    orphans,
+    pending_migrations,
+    remove_orphans,
+    verify_cluster,
+)
 from flumeng.operations.flows import (
     KEEP_REVISIONS,
     Applied,
@@ -36,12 +46,20 @@ __all__ = [
     "decommission_node",
     "delete_flow",
     "expect_current",
+    "export_cluster",
+    "import_cluster",
+    "init_cluster",
     "label_node",
     "left",
+    "migrate_cluster",
+    "orphans",
+    "pending_migrations",
+    "remove_orphans",
     "require_flow",
     "require_node",
     "require_revision",
     "rollback_flow",
     "set_flow_state",
     "set_node_desired",
+    "verify_cluster",
 ]

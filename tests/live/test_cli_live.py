@@ -20,6 +20,7 @@ from flumeng.errors import ConflictError
 from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
+from zkschema.migrations import Delete, Migration, Set
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 
@@ -89,6 +90,38 @@ def test_a_node_that_is_live_is_not_decommissioned(hosts: str, store: Store) -> 
     done = flumeng("node", "decommission", "n1", zk=hosts)
     assert (done.returncode, done.stdout) == (0, "node n1 is gone\n"), done.stderr
     assert store.children(paths.nodes()) == store.children(paths.live_nodes()) == []
+
+
+def test_a_cluster_moves_to_another_chroot(hosts: str, tmp_path: Path) -> None:
+    file = tmp_path / "web.yaml"
+    file.write_text(FLOW)
+    flumeng("schema", "init", zk=hosts)
+    flumeng("flow", "apply", file, zk=hosts)
+    exported = flumeng("schema", "export", zk=hosts)
+    (tmp_path / "all.json").write_text(exported.stdout)
+    done = flumeng("schema", "import", tmp_path / "all.json", zk=f"{hosts}-new")
+    assert (done.returncode, done.stderr) == (0, "")
+    again = flumeng("schema", "export", zk=f"{hosts}-new")
+    old, new = json.loads(exported.stdout)["znodes"], json.loads(again.stdout)["znodes"]
+    assert old.items() <= new.items()
+    assert flumeng("schema", "verify", zk=f"{hosts}-new").returncode == 0
+    assert flumeng("schema", "import", tmp_path / "all.json", zk=hosts).returncode == 2
+
+
+def test_a_migration_on_a_real_server(store: Store) -> None:
+    """A folder becomes a record, a record goes, and the version is raised in one transaction."""
+    tree.init(store)
+    operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    ack = paths.ack("web", "main", "p")
+    store.write(ack, records.Ack(epoch=1, offset=7), ABSENT)
+    cursor = str(paths.cursor("web", "main"))
+    changes = [Set(cursor, {"v": 2, "acks": {"p": 7}}), Delete(str(ack))]
+    migration = Migration(1, "example", lambda _before: changes)
+    operations.migrate_cluster(store, migration, author="a", reason="", now=0.0)
+    found = store.dump()
+    assert json.loads(found[cursor]) == {"v": 2, "acks": {"p": 7}}
+    assert str(ack) not in found
+    assert json.loads(found["/schema"])["version"] == 2
 
 
 def test_zookeeper_away_is_said_within_ten_seconds() -> None:

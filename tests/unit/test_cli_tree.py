@@ -42,6 +42,9 @@ PROMISED = [
     "schema:show",
     "schema:init",
     "schema:verify",
+    "schema:export",
+    "schema:import",
+    "schema:migrate",
     "status",
 ]
 READS = [

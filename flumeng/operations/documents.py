@@ -1,0 +1,71 @@
+"""Znodes as plain documents, whatever their kind and version: for whole-tree work only.
+
+Everyone else reads and writes records by their row of the table.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from flumeng.errors import CorruptError
+from flumeng.store import WIRE_LIMIT_BYTES, Write
+from zkschema import table
+from zkschema.records import Record
+from zkschema.table import Row, ZPath
+
+TRANSACTION_WRITES = 200
+TRANSACTION_BYTES = WIRE_LIMIT_BYTES // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyRecord(Record):
+    """All fields are in ``extra``; to be written, they must hold ``"v"``."""
+
+    VERSION: ClassVar[int] = sys.maxsize
+
+
+def documents(dump: Mapping[str, bytes]) -> dict[str, dict[str, Any] | None]:
+    """Every persistent znode: path -> document, None for a folder. Raises ``CorruptError``."""
+    found = {}
+    for path, data in dump.items():
+        row = table.find(path)
+        if row is None or row.lifetime == "persistent":
+            found[path] = _document(path, data)
+    return found
+
+
+def at(path: str, document: Mapping[str, Any] | None) -> tuple[ZPath[Record], Record | None]:
+    """What a write of the document takes: path and value."""
+    kind = None if document is None else AnyRecord
+    row: Row[Record] = Row(path, kind, "persistent", "", WIRE_LIMIT_BYTES, 0, "")
+    return ZPath(path, row), None if document is None else AnyRecord(extra=document)
+
+
+def in_transactions(writes: Iterable[tuple[Write, int]]) -> Iterator[list[Write]]:
+    """The writes, each with its size in bytes, in order and in parts that ZooKeeper takes."""
+    part: list[Write] = []
+    room = TRANSACTION_BYTES
+    for write, size in writes:
+        if part and (len(part) == TRANSACTION_WRITES or size > room):
+            yield part
+            part, room = [], TRANSACTION_BYTES
+        part.append(write)
+        room -= size
+    if part:
+        yield part
+
+
+def _document(path: str, data: bytes) -> dict[str, Any] | None:
+    if not data:
+        return None
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise CorruptError(f"{path}: not JSON: see `flumeng schema verify`") from error
+    if not isinstance(document, dict):
+        raise CorruptError(f"{path}: not an object: see `flumeng schema verify`")
+    return document

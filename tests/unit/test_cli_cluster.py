@@ -1,0 +1,368 @@
+"""Export and import, repair, and migration with an example from version 1 to 2. On a fake store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.testing import NOON, Shell
+from flumeng import operations
+from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.operations import documents
+from flumeng.store import ABSENT, ANY, Version, Write, tree
+from flumeng.testing import FakeStore, FakeTree
+from zkschema import bootstrap, codec, paths, records
+from zkschema.migrations import Change, Delete, Migration, Set, Tree, path_to
+
+FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+SIGN = {"author": "ann", "reason": "", "now": NOON}
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """A cluster with everything in it: flow, plan, ack, node, journal, and live processes."""
+    store = FakeStore()
+    tree.init(store)
+    operations.apply_flow(store, FLOW, **SIGN)
+    task = records.PlannedTask(kind="collect", node="n1", epoch=3, state="assigned")
+    store.write(paths.plan("web"), records.Plan(epoch=3, tasks={"collect.0": task}), ABSENT)
+    store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
+    add_journal(store, "web.n1.0.aa", "web")
+    store.write(
+        paths.ack("web", "main", "web.n1.0.aa"),
+        records.Ack(epoch=3, offset=40, extra={"later": [1]}),
+        ABSENT,
+    )
+    master = records.LiveMaster(host="h", pid=1, version="0", since=NOON)
+    store.write(paths.live_master("m1"), master, ABSENT)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree)
+
+
+def add_journal(store: FakeStore, name: str, flow: str, node: str = "n1") -> None:
+    journal = records.Journal(flow=flow, node=node, primary=node, term=1, in_sync=(node,))
+    store.write(paths.journal(name), journal, ABSENT)
+
+
+def persistent(store: FakeStore) -> dict[str, bytes]:
+    return {path: data for path, data in store.dump().items() if path != "/live/masters/m1"}
+
+
+def commands(store: FakeStore) -> list[str]:
+    entries = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
+    return [entry.value.command for entry in entries if entry]
+
+
+# -- export and import
+
+
+def test_what_is_exported_comes_back_byte_for_byte(
+    shell: Shell, store: FakeStore, tmp_path: Path
+) -> None:
+    exported = shell.run("schema", "export").stdout
+    (tmp_path / "all.json").write_text(exported)
+    other = FakeStore()
+    done = Shell(other.tree).run("schema", "import", tmp_path / "all.json", "--reason", "move")
+    assert (done.exit_code, done.stdout) == (0, f"imported {len(persistent(store))} znodes\n")
+    assert "schema import" in commands(other)
+    audits = set(other.children(paths.audits())) - set(store.children(paths.audits()))
+    back = {path: data for path, data in other.dump().items() if path.split("/")[-1] not in audits}
+    assert back == persistent(store)
+    assert tree.verify(other) == []
+    assert json.loads(exported)["znodes"]["/flows/web/acks/main/web.n1.0.aa"] == {
+        "v": 1, "epoch": 3, "offset": 40, "later": [1],
+    }  # fmt: skip
+
+
+def test_import_is_for_an_empty_chroot_only(shell: Shell, store: FakeStore, tmp_path: Path) -> None:
+    (tmp_path / "all.json").write_text(shell.run("schema", "export").stdout)
+    before = store.dump()
+    refused = shell.run("schema", "import", tmp_path / "all.json")
+    assert (refused.exit_code, store.dump()) == (2, before)
+    assert "not empty" in refused.stderr
+    foreign = FakeStore()
+    foreign.write(*documents.at("/somebody", None), ABSENT)
+    assert Shell(foreign.tree).run("schema", "import", tmp_path / "all.json").exit_code == 2
+    assert set(foreign.dump()) == {"/somebody"}
+
+
+def test_half_an_import_is_no_cluster_and_can_be_repeated(store: FakeStore) -> None:
+    for number in range(3 * documents.TRANSACTION_WRITES):
+        add_journal(store, f"web.n1.0.{number}", "web")
+    exported = operations.export_cluster(store)
+
+    class Failing(FakeStore):
+        commits = 0
+
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            self.commits += 1
+            if self.commits == 3:
+                raise UnavailableError("gone")
+            return super().commit(writes)
+
+    failing = Failing()
+    with pytest.raises(UnavailableError):
+        operations.import_cluster(failing, exported, **SIGN)
+    half = len(failing.dump())
+    assert 0 < half < len(exported["znodes"])
+    with pytest.raises(UserError, match="no flumeng cluster"):
+        tree.require(failing)
+    operations.import_cluster(failing, exported, **SIGN)
+    tree.require(failing)
+    assert set(exported["znodes"]) <= set(failing.dump())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d.pop("znodes"), "no document of"),
+        (lambda d: d["znodes"].update({"/flows/x": {"a": 1}}), "no document of"),
+        (lambda d: d["znodes"].update({"/nodes/x": {"v": 1}}), "/nodes/x: Node.uuid: missing"),
+        (lambda d: d["znodes"].update({"/what": None}), "/what: no such znode in the schema"),
+        (lambda d: d["znodes"].pop("/cluster"), "/cluster: missing"),
+        (lambda d: d["znodes"].update({"/schema": {"v": 1, "version": 2}}), "schema version 2"),
+        (lambda d: d["znodes"].update({"/live/nodes/n1": {"v": 1}}), "only a live process"),
+    ],
+)
+def test_a_document_that_is_no_cluster_is_refused(store: FakeStore, change: Any, said: str) -> None:
+    document = json.loads(json.dumps(operations.export_cluster(store)))
+    change(document)
+    empty = FakeStore()
+    with pytest.raises(UserError, match=said):
+        operations.import_cluster(empty, document, **SIGN)
+    assert empty.dump() == {}
+
+
+def test_a_file_that_is_not_json_is_wrong_input(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("{")
+    result = Shell(FakeTree()).run("schema", "import", tmp_path / "x")
+    assert (result.exit_code, "is not JSON" in result.stderr) == (2, True)
+    assert Shell(FakeTree()).run("schema", "export").exit_code == 2
+
+
+# -- verify --fix
+
+
+@pytest.fixture
+def orphaned(store: FakeStore) -> list[str]:
+    """Orphans of every kind, next to what only looks like one."""
+    add_journal(store, "old.n1.0.bb", "old")
+    ack = records.Ack(epoch=1, offset=1)
+    store.write(paths.ack("web", "main", "web.n1.0.gone"), ack, ABSENT)
+    store.write(paths.ack("web", "main", "kafka.7"), ack, ABSENT)
+    known = records.Partitions(partitions={"kafka.7": records.Partition()})
+    store.write(paths.partitions("web"), known, ABSENT)
+    store.write(paths.ack("web", "main", "planned"), ack, ABSENT)
+    task = records.PlannedTask(
+        kind="collect", node="n1", epoch=3, state="assigned", partitions=("planned",)
+    )
+    store.write(paths.plan("web"), records.Plan(epoch=3, tasks={"collect.0": task}), ANY)
+    live = replace(store.tree.znodes["/live/masters/m1"], session=0)
+    store.tree.znodes["/live/masters/m0"] = live
+    return ["/flows/web/acks/main/web.n1.0.gone", "/journals/old.n1.0.bb", "/live/masters/m0"]
+
+
+def test_verify_finds_orphans_and_fix_removes_them(
+    shell: Shell, store: FakeStore, orphaned: list[str]
+) -> None:
+    assert [problem["path"] for problem in shell.json("schema", "verify")] == orphaned
+    before = store.dump()
+    refused = shell.run("schema", "verify", "--fix", typed="n\n")
+    assert (refused.exit_code, store.dump()) == (1, before)
+    done = shell.run("schema", "verify", "--fix", "--yes", "--reason", "tidy")
+    assert (done.exit_code, done.stdout) == (0, "every znode keeps to schema version 1\n")
+    assert done.stderr.splitlines() == [
+        "/flows/web/acks/main/web.n1.0.gone: orphan: web.n1.0.gone is gone",
+        "/journals/old.n1.0.bb: orphan: flow old is gone",
+        "/live/masters/m0: orphan: not ephemeral, so it says of a dead process that it is live",
+        "removed 3 znodes",
+    ]
+    added = {path for path in store.dump() if path.startswith("/audit/")} - set(before)
+    assert set(before) - set(store.dump()) == set(orphaned)
+    assert set(store.dump()) - set(before) == added
+    assert f"schema verify --fix: removed {', '.join(orphaned)}" in commands(store)
+    assert shell.run("schema", "verify", "--fix").exit_code == 0
+
+
+@pytest.mark.usefixtures("orphaned")
+def test_what_is_no_orphan_any_more_stays(store: FakeStore) -> None:
+    found = operations.orphans(store)
+    operations.apply_flow(store, FLOW.replace("web", "old"), **SIGN)
+    operations.remove_orphans(store, found, **SIGN)
+    assert store.exists(paths.journal("old.n1.0.bb"))
+    assert not store.exists(paths.ack("web", "main", "web.n1.0.gone"))
+
+
+def test_an_orphan_that_changes_meanwhile_stays(store: FakeStore, orphaned: list[str]) -> None:
+    class Meddler(FakeStore):
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            ack = paths.ack("web", "main", "web.n1.0.gone")
+            store.write(ack, records.Ack(epoch=2, offset=2), ANY)
+            return super().commit(writes)
+
+    with pytest.raises(ConflictError, match=r"web\.n1\.0\.gone was changed"):
+        operations.remove_orphans(Meddler(store.tree), operations.orphans(store), **SIGN)
+    assert all(path in store.dump() for path in orphaned)
+
+
+def test_verify_finds_references_to_nothing_and_leaves_them(shell: Shell, store: FakeStore) -> None:
+    store.remove(paths.revision("web", "1"), ANY)
+    add_journal(store, "web.n9.0.cc", "web", node="n9")
+    result = shell.run("schema", "verify", "--fix", "--yes")
+    assert (result.exit_code, result.stdout.splitlines()[1:]) == (
+        1,
+        [
+            "/flows/web\tits revision 1 is not there",
+            "/journals/web.n9.0.cc\tits node n9 is not there",
+        ],
+    )
+
+
+# -- migrate: version 2 of this example keeps a flow's acks of a cursor in one znode
+
+
+def _acks_in_one_znode(before: Tree) -> list[Change]:
+    """``/flows/F/acks/C/P`` become fields of ``/flows/F/acks/C``, which was a folder."""
+    changes: list[Change] = []
+    for path, document in before.items():
+        row = paths.find(path)
+        if row is paths.cursor or (path.count("/") == 4 and path.split("/")[3] == "acks"):
+            below = {p: d for p, d in before.items() if p.startswith(f"{path}/")}
+            done = dict((document or {}).get("acks", {}))
+            acks = {p.rpartition("/")[2]: {"epoch": d["epoch"], "offset": d["offset"]}
+                    for p, d in below.items() if d}  # fmt: skip
+            changes.append(Set(path, {"v": 2, "acks": {**done, **acks}}))
+            changes += [Delete(p) for p in below]
+    return changes
+
+
+MIGRATION = Migration(1, "acks of a cursor are one znode", _acks_in_one_znode)
+
+
+def after(before: Tree, changes: Sequence[Change]) -> dict[str, Any]:
+    made = dict(before)
+    for change in changes:
+        if isinstance(change, Set):
+            made[change.path] = change.document
+        else:
+            del made[change.path]
+    return made
+
+
+def documents_of(store: FakeStore) -> dict[str, Any]:
+    found = documents.documents(store.dump())
+    return {path: doc for path, doc in found.items() if path != "/schema"}
+
+
+def test_a_migration_leads_to_the_same_tree_from_every_prefix_of_its_writes(
+    store: FakeStore,
+) -> None:
+    for number in range(3):
+        ack = records.Ack(epoch=1, offset=number)
+        store.write(paths.ack("web", "main", f"p{number}"), ack, ABSENT)
+    before = documents_of(store)
+    changes = _acks_in_one_znode(before)
+    whole = after(before, changes)
+    assert whole["/flows/web/acks/main"]["acks"]["web.n1.0.aa"] == {"epoch": 3, "offset": 40}
+    for length in range(len(changes) + 1):
+        part = after(before, changes[:length])
+        assert after(part, _acks_in_one_znode(part)) == whole, f"after {length} writes"
+
+
+def test_a_cluster_is_migrated(store: FakeStore) -> None:
+    store.remove(paths.live_master("m1"), ANY)
+    expected = after(documents_of(store), _acks_in_one_znode(documents_of(store)))
+    (pending,) = operations.pending_migrations(store, 2, [MIGRATION])
+    assert operations.migrate_cluster(store, pending, **SIGN) == 2
+    found = documents_of(store)
+    audits = {path for path in found if path.startswith("/audit/")} - set(expected)
+    assert {path: doc for path, doc in found.items() if path not in audits} == expected
+    assert json.loads(store.dump()["/schema"])["version"] == 2
+    assert "schema migrate 1 -> 2" in commands(store)
+    with pytest.raises(UserError, match="schema version 2, this flumeng knows 1"):
+        tree.require(store)
+    assert operations.pending_migrations(store, 2, [MIGRATION]) == []
+
+
+def test_an_interrupted_migration_is_gone_on_with(store: FakeStore) -> None:
+    store.remove(paths.live_master("m1"), ANY)
+    for number in range(2 * documents.TRANSACTION_WRITES):
+        ack = records.Ack(epoch=1, offset=number)
+        store.write(paths.ack("web", "main", f"p{number}"), ack, ABSENT)
+    expected = after(documents_of(store), _acks_in_one_znode(documents_of(store)))
+
+    class Failing(FakeStore):
+        commits = 0
+
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            self.commits += 1
+            if self.commits == 2:
+                raise UnavailableError("gone")
+            return super().commit(writes)
+
+    failing = Failing(store.tree)
+    with pytest.raises(UnavailableError):
+        operations.migrate_cluster(failing, MIGRATION, **SIGN)
+    tree.require(store)
+    operations.migrate_cluster(failing, MIGRATION, **SIGN)
+    found = documents_of(store)
+    assert {path: found[path] for path in expected} == expected
+    with pytest.raises(UserError):
+        tree.require(store)
+
+
+def test_a_migration_loses_to_a_change_that_it_did_not_see(store: FakeStore) -> None:
+    store.remove(paths.live_master("m1"), ANY)
+    ack = paths.ack("web", "main", "web.n1.0.aa")
+
+    def late(before: Tree) -> Sequence[Change]:
+        store.write(ack, records.Ack(epoch=3, offset=99), ANY)
+        return _acks_in_one_znode(before)
+
+    with pytest.raises(ConflictError, match="was changed by someone else"):
+        operations.migrate_cluster(store, Migration(1, "", late), **SIGN)
+    found = store.read(ack)
+    assert found is not None
+    assert found.value.offset == 99
+    tree.require(store)
+
+
+def test_masters_must_be_stopped_before_a_migration(store: FakeStore) -> None:
+    before = store.dump()
+    with pytest.raises(ConflictError, match="master m1 is live"):
+        operations.migrate_cluster(store, MIGRATION, **SIGN)
+    assert store.dump() == before
+
+
+def test_migrate_has_nothing_to_do_at_the_version_of_this_flumeng(shell: Shell) -> None:
+    done = shell.run("schema", "migrate")
+    assert (done.exit_code, done.stdout) == (
+        0, "nothing to do: the cluster has schema version 1\n",
+    )  # fmt: skip
+    assert Shell(FakeTree()).run("schema", "migrate").exit_code == 2
+
+
+def test_a_missing_migration_is_said_before_anything_is_done(store: FakeStore) -> None:
+    assert path_to(1, 2, [MIGRATION]) == [MIGRATION]
+    with pytest.raises(UserError, match="no migration from schema version 1 to 3"):
+        operations.pending_migrations(store, 3, [MIGRATION])
+    newer = codec.encode(records.Schema(version=2))
+    store.tree.znodes["/schema"] = replace(store.tree.znodes["/schema"], data=newer)
+    with pytest.raises(UserError, match="use the flumeng that matches"):
+        operations.pending_migrations(store)
+
+
+def test_an_empty_cluster_survives_export_and_import() -> None:
+    store, other = FakeStore(), FakeStore()
+    tree.init(store)
+    operations.import_cluster(other, operations.export_cluster(store), **SIGN)
+    assert len(other.dump()) == len(bootstrap.initial()) + 1
