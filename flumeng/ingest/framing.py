@@ -102,7 +102,7 @@ class Framer:
 
     def _walk(self, data: bytes, starts: array[int], ends: array[int]) -> int:
         """Append the bounds of the whole messages; return where the first incomplete one begins."""
-        position, size = 0, len(data)
+        position, size, limit = 0, len(data), self._limit
         self._needed = 0
         while position < size:
             space = data.find(b" ", position, position + _MAX_COUNT_DIGITS + 1)
@@ -117,7 +117,7 @@ class Framer:
                 self.malformed = len(count) > _MAX_COUNT_DIGITS
                 return position
             start, length = space + 1, int(count)
-            end = start + min(length, self._limit)
+            end = start + (length if length <= limit else limit)
             if end > size:
                 self._needed = end - position
                 return position
