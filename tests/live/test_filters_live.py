@@ -15,6 +15,7 @@ from flumeng.collector import spark as sessions
 from flumeng.collector.fetch import Fetch
 from flumeng.collector.ranges import Range
 from flumeng.errors import UserError
+from flumeng.filters import arrow_sql
 from flumeng.filters.parse import ParseFilter
 from flumeng.filters.select import SelectFilter
 from flumeng.filters.where import WhereFilter
@@ -175,3 +176,80 @@ def test_parse_behind_select_says_what_is_missing(frame):
     chosen = SelectFilter(Select(("body", "ts"))).apply(frame(b"x"))
     with pytest.raises(UserError, match="needs the column host"):
         ParseFilter(SYSLOG).apply(chosen)
+
+
+CONDITIONS = {
+    "severity <= 4": True,
+    "Severity > 4": True,
+    "not severity > 4": True,
+    "severity = 5 or app = 'myproc'": True,
+    "severity is null or app = 'su'": True,
+    "not (severity is null and app <> 'su')": True,
+    "app in ('su', 'x')": True,
+    "app not in ('su', 'x')": True,
+    "not app in ('su')": True,
+    "seq > 0": True,
+    "seq >= 1 and seq < 2 or replayed": True,
+    "not replayed": True,
+    "replayed = false": True,
+    "app < 'n'": True,
+    "app = procid": True,
+    "attrs['parse_error'] is null": True,
+    "attrs.source = 'syslog' and attrs['nothing'] is null": True,
+    "attrs['parse_error'] = 'syslog: no priority'": True,
+    "facility > severity": True,
+    "facility > severity + 1": False,
+    "severity <= '4'": False,
+    "severity < 4.5": False,
+    "severity in (1, null)": False,
+    "app like 's%'": False,
+    "severity <=> null": False,
+    "severity between 1 and 3": False,
+    "length(body) > 4": False,
+    "body = 'junk'": False,
+    "ts > timestamp'2020-01-01'": False,
+    "seq > 3000000000": True,
+    "true": False,
+    "app = null": False,
+    "replayed": False,
+}
+
+
+def test_a_condition_means_in_arrow_what_it_means_in_spark(frame, spark):
+    parsed = ParseFilter(SYSLOG).apply(frame(*LINES, b"<13>1 - - - - - -", b"<14>1 - h x x - - y"))
+    table = parsed.rows().cache()
+    for text, in_arrow in CONDITIONS.items():
+        stage = arrow_sql.condition(spark, parsed.schema, text)
+        assert (stage is not None) == in_arrow, text
+        if stage is not None:
+            expected = sorted(row.seq for row in table.where(text).collect())
+            kept = parsed.arrow(stage, parsed.schema)
+            assert [row["seq"] for row in rows(kept)] == expected, text
+
+
+def test_a_choice_of_columns_means_in_arrow_what_it_means_in_spark(frame, spark):
+    plain = frame(*LINES)
+    for texts, in_arrow in {
+        ("seq", "HOST", "body AS line"): True,
+        ("*",): True,
+        ("seq AS a", "seq AS b"): True,
+        ("seq", "upper(host)"): False,
+        ("*", "seq"): False,
+        ("attrs.source",): False,
+        ("count(*)",): False,
+    }.items():
+        stage = arrow_sql.columns(spark, plain.schema, texts)
+        assert (stage is not None) == in_arrow, texts
+        if stage is not None:
+            chosen = SelectFilter(Select(texts)).apply(plain).rows()
+            expected = plain.rows().selectExpr(*texts)
+            assert chosen.columns == expected.columns
+            assert sorted(map(str, chosen.collect())) == sorted(map(str, expected.collect()))
+
+
+def test_a_flow_that_compares_with_constants_stays_in_arrow(frame):
+    kept = WhereFilter(Where("severity <= 4")).apply(ParseFilter(SYSLOG).apply(frame(*LINES)))
+    chosen = SelectFilter(Select(("seq", "app"))).apply(kept)
+    plan = chosen.rows()._jdf.queryExecution().executedPlan().toString()
+    assert (plan.count("MapInArrow"), plan.count("Filter")) == (1, 0)
+    assert rows(chosen) == [{"seq": 0, "app": "su"}]

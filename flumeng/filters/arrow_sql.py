@@ -1,0 +1,193 @@
+"""Spark SQL that Arrow computes alike: recognised on Spark's own analysed plan, never guessed.
+
+An event that goes through Spark SQL is copied into the JVM and back, which costs several times what
+parsing and writing it do. Most conditions are comparisons with constants, so those run where the
+events are. Everything here means exactly what Spark means by it, nulls and types included; any
+expression, type or function that is not listed is left to Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+COMPARISONS = {
+    "EqualTo": "equal",
+    "LessThan": "less",
+    "LessThanOrEqual": "less_equal",
+    "GreaterThan": "greater",
+    "GreaterThanOrEqual": "greater_equal",
+}
+LOGIC = {
+    "And": "and_kleene",
+    "Or": "or_kleene",
+    "Not": "invert",
+    "IsNull": "is_null",
+    "IsNotNull": "is_valid",
+}
+ORDERED = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string()}
+TYPES: Mapping[str, pa.DataType] = {**ORDERED, "boolean": pa.bool_()}
+
+
+class LeftToSparkError(Exception):
+    """Something in the expression is not listed here."""
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+
+    def of(self, batch: pa.RecordBatch) -> Any:
+        return batch[self.name]
+
+
+@dataclass(frozen=True)
+class Constant:
+    value: pa.Scalar
+
+    def of(self, _batch: pa.RecordBatch) -> Any:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The value of a key in a map column."""
+
+    column: str
+    key: str
+
+    def of(self, batch: pa.RecordBatch) -> Any:
+        return pc.map_lookup(batch[self.column], self.key, "first")
+
+
+@dataclass(frozen=True)
+class Call:
+    function: str
+    arguments: tuple[Expression, ...]
+
+    def of(self, batch: pa.RecordBatch) -> Any:
+        return pc.call_function(self.function, [part.of(batch) for part in self.arguments])
+
+
+Expression = Column | Constant | Entry | Call
+
+
+@dataclass(frozen=True)
+class Keep:
+    """A stage: the rows for which ``condition`` is true, not null and not false."""
+
+    condition: Call
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.filter(self.condition.of(batch))
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A stage: the columns ``sources`` under the names of ``schema``."""
+
+    sources: tuple[str, ...]
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = [batch[name] for name in self.sources]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def condition(spark: SparkSession, schema: pa.Schema, text: str) -> Keep | None:
+    """A stage for the condition ``text`` over rows of ``schema``; None when it is Spark's."""
+    plan = _empty(spark, schema).where(text)._jdf.queryExecution().analyzed()
+    try:
+        found = _Reader(schema).read(plan.condition())
+    except LeftToSparkError:
+        return None
+    return Keep(found) if isinstance(found, Call) else None
+
+
+def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> Pick | None:
+    """A stage for ``texts`` when each just names a column, perhaps with another name."""
+    chosen = _empty(spark, schema).selectExpr(*texts)._jdf.queryExecution().analyzed()
+    if chosen.getClass().getSimpleName() != "Project":
+        return None
+    reader = _Reader(schema)
+    sources = []
+    fields: dict[str, pa.Field] = {}
+    for item in _items(chosen.projectList()):
+        aliased = item.getClass().getSimpleName() == "Alias"
+        try:
+            source = reader.read(item.children().apply(0) if aliased else item)
+        except LeftToSparkError:
+            return None
+        if not isinstance(source, Column) or item.name() in fields:
+            return None
+        sources.append(source.name)
+        fields[item.name()] = schema.field(source.name).with_name(item.name())
+    return Pick(tuple(sources), pa.schema(fields.values()))
+
+
+class _Reader:
+    """Reads Spark's analysed expressions over rows of one schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._names = {name.lower(): name for name in schema.names}
+
+    def read(self, node: Any) -> Expression:
+        kind = node.getClass().getSimpleName()
+        parts = list(_items(node.children()))
+        if kind == "AttributeReference":
+            return Column(self._names[node.name().lower()])
+        if kind == "GetMapValue":
+            return self._entry(*parts)
+        if kind in LOGIC:
+            return Call(LOGIC[kind], tuple(map(self.read, parts)))
+        if kind in COMPARISONS:
+            return self._comparison(kind, *parts)
+        if kind == "In":
+            value, *others = parts
+            found: Expression = self._comparison("EqualTo", value, others[0])
+            for other in others[1:]:
+                found = Call("or_kleene", (found, self._comparison("EqualTo", value, other)))
+            return found
+        return self._constant(node)
+
+    def _comparison(self, kind: str, left: Any, right: Any) -> Call:
+        types = {part.dataType().simpleString() for part in (left, right)}
+        if len(types) > 1 or types.isdisjoint(TYPES if kind == "EqualTo" else ORDERED):
+            raise LeftToSparkError(kind)
+        return Call(COMPARISONS[kind], (self.read(left), self.read(right)))
+
+    def _entry(self, column: Any, key: Any) -> Entry:
+        found, constant = self.read(column), self._constant(key)
+        if column.dataType().simpleString() != "map<string,string>":
+            raise LeftToSparkError("GetMapValue")
+        assert isinstance(found, Column)
+        return Entry(found.name, constant.value.as_py())
+
+    def _constant(self, node: Any) -> Constant:
+        """A literal, or one that Spark widens from int to bigint."""
+        kind, name = node.getClass().getSimpleName(), node.dataType().simpleString()
+        if kind == "Cast" and name == "bigint":
+            inner = self._constant(node.child())
+            if inner.value.type == pa.int32():
+                return Constant(inner.value.cast(pa.int64()))
+        elif kind == "Literal" and name in TYPES and node.value() is not None:
+            value = node.value().toString() if name == "string" else node.value()
+            return Constant(pa.scalar(value, TYPES[name]))
+        raise LeftToSparkError(kind)
+
+
+def _empty(spark: SparkSession, schema: pa.Schema) -> Any:
+    return spark.createDataFrame([], from_arrow_schema(schema, prefer_timestamp_ntz=False))
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    for place in range(sequence.size()):
+        yield sequence.apply(place)
