@@ -112,6 +112,8 @@ class Runner:
                 log.info("%s: %d events at most: %s", assignment.key, self._size.events, error)
             except UnavailableError as error:
                 log.warning("%s waits: %s", assignment.key, error)
+                if self._size is not None:
+                    self._size.failed()
                 self._sleep(assignment, RETRY_SECONDS)
             except Exception as error:
                 if self._stopping.is_set():
