@@ -54,9 +54,11 @@ async def _serve(shelf: Shelf, host: str, parent: Parent) -> None:
 
     def read() -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended before the parent
-            for message in parent.messages():
-                loop.call_soon_threadsafe(messages.put_nowait, message)
-            loop.call_soon_threadsafe(messages.put_nowait, STOP)
+            try:
+                for message in parent.messages():
+                    loop.call_soon_threadsafe(messages.put_nowait, message)
+            finally:
+                loop.call_soon_threadsafe(messages.put_nowait, STOP)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, messages.put_nowait, STOP)

@@ -32,7 +32,7 @@ class Change(Enum):
 class TailedFile:
     """``cursor`` is ahead of the journal by the chunks that are not durable yet. The tailer keeps
     ``name`` (where it is now, None when it is gone), ``followed`` (whether the globs mean it) and
-    ``trusted`` (whether they meant it at some time since it is open).
+    ``trusted`` (whether they have meant it since it is open).
 
     Reading needs it open and raises ``OSError``.
     """

@@ -6,9 +6,9 @@ Rules
    the journal) is read to its end under whatever name its folder has it, and when it grows later.
 3. A file that was renamed or deleted has ended when it was quiet for some seconds; then its last
    line needs no newline.
-4. A file that is shorter than its cursor, or begins otherwise than before, was written anew and is
-   read from its beginning. But one that the globs do not mean, and that was not open all the time,
-   may be any other file with the inode of an old one: it is forgotten.
+4. A file that is shorter than its cursor, or begins otherwise than before, was written anew. If it
+   was open meanwhile it is read from its beginning. Else it is another file with the inode of an
+   old one: it is forgotten, and found like any new file when the globs mean it.
 5. The cursor of a file that is gone and fully read is removed from the state.
 """
 
@@ -130,7 +130,6 @@ class Tailer:
             wanted = file.followed or Path(file.name).stat().st_size > file.cursor.offset
             if not wanted or not file.open(file.name):
                 return None
-        file.trusted |= file.followed
         if file.key in self._to_skip:
             self._to_skip.discard(file.key)
             return file.start_at_end()
@@ -140,6 +139,7 @@ class Tailer:
                 return self._forget(file)
             log.info("%s was cut or written anew; reading it from its beginning", file.name)
             return file.start_over()
+        file.trusted |= file.followed
         chunk = None if change is Change.NONE else file.read()
         renamed = file.name != file.cursor.path
         if chunk is None and renamed and now - file.quiet_since >= QUIET_SECONDS:
