@@ -26,7 +26,7 @@ class Syslog:
     )
     protocol: Literal["tcp", "udp"] = option(doc="The transport.", default="tcp")
     framing: Literal["auto", "newline", "octet-counted"] = option(
-        doc="How TCP messages are told apart (RFC 6587); `auto` looks at a connection's first byte.",
+        doc="How TCP messages are told apart (RFC 6587); `auto` looks at the first byte sent.",
         default="auto",
     )
     max_line_bytes: int = option(
