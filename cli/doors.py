@@ -1,6 +1,6 @@
 """What commands reach the world through.
 
-The doors travel as click's context object, so that tests (and later the shell) give their own.
+The doors travel as click's context object, so that tests and the shell give their own.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ import getpass
 import logging
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar
 
 import click
 
+from cli import names
 from cli.options import zk_option
 from flumeng import waiting
 from flumeng.overview import Ask, ask_worker
@@ -45,6 +47,32 @@ def _who() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
+class Kept:
+    """Connections that stay open from one command to the next, one for each cluster."""
+
+    def __init__(self, connect: Callable[[str], Store]) -> None:
+        self._connect = connect
+        self._stores: dict[str, Store] = {}
+        self._lookups: dict[str, names.Lookup] = {}
+        self._lock = threading.Lock()
+
+    def store(self, hosts: str) -> Store:
+        """For any thread. Raises ``UnavailableError``."""
+        with self._lock:
+            if hosts not in self._stores:
+                self._stores[hosts] = self._connect(hosts)
+            return self._stores[hosts]
+
+    def lookup(self, hosts: str) -> names.Lookup:
+        if hosts not in self._lookups:
+            self._lookups[hosts] = names.Lookup(lambda: names.read(self.store(hosts)))
+        return self._lookups[hosts]
+
+    def close(self) -> None:
+        for store in self._stores.values():
+            store.close()
+
+
 class Signature(TypedDict):
     """Who makes a change, why, and when: what every operation takes."""
 
@@ -66,6 +94,34 @@ class Doors:
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    kept: Kept | None = None
+
+    @contextmanager
+    def store(self, hosts: str) -> Iterator[Store]:
+        """An open store; closed afterwards unless connections are kept."""
+        if self.kept is not None:
+            yield self.kept.store(hosts)
+            return
+        with closing(self.connect(hosts)) as store:
+            yield store
+
+    def look_up(self, hosts: str | None) -> None:
+        """Bring the names for completion up to date, in the background."""
+        if hosts and self.kept is not None:
+            self.kept.lookup(hosts).start()
+
+    def names(self, hosts: str) -> names.Names:
+        """The names for completion: at once when connections are kept, else soon or never."""
+        if self.kept is not None:
+            return self.kept.lookup(hosts).known
+
+        def ask() -> names.Names:
+            with self.store(hosts) as store:
+                return names.read(store)
+
+        lookup = names.Lookup(ask)
+        lookup.start()
+        return lookup.wait(names.PATIENCE_SECONDS)
 
     def sign(self, reason: str) -> Signature:
         return {"author": self.who(), "reason": reason, "now": self.clock()}
@@ -103,7 +159,7 @@ def with_store(command: Callable[Concatenate[Doors, Store, P], R]) -> Callable[P
     def opened(*args: P.args, **options: P.kwargs) -> R:
         doors = click.get_current_context().ensure_object(Doors)
         hosts: Any = options.pop("hosts")
-        with closing(doors.connect(hosts)) as store:
+        with doors.store(hosts) as store:
             return command(doors, store, *args, **options)
 
     return opened

@@ -9,9 +9,16 @@ import click
 
 from cli.doors import Doors, with_store
 from cli.moves import show_preview
-from cli.options import dry_run_option, json_option, reason_option, revision_option
+from cli.names import Name
+from cli.options import (
+    dry_run_option,
+    json_option,
+    reason_option,
+    revision_option,
+    timeout_option,
+)
 from cli.output import show_json, show_table, when
-from flumeng import history, operations, overview, preview
+from flumeng import conditions, history, operations, overview, preview
 from flumeng.errors import UserError
 from flumeng.flow_files import FlowFilesError, read_flows
 from flumeng.store import Store
@@ -19,7 +26,12 @@ from flumeng.store import Store
 files_argument = click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
 )
-name_argument = click.argument("name", metavar="FLOW")
+CONDITIONS = {
+    "running": conditions.flow_running,
+    "stopped": conditions.flow_stopped,
+    "gone": conditions.flow_gone,
+}
+name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 
 
 @click.group()
@@ -211,7 +223,7 @@ def resume(doors: Doors, store: Store, name: str, reason: str, if_revision: int 
     changed = operations.set_flow_state(
         store, name, "running", expect_revision=if_revision, **doors.sign(reason)
     )
-    what = "it starts to run now (follow with `flumeng status`)"
+    what = "it starts to run now (follow with `flumeng flow wait`)"
     click.echo(f"flow {name}: {what}" if changed else f"flow {name} is running already")
 
 
@@ -268,6 +280,24 @@ def delete(
             f"flow {name}: its sources stop now, its journals are collected to their end, then it "
             "goes (follow with `flumeng ack list`)"
         )
+
+
+@flow.command()
+@name_argument
+@click.option(
+    "--running", "condition", flag_value="running", help="Until all of its tasks run its revision."
+)
+@click.option(
+    "--stopped", "condition", flag_value="stopped", help="Until all is collected and nothing runs."
+)
+@click.option("--gone", "condition", flag_value="gone", help="Until it is deleted.")
+@timeout_option(30.0)
+@with_store
+def wait(doors: Doors, store: Store, name: str, condition: str | None, timeout: float) -> None:
+    """Wait for a flow; exit code 1, and what is missing, when the time is up."""
+    if condition is None:
+        raise UserError(f"say what to wait for: {', '.join(f'--{word}' for word in CONDITIONS)}")
+    doors.wait_for(lambda: CONDITIONS[condition](store, name), timeout)
 
 
 def _tell(applied: operations.Applied) -> None:

@@ -17,6 +17,8 @@ COMMANDS = {
     "journal": Lazy("cli.journal:journal", "See which journals there are and what they hold."),
     "schema": Lazy("cli.schema:schema", "Look at, check, export, migrate the tree in ZooKeeper."),
     "status": Lazy("cli.status:status", "Say whether the cluster is well, and if not, why."),
+    "top": Lazy("cli.top:top", "Show the cluster live: health, flows, rates, nodes."),
+    "shell": Lazy("cli.shell:shell", "Run commands at a prompt, or those of a script."),
 }
 
 

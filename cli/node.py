@@ -9,6 +9,7 @@ import click
 
 from cli.doors import Doors, with_store
 from cli.moves import show_preview
+from cli.names import Name
 from cli.options import (
     data_option,
     dry_run_option,
@@ -23,7 +24,7 @@ from flumeng import details, logs, operations, overview, preview
 from flumeng.errors import UserError
 from flumeng.store import Store
 
-name_argument = click.argument("name", metavar="NODE")
+name_argument = click.argument("name", type=Name("node"), metavar="NODE")
 
 
 @click.group()

@@ -10,10 +10,11 @@ import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+zk_envvar = "FLUMENG_ZK"
 zk_option = click.option(
     "--zk",
     "hosts",
-    envvar="FLUMENG_ZK",
+    envvar=zk_envvar,
     show_envvar=True,
     required=True,
     metavar="HOST:PORT[,HOST:PORT]/CHROOT",

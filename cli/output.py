@@ -7,9 +7,12 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def show_json(value: Any) -> None:
@@ -19,22 +22,27 @@ def show_json(value: Any) -> None:
 
 def show_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """In a pipe the first line holds the headers, and no cell holds a tab or a line break."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    if not sys.stdout.isatty():
-        for line in ([*headers], *cells):
-            click.echo("\t".join(line))
+    if sys.stdout.isatty():
+        from rich.console import Console  # noqa: PLC0415  slow to load, and only for people
+
+        Console().print(make_table(headers, rows))
         return
-    from rich import box  # noqa: PLC0415  slow to load, and only for people
-    from rich.console import Console  # noqa: PLC0415
+    for line in ([*headers], *([_cell(value) for value in row] for row in rows)):
+        click.echo("\t".join(line))
+
+
+def make_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """For people."""
+    from rich import box  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in headers:
         table.add_column(header, overflow="fold")
-    for line in cells:
-        table.add_row(*map(Text, line))
-    Console().print(table)
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    return table
 
 
 def when(seconds: float) -> str:

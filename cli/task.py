@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from cli.doors import Doors, with_store
-from cli.options import json_option
+from cli.names import Name
+from cli.options import json_option, timeout_option
 from cli.output import show_json, show_table
-from flumeng import details, overview
+from flumeng import conditions, details, overview
 from flumeng.store import Store
 
 
@@ -35,7 +36,7 @@ def list_(_doors: Doors, store: Store, as_json: bool) -> None:
 
 
 @task.command()
-@click.argument("key", metavar="FLOW/TASK")
+@click.argument("key", type=Name("task"), metavar="FLOW/TASK")
 @json_option
 @with_store
 def show(doors: Doors, store: Store, key: str, as_json: bool) -> None:
@@ -54,3 +55,20 @@ def show(doors: Doors, store: Store, key: str, as_json: bool) -> None:
             ("JOURNAL", "EPOCH", "OFFSET", "END", "LAG"),
             ((a.partition, a.epoch, a.offset, a.end, a.lag) for a in found.acks),
         )
+
+
+@task.command()
+@click.argument("keys", nargs=-1, type=Name("task"), metavar="[FLOW/TASK]...")
+@click.option(
+    "--active",
+    "condition",
+    flag_value="active",
+    required=True,
+    help="Until each runs the current revision of its flow.",
+)
+@timeout_option(30.0)
+@with_store
+def wait(doors: Doors, store: Store, keys: tuple[str, ...], condition: str, timeout: float) -> None:
+    """Wait for tasks, or for all; exit code 1, and what is missing, when the time is up."""
+    assert condition == "active"
+    doors.wait_for(lambda: conditions.tasks_active(store, keys), timeout)

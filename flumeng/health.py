@@ -49,7 +49,8 @@ def status(store: Store, ask: Ask) -> dict[str, Any]:
 
 
 def _flow(flow: FlowRow, acks: Sequence[AckRow]) -> dict[str, Any]:
-    lags = [ack.lag for ack in acks if ack.flow == flow.flow]
+    own = [ack for ack in acks if ack.flow == flow.flow]
+    lags = [ack.lag for ack in own]
     known = [lag for lag in lags if lag is not None]
     return {
         "flow": flow.flow,
@@ -57,6 +58,7 @@ def _flow(flow: FlowRow, acks: Sequence[AckRow]) -> dict[str, Any]:
         "revision": flow.revision,
         "tasks": len(flow.tasks),
         "running": sum(task.state == "running" for task in flow.tasks),
+        "acked": sum(ack.offset or 0 for ack in own),
         "lag": sum(known),
         "lag_unknown": len(lags) - len(known),
     }

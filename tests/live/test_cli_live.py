@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -122,6 +124,85 @@ def test_a_migration_on_a_real_server(store: Store) -> None:
     assert json.loads(found[cursor]) == {"v": 2, "acks": {"p": 7}}
     assert str(ack) not in found
     assert json.loads(found["/schema"])["version"] == 2
+
+
+def test_the_shell_on_a_terminal_completes_a_name_and_remembers(hosts: str, tmp_path: Path) -> None:
+    file = tmp_path / "web.yaml"
+    file.write_text(FLOW)
+    flumeng("schema", "init", zk=hosts)
+    flumeng("flow", "apply", file, zk=hosts)
+    mine, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "shell"],
+        stdin=theirs, stdout=theirs, stderr=theirs,
+        env={
+            **os.environ, "FLUMENG_ZK": hosts, "XDG_CONFIG_HOME": str(tmp_path),
+            "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1",
+        },
+    )  # fmt: skip
+    os.close(theirs)
+    terminal = Terminal(mine)
+    try:
+        terminal.until("flumeng>")
+        time.sleep(1)  # the names are asked for in the background
+        os.write(mine, b"flow show w")
+        terminal.until("web")  # in the menu
+        os.write(mine, b"\t")
+        terminal.until("web")
+        os.write(mine, b"\n")
+        terminal.until("flow web is running")
+        terminal.until("flumeng>")
+        os.write(mine, b"\x04")
+        assert process.wait(timeout=10) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(mine)
+    assert "+flow show web" in (tmp_path / "flumeng" / "history").read_text()
+
+
+class Terminal:
+    """What a process wrote to its terminal."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._seen = ""
+
+    def until(self, text: str) -> None:
+        """Read on until ``text`` came; what comes after it is kept for the next call."""
+        deadline = time.monotonic() + 15
+        while text not in self._seen:
+            assert time.monotonic() < deadline, f"{text!r} did not come: {self._seen!r}"
+            if select.select([self._descriptor], [], [], 0.2)[0]:
+                self._seen += os.read(self._descriptor, 65536).decode(errors="replace")
+        self._seen = self._seen.partition(text)[2]
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["away", "frozen"])
+def test_completion_in_bash_does_not_wait_for_zookeeper(tmp_path: Path, frozen: bool) -> None:
+    server = RealZooKeeper(tmp_path)
+    if frozen:
+        server.start()
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "cli.main"],
+            env={
+                **os.environ,
+                "FLUMENG_ZK": f"{server.address}/none",
+                "_FLUMENG_COMPLETE": "bash_complete",
+                "COMP_WORDS": "flumeng flow show ",
+                "COMP_CWORD": "3",
+            },
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+    finally:
+        if frozen:
+            server.kill()
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+    assert time.monotonic() - start < 3
 
 
 def test_zookeeper_away_is_said_within_ten_seconds() -> None:

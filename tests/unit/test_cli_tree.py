@@ -26,6 +26,7 @@ PROMISED = [
     "node:label",
     "task:list",
     "task:show",
+    "task:wait",
     "flow:validate",
     "flow:apply",
     "flow:list",
@@ -37,6 +38,7 @@ PROMISED = [
     "flow:resume",
     "flow:stop",
     "flow:delete",
+    "flow:wait",
     "ack:list",
     "journal:list",
     "schema:show",
@@ -46,13 +48,15 @@ PROMISED = [
     "schema:import",
     "schema:migrate",
     "status",
+    "top",
+    "shell",
 ]
 READS = [
     name
     for name in PROMISED
-    if name.split(":")[-1] in ("list", "show", "status", "history", "diff")
+    if name.split(":")[-1] in ("list", "show", "status", "top", "history", "diff")
 ]
-HEAVY = ("kazoo", "numpy", "pandas", "pyarrow", "pyspark", "rich")
+HEAVY = ("kazoo", "numpy", "pandas", "pyarrow", "pyspark", "rich", "prompt_toolkit")
 
 
 def leaves(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

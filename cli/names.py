@@ -1,0 +1,84 @@
+"""Names that can be completed: of flows, nodes and tasks, as ZooKeeper holds them.
+
+A completion never waits for ZooKeeper longer than ``PATIENCE_SECONDS``, and never fails: what is
+not known in time is not offered.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from flumeng.errors import FlumengError
+from zkschema import paths
+
+if TYPE_CHECKING:
+    from flumeng.store import Store
+
+PATIENCE_SECONDS = 1.0
+
+Names = Mapping[str, Sequence[str]]
+"""Kind (``flow``, ``node``, ``task``) -> names."""
+
+
+class Name(click.types.StringParamType):
+    """The type of an argument that names a flow, a node or a task."""
+
+    def __init__(self, kind: str) -> None:
+        self.name = kind
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        from cli.doors import Doors  # noqa: PLC0415  doors know names
+
+        hosts = ctx.params.get("hosts") or os.environ.get("FLUMENG_ZK")
+        doors = ctx.find_object(Doors) or Doors()
+        known = doors.names(hosts).get(self.name, ()) if hosts else ()
+        return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+
+
+def read(store: Store) -> Names:
+    """All names. Raises ``UnavailableError``."""
+    flows = store.children(paths.flows())
+    plans = store.read_many([paths.plan(flow) for flow in flows])
+    tasks = [
+        f"{flow}/{task}"
+        for flow, plan in zip(flows, plans, strict=True)
+        for task in sorted(plan.value.tasks if plan else ())
+    ]
+    return {"flow": flows, "node": store.children(paths.nodes()), "task": tasks}
+
+
+class Lookup:
+    """Asks in the background; ``known`` is what was answered last and is given at once."""
+
+    def __init__(self, ask: Callable[[], Names]) -> None:
+        self.known: Names = {}
+        self._ask = ask
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Ask anew, unless a question is open."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="names", daemon=True)
+            self._thread.start()
+
+    def wait(self, seconds: float) -> Names:
+        if self._thread is not None:
+            self._thread.join(seconds)
+        return self.known
+
+    def _run(self) -> None:
+        try:
+            self.known = self._ask()
+        except FlumengError:
+            return

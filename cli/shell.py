@@ -1,0 +1,117 @@
+"""``flumeng shell``: the same commands, one connection, and names that complete themselves.
+
+Every line is one command, in the words of ``shlex``: quotes as in a Unix shell, ``#`` begins a
+comment. A script stops at the first command that fails, with its exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from cli.doors import Doors, Kept
+from cli.options import zk_envvar
+from flumeng.errors import UserError
+
+LEAVE = ("exit", "quit")
+
+
+class Left(Exception):  # noqa: N818  no error: the user leaves
+    """The user is done."""
+
+
+class Session:
+    """Runs lines, all through the same doors."""
+
+    def __init__(self, root: click.Command, doors: Doors) -> None:
+        self.root = root
+        self.doors = doors
+
+    def run(self, line: str) -> int:
+        """One line; gives its exit code. Raises ``Left``."""
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            click.echo(f"flumeng: {error}: {line.strip()}", err=True)
+            return 2
+        if not words:
+            return 0
+        if words[0] in LEAVE:
+            raise Left
+        if words[0] == "shell":
+            click.echo("flumeng: this is the shell already", err=True)
+            return 2
+        try:
+            self.root.main(words, prog_name="flumeng", obj=self.doors)
+        except SystemExit as done:
+            return done.code if isinstance(done.code, int) else int(done.code is not None)
+        raise AssertionError("click ends every command by SystemExit")
+
+    def run_all(self, lines: Iterable[tuple[str, str]]) -> int:
+        """Lines with their places, until one fails; gives that one's exit code."""
+        for place, line in lines:
+            try:
+                code = self.run(line)
+            except Left:
+                return 0
+            if code:
+                click.echo(f"flumeng: {place}: stopped, exit code {code}", err=True)
+                return code
+        return 0
+
+
+@click.command()
+@click.option("-c", "commands", multiple=True, metavar="COMMAND", help="Run it; may be repeated.")
+@click.option("--zk", "hosts", envvar=zk_envvar, metavar="HOST:PORT/CHROOT", help="Which cluster.")
+@click.argument(
+    "scripts", nargs=-1, type=click.Path(path_type=Path, dir_okay=False), metavar="[SCRIPT]..."
+)
+@click.pass_context
+def shell(
+    context: click.Context, commands: tuple[str, ...], hosts: str | None, scripts: tuple[Path, ...]
+) -> None:
+    """Run commands at a prompt, or those of -c and then of script files.
+
+    Without a terminal the commands are read from standard input. The first one that fails ends all,
+    with its exit code.
+    """
+    if hosts:
+        os.environ[zk_envvar] = hosts
+    doors = context.find_object(Doors) or Doors()
+    with closing(Kept(doors.connect)) as kept:
+        session = Session(context.find_root().command, replace(doors, kept=kept))
+        if commands or scripts:
+            lines = [*_commands(commands), *(line for path in scripts for line in _script(path))]
+            raise SystemExit(session.run_all(lines))
+        if not sys.stdin.isatty():
+            raise SystemExit(session.run_all(_numbered("standard input", sys.stdin)))
+        from cli.prompt import ask  # noqa: PLC0415  loads prompt_toolkit
+
+        for line in ask(session.root, session.doors):
+            try:
+                session.run(line)
+            except Left:
+                break
+
+
+def _commands(commands: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return (("-c", command) for command in commands)
+
+
+def _script(path: Path) -> Iterator[tuple[str, str]]:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    return _numbered(str(path), text.splitlines())
+
+
+def _numbered(name: str, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return ((f"{name}:{number}", line) for number, line in enumerate(lines, 1))

@@ -1,0 +1,124 @@
+"""``flumeng top``: the cluster at a glance, again and again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.doors import Doors, with_store
+from cli.options import json_option
+from cli.output import make_table, show_json, show_table
+from flumeng import health, overview
+from flumeng.errors import UnavailableError
+from flumeng.store import Store
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+REFRESH_SECONDS = 2.0
+
+Table = tuple[Sequence[str], list[Sequence[object]]]
+
+
+@click.command()
+@json_option
+@with_store
+def top(doors: Doors, store: Store, as_json: bool) -> None:
+    """Show health, flows with their rates, and nodes, until Ctrl-C; in a pipe once."""
+    if as_json:
+        show_json(_look(doors, store))
+    elif not sys.stdout.isatty():
+        seen = _look(doors, store)
+        click.echo(_headline(seen))
+        for headers, rows in _tables(seen, rates(None, seen, 0.0)):
+            show_table(headers, rows)
+    else:
+        live(doors, store)
+
+
+def rates(before: dict[str, Any] | None, now: dict[str, Any], seconds: float) -> dict[str, float]:
+    """Events a second that reached the sinks of each flow between two looks; empty at the first."""
+    if before is None:
+        return {}
+    acked = {flow["flow"]: flow["acked"] for flow in before["flows"]}
+    return {
+        flow["flow"]: max(0, flow["acked"] - acked[flow["flow"]]) / seconds
+        for flow in now["flows"]
+        if flow["flow"] in acked
+    }
+
+
+def _look(doors: Doors, store: Store) -> dict[str, Any]:
+    return {**health.status(store, doors.ask), "node_rows": overview.nodes(store)}
+
+
+def _headline(seen: dict[str, Any]) -> str:
+    nodes = seen["nodes"]
+    return (
+        f"{seen['health']}: {len(seen['masters'])} masters, {nodes['live']} of "
+        f"{nodes['registered']} nodes live, {len(seen['causes'])} problems"
+    )
+
+
+def _tables(seen: dict[str, Any], rate: dict[str, float]) -> Iterator[Table]:
+    yield (
+        ("FLOW", "STATE", "REVISION", "RUNNING", "LAG", "EVENTS/S"),
+        [
+            (
+                flow["flow"],
+                flow["state"],
+                flow["revision"],
+                f"{flow['running']}/{flow['tasks']}",
+                f"{flow['lag']}{'+?' if flow['lag_unknown'] else ''}",
+                f"{rate[flow['flow']]:.0f}" if flow["flow"] in rate else None,
+            )
+            for flow in seen["flows"]
+        ],
+    )
+    yield (
+        ("NODE", "LIVE", "DESIRED", "TASKS", "NOT RUNNING"),
+        [
+            (
+                row.node,
+                row.live,
+                row.desired,
+                len(row.tasks),
+                sum(state != "running" for state in row.tasks.values()),
+            )
+            for row in seen["node_rows"]
+        ],
+    )
+    if seen["causes"]:
+        yield ("PROBLEM", "WHAT TO DO"), [(c["what"], c["advice"]) for c in seen["causes"]]
+
+
+def live(doors: Doors, store: Store) -> None:
+    """On a terminal, until Ctrl-C; ZooKeeper may be away meanwhile."""
+    from rich.console import Group  # noqa: PLC0415
+    from rich.live import Live  # noqa: PLC0415
+
+    before: dict[str, Any] | None = None
+    looked = doors.monotonic()
+    with Live(Group("looking"), screen=True, auto_refresh=False) as screen:
+        try:
+            while True:
+                try:
+                    seen = _look(doors, store)
+                except UnavailableError as error:
+                    screen.update(Group(str(error)), refresh=True)
+                else:
+                    now = doors.monotonic()
+                    screen.update(_group(seen, rates(before, seen, now - looked)), refresh=True)
+                    before, looked = seen, now
+                doors.sleep(REFRESH_SECONDS)
+        except KeyboardInterrupt:
+            return
+
+
+def _group(seen: dict[str, Any], rate: dict[str, float]) -> Group:
+    from rich.console import Group  # noqa: PLC0415
+
+    return Group(_headline(seen), *(make_table(*table) for table in _tables(seen, rate)))

@@ -1,0 +1,49 @@
+"""What an operator can wait for. Each gives what is missing, a line each; none: it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flumeng import overview
+from flumeng.operations import require_flow
+from flumeng.overview import TaskRow
+from flumeng.store import Store
+from zkschema import paths
+
+
+def flow_running(store: Store, flow: str) -> list[str]:
+    """Every task of the flow runs its current revision. Raises ``UserError`` without the flow."""
+    found = overview.flow(store, flow)
+    if found.state != "running":
+        return [f"flow {flow} is to be {found.state}"]
+    if not found.tasks:
+        return [f"flow {flow} is not planned yet"]
+    return [_line(task) for task in found.tasks if task.state != "running"]
+
+
+def flow_stopped(store: Store, flow: str) -> list[str]:
+    """The flow is to be stopped and nothing of it is planned any more; raises as above."""
+    state = require_flow(store, flow).value.state
+    if state != "stopped":
+        return [f"flow {flow} is to be {state}"]
+    return [_line(task) for task in overview.flow(store, flow).tasks]
+
+
+def flow_gone(store: Store, flow: str) -> list[str]:
+    """There is no such flow."""
+    found = store.read(paths.flow(flow))
+    return [f"flow {flow} is to be {found.value.state}"] if found else []
+
+
+def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
+    """The tasks ``flow/task`` run the current revision of their flow; without keys: all do."""
+    known = {f"{task.flow}/{task.task}": task for task in overview.tasks(store)}
+    if not known and not keys:
+        return ["nothing is planned yet"]
+    unplanned = [f"task {key} is not planned yet" for key in keys if key not in known]
+    tasks = (known[key] for key in keys or known if key in known)
+    return unplanned + [_line(task) for task in tasks if task.state != "running"]
+
+
+def _line(task: TaskRow) -> str:
+    return f"task {task.flow}/{task.task} is {task.state}{': ' + task.why if task.why else ''}"

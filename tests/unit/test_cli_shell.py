@@ -1,0 +1,339 @@
+"""The shell, waiting, completion and top: on a fake store."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from cli import top
+from cli.doors import Doors, Kept
+from cli.main import tree as commands
+from cli.prompt import TreeCompleter, ask, history
+from cli.testing import NOON, Reached, Shell
+from flumeng import operations
+from flumeng.store import ABSENT, ANY, Store, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+HOSTS = "zk:1/c"
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """Flow web with one task on node n1, which is live and has not started it."""
+    store = FakeStore()
+    tree.init(store)
+    operations.apply_flow(store, FLOW, author="a", reason="", now=NOON)
+    task = records.PlannedTask(
+        kind="collect", node="n1", epoch=3, state="assigned", partitions=("web.n1.0.aa",)
+    )
+    store.write(paths.plan("web"), records.Plan(epoch=3, tasks={"collect.0": task}), ABSENT)
+    store.write(paths.node("n1"), records.Node(uuid="u", roles=("collect",)), ABSENT)
+    live = records.LiveNode(
+        uuid="u", incarnation="i", address="n1:7", pid=1, version="0", since=0.0
+    )
+    store.write(paths.live_node("n1"), live, ABSENT)
+    journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
+    store.write(paths.journal("web.n1.0.aa"), journal, ABSENT)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree)
+
+
+def run_task(store: FakeStore) -> None:
+    said = records.TaskStatus(epoch=3, revision=1, state="running")
+    status = records.NodeStatus(assignment_version=0, tasks={"web/collect.0": said})
+    store.write(paths.status("n1"), status, ANY)
+
+
+# -- waiting
+
+
+def test_waits_return_when_the_condition_holds(shell: Shell, store: FakeStore) -> None:
+    shell.meanwhile = lambda: run_task(store) if shell.seconds > 5 else None
+    assert shell.run("flow", "wait", "web", "--running", "--timeout", 30).exit_code == 0
+    assert 5 < shell.seconds < 7
+    for words in ((), ("web/collect.0",)):
+        assert shell.run("task", "wait", *words, "--active").exit_code == 0
+    shell.meanwhile = lambda: (
+        store.write(paths.flow("web"), records.Flow(revision=1, state="stopped"), ANY)
+        and store.write(paths.plan("web"), records.Plan(), ANY)
+    )
+    assert shell.run("flow", "wait", "web", "--stopped").exit_code == 0
+    assert shell.run("flow", "wait", "nope", "--gone").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (("flow", "wait", "web", "--running"),
+         "task web/collect.0 is starting: node n1 has not started it yet"),
+        (("task", "wait", "--active"),
+         "task web/collect.0 is starting: node n1 has not started it yet"),
+        (("task", "wait", "web/x", "--active"), "task web/x is not planned yet"),
+        (("flow", "wait", "web", "--stopped"), "flow web is to be running"),
+        (("flow", "wait", "web", "--gone"), "flow web is to be running"),
+    ],
+)  # fmt: skip
+def test_a_wait_in_vain_fails_and_says_what_is_missing(
+    shell: Shell, words: tuple[str, ...], missing: str
+) -> None:
+    result = shell.run(*words, "--timeout", 3)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"flumeng: not within 3 s; still missing:\n- {missing}\n"
+
+
+def test_what_runs_an_old_revision_is_not_running(shell: Shell, store: FakeStore) -> None:
+    run_task(store)
+    operations.apply_flow(store, FLOW + "#\n", author="a", reason="", now=NOON)
+    result = shell.run("flow", "wait", "web", "--running", "--timeout", 1)
+    assert "runs revision 1, 2 is wanted" in result.stderr
+
+
+def test_nothing_planned_is_not_running(shell: Shell, store: FakeStore) -> None:
+    store.write(paths.plan("web"), records.Plan(), ANY)
+    for words in (("flow", "wait", "web", "--running"), ("task", "wait", "--active")):
+        assert shell.run(*words, "--timeout", 1).exit_code == 1
+
+
+def test_what_cannot_be_waited_for_is_wrong_input(shell: Shell) -> None:
+    assert shell.run("flow", "wait", "web").exit_code == 2
+    assert shell.run("task", "wait").exit_code == 2
+    assert shell.run("flow", "wait", "wbe", "--running").exit_code == 2
+
+
+# -- scripts
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        (tmp_path / "script").write_text(text)
+        return tmp_path / "script"
+
+    return write
+
+
+def test_commands_run_in_order_over_one_connection(shell: Shell, store: FakeStore) -> None:
+    sessions = []
+    connect = shell.connect
+    shell.connect = lambda hosts: sessions.append(hosts) or connect(hosts)  # type: ignore[method-assign,func-returns-value]
+    result = shell.run(
+        "shell", "-c", "flow pause web --reason 'two words' # why", "-c", "", "-c", "flow list"
+    )
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[-1].startswith("web\tsuspended\t")
+    assert sessions == [HOSTS]
+    assert store.tree.stores == [store], "the connection is closed at the end"
+    (*_, entry) = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
+    assert {e.value.reason for e in [entry] if e} <= {"two words", ""}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("flow show nope", 2), ("flow pause web --if-revision 9", 3), ("schema verify", 1),
+     ("flow pause 'web", 2), ("flwo", 2), ("shell", 2), ("flow wait web --gone --timeout 1", 1)],
+)  # fmt: skip
+def test_a_script_stops_at_the_first_failure_with_its_exit_code(
+    shell: Shell, store: FakeStore, script: Callable[[str], Path], line: str, code: int
+) -> None:
+    store.write(paths.ack("web", "main", "orphan"), records.Ack(epoch=1, offset=1), ABSENT)
+    file = script(f"# first\nflow list\n\n{line}\nflow stop web\n")
+    result = shell.run("shell", file)
+    assert result.exit_code == code
+    assert result.stderr.splitlines()[-1] == f"flumeng: {file}:4: stopped, exit code {code}"
+    flow = store.read(paths.flow("web"))
+    assert flow is not None
+    assert flow.value.state == "running", "a later line ran"
+
+
+def test_commands_come_from_standard_input_without_a_terminal(shell: Shell) -> None:
+    done = shell.run("shell", typed="flow stop web\nexit\nflow resume web\n")
+    assert (done.exit_code, done.stdout) == (
+        0, "flow web: its sources stop now, its journals are collected to their end\n",
+    )  # fmt: skip
+    failed = shell.run("shell", typed="flow show nope\n")
+    assert "standard input:1: stopped, exit code 2" in failed.stderr
+
+
+def test_a_script_that_cannot_be_read_runs_nothing(shell: Shell, store: FakeStore) -> None:
+    result = shell.run("shell", "-c", "flow stop web", "/nowhere")
+    assert (result.exit_code, "/nowhere" in result.stderr) == (2, True)
+    flow = store.read(paths.flow("web"))
+    assert flow is not None
+    assert flow.value.state == "running"
+
+
+def test_a_cluster_named_once_is_the_one_of_all_commands(shell: Shell) -> None:
+    result = shell.run("shell", "--zk", "other:1/c", "-c", "flow list", zk=None)
+    assert result.exit_code == 0
+    shell.cut = True
+    assert shell.run("shell", "--zk", "other:1/c", "-c", "flow list", zk=None).exit_code == 4
+
+
+# -- completion
+
+
+@contextmanager
+def kept(doors: Doors) -> Iterator[Doors]:
+    with closing(Kept(doors.connect)) as connections:
+        yield replace(doors, kept=connections)
+
+
+def completions(completer: TreeCompleter, text: str) -> list[str]:
+    found = completer.get_completions(Document(text), CompleteEvent())
+    return [completion.text for completion in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("flow pa", ["pause"]),
+        ("flow show ", ["web"]),
+        ("flow show x", []),
+        ("node drain ", ["n1"]),
+        ("task show we", ["web/collect.0"]),
+        ("task wait --active web/collect.0 ", ["web/collect.0"]),
+        ("flow pause web --rea", ["--reason"]),
+        ("flow pause 'we", []),
+    ],
+)
+def test_commands_options_and_names_are_completed(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, text: str, expected: list[str]
+) -> None:
+    monkeypatch.setenv("FLUMENG_ZK", HOSTS)
+    with kept(shell.doors()) as doors:
+        doors.look_up(HOSTS)
+        assert doors.kept is not None
+        doors.kept.lookup(HOSTS).wait(5)
+        assert completions(TreeCompleter(commands, doors), text) == expected
+
+
+def test_files_are_completed(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "web.yaml").touch()
+    with kept(shell.doors()) as doors:
+        found = completions(TreeCompleter(commands, doors), f"flow apply {tmp_path}/w")
+    assert found == ["eb.yaml"]
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["in the shell", "in bash"])
+def test_completion_does_not_wait_for_a_zookeeper_that_is_away(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    monkeypatch.setenv("FLUMENG_ZK", HOSTS)
+    back = threading.Event()
+
+    def hang(hosts: str) -> Store:
+        back.wait(30)
+        return Shell.connect(shell, hosts)
+
+    doors = replace(shell.doors(), connect=hang)
+    with ExitStack() as stack:
+        stack.callback(back.set)
+        if keep:
+            doors = stack.enter_context(kept(doors))
+            doors.look_up(HOSTS)
+        start = time.monotonic()
+        found = ShellComplete(commands, {"obj": doors}, "flumeng", "").get_completions(
+            ["flow", "show"], ""
+        )
+        assert found == []
+        assert time.monotonic() - start < (0.5 if keep else 2)
+    shell.cut = True
+    complete = ShellComplete(commands, {"obj": shell.doors()}, "flumeng", "")
+    assert complete.get_completions(["flow", "show"], "") == []
+
+
+def test_the_prompt_gives_lines_and_remembers_them(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FLUMENG_ZK", HOSTS)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with (
+        create_pipe_input() as typed,
+        create_app_session(input=typed, output=DummyOutput()),
+        kept(shell.doors()) as doors,
+    ):
+        typed.send_text("flow list\nflow sh\x03\x04")
+        assert list(ask(commands, doors)) == ["flow list"]
+    assert list(history().load_history_strings()) == ["flow list"]
+    assert (tmp_path / "flumeng" / "history").stat().st_mode & 0o077 == 0
+
+
+def test_a_home_that_cannot_be_written_keeps_no_history(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    monkeypatch.delenv("FLUMENG_ZK", raising=False)
+    with (
+        create_pipe_input() as typed,
+        create_app_session(input=typed, output=DummyOutput()),
+        kept(shell.doors()) as doors,
+    ):
+        typed.send_text("flow list\n\x04")
+        assert list(ask(commands, doors)) == ["flow list"]
+    assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
+
+
+# -- top
+
+
+def test_top_prints_once_in_a_pipe(shell: Shell, store: FakeStore) -> None:
+    run_task(store)
+    shell.positions["n1:7"] = {"web.n1.0.aa": Reached(floor=0, safe=100)}
+    store.write(paths.ack("web", "main", "web.n1.0.aa"), records.Ack(epoch=3, offset=40), ABSENT)
+    shown = shell.run("top")
+    assert (shown.exit_code, shown.stdout.splitlines()[:5]) == (
+        0,
+        [
+            "degraded: 0 masters, 1 of 1 nodes live, 1 problems",
+            "FLOW\tSTATE\tREVISION\tRUNNING\tLAG\tEVENTS/S",
+            "web\trunning\t1\t1/1\t60\t-",
+            "NODE\tLIVE\tDESIRED\tTASKS\tNOT RUNNING",
+            "n1\tyes\tactive\t1\t0",
+        ],
+    )
+    assert shell.json("top")["node_rows"][0]["node"] == "n1"
+
+
+def test_the_rate_is_what_reached_the_sinks_since_the_last_look() -> None:
+    def seen(**acked: int) -> dict[str, object]:
+        return {"flows": [{"flow": flow, "acked": count} for flow, count in acked.items()]}
+
+    assert top.rates(None, seen(a=5), 0.0) == {}
+    assert top.rates(seen(a=5, b=7), seen(a=25, b=3, c=9), 2.0) == {"a": 10.0, "b": 0.0}
+
+
+def test_top_goes_on_while_zookeeper_is_away_until_ctrl_c(
+    shell: Shell, store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = iter(["cut", "heal", "end"])
+
+    def sleep(seconds: float) -> None:
+        shell.sleep(seconds)
+        step = next(looks)
+        if step == "end":
+            raise KeyboardInterrupt
+        store.connected = step == "heal"
+
+    top.live(replace(shell.doors(), sleep=sleep), store)
+    assert list(looks) == []
+    assert "1 of 1 nodes live" in capsys.readouterr().out
