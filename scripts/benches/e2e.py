@@ -9,6 +9,7 @@ event must be there once.
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -234,16 +235,14 @@ def _cpu_seconds(pids: Iterable[int]) -> float:
 
 def _peaks(part: str, head: int) -> Iterator[tuple[str, float]]:
     """Name and peak RSS in MB of a part of the system and of each process below it."""
-    workers = 0
+    workers = itertools.count(1)
     for pid in _family(head):
-        name = part
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if pid != head and command[0].endswith(b"java"):
-            name = f"{part}: JVM"
-        elif pid != head:
-            workers += 1
-            name = f"{part}: python {workers}"
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        for line in lines:  # a process that has just ended has no such line
-            if line.startswith("VmHWM:"):
-                yield name, round(int(line.split()[1]) * 1024 / 1e6, 1)
+        peaks = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+        if not peaks:
+            continue  # it has ended
+        name = part
+        if pid != head:
+            is_java = b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
+            name = f"{part}: JVM" if is_java else f"{part}: python {next(workers)}"
+        yield name, round(peaks[0] * 1024 / 1e6, 1)
