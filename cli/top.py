@@ -97,18 +97,18 @@ def _tables(seen: dict[str, Any], rate: dict[str, float]) -> Iterator[Table]:
 
 def live(doors: Doors, store: Store) -> None:
     """On a terminal, until Ctrl-C; ZooKeeper may be away meanwhile."""
-    from rich.console import Group  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     before: dict[str, Any] | None = None
     looked = doors.monotonic()
-    with Live(Group("looking"), screen=True, auto_refresh=False) as screen:
+    with Live(Text("looking"), screen=True, auto_refresh=False) as screen:
         try:
             while True:
                 try:
                     seen = _look(doors, store)
                 except UnavailableError as error:
-                    screen.update(Group(str(error)), refresh=True)
+                    screen.update(Text(str(error)), refresh=True)
                 else:
                     now = doors.monotonic()
                     screen.update(_group(seen, rates(before, seen, now - looked)), refresh=True)
@@ -120,5 +120,6 @@ def live(doors: Doors, store: Store) -> None:
 
 def _group(seen: dict[str, Any], rate: dict[str, float]) -> Group:
     from rich.console import Group  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
-    return Group(_headline(seen), *(make_table(*table) for table in _tables(seen, rate)))
+    return Group(Text(_headline(seen)), *(make_table(*table) for table in _tables(seen, rate)))

@@ -323,8 +323,13 @@ def test_the_rate_is_what_reached_the_sinks_since_the_last_look() -> None:
 
 
 def test_top_goes_on_while_zookeeper_is_away_until_ctrl_c(
-    shell: Shell, store: FakeStore, capsys: pytest.CaptureFixture[str]
+    shell: Shell,
+    store: FakeStore,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
     looks = iter(["cut", "heal", "end"])
 
     def sleep(seconds: float) -> None:
@@ -336,4 +341,6 @@ def test_top_goes_on_while_zookeeper_is_away_until_ctrl_c(
 
     top.live(replace(shell.doors(), sleep=sleep), store)
     assert list(looks) == []
-    assert "1 of 1 nodes live" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert shown.count("1 of 1 nodes live") == 2
+    assert "no connection to ZooKeeper now" in shown
