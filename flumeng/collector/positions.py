@@ -37,6 +37,7 @@ class Positions:
         self._addresses = addresses
         self._clients: dict[str, JournalClient] = {}
         self._avoid_until: dict[str, float] = {}
+        self._away: set[str] = set()
 
     def of(self, journals: Iterable[str]) -> dict[str, Reach]:
         """Lacks the journals that cannot be reached now."""
@@ -61,8 +62,12 @@ class Positions:
             return {}
         client = self._clients.setdefault(address, JournalClient(address, TIMEOUT_SECONDS))
         try:
-            return {name: position.safe for name, position in client.positions().items()}
+            positions = client.positions()
         except UnavailableError as error:
-            log.warning("journals wait: %s", error)
+            if address not in self._away:
+                log.warning("journals wait: %s", error)
+            self._away.add(address)
             self._avoid_until[address] = time.monotonic() + AVOID_SECONDS
             return {}
+        self._away.discard(address)
+        return {name: position.safe for name, position in positions.items()}

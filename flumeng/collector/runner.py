@@ -63,6 +63,7 @@ class Runner:
         self._pipeline: Pipeline | None = None
         self._size: BatchSize | None = None
         self._said: Status | None = None
+        self._trouble = ""
         self._thread = threading.Thread(target=self._run, name=assignment.key, daemon=True)
 
     def start(self) -> None:
@@ -111,7 +112,7 @@ class Runner:
                 self._size.too_wide()
                 log.info("%s: %d events at most: %s", assignment.key, self._size.events, error)
             except UnavailableError as error:
-                log.warning("%s waits: %s", assignment.key, error)
+                self._log_trouble(logging.WARNING, f"{assignment.key} waits: {error}")
                 if self._size is not None:
                     self._size.failed()
                 self._sleep(assignment, RETRY_SECONDS)
@@ -152,7 +153,8 @@ class Runner:
                 if proven:
                     self._say(assignment, RUNNING, partitions=assignment.partitions)
                 busy = task.turn(eager=self._draining.is_set())
-                proven = proven or task.proven
+                if task.proven:
+                    proven, self._trouble = True, ""
                 if self._draining.is_set() and task.caught_up:
                     break
                 if not busy:
@@ -170,8 +172,14 @@ class Runner:
         if self._size is not None:
             self._size.failed()
         trace = None if isinstance(error, FlumengError | OSError) else error
-        log.error("%s failed: %s", assignment.key, error, exc_info=trace)
+        self._log_trouble(logging.ERROR, f"{assignment.key} failed: {error}", trace)
         self._say(assignment, FAILED, str(error) or type(error).__name__)
+
+    def _log_trouble(self, level: int, sentence: str, trace: Exception | None = None) -> None:
+        """Once, until something else goes wrong or all is well again."""
+        if sentence != self._trouble:
+            log.log(level, "%s", sentence, exc_info=trace)
+        self._trouble = sentence
 
     def _batch_size(self, cap: int) -> BatchSize:
         if self._size is None or self._size.cap != cap:

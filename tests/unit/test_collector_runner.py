@@ -143,7 +143,7 @@ def test_acks_keep_the_order_of_batches_that_finish_out_of_order(world):
     until(lambda: world.ack() == 200)
 
 
-def test_a_failed_batch_is_said_once_and_tried_again_from_the_ack(world):
+def test_a_failed_batch_is_said_once_and_tried_again_from_the_ack(world, caplog):
     tries = []
 
     def fail_twice(ranges: Sequence[Range]) -> None:
@@ -158,6 +158,7 @@ def test_a_failed_batch_is_said_once_and_tried_again_from_the_ack(world):
     assert world.states() == ["running", "failed", "running"]
     assert world.statuses[1].error == "disk on fire"
     assert world.statuses[1].partitions == ()
+    assert caplog.text.count("disk on fire") == 1
 
 
 def test_a_batch_behind_a_failed_one_is_not_acked(world):
