@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from benches import footprint
 from flumeng.journal.client import JournalClient
 
 LINE_BYTES = 200
@@ -47,7 +48,11 @@ def run(events: int = 4_000_000) -> dict[str, object]:
         "events_per_second_4": round(four["rate"]),
         "mb_per_second": round(one["rate"] * LINE_BYTES / 1e6, 1),
         "cpu_seconds_per_million": round(one["cpu_seconds"] / events * 1e6, 3),
-        "rss_mb": {"ingest worker": round(max(one["rss_mb"], four["rss_mb"]), 1)},
+        "rss_mb": {
+            "ingest worker": round(max(one["rss_mb"], four["rss_mb"]), 1),
+            "node control process": round(footprint.node_rss_mb(), 1),
+        },
+        "help_seconds": round(footprint.help_seconds(), 3),
     }
 
 
@@ -56,7 +61,7 @@ def _measure(events: int, connections: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="flumeng-bench-") as data:
         worker = _Worker(Path(data))
         sender = subprocess.Popen(
-            [sys.executable, __file__, worker.listen, str(events), str(connections)],
+            [sys.executable, "-m", "benches.ingest", worker.listen, str(events), str(connections)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -119,9 +124,7 @@ class _Worker:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def peak_rss_mb(self) -> float:
-        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
-        (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
-        return int(peak) * 1024 / 1e6
+        return footprint.peak_rss_mb(self._process.pid)
 
     def stop(self) -> None:
         self._client.close()
