@@ -360,6 +360,8 @@ def _task_state(
         return "away", f"node {task.node} is not live"
     status = statuses[task.node]
     said = status.tasks.get(key) if status else None
+    if task.state == "draining" and said is None:
+        return "draining", f"{task.why}; it let go, and no other node has it yet"
     if said is None or said.epoch != task.epoch:
         return "starting", f"node {task.node} has not started it yet"
     if said.state != "running":

@@ -42,15 +42,16 @@ def left(store: Store, node: str) -> Left:
     """What is planned on the node, assigned to it or still run by it, and the journals it keeps."""
     flows = store.children(paths.flows())
     plans = store.read_many([paths.plan(flow) for flow in flows])
-    tasks = {
-        f"{flow}/{name}"
+    planned = {
+        f"{flow}/{name}": task
         for flow, plan in zip(flows, plans, strict=True)
         for name, task in (plan.value.tasks.items() if plan else ())
         if task.node == node
     }
     assignment = store.read(paths.assignment(node))
     assigned = assignment.value.tasks if assignment else ()
-    tasks.update(f"{task.flow}/{task.task}" for task in assigned)
+    empty = {key for key, task in planned.items() if _is_empty(task)}
+    tasks = {*planned, *(f"{task.flow}/{task.task}" for task in assigned)} - empty
     status = store.read(paths.status(node))
     if status is not None and store.exists(paths.live_node(node)):
         tasks.update(status.value.tasks)
@@ -137,6 +138,11 @@ def require_node(store: Store, node: str) -> Versioned[records.Node]:
         hint = nearest(node, known) if known else "no node has registered yet"
         raise UserError(f'there is no node "{node}"; {hint}')
     return found
+
+
+def _is_empty(task: records.PlannedTask) -> bool:
+    """Drains and reads nothing: it has only stayed because no other node may run it."""
+    return task.kind == records.COLLECT and task.state == "draining" and not task.partitions
 
 
 def _absent(node: str) -> list[Write]:

@@ -197,6 +197,34 @@ def test_a_drain_is_done_only_when_nothing_at_all_is_left(
     )
 
 
+@pytest.mark.parametrize(
+    ("partitions", "runs", "left"),
+    [((), False, False), ((), True, True), (("web.n2.0.aa",), False, True)],
+    ids=["reads nothing", "still runs", "still needed"],
+)
+def test_the_last_collector_is_drained_when_its_task_reads_nothing_any_more(
+    shell: Shell, store: FakeStore, partitions: tuple[str, ...], runs: bool, left: bool
+) -> None:
+    """No other node may run the task, so masters leave it where it is."""
+    empty(store, *ALL)
+    task = records.PlannedTask(
+        kind="collect", node="n1", epoch=3, state="draining", partitions=partitions, why="why"
+    )
+    store.write(paths.plan("web"), records.Plan(tasks={"collect.0": task}), ANY)
+    assigned = records.AssignedTask(
+        flow="web", task="collect.0", kind="collect", epoch=3, revision=2, state="draining"
+    )
+    store.write(paths.assignment("n1"), records.Assignment(tasks=(assigned,)), ANY)
+    if runs:
+        said = {"web/collect.0": records.TaskStatus(epoch=3, revision=2, state="running")}
+        status = records.NodeStatus(assignment_version=2, tasks=said)
+        store.write(paths.status("n1"), status, ANY)
+    (row,) = shell.json("task", "list")
+    assert row["state"] == "draining"
+    shown = shell.run("node", "drain", "n1").stdout
+    assert ("task web/collect.0" in shown, "is drained" in shown) == (left, not left)
+
+
 def test_a_drain_of_a_node_that_is_away_says_that_it_must_come_back(
     shell: Shell, store: FakeStore
 ) -> None:
