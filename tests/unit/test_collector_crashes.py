@@ -16,6 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,14 @@ class FakePositions:
     def close(self) -> None: ...
 
 
+@cache
+def flow_spec(delivery: str) -> FlowSpec:
+    return parse_flow(
+        f"flow: {FLOW}\nsources: [{{syslog: {{listen: '127.0.0.1:0'}}}}]\n"
+        f"delivery: {delivery}\nsinks: [{{files: {{path: /lake}}}}]\n"
+    )
+
+
 @dataclass
 class World:
     """One cluster and one lake, and as many collectors after and over each other as wanted."""
@@ -178,12 +187,8 @@ class World:
     def collect(self, epoch: int, steps: Steps | None = None) -> Steps:
         """A collector's life: until all is acked, or whatever ``steps`` does to it."""
         steps = steps or Steps()
-        spec = parse_flow(
-            f"flow: {FLOW}\nsources: [{{syslog: {{listen: '127.0.0.1:0'}}}}]\n"
-            f"delivery: {self.delivery}\nsinks: [{{files: {{path: {self.root}}}}}]\n"
-        )
         assignment = Assignment(FLOW, "collect.0", epoch, 1, "", tuple(JOURNALS))
-        pipeline = FakePipeline(spec, str(self.root))
+        pipeline = FakePipeline(flow_spec(self.delivery), str(self.root))
         store = SteppingStore(self.tree, steps)
         task = Task(
             assignment,
@@ -282,7 +287,7 @@ def test_it_may_die_at_any_step(tmp_path, next_epoch):
 def test_its_successor_may_die_at_any_step_too(tmp_path):
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
-        for then in range(0, 40, 3):
+        for then in range(0, 40, 5):
             world = next(fresh)
             with pytest.raises(CrashError):
                 world.collect(1, Steps(at, crash))
@@ -314,7 +319,7 @@ def test_it_may_sleep_at_any_step_while_another_does_all_the_work(tmp_path, next
 def test_it_may_sleep_at_any_step_while_another_dies_at_any_step(tmp_path):
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
-        for then in range(1, 40, 2):
+        for then in range(1, 40, 4):
             world = next(fresh)
 
             def overtake(world: World = world, then: int = then) -> None:
@@ -334,7 +339,7 @@ def test_two_may_take_turns_at_any_two_steps(tmp_path):
     """A third owner comes while the second is in the middle, the second wakes before the first."""
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
-        for then in range(0, 40, 3):
+        for then in range(0, 40, 5):
             world = next(fresh)
 
             def overtake(world: World = world, then: int = then) -> None:
@@ -346,7 +351,50 @@ def test_two_may_take_turns_at_any_two_steps(tmp_path):
             world.check_done()
 
 
-@pytest.mark.parametrize("seed", range(400))
+def test_an_owner_that_wakes_up_late_removes_nothing_that_a_later_one_staged(tmp_path):
+    """It claimed, slept while a later owner staged, and slept again while that one decided."""
+    names = World(tmp_path / "counted").collect(1).names
+    decides = [place for place, name in enumerate(names) if name == "before commit"][1]
+    world = World(tmp_path / "lake")
+    with pytest.raises(CrashError):
+        world.collect(1, Steps(decides, crash))
+    assert world.staged() != []
+    staged, may_decide, decided, may_show = (threading.Event() for _ in range(4))
+
+    def stop_twice(steps: Steps, name: str) -> None:
+        if steps.names.count("before commit") == 2 and name == "before commit":
+            staged.set()
+            assert may_decide.wait(10)
+        elif steps.names.count("before rename") == 1 and name == "before rename":
+            decided.set()
+            assert may_show.wait(10)
+
+    later = threading.Thread(target=world.collect, args=(3, Watched(watch=stop_twice)))
+
+    def let_the_later_one_pass(steps: Steps, name: str) -> None:
+        if steps.names.count("after commit") == 1 and name == "after commit":
+            later.start()
+            assert staged.wait(10)
+        elif steps.names.count("before remove_tree") == 1 and name == "before remove_tree":
+            may_decide.set()
+            assert decided.wait(10)
+
+    late(world, 2, Watched(watch=let_the_later_one_pass))
+    may_show.set()
+    later.join()
+    world.check_shown()
+
+
+@dataclass
+class Watched(Steps):
+    watch: Callable[[Steps, str], None] = field(kw_only=True)
+
+    def step(self, name: str) -> None:
+        self.names.append(name)
+        self.watch(self, name)
+
+
+@pytest.mark.parametrize("seed", range(300))
 def test_three_may_take_turns_in_any_order(tmp_path, seed):
     """Each step of each of three owners may be followed by any step of any other, or by death."""
     world = World(tmp_path)
