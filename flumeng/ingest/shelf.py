@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flumeng.errors import FlumengError, UserError
 from flumeng.ingest.batch import NO_EVENTS
+from flumeng.ingest.kept_state import KeptState
 from flumeng.journal.journal import Journal
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class Shelf:
         self._broken: set[str] = set()
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._kept = KeptState(directory.parent / "sources")
             found = [path.name for path in Journal.find(directory)]
         except OSError as error:
             raise UserError(f"cannot use the directory {directory}: {error.strerror}") from error
@@ -92,14 +94,29 @@ class Shelf:
                 self.journals[name].trim(ack)
 
     def remove(self, name: str) -> None:
-        """Delete a closed journal; one that is not there is deleted already."""
+        """Delete a closed journal; one that is not there is deleted already.
+
+        The source state of a flow's last journal is kept.
+        """
         with self._lock:
             journal = self.journals.get(name)
             if journal is None or not journal.closed:
                 return
+            if _generation(journal.state) >= _generation(self._kept.of(flow_of(name))):
+                self._kept.keep(flow_of(name), journal.state)
             self.journals = {key: value for key, value in self.journals.items() if key != name}
             journal.remove()
             log.info("journal %s is removed", name)
+
+    def kept_flows(self) -> list[str]:
+        """The flows whose source state is kept beside the journals."""
+        with self._lock:
+            return self._kept.flows()
+
+    def forget(self, flow: str) -> None:
+        """The flow is gone: one of the same name starts afresh."""
+        with self._lock:
+            self._kept.forget(flow)
 
     def close(self) -> None:
         with self._lock:
@@ -122,10 +139,9 @@ class Shelf:
         """Source state is numbered, since of several earlier journals the last one knows best."""
         name = f"{flow}.{self._node}.0.{uuid.uuid4().hex[:8]}"
         journal = Journal.create(self._directory, name)
-        if earlier:
-            last = max(earlier, key=_generation)
-            state = {**last.state, _GENERATION: _generation(last) + 1}
-            journal.append(NO_EVENTS, state)
+        last = max([*(old.state for old in earlier), self._kept.of(flow)], key=_generation)
+        if last:
+            journal.append(NO_EVENTS, {**last, _GENERATION: _generation(last) + 1})
             journal.sync()
         self.journals = {**self.journals, name: journal}
         log.info("journal %s is created", name)
@@ -137,7 +153,7 @@ def flow_of(journal: str) -> str:
     return journal.partition(".")[0]
 
 
-def _generation(journal: Journal) -> int:
-    generation = journal.state.get(_GENERATION, 0)
+def _generation(state: Mapping[str, object]) -> int:
+    generation = state.get(_GENERATION, 0)
     assert isinstance(generation, int)
     return generation

@@ -70,6 +70,8 @@ class Worker:
         elif kind == "remove":
             for name in message["journals"]:
                 self._do(self._shelf.remove, name)
+            for name in message["flows"]:
+                self._do(self._shelf.forget, name)
         elif kind == "quiesce":
             await self._quiesce()
         else:
@@ -170,4 +172,5 @@ class Worker:
             }
             for name, journal in self._shelf.journals.items()
         }
-        return {"type": "status", "tasks": tasks, "journals": journals}
+        kept = self._shelf.kept_flows()
+        return {"type": "status", "tasks": tasks, "journals": journals, "kept_flows": kept}

@@ -157,7 +157,7 @@ class Node:
         if time.monotonic() < self._acks_at:
             return
         self._acks_at = time.monotonic() + ACKS_SECONDS
-        acked = self._znodes.acks()
+        acked = self._znodes.acks(self._machine.kept_flows)
         self._act(self._machine.handle(acked))
         self._znodes.strike(name for name in acked.unneeded if name not in local)
 

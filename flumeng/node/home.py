@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import uuid
 from pathlib import Path
 
 from flumeng.errors import UserError
+from flumeng.files import write_durably
 from flumeng.node.machine import Wanted
 from zkschema import codec
 from zkschema.records import Assignment
@@ -35,7 +35,7 @@ class Home:
         """The node's UUID, made at the first start and kept for ever."""
         file = self.path / "uuid"
         if not file.exists():
-            _write_durably(file, uuid.uuid4().hex)
+            write_durably(file, uuid.uuid4().hex)
         return file.read_text()
 
     def keep(self, wanted: Wanted) -> None:
@@ -45,7 +45,7 @@ class Home:
             "assignment": codec.encode(wanted.assignment).decode(),
             "texts": [[flow, number, text] for (flow, number), text in wanted.texts.items()],
         }
-        _write_durably(self.path / "assignment.json", json.dumps(document))
+        write_durably(self.path / "assignment.json", json.dumps(document))
 
     def kept(self) -> Wanted | None:
         """What ``keep`` wrote last."""
@@ -58,16 +58,3 @@ class Home:
             codec.decode(Assignment, document["assignment"].encode()),
             {(flow, number): text for flow, number, text in document["texts"]},
         )
-
-
-def _write_durably(file: Path, text: str) -> None:
-    """Whole or not at all, also after a power cut."""
-    draft = file.with_suffix(".tmp")
-    with draft.open("w") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    draft.rename(file)
-    folder = os.open(file.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)

@@ -72,10 +72,12 @@ class Tick:
 
 @dataclass(frozen=True)
 class Acked:
-    """Up to where local journals are acked, and which of them nobody needs any more."""
+    """Up to where local journals are acked; which of them nobody needs any more, and which of the
+    flows whose source state is kept are gone."""
 
     acks: Mapping[str, int]
     unneeded: tuple[str, ...] = ()
+    gone_flows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,10 @@ class Child:
     address: str = ""
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     journals: Mapping[str, Mapping[str, Any]] | None = None
+    kept_flows: tuple[str, ...] = ()
 
     def forget(self) -> None:
-        self.address, self.tasks, self.journals = "", {}, None
+        self.address, self.tasks, self.journals, self.kept_flows = "", {}, None, ()
 
 
 class Machine:
@@ -196,6 +199,12 @@ class Machine:
         child = self._children.get(INGEST)
         return child.journals if child else None
 
+    @property
+    def kept_flows(self) -> tuple[str, ...]:
+        """Flows that have source state on this node beside their journals."""
+        child = self._children.get(INGEST)
+        return child.kept_flows if child else ()
+
     def check(self) -> None:
         """The invariants of this structure."""
         for child in self._children.values():
@@ -217,8 +226,9 @@ class Machine:
         told: list[Instruction] = []
         if news:
             told.append(Tell(INGEST, {"type": "acks", "acks": news}))
-        if event.unneeded:
-            told.append(Tell(INGEST, {"type": "remove", "journals": list(event.unneeded)}))
+        if event.unneeded or event.gone_flows:
+            journals, flows = list(event.unneeded), list(event.gone_flows)
+            told.append(Tell(INGEST, {"type": "remove", "journals": journals, "flows": flows}))
         return told
 
     def _on_stop(self, event: Stop) -> list[Instruction]:
@@ -267,6 +277,7 @@ class Machine:
     def _on_status(self, child: Child, detail: Any) -> list[Instruction]:
         child.tasks = detail["tasks"]
         child.journals = detail.get("journals")
+        child.kept_flows = tuple(detail.get("kept_flows", ()))
         return []
 
     def _on_wanted_running(self, child: Child, _detail: object) -> list[Instruction]:

@@ -130,8 +130,8 @@ class Registration:
                 version = self._store.write(paths.journal(name), journal, expect)
                 registered[name] = Versioned(journal, version)
 
-    def acks(self) -> Acked:
-        """Up to where the node's journals are acked, and which of them nobody needs any more."""
+    def acks(self, kept_flows: Iterable[str]) -> Acked:
+        """Up to where the node's journals are acked, and what nobody needs any more."""
         registered = self._journals()
         found = self._store.read_many(
             [paths.ack(known.value.flow, CURSOR_MAIN, name) for name, known in registered.items()]
@@ -146,7 +146,8 @@ class Registration:
                 or not self._store.exists(paths.flow(known.value.flow))
             )
         )
-        return Acked(acks, tuple(unneeded))
+        gone = (flow for flow in kept_flows if not self._store.exists(paths.flow(flow)))
+        return Acked(acks, tuple(unneeded), tuple(gone))
 
     def strike(self, journals: Iterable[str]) -> None:
         """Remove the registration of journals that nobody needs and that are gone from disk."""

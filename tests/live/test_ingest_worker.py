@@ -290,7 +290,7 @@ def test_a_flow_that_goes_has_its_journal_closed_and_one_that_comes_back_goes_on
     worker.run(flow_text("f", tail(log)), flow_text("other", tcp()))
     worker.wait_for_events("f", 3)
     assert sorted(worker.bodies("f")) == ["1", "2", "3"]
-    worker.send(type="remove", journals=[old, "f.here.0.not-there"])
+    worker.send(type="remove", journals=[old, "f.here.0.not-there"], flows=[])
     worker.eventually(lambda: old not in worker.status["journals"])
     assert not list((worker.data / "journals").glob(f"*{old}*"))
     worker.eventually(lambda: len(worker.journals("f")) == 1)
@@ -299,7 +299,7 @@ def test_a_flow_that_goes_has_its_journal_closed_and_one_that_comes_back_goes_on
 def test_an_open_journal_is_never_removed(worker: Worker) -> None:
     worker.run(flow_text("f", tcp()))
     (journal,) = worker.journals("f")
-    worker.send(type="remove", journals=[journal])
+    worker.send(type="remove", journals=[journal], flows=[])
     with worker.connect("f") as connection:
         connection.sendall(b"x\n")
     worker.wait_for_events("f", 1)

@@ -141,7 +141,7 @@ def test_only_news_of_acks_is_passed_on_and_all_of_it_to_a_new_worker(machine: M
     running(machine)
     assert machine.handle(Acked({"j": 5}, ("k",))) == [
         Tell(INGEST, {"type": "acks", "acks": {"j": 5}}),
-        Tell(INGEST, {"type": "remove", "journals": ["k"]}),
+        Tell(INGEST, {"type": "remove", "journals": ["k"], "flows": []}),
     ]
     assert machine.handle(Acked({"j": 5})) == []
     machine.handle(Ended(INGEST, -9))

@@ -74,11 +74,11 @@ def test_a_journal_is_needed_until_it_is_closed_and_acked_to_its_end(cluster: Fa
 
     registration.enter_journals(local())
     store.write(ack, records.Ack(epoch=1, offset=7), ABSENT)
-    assert (registration.acks().acks, registration.acks().unneeded) == ({JOURNAL: 7}, ())
+    assert (registration.acks([]).acks, registration.acks([]).unneeded) == ({JOURNAL: 7}, ())
     registration.enter_journals(local(closed=True, end=8))
-    assert registration.acks().unneeded == ()
+    assert registration.acks([]).unneeded == ()
     store.write(ack, records.Ack(epoch=1, offset=8), ANY)
-    assert registration.acks().unneeded == (JOURNAL,)
+    assert registration.acks([]).unneeded == (JOURNAL,)
 
     registration.strike([JOURNAL])
     assert not store.exists(paths.journal(JOURNAL))
@@ -88,9 +88,9 @@ def test_a_journal_is_needed_until_it_is_closed_and_acked_to_its_end(cluster: Fa
 def test_a_closed_journal_of_a_flow_that_is_gone_is_not_needed(cluster: FakeTree) -> None:
     registration = Registration(FakeStore(cluster), identity())
     registration.enter_journals(local())
-    assert registration.acks().unneeded == (), "it may still be written"
+    assert registration.acks([]).unneeded == (), "it may still be written"
     registration.enter_journals(local(closed=True, end=8))
-    assert registration.acks().unneeded == (JOURNAL,)
+    assert registration.acks([]).unneeded == (JOURNAL,)
 
 
 def test_a_status_is_written_only_when_it_changed(cluster: FakeTree) -> None:
@@ -103,3 +103,10 @@ def test_a_status_is_written_only_when_it_changed(cluster: FakeTree) -> None:
     found = store.read(paths.status("n1"))
     assert found is not None
     assert found.version.number == 0
+
+
+def test_source_state_is_forgotten_only_when_its_flow_is_gone(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    acked = Registration(store, identity()).acks(["web", "other"])
+    assert acked.gone_flows == ("other",)

@@ -1,0 +1,44 @@
+"""Source state that has outlived its journals: where a flow's tail sources are to go on.
+
+While a flow has a journal on this node, its source state lies there. When the last journal is
+drained and removed (the flow was stopped, or the node drained), the state is kept here, so that a
+flow that is resumed reads nothing again. It is forgotten when the flow itself is gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from flumeng.files import write_durably
+
+
+class KeptState:
+    """One JSON file a flow in ``directory``. Raises OSError."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def flows(self) -> list[str]:
+        return sorted(file.stem for file in self._directory.glob("*.json"))
+
+    def of(self, flow: str) -> Mapping[str, object]:
+        """Empty when nothing is kept."""
+        file = self._file(flow)
+        if not file.exists():
+            return {}
+        state = json.loads(file.read_text())
+        assert isinstance(state, dict), file
+        return state
+
+    def keep(self, flow: str, state: Mapping[str, object]) -> None:
+        """Durable when this returns."""
+        write_durably(self._file(flow), json.dumps(dict(state)))
+
+    def forget(self, flow: str) -> None:
+        self._file(flow).unlink(missing_ok=True)
+
+    def _file(self, flow: str) -> Path:
+        return self._directory / f"{flow}.json"

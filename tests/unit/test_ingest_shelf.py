@@ -1,0 +1,72 @@
+"""Source state from journal to journal, also over the time in which a flow has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flumeng.ingest.batch import NO_EVENTS
+from flumeng.ingest.shelf import Shelf
+
+
+def read_to(shelf: Shelf, offset: int) -> str:
+    """The flow's source has read to ``offset``; gives the journal that says so."""
+    journal = shelf.take("web")
+    journal.append(NO_EVENTS, {"app.log": offset})
+    journal.sync()
+    shelf.give_back(journal)
+    return journal.id
+
+
+def position(shelf: Shelf) -> object:
+    journal = shelf.take("web")
+    shelf.give_back(journal)
+    return journal.state.get("app.log")
+
+
+def stop_flow(shelf: Shelf, journal: str) -> None:
+    """The flow's sources are taken away, and its journal is drained and removed."""
+    shelf.close_all_but(frozenset())
+    shelf.remove(journal)
+    assert not shelf.journals
+
+
+def test_a_flow_that_comes_back_after_its_journal_went_goes_on_where_it_was(
+    tmp_path: Path,
+) -> None:
+    """Else a tailed file would be delivered a second time."""
+    shelf = Shelf(tmp_path / "journals", "n1")
+    stop_flow(shelf, read_to(shelf, 250))
+    assert shelf.kept_flows() == ["web"]
+    assert position(shelf) == 250
+    shelf.close()
+
+
+def test_kept_state_survives_a_restart(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "journals", "n1")
+    stop_flow(shelf, read_to(shelf, 250))
+    shelf.close()
+    shelf = Shelf(tmp_path / "journals", "n1")
+    assert position(shelf) == 250
+    shelf.close()
+
+
+def test_the_latest_of_several_states_counts(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "journals", "n1")
+    for offset in (250, 400, 600):
+        stop_flow(shelf, read_to(shelf, offset))
+    first = read_to(shelf, 700)
+    shelf.close_all_but(frozenset())
+    second = read_to(shelf, 800)
+    shelf.close_all_but(frozenset())
+    shelf.remove(second)
+    shelf.remove(first)
+    assert position(shelf) == 800
+    shelf.close()
+
+
+def test_a_flow_of_the_same_name_starts_afresh_once_the_old_one_is_gone(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "journals", "n1")
+    stop_flow(shelf, read_to(shelf, 250))
+    shelf.forget("web")
+    assert position(shelf) is None
+    shelf.close()
