@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import mmap
 import os
 import struct
 from array import array
@@ -177,8 +178,10 @@ class Segment:
             seq = start
             while seq < end:
                 size = min(wanted, self.length - offset)
-                buffer = pa.allocate_buffer(size)
-                _read(fd, memoryview(buffer), offset, self.path)
+                # Its own mapping: the C library would keep what many streams have used.
+                memory = mmap.mmap(-1, size)
+                _read(fd, memoryview(memory), offset, self.path)
+                buffer = pa.py_buffer(memory)
                 offsets = [0]
                 at = 0
                 wanted = WINDOW_BYTES
