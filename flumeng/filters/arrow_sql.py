@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 COMPARISONS = {
@@ -104,9 +104,12 @@ class Pick:
 
 def condition(spark: SparkSession, schema: pa.Schema, text: str) -> Keep | None:
     """A stage for the condition ``text`` over rows of ``schema``; None when it is Spark's."""
-    plan = _empty(spark, schema).where(text)._jdf.queryExecution().analyzed()
+    rows = _empty(spark, schema)
+    plan = _analysed(rows.where(text))
+    if not _is_directly("Filter", plan):
+        return None
     try:
-        found = _Reader(schema).read(plan.condition())
+        found = _Reader(rows, schema).read(plan.condition())
     except LeftToSparkError:
         return None
     return Keep(found) if isinstance(found, Call) else None
@@ -114,16 +117,16 @@ def condition(spark: SparkSession, schema: pa.Schema, text: str) -> Keep | None:
 
 def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> Pick | None:
     """A stage for ``texts`` when each just names a column, perhaps with another name."""
-    chosen = _empty(spark, schema).selectExpr(*texts)._jdf.queryExecution().analyzed()
-    if chosen.getClass().getSimpleName() != "Project":
+    rows = _empty(spark, schema)
+    plan = _analysed(rows.selectExpr(*texts))
+    if not _is_directly("Project", plan):
         return None
-    reader = _Reader(schema)
+    reader = _Reader(rows, schema)
     sources = []
     fields: dict[str, pa.Field] = {}
-    for item in _items(chosen.projectList()):
-        aliased = item.getClass().getSimpleName() == "Alias"
+    for item in _items(plan.projectList()):
         try:
-            source = reader.read(item.children().apply(0) if aliased else item)
+            source = reader.read(item.child() if _kind(item) == "Alias" else item)
         except LeftToSparkError:
             return None
         if not isinstance(source, Column) or item.name() in fields:
@@ -134,16 +137,18 @@ def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> Pic
 
 
 class _Reader:
-    """Reads Spark's analysed expressions over rows of one schema."""
+    """Reads Spark's analysed expressions over ``rows``. Columns are known by Spark's own ids, since
+    a name may also be that of something computed on the way."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self._names = {name.lower(): name for name in schema.names}
+    def __init__(self, rows: DataFrame, schema: pa.Schema) -> None:
+        ids = (column.exprId().id() for column in _items(_analysed(rows).output()))
+        self._names = dict(zip(ids, schema.names, strict=True))
 
     def read(self, node: Any) -> Expression:
-        kind = node.getClass().getSimpleName()
+        kind = _kind(node)
         parts = list(_items(node.children()))
-        if kind == "AttributeReference":
-            return Column(self._names[node.name().lower()])
+        if kind == "AttributeReference" and node.exprId().id() in self._names:
+            return Column(self._names[node.exprId().id()])
         if kind == "GetMapValue":
             return self._entry(*parts)
         if kind in LOGIC:
@@ -173,7 +178,7 @@ class _Reader:
 
     def _constant(self, node: Any) -> Constant:
         """A literal, or one that Spark widens from int to bigint."""
-        kind, name = node.getClass().getSimpleName(), node.dataType().simpleString()
+        kind, name = _kind(node), node.dataType().simpleString()
         if kind == "Cast" and name == "bigint":
             inner = self._constant(node.child())
             if inner.value.type == pa.int32():
@@ -184,8 +189,21 @@ class _Reader:
         raise LeftToSparkError(kind)
 
 
-def _empty(spark: SparkSession, schema: pa.Schema) -> Any:
+def _empty(spark: SparkSession, schema: pa.Schema) -> DataFrame:
     return spark.createDataFrame([], from_arrow_schema(schema, prefer_timestamp_ntz=False))
+
+
+def _analysed(rows: DataFrame) -> Any:
+    return rows._jdf.queryExecution().analyzed()
+
+
+def _is_directly(kind: str, plan: Any) -> bool:
+    """Whether ``plan`` is of that kind and nothing lies between it and the rows."""
+    return _kind(plan) == kind and bool(plan.child().children().isEmpty())
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
 
 
 def _items(sequence: Any) -> Iterator[Any]:

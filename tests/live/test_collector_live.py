@@ -30,7 +30,7 @@ from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Ack, Flow, LiveNode
 from zkschema.records import Journal as JournalRecord
 
-KILLS = 4
+KILLS = 3
 PATIENCE_SECONDS = 60.0
 
 

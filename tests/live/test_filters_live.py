@@ -237,6 +237,9 @@ def test_a_choice_of_columns_means_in_arrow_what_it_means_in_spark(frame, spark)
         ("*", "seq"): False,
         ("attrs.source",): False,
         ("count(*)",): False,
+        ("explode(sequence(1, 2)) AS seq",): False,
+        ("host", "row_number() OVER (ORDER BY ts) AS seq"): False,
+        ("host", "seq + 1 AS seq"): False,
     }.items():
         stage = arrow_sql.columns(spark, plain.schema, texts)
         assert (stage is not None) == in_arrow, texts
