@@ -9,9 +9,13 @@ fail() {
     exit 1
 }
 
+can_install() {
+    [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null
+}
+
 # install PACKAGE WHAT: with apt where that is possible, else the command to do it by hand.
 install() {
-    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+    if ! can_install; then
         fail "$2 is missing; on Debian or Ubuntu: sudo apt-get install $1"
     fi
     printf 'installing %s (%s is missing)\n' "$1" "$2" >&2
@@ -66,6 +70,13 @@ need_java() {
         install openjdk-17-jre-headless "Java 17 or newer"
     elif [ "$version" -lt 17 ]; then
         fail "Java $version is too old, 17 or newer is needed: set JAVA_HOME to a newer one"
+    fi
+}
+
+# want PACKAGE COMMAND: nice to have, so it is installed only where that is possible.
+want() {
+    if ! command -v "$2" >/dev/null && can_install; then
+        install "$1" "$2"
     fi
 }
 
