@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,7 +47,7 @@ def make_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
 
 def when(seconds: float) -> str:
     """A moment in UTC, to the second."""
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}"
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _cell(value: object) -> str:

@@ -25,14 +25,14 @@ install() {
 }
 
 find_python() {
-    for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11 python3.10; do
+    for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
         if [ -n "$candidate" ] && "$candidate" -c \
-            'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
+            'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
             command -v "$candidate"
             return
         fi
     done
-    fail "Python 3.10 to 3.13 is needed: put one on the path, or name it in PYTHON"
+    fail "Python 3.11 to 3.13 is needed: put one on the path, or name it in PYTHON"
 }
 
 # need_venv [EXTRA]: .venv with flumeng and its dependencies, brought up to date when they change.

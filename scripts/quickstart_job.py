@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -63,7 +63,7 @@ def flow_text(port: int, lake: Path) -> str:
 
 def lines(events: int) -> Iterator[bytes]:
     """Chunks of RFC 5424 lines of 200 bytes each, numbered from 0."""
-    start = datetime.now(timezone.utc)
+    start = datetime.now(UTC)
     for first in range(0, events, CHUNK_EVENTS):
         chunk = []
         for number in range(first, min(first + CHUNK_EVENTS, events)):

@@ -65,7 +65,7 @@ class TailSource(Source):
     async def _sleep(self) -> None:
         try:
             await asyncio.wait_for(self._stopping.wait(), self._options.poll_seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return
 
     def _tell_problem(self, tailer: Tailer) -> None:

@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 import platform
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.table import Table
@@ -22,7 +22,7 @@ def main() -> None:
     given = parser.parse_args()
     found: dict[str, object] = importlib.import_module(f"benches.{given.name}").run()
     found["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}"
-    found["date"] = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    found["date"] = datetime.now(UTC).strftime("%Y-%m-%d")
     if given.json:
         print(json.dumps(found))
         return

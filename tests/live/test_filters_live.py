@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.journal.server import JournalServer
 from flumeng.spec.filters import Parse, Select, Where
 
-RECEIVED = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
+RECEIVED = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 JOURNAL = "web.n1.0.00000000"
 
 Frames = Callable[..., Frame]
@@ -88,7 +88,7 @@ def test_syslog_adds_columns_and_keeps_what_does_not_parse(frame):
         {"source": "syslog"},
         {"source": "syslog", "parse_error": "syslog: no priority"},
     ]
-    assert found[2]["ts"].replace(tzinfo=timezone.utc) == RECEIVED
+    assert found[2]["ts"].replace(tzinfo=UTC) == RECEIVED
 
 
 def test_sql_and_arrow_stages_follow_each_other_in_any_order(frame):
@@ -145,7 +145,7 @@ def test_json_adds_its_columns_sets_ts_and_host_and_notes_what_is_malformed(fram
     assert [row["ms"] for row in found] == [1.5, None, None, None, None, None, None]
     assert [row["host"] for row in found] == ["app1", *["192.0.2.1"] * 6]
     assert found[0]["ts"].year == 2020
-    assert found[1]["ts"].replace(tzinfo=timezone.utc) == RECEIVED
+    assert found[1]["ts"].replace(tzinfo=UTC) == RECEIVED
     assert ["parse_error" in row["attrs"] for row in found] == [False, False, *[True] * 4, False]
     assert [row["body"] for row in found] == list(JSON_LINES)
 

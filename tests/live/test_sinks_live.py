@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,7 +39,7 @@ def write(spark: SparkSession, tmp_path: Path) -> Iterator[Write]:
     """Runs a batch of BODIES through the sinks and filters given as YAML, and shows its files."""
     journal = Journal.create(tmp_path, JOURNAL)
     server = JournalServer("127.0.0.1", journals=lambda: {JOURNAL: journal})
-    times = [datetime(2026, 3, 1, hour, 30, 0, 1, tzinfo=timezone.utc) for hour in HOURS]
+    times = [datetime(2026, 3, 1, hour, 30, 0, 1, tzinfo=UTC) for hour in HOURS]
     columns = [
         pa.array(BODIES, pa.binary()),
         pa.array(times, pa.timestamp("us", "UTC")),

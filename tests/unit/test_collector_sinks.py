@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -181,7 +181,7 @@ def test_nothing_printed_can_act_on_the_terminal():
 
 
 def test_a_long_line_is_cut_and_times_and_maps_are_readable():
-    moment = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
     assert render({"ts": moment, "attrs": [("a", "b")]}) == (
         '{"ts": "2026-01-02 00:00:00+00:00", "attrs": {"a": "b"}}'
     )

@@ -1,14 +1,12 @@
 """Directories from the events' time, for whole batches."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 
 from flumeng.errors import UserError
 from flumeng.sinks.timed_path import TimedPath
-
-UTC = timezone.utc
 
 
 def batch(*moments: datetime | int | None) -> pa.RecordBatch:

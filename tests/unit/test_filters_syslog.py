@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from flumeng.filters import syslog
 
-UTC = timezone.utc
 RECEIVED = datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)
 NAMES = [field.name for field in syslog.COLUMNS]
 
