@@ -152,10 +152,11 @@ class Runner:
             while self._wanted == assignment and not self._stopping.is_set():
                 if proven:
                     self._say(assignment, RUNNING, partitions=assignment.partitions)
-                busy = task.turn(eager=self._draining.is_set())
+                draining = self._draining.is_set()  # before the turn looks how far journals reach
+                busy = task.turn(eager=draining)
                 if task.proven:
                     proven, self._trouble = True, ""
-                if self._draining.is_set() and task.caught_up:
+                if draining and task.caught_up:
                     break
                 if not busy:
                     self._sleep(assignment, POLL_SECONDS)

@@ -309,7 +309,6 @@ def test_what_the_node_wants_is_done_between_batches(cluster):
     until(cluster.drained, "the task taken back")
 
     cluster.append(second, 3_000)
-    until(cluster.drained, "the last events")
     collector.tell({"type": "stop", "drain_seconds": 10})
     assert collector.end() == 0
     cluster.check_exactly_once()
