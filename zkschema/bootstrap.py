@@ -24,7 +24,7 @@ def initial() -> tuple[tuple[ZPath[Record], Record | None], ...]:
 
 
 def flow_folders(flow: str) -> tuple[ZPath[Record], ...]:
-    """The folders below ``/flows/F``, parents first."""
+    """The folders that are of one flow, parents first."""
     return (
         table.revisions(flow),
         table.acks(flow),

@@ -155,18 +155,20 @@ plan_bucket = _row(
     "a share of the plan, gzipped",
     size_bytes=50 * KIB,
 )
-acks = _folder("/flows/{flow}/acks", "operators", "the flow's cursors")
-cursor = _folder("/flows/{flow}/acks/{cursor}", "operators", "one cursor's acks")
+all_acks = _folder("/acks", "bootstrap", "acks of all flows: they change all the time, unwatched")
+acks = _folder("/acks/{flow}", "operators", "the flow's cursors")
+cursor = _folder("/acks/{flow}/{cursor}", "operators", "one cursor's acks")
 ack = _row(
-    "/flows/{flow}/acks/{cursor}/{partition}",
+    "/acks/{flow}/{cursor}/{partition}",
     records.Ack,
     "owner of the task",
     "high-water mark: all below the offset is durably in every sink of the cursor",
     size_bytes=4 * KIB,
 )
-commits = _folder("/flows/{flow}/commits", "operators", "sink commits in progress")
+all_commits = _folder("/commits", "bootstrap", "sink commits of all flows, unwatched")
+commits = _folder("/commits/{flow}", "operators", "sink commits in progress")
 commit = _row(
-    "/flows/{flow}/commits/{commit}",
+    "/commits/{flow}/{commit}",
     records.Commit,
     "owner of the task",
     "`task@uuid`: a commit decided with its acks; removed when its files are in place",

@@ -15,7 +15,7 @@ from flumeng import __version__, plan
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
 from flumeng.plan import Action, Drop
 from flumeng.reading import Reader
-from flumeng.store import ABSENT, ANY, Remove, Store, tree
+from flumeng.store import ABSENT, ANY, Path, Remove, Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths, table
 from zkschema.records import LiveMaster
@@ -24,9 +24,8 @@ log = logging.getLogger(__name__)
 
 FULL_TICK_SECONDS = 10.0
 SETTLE_SECONDS = 0.02
-UNINTERESTING = frozenset(
-    row.pattern for row in (paths.ack, paths.commit, paths.plan, paths.assignment)
-)
+DROP_AT_ONCE = 100
+UNINTERESTING = frozenset(row.pattern for row in (paths.plan, paths.assignment))
 
 
 class Master:
@@ -78,15 +77,23 @@ class Master:
             self._store.commit(action.writes())
 
     def _drop(self, flow: str) -> None:
-        """Children first, so that an interrupted removal is gone on with by the next tick."""
-        top = str(paths.flow(flow))
-        below = [p for p in self._store.dump() if p == top or p.startswith(f"{top}/")]
-        for path in sorted(below, key=lambda path: path.count("/"), reverse=True):
-            row = table.find(path)
-            assert row is not None, f"{path} is not in the schema"
-            names = row.matches(path)
+        """Children first and the flow last, so that an interrupted removal is gone on with."""
+        for top in (paths.acks(flow), paths.commits(flow), paths.flow(flow)):
+            if self._store.exists(top):
+                removals = [Remove(path, ANY) for path in reversed(self._tree(top))]
+                for start in range(0, len(removals), DROP_AT_ONCE):
+                    self._store.commit(removals[start : start + DROP_AT_ONCE])
+
+    def _tree(self, top: Path) -> list[Path]:
+        """``top`` and all below it, parents first."""
+        found = [top]
+        for name in self._store.children(top):
+            row = table.find(f"{top}/{name}")
+            assert row is not None, f"{top}/{name} is not in the schema"
+            names = row.matches(f"{top}/{name}")
             assert names is not None
-            self._store.commit([Remove(row(*names), ANY)])
+            found += self._tree(row(*names))
+        return found
 
     def _announce(self) -> None:
         me = paths.live_master(self._name)

@@ -78,7 +78,7 @@ def test_what_is_exported_comes_back_byte_for_byte(
     back = {path: data for path, data in other.dump().items() if path.split("/")[-1] not in audits}
     assert back == persistent(store)
     assert tree.verify(other) == []
-    assert json.loads(exported)["znodes"]["/flows/web/acks/main/web.n1.0.aa"] == {
+    assert json.loads(exported)["znodes"]["/acks/web/main/web.n1.0.aa"] == {
         "v": 1, "epoch": 3, "offset": 40, "later": [1],
     }  # fmt: skip
 
@@ -168,7 +168,7 @@ def orphaned(store: FakeStore) -> list[str]:
     store.write(paths.plan("web"), records.Plan(epoch=3, tasks={"collect.0": task}), ANY)
     live = replace(store.tree.znodes["/live/masters/m1"], session=0)
     store.tree.znodes["/live/masters/m0"] = live
-    return ["/flows/web/acks/main/web.n1.0.gone", "/journals/old.n1.0.bb", "/live/masters/m0"]
+    return ["/acks/web/main/web.n1.0.gone", "/journals/old.n1.0.bb", "/live/masters/m0"]
 
 
 def test_verify_finds_orphans_and_fix_removes_them(
@@ -181,7 +181,7 @@ def test_verify_finds_orphans_and_fix_removes_them(
     done = shell.run("schema", "verify", "--fix", "--yes", "--reason", "tidy")
     assert (done.exit_code, done.stdout) == (0, "every znode keeps to schema version 1\n")
     assert done.stderr.splitlines() == [
-        "/flows/web/acks/main/web.n1.0.gone: orphan: web.n1.0.gone is gone",
+        "/acks/web/main/web.n1.0.gone: orphan: web.n1.0.gone is gone",
         "/journals/old.n1.0.bb: orphan: flow old is gone",
         "/live/masters/m0: orphan: not ephemeral, so it says of a dead process that it is live",
         "removed 3 znodes",
@@ -231,11 +231,11 @@ def test_verify_finds_references_to_nothing_and_leaves_them(shell: Shell, store:
 
 
 def _acks_in_one_znode(before: Tree) -> list[Change]:
-    """``/flows/F/acks/C/P`` become fields of ``/flows/F/acks/C``, which was a folder."""
+    """``/acks/F/C/P`` become fields of ``/acks/F/C``, which was a folder."""
     changes: list[Change] = []
     for path, document in before.items():
         row = paths.find(path)
-        if row is paths.cursor or (path.count("/") == 4 and path.split("/")[3] == "acks"):
+        if row is paths.cursor or (path.count("/") == 3 and path.split("/")[1] == "acks"):
             below = {p: d for p, d in before.items() if p.startswith(f"{path}/")}
             done = dict((document or {}).get("acks", {}))
             acks = {p.rpartition("/")[2]: {"epoch": d["epoch"], "offset": d["offset"]}
@@ -272,7 +272,7 @@ def test_a_migration_leads_to_the_same_tree_from_every_prefix_of_its_writes(
     before = documents_of(store)
     changes = _acks_in_one_znode(before)
     whole = after(before, changes)
-    assert whole["/flows/web/acks/main"]["acks"]["web.n1.0.aa"] == {"epoch": 3, "offset": 40}
+    assert whole["/acks/web/main"]["acks"]["web.n1.0.aa"] == {"epoch": 3, "offset": 40}
     for length in range(len(changes) + 1):
         part = after(before, changes[:length])
         assert after(part, _acks_in_one_znode(part)) == whole, f"after {length} writes"

@@ -115,7 +115,8 @@ def test_a_deleted_flow_leaves_nothing_behind(cluster: FakeTree) -> None:
     assert store.children(paths.flows()) == ["a"], "its source still runs"
     store.write(paths.status("n1"), records.NodeStatus(assignment_version=1), ANY)
     settle([master])
-    assert [path for path in store.dump() if path.startswith("/flows/")] == []
+    below = ("/flows/", "/acks/", "/commits/")
+    assert [path for path in store.dump() if path.startswith(below)] == []
 
 
 def test_without_a_schema_a_master_says_what_to_do() -> None:

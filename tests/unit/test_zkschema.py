@@ -9,7 +9,7 @@ from zkschema.verify import verify
 
 
 def test_a_path_is_spelled_from_the_table() -> None:
-    assert str(paths.ack("web", "main", "web.n1.0.ab")) == "/flows/web/acks/main/web.n1.0.ab"
+    assert str(paths.ack("web", "main", "web.n1.0.ab")) == "/acks/web/main/web.n1.0.ab"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "x" * 201, "a\x00"])
