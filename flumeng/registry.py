@@ -36,6 +36,8 @@ class Entry:
 
 _ENTRIES = (
     Entry("source", "syslog", "flumeng.spec.sources:Syslog", "flumeng.ingest.syslog:SyslogSource"),
+    Entry("source", "tcp", "flumeng.spec.sources:Tcp", "flumeng.ingest.sockets:TcpSource"),
+    Entry("source", "udp", "flumeng.spec.sources:Udp", "flumeng.ingest.sockets:UdpSource"),
     Entry(
         "source",
         "tail",

@@ -1,4 +1,4 @@
-"""Syslog over UDP: each datagram is one message.
+"""Messages over UDP: each datagram is one, or holds several whole ones.
 
 What arrives while reading is paused, or faster than it is read, the kernel drops: UDP cannot hold
 its senders back.
@@ -12,10 +12,9 @@ from array import array
 from itertools import accumulate
 from typing import Any
 
-from flumeng.ingest.chunk import Chunk, LineRules, Origin
-from flumeng.ingest.peers import origin
-from flumeng.ingest.source import Inlet
-from flumeng.spec.sources import Syslog
+from flumeng.ingest.chunk import Chunk, Origin
+from flumeng.ingest.framing import Cutter, Messages
+from flumeng.ingest.peers import Reception
 
 KERNEL_BUFFER_BYTES = 4 << 20
 DATAGRAMS_AT_ONCE = 256
@@ -27,9 +26,8 @@ _MAX_DATAGRAM_BYTES = 65_536
 class Datagrams:
     """A bound socket, read a few hundred datagrams at a time."""
 
-    def __init__(self, options: Syslog, inlet: Inlet) -> None:
-        self._inlet = inlet
-        self._rules = LineRules(options.max_line_bytes, b"\n\r\0", keep_empty=False)
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
         self._buffer = memoryview(bytearray(_MAX_DATAGRAM_BYTES))
         self._origins: dict[tuple[Any, ...], Origin] = {}
         self._socket: socket.socket | None = None
@@ -61,15 +59,23 @@ class Datagrams:
             received = self._receive(bound)
         except OSError as error:
             self.pause()
-            self._inlet.fail(error)
+            self._reception.inlet.fail(error)
             return
-        for peer, messages in received.items():
-            ends = array("q", accumulate(len(message) for message in messages))
-            starts = array("q", [0, *ends[:-1]])
-            chunk = Chunk(
-                b"".join(messages), self._origin(peer), self._inlet.clock_us(), (starts, ends)
-            )
-            self._inlet.submit(chunk)
+        for peer, datagrams in received.items():
+            self._submit(peer, datagrams)
+
+    def _submit(self, peer: tuple[Any, ...], datagrams: list[bytes]) -> None:
+        inlet, cutter = self._reception.inlet, self._reception.cutter
+        if cutter is None:
+            ends = array("q", accumulate(len(datagram) for datagram in datagrams))
+            found = [Messages(b"".join(datagrams), (array("q", [0, *ends[:-1]]), ends))]
+        else:
+            found = [messages for datagram in datagrams for messages in _cut(cutter(), datagram)]
+        for messages in found:
+            sender = self._origin(peer)
+            if messages.incomplete:
+                sender = self._reception.origin(peer, truncated="true")
+            inlet.submit(Chunk(messages.data, sender, inlet.clock_us(), messages.bounds))
 
     def _receive(self, bound: socket.socket) -> dict[tuple[Any, ...], list[bytes]]:
         """What is there, at most a few hundred datagrams, by sender."""
@@ -86,5 +92,9 @@ class Datagrams:
         if len(self._origins) >= PEERS_REMEMBERED:
             self._origins.clear()
         if peer not in self._origins:
-            self._origins[peer] = origin(peer, self._rules)
+            self._origins[peer] = self._reception.origin(peer)
         return self._origins[peer]
+
+
+def _cut(cutter: Cutter, datagram: bytes) -> list[Messages]:
+    return [*cutter.feed(datagram, len(datagram)), *cutter.end()]

@@ -1,4 +1,5 @@
-"""Where one syslog message ends and the next begins in a TCP stream (RFC 6587).
+"""Where one message ends and the next begins in a stream: newlines, octet counts (RFC 6587) or
+lengths of four bytes before them.
 
 Pure: bytes in, whole messages out. What it costs per byte is a search for the last newline and one
 copy; splitting into single messages is the commit thread's work. It drops nothing but the rest of
@@ -8,15 +9,18 @@ over-long messages, and an idle connection costs it an empty remainder.
 from __future__ import annotations
 
 from array import array
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
-Framing = Literal["auto", "newline", "octet-counted"]
+Framing = Literal["auto", "newline", "octet-counted", "length-prefixed"]
 
 TRAILER_BYTES = 2
 """Up to this many CR and NUL bytes at the end of a message belong to its framing."""
 
 _NEWLINE = b"\n"
 _MAX_COUNT_DIGITS = 10
+_PREFIX_BYTES = 4
+_MAX_PREFIX = 1 << 28
+"""A larger length is no length: what is text reads as 512 MiB and more."""
 
 
 class Messages(NamedTuple):
@@ -27,8 +31,27 @@ class Messages(NamedTuple):
     incomplete: bool = False
 
 
+class Cutter(Protocol):
+    """Cuts the bytes of one connection. Once ``malformed``, ``complaint`` says what was received
+    and what follows from it; when it is ``hopeless`` there is no use in reading on."""
+
+    malformed: bool
+    complaint: str
+    hopeless: bool
+
+    def feed(self, buffer: bytes | bytearray, size: int) -> list[Messages]: ...
+
+    def end(self) -> list[Messages]: ...
+
+
+def cutter(framing: Framing, max_line_bytes: int) -> Cutter:
+    if framing == "length-prefixed":
+        return PrefixedFramer(max_line_bytes)
+    return Framer(framing, max_line_bytes)
+
+
 class Framer:
-    """Cuts the bytes of one connection.
+    """Cuts at newlines or by octet counts.
 
     ``auto`` decides by the connection's first byte: a digit begins an octet count. Bytes that are
     no octet count end the counting: ``malformed`` becomes true and the rest of the connection is
@@ -39,6 +62,8 @@ class Framer:
     """
 
     __slots__ = ("_counting", "_limit", "_needed", "_partial", "_skip", "malformed")
+    complaint = "a bad octet count; its messages are cut at newlines now"
+    hopeless = False
 
     def __init__(self, framing: Framing, max_line_bytes: int) -> None:
         self._counting = None if framing == "auto" else framing == "octet-counted"
@@ -126,3 +151,41 @@ class Framer:
             position = start + length
         self._skip = position - size
         return size
+
+
+class PrefixedFramer(Framer):
+    """Each message follows its length, four bytes, the highest first."""
+
+    __slots__ = ()
+    complaint = "something else than messages after their lengths; its connection is closed"
+    hopeless = True
+
+    def __init__(self, max_line_bytes: int) -> None:
+        super().__init__("octet-counted", max_line_bytes)
+
+    def end(self) -> list[Messages]:
+        rest = bytes(self._partial)
+        self._partial.clear()
+        if len(rest) <= _PREFIX_BYTES:
+            return []
+        bounds = array("q", [_PREFIX_BYTES]), array("q", [len(rest)])
+        return [Messages(rest, bounds, incomplete=True)]
+
+    def _walk(self, data: bytes, starts: array[int], ends: array[int]) -> int:
+        position, size, limit = 0, len(data), self._limit
+        self._needed = 0
+        while position + _PREFIX_BYTES <= size:
+            start = position + _PREFIX_BYTES
+            length = int.from_bytes(data[position:start], "big")
+            if length > _MAX_PREFIX:
+                self.malformed = True
+                return size
+            end = start + min(length, limit)
+            if end > size:
+                self._needed = end - position
+                return position
+            starts.append(start)
+            ends.append(end)
+            position = start + length
+        self._skip = max(position - size, 0)
+        return min(position, size)

@@ -1,10 +1,14 @@
-"""Who sent something, in the form in which events carry it."""
+"""Who sends something, and what is the same for all that a socket source receives."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from flumeng.ingest.chunk import LineRules, Origin
+from flumeng.ingest.framing import Cutter
+from flumeng.ingest.source import Inlet
 
 
 def address(name: tuple[Any, ...]) -> str:
@@ -13,7 +17,17 @@ def address(name: tuple[Any, ...]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def origin(name: tuple[Any, ...], rules: LineRules, **more: str) -> Origin:
-    """The origin of what the syslog peer ``name`` sends."""
-    attrs = {"source": "syslog", "peer": address(name), **more}
-    return Origin(name[0], tuple(attrs.items()), rules)
+@dataclass(frozen=True)
+class Reception:
+    """What happens to received bytes. ``source`` is the source's name in the flow language;
+    ``cutter`` makes a new one for each connection or datagram, without it a datagram is one
+    message."""
+
+    source: str
+    rules: LineRules
+    inlet: Inlet
+    cutter: Callable[[], Cutter] | None
+
+    def origin(self, peer: tuple[Any, ...], **more: str) -> Origin:
+        attrs = {"source": self.source, "peer": address(peer), **more}
+        return Origin(peer[0], tuple(attrs.items()), self.rules)

@@ -26,6 +26,7 @@ class Inlet:
     ``submit`` takes a chunk and never blocks; called in the event loop's thread. ``fail`` says that
     the source cannot go on: it is stopped and started anew a little later. ``changed`` says that
     ``problem`` is another one now. ``state`` is the flow's journaled source state at the start.
+    ``share_ports``: other workers of this node run the same source on the same address.
     """
 
     hostname: str
@@ -34,6 +35,7 @@ class Inlet:
     fail: Callable[[Exception], None]
     changed: Callable[[], None]
     clock_us: Callable[[], int] = now_us
+    share_ports: bool = False
 
 
 class Source(ABC):

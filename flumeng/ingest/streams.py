@@ -1,4 +1,4 @@
-"""Syslog over TCP.
+"""Messages over TCP.
 
 All connections share one receive buffer and of each only its unfinished message is kept, so idle
 connections cost next to nothing. The event loop cuts after the last whole message, copies once and
@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 
-from flumeng.ingest.chunk import Chunk, LineRules, Origin
-from flumeng.ingest.framing import Framer, Messages
-from flumeng.ingest.peers import address, origin
-from flumeng.ingest.source import Inlet
-from flumeng.spec.sources import Syslog
+from flumeng.ingest.chunk import Chunk, Origin
+from flumeng.ingest.framing import Cutter, Messages
+from flumeng.ingest.listening import BACKLOG
+from flumeng.ingest.peers import Reception, address
+from flumeng.ingest.tls import HANDSHAKE_SECONDS
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 4096
 RECEIVE_BYTES = 1 << 20
 LAST_BYTES_SECONDS = 0.5
 QUIET_SECONDS = 0.02
@@ -28,20 +28,22 @@ QUIET_SECONDS = 0.02
 class Streams:
     """A listening socket and its connections."""
 
-    def __init__(self, options: Syslog, inlet: Inlet) -> None:
-        self.options = options
-        self.inlet = inlet
-        self.rules = LineRules(options.max_line_bytes, b"\r\0", keep_empty=False)
+    def __init__(self, reception: Reception) -> None:
+        self.reception = reception
         self.buffer = bytearray(RECEIVE_BYTES)
         self.received_bytes = 0
         self.connections: set[_Connection] = set()
         self.paused = False
         self._server: asyncio.Server | None = None
 
-    async def start(self, listener: socket.socket) -> None:
+    async def start(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Connection(self), sock=listener, backlog=BACKLOG
+            lambda: _Connection(self),
+            sock=listener,
+            backlog=BACKLOG,
+            ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
         )
 
     async def stop(self) -> None:
@@ -78,11 +80,11 @@ class Streams:
 class _Connection(asyncio.BufferedProtocol):
     """One sender. A message cut off by a broken connection was never whole and is not taken."""
 
-    __slots__ = ("_framer", "_origin", "_peer", "_streams", "_transport")
+    __slots__ = ("_cutter", "_origin", "_peer", "_streams", "_transport")
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self._framer: Framer | None = None
+        self._cutter: Cutter | None = None
         self._origin: Origin
         self._transport: asyncio.Transport
 
@@ -99,18 +101,22 @@ class _Connection(asyncio.BufferedProtocol):
         streams.received_bytes += nbytes
         if streams.paused:  # a new connection; uvloop starts to read after connection_made
             self.pause()
-        if self._framer is None:
-            self._framer = Framer(streams.options.framing, streams.options.max_line_bytes)
-            self._origin = origin(self._peer, streams.rules)
-        counted = not self._framer.malformed
-        for messages in self._framer.feed(streams.buffer, nbytes):
+        if self._cutter is None:
+            assert streams.reception.cutter is not None
+            self._cutter = streams.reception.cutter()
+            self._origin = streams.reception.origin(self._peer)
+        cutter = self._cutter
+        sound = not cutter.malformed
+        for messages in cutter.feed(streams.buffer, nbytes):
             self._submit(messages)
-        if counted and self._framer.malformed:
-            log.warning("%s sent a bad octet count; cut at newlines now", address(self._peer))
+        if sound and cutter.malformed:
+            log.warning("%s sent %s", address(self._peer), cutter.complaint)
+            if cutter.hopeless:
+                self.abort()
 
     def eof_received(self) -> bool:
-        if self._framer is not None:
-            for messages in self._framer.end():
+        if self._cutter is not None:
+            for messages in self._cutter.end():
                 self._submit(messages)
         return False
 
@@ -118,9 +124,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._streams.connections.discard(self)
 
     def _submit(self, messages: Messages) -> None:
-        inlet, sender = self._streams.inlet, self._origin
+        inlet, sender = self._streams.reception.inlet, self._origin
         if messages.incomplete:
-            sender = origin(self._peer, self._streams.rules, truncated="true")
+            sender = self._streams.reception.origin(self._peer, truncated="true")
         inlet.submit(Chunk(messages.data, sender, inlet.clock_us(), messages.bounds))
 
     def pause(self) -> None:

@@ -25,10 +25,10 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                     f"{component.name} cannot take part in exactly-once delivery "
                     f"(only {', '.join(able)} can): use at-least-once",
                 )
-    taken: dict[tuple[str, str], str] = {}
+    taken: dict[str, str] = {}
     for path, component in components:
         claims = component.options.claims() if hasattr(component.options, "claims") else ()
         for name, what in claims:
-            owner = taken.setdefault((component.name, what), path)
+            owner = taken.setdefault(what, path)
             if owner != path:
                 yield f"{path}.{name}", f"{owner} has {what} already"

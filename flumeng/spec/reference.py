@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -12,6 +13,7 @@ from flumeng.registry import Entry
 from flumeng.spec.component import Component
 from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace
 from flumeng.spec.option import Option, Unit, default_of, described, is_required
+from flumeng.spec.sources import Tls
 
 HEAD = """\
 Every option of a flow file and of every component. Sizes are written as `64 KiB` or `1 MiB` (or
@@ -21,6 +23,7 @@ PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("place.ingest", IngestPlace),
     ("place.collect", CollectPlace),
     ("batch", Batch),
+    ("tls", Tls),
 )
 _UNITS: Mapping[Unit | None, tuple[tuple[str, float], ...]] = {
     "bytes": (("MiB", 2**20), ("KiB", 2**10), ("B", 1)),
@@ -81,6 +84,8 @@ def _options(cls: type[Any]) -> Iterator[str]:
 
 
 def _value(hint: Any, option: Option) -> str:
+    if isinstance(hint, types.UnionType):
+        (hint,) = (arg for arg in get_args(hint) if arg is not type(None))
     if get_origin(hint) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(hint))
     if get_origin(hint) is tuple:

@@ -4,23 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from flumeng.spec.option import option
 from flumeng.spec.quantities import check_absolute, check_address
 
 _MAX_LINE_DOC = "A longer line is cut there, marked with the attribute `truncated` and counted."
+_LISTEN_DOC = "The address to listen on. Port 0 takes a free one."
+_TLS_DOC = "Serve over TLS."
+_FRAMING_DOC = (
+    "newlines, a length of four bytes (highest first) before each, or its length in digits and a "
+    "space (RFC 6587)."
+)
+
+
+def _max_line_bytes() -> Any:
+    return option(doc=_MAX_LINE_DOC, unit="bytes", minimum=64, maximum=2**24, default=2**20)
+
+
+def _claim(protocol: str, listen: str) -> Iterator[tuple[str, str]]:
+    """One address and port has one source; port 0 is never the same."""
+    if not listen.endswith(":0"):
+        yield "listen", f"{protocol} {listen}"
+
+
+@dataclass(frozen=True)
+class Tls:
+    """TLS of at least version 1.2, from PEM files on the node. Read when the source starts."""
+
+    certificate: str = option(
+        doc="The certificate with its chain.",
+        check=check_absolute,
+        example="/etc/flumeng/tls/cert.pem",
+    )
+    key: str = option(
+        doc="The certificate's key, without a password.",
+        check=check_absolute,
+        example="/etc/flumeng/tls/key.pem",
+    )
+    client_ca: str | None = option(
+        doc="Only senders with a certificate from one of these authorities are served.",
+        check=check_absolute,
+        default=None,
+        example="/etc/flumeng/tls/clients.pem",
+    )
 
 
 @dataclass(frozen=True)
 class Syslog:
-    """Receives syslog messages (RFC 5424 and RFC 3164) over TCP or UDP.
+    """Receives syslog messages (RFC 5424 and RFC 3164) over TCP, TLS (RFC 5425) or UDP.
 
     An event's body is the message as received, without its framing. Attributes: `source`, `peer`.
     """
 
     listen: str = option(
-        doc="The address to listen on. Port 0 takes a free one.",
+        doc=_LISTEN_DOC,
         check=check_address,
         example='"0.0.0.0:5514"',
     )
@@ -29,13 +67,49 @@ class Syslog:
         doc="How TCP messages are told apart (RFC 6587); `auto` looks at the first byte sent.",
         default="auto",
     )
-    max_line_bytes: int = option(
-        doc=_MAX_LINE_DOC, unit="bytes", minimum=64, maximum=2**24, default=2**20
-    )
+    max_line_bytes: int = _max_line_bytes()
+
+    tls: Tls | None = option(doc=_TLS_DOC, default=None)
 
     def claims(self) -> Iterator[tuple[str, str]]:
-        if not self.listen.endswith(":0"):
-            yield "listen", f"{self.protocol} {self.listen}"
+        return _claim(self.protocol, self.listen)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.tls is not None and self.protocol == "udp":
+            yield "tls", "needs the protocol tcp"
+
+
+@dataclass(frozen=True)
+class Tcp:
+    """Receives lines, or messages with their lengths, over TCP or TLS.
+
+    Attributes: `source`, `peer`.
+    """
+
+    listen: str = option(doc=_LISTEN_DOC, check=check_address, example='"0.0.0.0:5140"')
+    framing: Literal["newline", "length-prefixed", "octet-counted"] = option(
+        doc=f"How messages are told apart: {_FRAMING_DOC}", default="newline"
+    )
+    max_line_bytes: int = _max_line_bytes()
+    tls: Tls | None = option(doc=_TLS_DOC, default=None)
+
+    def claims(self) -> Iterator[tuple[str, str]]:
+        return _claim("tcp", self.listen)
+
+
+@dataclass(frozen=True)
+class Udp:
+    """Receives datagrams. Attributes: `source`, `peer`."""
+
+    listen: str = option(doc=_LISTEN_DOC, check=check_address, example='"0.0.0.0:5140"')
+    framing: Literal["datagram", "newline", "length-prefixed", "octet-counted"] = option(
+        doc=f"What a datagram holds: one message, or several, by {_FRAMING_DOC}",
+        default="datagram",
+    )
+    max_line_bytes: int = _max_line_bytes()
+
+    def claims(self) -> Iterator[tuple[str, str]]:
+        return _claim("udp", self.listen)
 
 
 @dataclass(frozen=True)
@@ -55,9 +129,7 @@ class Tail:
     start_from: Literal["beginning", "end"] = option(
         doc="Where to start in a file that was there before the flow.", default="beginning"
     )
-    max_line_bytes: int = option(
-        doc=_MAX_LINE_DOC, unit="bytes", minimum=64, maximum=2**24, default=2**20
-    )
+    max_line_bytes: int = _max_line_bytes()
     poll_seconds: float = option(
         doc="How often to look for new lines and files.",
         unit="seconds",

@@ -1,0 +1,55 @@
+"""Sockets to receive on: bound, and with the reason in one sentence when that cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import Literal
+
+from flumeng.errors import UserError
+
+BACKLOG = 4096
+_REASONS = {
+    errno.EADDRINUSE: "the port is in use",
+    errno.EACCES: "not permitted; ports below 1024 need the capability CAP_NET_BIND_SERVICE",
+    errno.EADDRNOTAVAIL: "this host does not have that address",
+}
+
+
+async def listen(place: str, protocol: Literal["tcp", "udp"], *, share: bool) -> socket.socket:
+    """A bound socket that does not block. ``share``: other workers of the node bind the same
+    address, and the kernel spreads senders over them.
+
+    Raises UserError.
+    """
+    host, _, port = place.rpartition(":")
+    kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host.strip("[]") or None, int(port), type=kind, flags=socket.AI_PASSIVE
+        )
+        return _bind(found[0][0], kind, found[0][4], share=share)
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, error.strerror)
+        raise UserError(f"cannot listen on {place} ({protocol}): {reason}") from error
+
+
+def _bind(
+    family: int, kind: socket.SocketKind, place: tuple[object, ...], *, share: bool
+) -> socket.socket:
+    bound = socket.socket(family, kind)
+    try:
+        if share:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if kind is socket.SOCK_STREAM:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
+        bound.setblocking(False)
+        bound.bind(place)
+        if kind is socket.SOCK_STREAM:
+            bound.listen(BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    return bound

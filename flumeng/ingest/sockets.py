@@ -1,0 +1,73 @@
+"""Sources that listen on one address: lines and messages over TCP, TLS or UDP."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from flumeng.ingest.chunk import LineRules
+from flumeng.ingest.datagrams import Datagrams
+from flumeng.ingest.framing import cutter
+from flumeng.ingest.listening import listen
+from flumeng.ingest.peers import Reception, address
+from flumeng.ingest.source import Inlet, Source
+from flumeng.ingest.streams import Streams
+from flumeng.ingest.tls import server_context
+from flumeng.spec.sources import Tcp, Tls, Udp
+
+
+class SocketSource(Source):
+    """What is received, and how it is cut, is in its ``reception``."""
+
+    def __init__(
+        self, place: str, protocol: Literal["tcp", "udp"], reception: Reception, tls: Tls | None
+    ) -> None:
+        self._place = place
+        self._protocol = protocol
+        self._tls = tls
+        self._inlet = reception.inlet
+        self._receiver: Streams | Datagrams = (
+            Streams(reception) if protocol == "tcp" else Datagrams(reception)
+        )
+
+    async def start(self) -> None:
+        tls = await server_context(self._tls)
+        listener = await listen(self._place, self._protocol, share=self._inlet.share_ports)
+        self.addresses = (address(listener.getsockname()),)
+        if isinstance(self._receiver, Streams):
+            await self._receiver.start(listener, tls)
+        else:
+            await self._receiver.start(listener)
+
+    async def stop(self) -> None:
+        await self._receiver.stop()
+
+    def pause(self) -> None:
+        self._receiver.pause()
+
+    def resume(self) -> None:
+        self._receiver.resume()
+
+
+class TcpSource(SocketSource):
+    """Lines, or messages after their lengths."""
+
+    def __init__(self, options: Tcp, inlet: Inlet) -> None:
+        trailers = b"\r" if options.framing == "newline" else b""
+        rules = LineRules(options.max_line_bytes, trailers, keep_empty=False)
+        cut = partial(cutter, options.framing, options.max_line_bytes)
+        super().__init__(options.listen, "tcp", Reception("tcp", rules, inlet, cut), options.tls)
+
+
+class UdpSource(SocketSource):
+    """One message a datagram, or several, cut as on a stream."""
+
+    def __init__(self, options: Udp, inlet: Inlet) -> None:
+        trailers = {"datagram": b"\n\r", "newline": b"\r"}.get(options.framing, b"")
+        rules = LineRules(options.max_line_bytes, trailers, keep_empty=False)
+        cut = (
+            None
+            if options.framing == "datagram"
+            else partial(cutter, options.framing, options.max_line_bytes)
+        )
+        super().__init__(options.listen, "udp", Reception("udp", rules, inlet, cut), None)
