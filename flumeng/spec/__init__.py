@@ -5,6 +5,8 @@ Pure: no files, no network, and nothing that only a worker needs is imported.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from flumeng.spec import document, guarantees
 from flumeng.spec.component import Component
 from flumeng.spec.decode import INVALID, Decoder
@@ -24,8 +26,9 @@ __all__ = [
 ]
 
 
+@lru_cache(maxsize=256)
 def parse_flow(text: str) -> FlowSpec:
-    """Read one flow. Raises ``SpecError`` with every problem of the text."""
+    """Read one flow; the same text is read once. Raises ``SpecError`` with every problem of it."""
     root = document.compose(text)
     decoder = Decoder()
     spec = decoder.mapping(FlowSpec, root, "")
