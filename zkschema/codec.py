@@ -1,14 +1,17 @@
 """Records to bytes and back: JSON with a format version ``"v"``.
 
 Rules: unknown fields are kept, a newer ``"v"`` is refused by name, a field of the wrong type or a
-missing one is an error that names the place. Nothing is guessed.
+missing one is an error that names the place. Nothing is guessed. A large document is gzipped, and
+never unpacked beyond a bound.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import types
 import typing
+import zlib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
@@ -17,6 +20,10 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 from zkschema.records import Record
 
 R = TypeVar("R", bound=Record)
+
+PACK_FROM_BYTES = 4 * 1024
+UNPACKED_BYTES = 64 * 1024 * 1024
+GZIP_MAGIC = b"\x1f\x8b"
 
 
 class DecodeError(ValueError):
@@ -28,9 +35,24 @@ class NewerVersionError(DecodeError):
 
 
 def encode(record: Record) -> bytes:
-    """Compact JSON with sorted keys, so that equal records are equal bytes."""
+    """Compact JSON with sorted keys, so that equal records are equal bytes; gzipped when large."""
     document = {"v": type(record).VERSION, **_plain_fields(record)}
-    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+    data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+    return data if len(data) < PACK_FROM_BYTES else gzip.compress(data, compresslevel=6, mtime=0)
+
+
+def unpack(data: bytes) -> bytes:
+    """The JSON in ``data``. Raises DecodeError when it is damaged or unpacks to over 64 MiB."""
+    if not data.startswith(GZIP_MAGIC):
+        return data
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        text = unpacker.decompress(data, UNPACKED_BYTES)
+    except zlib.error as error:
+        raise DecodeError(f"damaged gzip: {error}") from error
+    if not unpacker.eof:
+        raise DecodeError("gzip is cut short, or unpacks to over 64 MiB")
+    return text
 
 
 def decode(kind: type[R], data: bytes) -> R:
@@ -40,7 +62,9 @@ def decode(kind: type[R], data: bytes) -> R:
     higher than the version that this code knows.
     """
     try:
-        document = json.loads(data)
+        document = json.loads(unpack(data))
+    except DecodeError as error:
+        raise DecodeError(f"{kind.__name__}: {error}") from error
     except ValueError as error:
         raise DecodeError(f"{kind.__name__}: not JSON: {error}") from error
     if not isinstance(document, dict):

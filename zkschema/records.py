@@ -37,16 +37,34 @@ class Schema(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Maintenance(Record):
+    """While it lasts, no task changes nodes. ``automatic``: a master began it and will end it."""
+
     who: str
     why: str
     since: float
+    automatic: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaintenanceLimits(Record):
+    """It begins by itself when at least ``nodes`` active nodes and more than ``enter`` of all are
+    missing, and ends by itself when at most ``leave`` of them are (shares, 0 to 1)."""
+
+    nodes: int = 5
+    enter: float = 0.5
+    leave: float = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Record):
-    """Settings of the whole cluster."""
+    """Settings of the whole cluster.
+
+    ``throttles``: how many balance moves may be under way at once, in all (``balance``), to or from
+    one node (``balance_per_node``) and of one flow (``balance_per_flow``).
+    """
 
     maintenance: Maintenance | None = None
+    maintenance_limits: MaintenanceLimits = field(default_factory=MaintenanceLimits)
     grace_seconds: float = 0.0
     drain_limit_seconds: float = 60.0
     throttles: Mapping[str, int] = field(default_factory=lambda: NOTHING)
@@ -78,7 +96,10 @@ class Revision(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(Record):
-    weight: float = 1.0
+    """``weight``: dimension -> what reading it costs, like ``{"slots": 1, "mb_per_second": 4}``;
+    empty stands for what the flow says of all its partitions."""
+
+    weight: Mapping[str, float] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +116,8 @@ class PlannedTask(Record):
 
     ``kind`` is INGEST or COLLECT, also the role that a node needs for it. ``state`` is
     ``assigned``, ``draining`` (its owner is to let go) or ``waiting`` (nobody can run it).
-    ``target`` is the node that a draining task goes to, when that is decided already.
+    ``target`` is the node that a draining task goes to, when that is decided already. ``revision``
+    is the one to run; 0 stands for the flow's current one.
     """
 
     kind: str
@@ -104,6 +126,7 @@ class PlannedTask(Record):
     state: str
     partitions: tuple[str, ...] = ()
     target: str | None = None
+    revision: int = 0
     why: str = ""
 
 
@@ -111,11 +134,15 @@ class PlannedTask(Record):
 class Plan(Record):
     """Who runs what of a flow; ``epoch`` is the highest that any of its tasks ever got.
 
-    With ``buckets`` the tasks lie in that many buckets.
+    ``revision`` is the last one that every task has run, to which a rollout goes back. ``sharing``:
+    a plan too large for one transaction is being written in which partitions change tasks. With
+    ``buckets`` the tasks lie in that many buckets.
     """
 
     epoch: int = 0
     tasks: Mapping[str, PlannedTask] = field(default_factory=lambda: NOTHING)
+    revision: int = 0
+    sharing: bool = False
     buckets: int = 0
 
 
@@ -186,6 +213,25 @@ class NodeStatus(Record):
 
     assignment_version: int
     tasks: Mapping[str, TaskStatus] = field(default_factory=lambda: NOTHING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoryLine(Record):
+    """What changed of ``who`` (the node, a child process, a task), and why; for people to read."""
+
+    time: float
+    who: str
+    event: str
+    before: str
+    after: str
+    cause: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story(Record):
+    """The last things that happened on a node, oldest first; also of its earlier lives."""
+
+    lines: tuple[StoryLine, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,7 +138,7 @@ partitions_bucket = _row(
     "/flows/{flow}/partitions/{bucket}",
     records.Partitions,
     "discovery tasks",
-    "a share of the partitions, gzipped",
+    "a share of the partitions",
     size_bytes=50 * KIB,
 )
 plan = _row(
@@ -152,7 +152,7 @@ plan_bucket = _row(
     "/flows/{flow}/plan/{bucket}",
     records.Plan,
     "masters",
-    "a share of the plan, gzipped",
+    "a share of the plan's tasks",
     size_bytes=50 * KIB,
 )
 all_acks = _folder("/acks", "bootstrap", "acks of all flows: they change all the time, unwatched")
@@ -195,6 +195,13 @@ status = _row(
     "node",
     "assignment version applied, state and error of each task",
     size_bytes=512 * KIB,
+)
+story = _row(
+    "/nodes/{node}/story",
+    records.Story,
+    "node",
+    "what happened on the node last, for `flumeng node story`; also when it is dead",
+    size_bytes=16 * KIB,
 )
 live = _folder("/live", "bootstrap", "processes that hold a session")
 live_nodes = _folder("/live/nodes", "bootstrap", "nodes that hold a session")

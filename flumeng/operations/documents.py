@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from flumeng.errors import CorruptError
 from flumeng.store import WIRE_LIMIT_BYTES, Write
-from zkschema import table
+from zkschema import codec, table
 from zkschema.records import Record
 from zkschema.table import Row, ZPath
 
@@ -63,7 +63,7 @@ def _document(path: str, data: bytes) -> dict[str, Any] | None:
     if not data:
         return None
     try:
-        document = json.loads(data)
+        document = json.loads(codec.unpack(data))
     except ValueError as error:
         raise CorruptError(f"{path}: not JSON: see `flumeng schema verify`") from error
     if not isinstance(document, dict):

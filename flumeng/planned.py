@@ -1,0 +1,155 @@
+"""A flow's planned tasks, as one value and as they lie in ZooKeeper: in the plan's own znode while
+they are few, else in buckets below it.
+
+Whatever changes a bucket writes the plan's own znode in the same transaction, with the version that
+it read there. A reader who sees a bucket newer than the plan loses with what he decided on it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from dataclasses import replace
+from itertools import chain
+
+from flumeng.store import ABSENT, ANY, Expected, Put, Store, Version, Versioned, Write
+from zkschema import paths
+from zkschema.records import Plan, PlannedTask
+
+INLINE_TASKS = 512
+BUCKETS = 256
+
+Bucket = Mapping[str, PlannedTask]
+Change = tuple[str, PlannedTask | None, PlannedTask | None]
+"""Name, before, after; None where there is no such task."""
+
+
+class Tasks(Mapping[str, PlannedTask]):
+    """Immutable. A changed copy shares each bucket without a change with the original, and that is
+    how the differences of two large plans are found in little time."""
+
+    __slots__ = ("buckets",)
+
+    def __init__(self, buckets: Sequence[Bucket] = ({},)) -> None:
+        self.buckets = tuple(buckets)
+
+    @classmethod
+    def of(cls, tasks: Mapping[str, PlannedTask]) -> Tasks:
+        """The same tasks, in as many buckets as they need."""
+        if isinstance(tasks, Tasks):
+            return tasks
+        return cls((tasks,)).changed({}) if len(tasks) > INLINE_TASKS else cls((dict(tasks),))
+
+    def __getitem__(self, name: str) -> PlannedTask:
+        return self._bucket(name)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self.buckets)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.buckets))
+
+    def items(self) -> ItemsView[str, PlannedTask]:
+        if len(self.buckets) == 1:
+            return self.buckets[0].items()
+        return dict(chain.from_iterable(bucket.items() for bucket in self.buckets)).items()
+
+    def values(self) -> ValuesView[PlannedTask]:
+        if len(self.buckets) == 1:
+            return self.buckets[0].values()
+        return dict(chain.from_iterable(bucket.items() for bucket in self.buckets)).values()
+
+    def changed(self, changes: Mapping[str, PlannedTask | None]) -> Tasks:
+        """A copy with these tasks set, or removed where they are None."""
+        buckets = list(self.buckets)
+        if len(buckets) == 1 and len(buckets[0]) + len(changes) > INLINE_TASKS:
+            buckets = _spread(buckets[0])
+        fresh: dict[int, dict[str, PlannedTask]] = {}
+        for name, task in changes.items():
+            number = bucket_of(name) if len(buckets) > 1 else 0
+            bucket = fresh.get(number)
+            if bucket is None:
+                bucket = fresh[number] = dict(buckets[number])
+            if task is None:
+                bucket.pop(name, None)
+            else:
+                bucket[name] = task
+        for number, bucket in fresh.items():
+            buckets[number] = bucket
+        return Tasks(buckets)
+
+    def differences(self, before: Tasks) -> Iterator[Change]:
+        """What is not as it was, bucket by bucket."""
+        if len(before.buckets) != len(self.buckets):
+            yield from _differences(dict(before.items()), dict(self.items()))
+            return
+        for old, new in zip(before.buckets, self.buckets, strict=True):
+            if old is not new:
+                yield from _differences(old, new)
+
+    def _bucket(self, name: str) -> Bucket:
+        return self.buckets[bucket_of(name) if len(self.buckets) > 1 else 0]
+
+
+def bucket_of(name: str) -> int:
+    """The bucket of a task, in a plan that has buckets."""
+    return zlib.crc32(name.encode()) % BUCKETS
+
+
+def read_plan(store: Store, flow: str) -> Versioned[Plan] | None:
+    """The whole plan of a flow, with the version of its own znode; None when there is none.
+
+    Raises as ``Store.read``.
+    """
+    found = store.read(paths.plan(flow))
+    if found is None or not found.value.buckets:
+        return found
+    numbers = range(found.value.buckets)
+    buckets = store.read_many([paths.plan_bucket(flow, str(number)) for number in numbers])
+    tasks = Tasks([bucket.value.tasks if bucket else {} for bucket in buckets])
+    return replace(found, value=replace(found.value, tasks=tasks))
+
+
+def read_plans(store: Store, flows: Iterable[str]) -> dict[str, Versioned[Plan]]:
+    """The plans of those flows that have one. Raises as ``Store.read``."""
+    found = {flow: read_plan(store, flow) for flow in flows}
+    return {flow: plan for flow, plan in found.items() if plan}
+
+
+def plan_writes(flow: str, plan: Plan, before: Tasks, expect: Expected) -> list[Write]:
+    """What replaces the plan with the tasks ``before``, read at ``expect``."""
+    after = Tasks.of(plan.tasks)
+    if len(after.buckets) == 1:
+        return [Put(paths.plan(flow), replace(plan, tasks=dict(after), buckets=0), expect)]
+    new = len(before.buckets) == 1
+    writes: list[Write] = [
+        Put(paths.plan(flow), replace(plan, tasks={}, buckets=len(after.buckets)), expect)
+    ]
+    writes += [
+        Put(paths.plan_bucket(flow, str(number)), Plan(tasks=bucket), ABSENT if new else ANY)
+        for number, bucket in enumerate(after.buckets)
+        if new or bucket is not before.buckets[number]
+    ]
+    return writes
+
+
+def next_version(expect: Expected) -> Version:
+    """A znode starts at version 0, and each write raises it by one."""
+    return Version(expect.number + 1 if isinstance(expect, Version) else 0)
+
+
+def _spread(tasks: Bucket) -> list[Bucket]:
+    buckets: list[dict[str, PlannedTask]] = [{} for _ in range(BUCKETS)]
+    for name, task in tasks.items():
+        buckets[bucket_of(name)][name] = task
+    return list(buckets)
+
+
+def _differences(old: Bucket, new: Bucket) -> Iterator[Change]:
+    for name, task in new.items():
+        was = old.get(name)
+        if was is not task and was != task:
+            yield name, was, task
+    for name, task in old.items():
+        if name not in new:
+            yield name, task, None
