@@ -19,7 +19,7 @@ from cli.options import (
     timeout_option,
     zk_option,
 )
-from cli.output import show_json, show_table
+from cli.output import show_json, show_table, when
 from flumeng import details, logs, operations, overview, preview
 from flumeng.errors import UserError
 from flumeng.store import Store
@@ -76,6 +76,27 @@ def show(doors: Doors, store: Store, name: str, as_json: bool) -> None:
         ((f"{t.flow}/{t.task}", t.kind, t.epoch, t.state, t.why) for t in found.tasks),
     )
     show_table(("JOURNAL", "LAG"), found.journals.items())
+
+
+@node.command()
+@name_argument
+@json_option
+@with_store
+def story(_doors: Doors, store: Store, name: str, as_json: bool) -> None:
+    """Tell what happened on a node last, oldest first; also when it is dead.
+
+    A node writes its story down every few seconds, and what an earlier life of it told stays.
+    """
+    found = details.story(store, name)
+    if as_json:
+        show_json(found)
+        return
+    if not found.live:
+        click.echo(f"node {name} is not live; this is what it told last")
+    show_table(
+        ("TIME (UTC)", "WHO", "EVENT", "FROM", "TO", "CAUSE"),
+        ((when(li.time), li.who, li.event, li.before, li.after, li.cause) for li in found.lines),
+    )
 
 
 @node.command()

@@ -28,6 +28,27 @@ class NodeDetail:
 
 
 @dataclass(frozen=True)
+class StoryLine:
+    """``time`` is in seconds since the epoch."""
+
+    time: float
+    who: str
+    event: str
+    before: str
+    after: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class NodeStory:
+    """What a node told of itself last, oldest first."""
+
+    node: str
+    live: bool
+    lines: tuple[StoryLine, ...]
+
+
+@dataclass(frozen=True)
 class TaskDetail:
     """A task, the revision that is wanted and the one that its node applied, and its acks."""
 
@@ -48,6 +69,20 @@ def node(store: Store, where: Positions, name: str) -> NodeDetail:
         tasks=tuple(task for task in overview.tasks(store) if task.node == name),
         journals={journal: lags.get(journal) for journal in left.journals},
         left=left,
+    )
+
+
+def story(store: Store, name: str) -> NodeStory:
+    """Raises ``UserError`` when there is no such node."""
+    operations.require_node(store, name)
+    found = store.read(paths.story(name))
+    return NodeStory(
+        node=name,
+        live=store.exists(paths.live_node(name)),
+        lines=tuple(
+            StoryLine(line.time, line.who, line.event, line.before, line.after, line.cause)
+            for line in (found.value.lines if found else ())
+        ),
     )
 
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 FULL_TICK_SECONDS = 10.0
 SETTLE_SECONDS = 0.02
 DROP_AT_ONCE = 100
-UNINTERESTING = frozenset(row.pattern for row in (paths.plan, paths.assignment))
+UNINTERESTING = frozenset(row.pattern for row in (paths.plan, paths.assignment, paths.story))
 
 
 class Master:

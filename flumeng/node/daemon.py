@@ -29,6 +29,7 @@ from flumeng.node.machine import (
 )
 from flumeng.node.process import ChildProcess
 from flumeng.node.registration import Identity, Registration
+from flumeng.node.storyteller import Storyteller
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths
@@ -68,6 +69,7 @@ class Node:
         )
         self._znodes = Registration(store, identity)
         self._machine = Machine(settings.roles, time.monotonic)
+        self._storyteller = Storyteller(store, settings.name, time.monotonic, time.time)
         self._children: dict[str, ChildProcess] = {}
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._applied: Wanted | None = None
@@ -138,6 +140,7 @@ class Node:
                 self._look()
             self._znodes.announce(self._machine.address)
             self._znodes.report(self._machine.status)
+            self._storyteller.tell(self._machine.story, at_once=self._exit)
             if self._machine.journals is not None:
                 self._publish_journals(self._machine.journals)
         except ConflictError as conflict:

@@ -120,6 +120,26 @@ class FaultError(AssertionError):
     """An event that cannot happen in this state; carries the machine's story."""
 
 
+@dataclass(frozen=True)
+class Step:
+    """One entry of the story: what changed of ``who`` (the node, a child or a task), and why.
+
+    ``number`` grows by one with each; ``seconds`` are those of the machine's clock.
+    """
+
+    number: int
+    seconds: float
+    who: str
+    event: str
+    before: str
+    after: str
+    cause: str = ""
+
+    def __str__(self) -> str:
+        cause = f": {self.cause}" if self.cause else ""
+        return f"{self.who}: {self.before or '-'} -> {self.after or '-'} ({self.event}{cause})"
+
+
 @dataclass
 class Child:
     """``tasks`` and ``journals`` are what it said last; ``kill_at`` counts while STOPPING."""
@@ -147,7 +167,8 @@ class Machine:
         self._wanted: Wanted | None = None
         self._acks: dict[str, int] = {}
         self._stopping: Stop | None = None
-        self.story: deque[str] = deque(maxlen=STORY_EVENTS)
+        self.story: deque[Step] = deque(maxlen=STORY_EVENTS)
+        self._record("node", "start", "", "running")
 
     def handle(self, event: Event) -> list[Instruction]:
         """The one entrance: all events go through here."""
@@ -213,7 +234,9 @@ class Machine:
         assert not (self._stopping and self._any(State.WAITING)), "waits while it stops"
 
     def _on_wanted(self, event: Wanted) -> list[Instruction]:
-        self.story.append(f"assignment {event.version}: {len(event.assignment.tasks)} tasks")
+        before = f"assignment {self._wanted.version}" if self._wanted else ""
+        cause = f"{len(event.assignment.tasks)} tasks"
+        self._record("node", "wanted", before, f"assignment {event.version}", cause)
         self._wanted = event
         return [i for child in self._children.values() for i in self._step(child, "wanted")]
 
@@ -232,7 +255,7 @@ class Machine:
         return told
 
     def _on_stop(self, event: Stop) -> list[Instruction]:
-        self.story.append("stop")
+        self._record("node", "stop", "running", "stopping")
         self._stopping = event
         steps = [i for child in self._children.values() for i in self._step(child, "stop")]
         return [*steps, *self._finish()]
@@ -240,15 +263,27 @@ class Machine:
     def _step(self, child: Child, event: str, detail: object = None) -> list[Instruction]:
         handler = TRANSITIONS.get((child.state, event))
         if handler is None:
-            raise FaultError(f"{child.name} is {child.state.value}, got {event}: {self.story}")
+            story = "; ".join(map(str, self.story))
+            raise FaultError(f"{child.name} is {child.state.value}, got {event}: {story}")
         before = child.state
         instructions = handler(self, child, detail)
         if child.state is not before:
             child.since = self._clock()
-            cause = f"{event} {detail}" if event == "ended" else event
-            self.story.append(f"{child.name}: {before.value} -> {child.state.value} ({cause})")
+            cause = f"exit code {detail}" if event == "ended" else ""
+            self._record(child.name, event, before.value, child.state.value, cause)
         self.check()
         return instructions
+
+    def _record(self, who: str, event: str, before: str, after: str, cause: str = "") -> None:
+        number = self.story[-1].number + 1 if self.story else 0
+        self.story.append(Step(number, self._clock(), who, event, before, after, cause))
+
+    def _record_tasks(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        for key in sorted({*before, *after}):
+            old, new = before.get(key, {}), after.get(key, {})
+            if old.get("state") != new.get("state"):
+                cause = new.get("error") or ""
+                self._record(key, "status", old.get("state", ""), new.get("state", ""), cause)
 
     def _ignore(self, _child: Child, _detail: object) -> list[Instruction]:
         return []
@@ -275,6 +310,7 @@ class Machine:
         return told
 
     def _on_status(self, child: Child, detail: Any) -> list[Instruction]:
+        self._record_tasks(child.tasks, detail["tasks"])
         child.tasks = detail["tasks"]
         child.journals = detail.get("journals")
         child.kept_flows = tuple(detail.get("kept_flows", ()))

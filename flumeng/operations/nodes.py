@@ -114,7 +114,7 @@ def decommission_node(store: Store, node: str, *, author: str, reason: str, now:
     """
     current = require_node(store, node)
     own: list[Write] = [Remove(paths.node(node), current.version)]
-    for path in (paths.assignment(node), paths.status(node)):
+    for path in (paths.assignment(node), paths.status(node), paths.story(node)):
         found = store.read(path)
         if found is not None:
             own.insert(0, Remove(path, found.version))

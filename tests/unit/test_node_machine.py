@@ -182,5 +182,7 @@ def test_stop_while_children_start_or_wait(machine: Machine) -> None:
 
 def test_an_impossible_event_tells_the_story(machine: Machine) -> None:
     running(machine)
-    with pytest.raises(FaultError, match=r"ingest is running, got ready.*assignment 1: 2 tasks"):
+    with pytest.raises(
+        FaultError, match=r"ingest is running, got ready.*assignment 1 \(wanted: 2 tasks\)"
+    ):
         machine.handle(ready(INGEST))

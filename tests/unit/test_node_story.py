@@ -1,0 +1,152 @@
+"""A node's story: what the machine remembers, and what every shell can read of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.testing import Shell
+from flumeng.errors import UnavailableError
+from flumeng.node.machine import Ended, Machine, Said, Step, Stop, Tick, Wanted
+from flumeng.node.storyteller import LINES, TELL_SECONDS, Storyteller
+from flumeng.store import ABSENT, Expected, Path, Version, tree
+from flumeng.testing import FakeStore
+from zkschema import codec, paths
+from zkschema.records import INGEST, Assignment, Node, Record, Story, StoryLine
+
+NOON = 1_700_000_000.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    store.write(paths.node("n1"), Node(uuid="u", roles=("ingest",)), ABSENT)
+    return store
+
+
+@pytest.fixture
+def storyteller(store: FakeStore, clock: Clock) -> Storyteller:
+    return Storyteller(store, "n1", clock, lambda: NOON)
+
+
+def step(number: int, cause: str = "") -> Step:
+    return Step(number, 100.0 + number, "ingest", "ready", "starting", "running", cause)
+
+
+def told(store: FakeStore) -> tuple[StoryLine, ...]:
+    found = store.read(paths.story("n1"))
+    return found.value.lines if found else ()
+
+
+def test_the_machine_remembers_what_changed_of_the_node_its_children_and_their_tasks(
+    clock: Clock,
+) -> None:
+    machine = Machine((INGEST,), clock)
+    machine.handle(Wanted(7, Assignment(), {}))
+    machine.handle(Said(INGEST, {"type": "ready"}))
+    for state, error in (("running", None), ("running", None), ("failed", "no such host")):
+        task = {"epoch": 1, "revision": 1, "state": state, "error": error}
+        machine.handle(Said(INGEST, {"type": "status", "tasks": {"web/ingest.n1": task}}))
+    clock.now += 5
+    machine.handle(Ended(INGEST, -9))
+    machine.handle(Tick())
+    machine.handle(Stop(0.0))
+    assert [(s.who, s.event, s.before, s.after, s.cause) for s in machine.story] == [
+        ("node", "start", "", "running", ""),
+        ("node", "wanted", "", "assignment 7", "0 tasks"),
+        ("ingest", "wanted", "absent", "starting", ""),
+        ("ingest", "ready", "starting", "running", ""),
+        ("web/ingest.n1", "status", "", "running", ""),
+        ("web/ingest.n1", "status", "running", "failed", "no such host"),
+        ("ingest", "ended", "running", "waiting", "exit code -9"),
+        ("node", "stop", "running", "stopping", ""),
+        ("ingest", "stop", "waiting", "absent", ""),
+    ]
+    assert [s.number for s in machine.story] == list(range(9))
+    assert [s.seconds for s in machine.story] == [100.0] * 6 + [105.0] * 3
+
+
+def test_it_is_told_with_wall_clock_times_and_seldom(
+    store: FakeStore, clock: Clock, storyteller: Storyteller
+) -> None:
+    storyteller.tell([step(0)])
+    assert told(store) == (
+        StoryLine(time=NOON, who="ingest", event="ready", before="starting", after="running"),
+    )
+    storyteller.tell([step(0), step(1)])
+    assert len(told(store)) == 1
+    clock.now += TELL_SECONDS
+    storyteller.tell([step(0), step(1)])
+    assert [line.time for line in told(store)] == [NOON, NOON + 1]
+    before = store.tree.znodes["/nodes/n1/story"].version
+    clock.now += TELL_SECONDS
+    storyteller.tell([step(0), step(1)])
+    assert store.tree.znodes["/nodes/n1/story"].version == before
+
+
+def test_the_last_steps_are_told_at_once(store: FakeStore, storyteller: Storyteller) -> None:
+    storyteller.tell([step(0)])
+    storyteller.tell([step(0), step(1)], at_once=True)
+    assert len(told(store)) == 2
+
+
+def test_an_earlier_life_of_the_node_stays(
+    store: FakeStore, clock: Clock, storyteller: Storyteller
+) -> None:
+    storyteller.tell([step(0, "first life")])
+    Storyteller(store, "n1", clock, lambda: NOON + 60).tell([step(0, "second life")])
+    assert [line.cause for line in told(store)] == ["first life", "second life"]
+
+
+def test_what_was_written_although_the_answer_was_lost_is_told_once(
+    store: FakeStore, clock: Clock
+) -> None:
+    class Mute(FakeStore):
+        def write(self, path: Path, value: Record | None, expect: Expected) -> Version:
+            super().write(path, value, expect)
+            raise UnavailableError("no answer")
+
+    mute = Mute(store.tree)
+    storyteller = Storyteller(mute, "n1", clock, lambda: NOON)
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            storyteller.tell([step(0), step(1)])
+        clock.now += TELL_SECONDS
+    assert len(told(store)) == 2
+
+
+def test_it_never_outgrows_its_znode(store: FakeStore, storyteller: Storyteller) -> None:
+    noise = "".join(chr(0x4E00 + (37 * i * i) % 20_000) for i in range(5_000))
+    steps = [step(number, noise[7 * number :]) for number in range(500)]
+    storyteller.tell(steps)
+    lines = told(store)
+    assert 0 < len(lines) <= LINES
+    assert lines[-1].time == NOON + 499
+    assert len(codec.encode(Story(lines=lines))) <= paths.story.size_bytes
+
+
+def test_the_story_of_a_dead_node_is_shown(store: FakeStore, storyteller: Storyteller) -> None:
+    shell = Shell(store.tree)
+    storyteller.tell([step(0, "exit code 1")])
+    lines = shell.run("node", "story", "n1").stdout.splitlines()
+    assert lines == [
+        "node n1 is not live; this is what it told last",
+        "TIME (UTC)\tWHO\tEVENT\tFROM\tTO\tCAUSE",
+        "2023-11-14 22:13:20\tingest\tready\tstarting\trunning\texit code 1",
+    ]
+    as_json = shell.json("node", "story", "n1")
+    assert (as_json["live"], as_json["lines"][0]["cause"]) == (False, "exit code 1")
+    assert shell.run("node", "story", "n2").exit_code == 2
