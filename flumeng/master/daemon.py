@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 import uuid
+from collections.abc import Callable
 
 from flumeng import __version__, plan
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
@@ -29,12 +30,17 @@ UNINTERESTING = frozenset(row.pattern for row in (paths.plan, paths.assignment, 
 
 
 class Master:
-    """One master process. ``wake`` may be called from any thread."""
+    """One master process. ``stop`` may be called from any thread.
 
-    def __init__(self, store: Store, name: str) -> None:
+    ``clock`` gives seconds that only grow.
+    """
+
+    def __init__(
+        self, store: Store, name: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._store = store
         self._name = name
-        self._reader = Reader(store, name, time.monotonic)
+        self._reader = Reader(store, name, clock)
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
         self._said = ""

@@ -7,7 +7,7 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,19 @@ class Settings:
 
 
 class Node:
-    """One node process. ``stop`` and ``hear`` may be called from any thread."""
+    """One node process. ``stop`` and ``hear`` may be called from any thread.
 
-    def __init__(self, settings: Settings, home: Home, store: Store) -> None:
+    ``clock`` gives seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        home: Home,
+        store: Store,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._settings = settings
         self._home = home
         self._store = store
@@ -68,8 +78,8 @@ class Node:
             settings.name, home.identity(), settings.roles, settings.zone, settings.labels or {}
         )
         self._znodes = Registration(store, identity)
-        self._machine = Machine(settings.roles, time.monotonic)
-        self._storyteller = Storyteller(store, settings.name, time.monotonic, time.time)
+        self._machine = Machine(settings.roles, clock)
+        self._storyteller = Storyteller(store, settings.name, clock, time.time)
         self._children: dict[str, ChildProcess] = {}
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._applied: Wanted | None = None
@@ -81,14 +91,22 @@ class Node:
 
     def run(self) -> None:
         """Until ``stop``, and then until every child has ended."""
+        self.begin()
+        while not self._exit:
+            self.turn()
+
+    def begin(self) -> None:
+        """Start with the assignment that was kept, whether ZooKeeper is there or not."""
         kept = self._home.kept()
         if kept is not None:
             self._apply(kept)
-        while not self._exit:
+
+    def turn(self) -> None:
+        """Act on what has happened, or on the passing of time, and publish what came of it."""
+        self._act(self._machine.handle(self._next_event()))
+        while not self._events.empty():
             self._act(self._machine.handle(self._next_event()))
-            while not self._events.empty():
-                self._act(self._machine.handle(self._next_event()))
-            self._publish()
+        self._publish()
 
     def stop(self) -> None:
         self.hear(Stop(self._settings.drain_seconds))
@@ -136,7 +154,7 @@ class Node:
         if not self._store.connected:
             return self._say("waiting for ZooKeeper; what is accepted stays in the journals")
         try:
-            if time.monotonic() >= self._look_at:
+            if self._clock() >= self._look_at:
                 self._look()
             self._znodes.announce(self._machine.address)
             self._znodes.report(self._machine.status)
@@ -157,16 +175,16 @@ class Node:
 
     def _publish_journals(self, local: Mapping[str, Mapping[str, Any]]) -> None:
         self._znodes.enter_journals(local)
-        if time.monotonic() < self._acks_at:
+        if self._clock() < self._acks_at:
             return
-        self._acks_at = time.monotonic() + ACKS_SECONDS
+        self._acks_at = self._clock() + ACKS_SECONDS
         acked = self._znodes.acks(self._machine.kept_flows)
         self._act(self._machine.handle(acked))
         self._znodes.strike(name for name in acked.unneeded if name not in local)
 
     def _look(self) -> None:
         """Read the assignment; the timer is set first, so that a change in between is seen."""
-        self._look_at = time.monotonic() + LOOK_SECONDS
+        self._look_at = self._clock() + LOOK_SECONDS
         tree.require(self._store)
         self._znodes.register()
         self._registered = True
