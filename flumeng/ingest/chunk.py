@@ -7,7 +7,7 @@ buffer, one item in the queue of the commit thread, and for a source with a curs
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 _BOOKKEEPING_BYTES = 512
@@ -40,7 +40,8 @@ class Chunk:
 
     ``state`` is what becomes true of the source once these lines are journaled; both get into one
     frame, so a chunk with state holds at most ``FRAME_EVENTS`` lines. ``file_offset`` is where
-    ``data`` begins in its file; its events then carry their ``offset``.
+    ``data`` begins in its file; its events then carry their ``offset``. ``on_durable`` is called in
+    the event loop's thread once all of it is durable, and never when it is not.
     """
 
     data: bytes
@@ -49,6 +50,7 @@ class Chunk:
     bounds: tuple[array[int], array[int]] | None = None
     state: Mapping[str, object] | None = None
     file_offset: int | None = None
+    on_durable: Callable[[], None] | None = None
 
     @property
     def nbytes(self) -> int:

@@ -40,6 +40,7 @@ class Intake:
         self._commits: GroupCommit[Chunk] = GroupCommit(
             journal,
             self._build,
+            on_durable=self._tell_durable,
             on_pressure=self._set_pressure,
             on_failed=lambda error: self._in_loop(on_failed, error),
             max_bytes=PENDING_BYTES,
@@ -71,6 +72,11 @@ class Intake:
 
     def _count_truncated(self, lines: int) -> None:
         self.truncated += lines
+
+    def _tell_durable(self, chunks: list[Chunk]) -> None:
+        told = [chunk.on_durable for chunk in chunks if chunk.on_durable is not None]
+        if told:
+            self._in_loop(lambda: [tell() for tell in told])
 
     def _set_pressure(self, pressure: bool) -> None:
         """From ``submit`` it must work at once: the event loop reads a connection many times before
