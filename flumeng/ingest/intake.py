@@ -76,7 +76,7 @@ class Intake:
     def _tell_durable(self, chunks: list[Chunk]) -> None:
         told = [chunk.on_durable for chunk in chunks if chunk.on_durable is not None]
         if told:
-            self._in_loop(lambda: [tell() for tell in told])
+            self._in_loop(_call, told)
 
     def _set_pressure(self, pressure: bool) -> None:
         """From ``submit`` it must work at once: the event loop reads a connection many times before
@@ -92,3 +92,8 @@ class Intake:
 
     def _in_loop(self, callback: Callable[..., None], *arguments: object) -> None:
         self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _call(callbacks: list[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        callback()
