@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from crc32c import crc32c
 
@@ -24,15 +25,27 @@ BLOCK_BYTES = 512
 MAGIC = b"FLCP"
 VERSION = 1
 SYNC_INTERVAL_SECONDS = 0.1
-# magic, version, closed, reserved, term, segment, offset, safe, floor, journal; zeros; the CRC.
-FIELDS = struct.Struct("<4sBBHQQQQQ16s")
+# magic, version, closed, durability, reserved, term, segment, offset, safe, floor, journal, boot,
+# barrier; zeros; the CRC.
+FIELDS = struct.Struct("<4sBBBBQQQQQ16s16sQ")
 _CRC = struct.Struct("<I")
+
+Durability = Literal["disk", "spill", "memory"]
+"""What an event has to be before it is acknowledged: synced, written, or only taken."""
+
+NO_BOOT = bytes(16)
+NO_BARRIER = 2**64 - 1
+_DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Everything below ``offset`` in the segment that begins at ``segment`` is on disk, and all
-    segments before it; that is every event below ``safe``."""
+    segments before it; that is every event below ``safe``.
+
+    ``boot`` is set while there may be events that only the kernel of that boot has. Nobody reads
+    events from ``barrier`` on: the first of them is lost, and no operator has accepted that yet.
+    """
 
     journal: bytes
     term: int
@@ -40,13 +53,17 @@ class Checkpoint:
     offset: int
     safe: int
     floor: int
-    closed: bool
+    closed: bool = False
+    durability: Durability = "disk"
+    boot: bytes = NO_BOOT
+    barrier: int = NO_BARRIER
 
     def pack(self) -> bytes:
         fields = FIELDS.pack(
             MAGIC,
             VERSION,
             self.closed,
+            _DURABILITIES.index(self.durability),
             0,
             self.term,
             self.segment,
@@ -54,6 +71,8 @@ class Checkpoint:
             self.safe,
             self.floor,
             self.journal,
+            self.boot,
+            self.barrier,
         )
         block = fields.ljust(BLOCK_BYTES - _CRC.size, b"\0")
         return block + _CRC.pack(crc32c(block))
@@ -66,16 +85,28 @@ class Checkpoint:
         body = block[: -_CRC.size]
         if crc32c(body) != _CRC.unpack_from(block, len(body))[0]:
             raise CorruptError(f"{path}: the checksum does not match")
-        magic, version, closed, _, term, segment, offset, safe, floor, owner = FIELDS.unpack_from(
-            body
+        (magic, version, closed, durability, _, term, segment, offset, safe, floor, *rest) = (
+            FIELDS.unpack_from(body)
         )
         if magic != MAGIC:
             raise CorruptError(f"{path}: not a checkpoint")
-        if version != VERSION:
+        if version != VERSION or durability >= len(_DURABILITIES):
             raise UserError(f"{path}: format version {version}, this flumeng reads {VERSION}")
+        owner, boot, barrier = rest
         if owner != journal:
             raise CorruptError(f"{path}: belongs to another journal (was the directory renamed?)")
-        return cls(owner, term, segment, offset, safe, floor, bool(closed))
+        return cls(
+            owner,
+            term,
+            segment,
+            offset,
+            safe,
+            floor,
+            bool(closed),
+            _DURABILITIES[durability],
+            boot,
+            barrier,
+        )
 
 
 class CheckpointFile:

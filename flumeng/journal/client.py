@@ -62,7 +62,7 @@ class JournalClient:
             frames = self._frames(journal, seq, end)
             try:
                 for batch in reading.rows(frames, journal, seq, end, replayed=replayed):
-                    seq += batch.num_rows
+                    seq = batch.column("seq")[-1].as_py() + 1
                     yield batch
             except _OutOfTimeError:
                 if seq == began:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a write says when there is no more room
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Disk:
@@ -45,6 +48,14 @@ class Disk:
         """Bytes that an unprivileged process may still write on the file system of ``fd``."""
         status = os.fstatvfs(fd)
         return status.f_bavail * status.f_frsize
+
+    def boot(self) -> bytes:
+        """16 bytes that are others after each start of the machine: what was written since the
+        same boot, the kernel still has. Unknown counts as another boot."""
+        try:
+            return uuid.UUID(_BOOT_ID.read_text().strip()).bytes
+        except (OSError, ValueError):
+            return uuid.uuid4().bytes
 
 
 def read_into(fd: int, view: memoryview, offset: int) -> int:

@@ -32,6 +32,8 @@ MAX_STATE_BYTES = 16 << 20
 
 MAGIC = b"FLFR"
 VERSION = 1
+LOST = 1  # a flag: the events of these seqs are gone; a repair says so in their place
+MAX_LOST = 2**32 - 1
 # magic, version, flags, reserved, state bytes, message bytes, rows, payload CRC, term, first seq,
 # journal, reserved; the header's own CRC follows.
 FIELDS = struct.Struct("<4sBBHIIIIQQ16sI")
@@ -68,7 +70,10 @@ def padded(length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """The first 64 bytes of a frame. It covers seqs ``first_seq`` to ``end``, half-open."""
+    """The first 64 bytes of a frame. It covers seqs ``first_seq`` to ``end``, half-open.
+
+    A frame of ``lost`` events is a header alone.
+    """
 
     journal: bytes
     term: int
@@ -77,6 +82,7 @@ class FrameHeader:
     state_bytes: int
     message_bytes: int
     payload_crc: int
+    lost: bool = False
 
     @property
     def end(self) -> int:
@@ -104,7 +110,7 @@ class FrameHeader:
         return FIELDS.pack(
             MAGIC,
             VERSION,
-            0,
+            LOST if self.lost else 0,
             0,
             self.state_bytes,
             self.message_bytes,
@@ -125,20 +131,25 @@ class FrameHeader:
         view = memoryview(data)[offset : offset + HEADER_BYTES]
         if len(view) < HEADER_BYTES:
             raise BadFrameError("the header is cut short")
-        (magic, version, _, _, state, message, count, payload, term, seq, owner, _) = (
+        (magic, version, flags, _, state, message, count, payload, term, seq, owner, _) = (
             FIELDS.unpack_from(view)
         )
         if magic != MAGIC:
             raise BadFrameError("no frame begins here")
         if crc32c(view[: FIELDS.size]) != _CRC.unpack_from(view, FIELDS.size)[0]:
             raise BadFrameError("the header's checksum does not match")
-        if version != VERSION:
-            raise UserError(f"a frame has format version {version}, this flumeng reads {VERSION}")
+        if version != VERSION or flags & ~LOST:
+            raise UserError(
+                f"a frame has format version {version} and flags {flags:#x}, this flumeng reads "
+                f"version {VERSION} and flags {LOST:#x}"
+            )
         if owner != journal:
             raise BadFrameError("the frame belongs to another journal")
-        if state > MAX_STATE_BYTES or message > MAX_MESSAGE_BYTES or count > MAX_ROWS:
+        lost = bool(flags & LOST)
+        most = (0, 0, MAX_LOST) if lost else (MAX_STATE_BYTES, MAX_MESSAGE_BYTES, MAX_ROWS)
+        if any(value > limit for value, limit in zip((state, message, count), most, strict=True)):
             raise BadFrameError("the header's lengths are out of bounds")
-        return cls(owner, term, seq, count, state, message, payload)
+        return cls(owner, term, seq, count, state, message, payload, lost)
 
 
 def encode(
@@ -175,12 +186,19 @@ def verify(frame: pa.Buffer, journal: bytes) -> FrameHeader:
 
 
 def decode(frame: pa.Buffer, journal: bytes) -> tuple[FrameHeader, pa.RecordBatch]:
-    """Check one whole frame and read its events; those not compressed stay where they are.
+    """Check one whole frame and read its events. Raises BadFrameError."""
+    header = verify(frame, journal)
+    return header, events(frame, header)
+
+
+def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
+    """Read the events of a frame that was verified; those not compressed stay where they are.
 
     A frame that came over the network may lie at an odd address: it is moved first, because Arrow
-    promises its users aligned columns. Raises BadFrameError.
+    promises its users aligned columns. Raises BadFrameError, also for a frame of lost events.
     """
-    header = verify(frame, journal)
+    if header.lost:
+        raise BadFrameError(f"the events of seqs {header.first_seq} to {header.end} are lost")
     if frame.address % ALIGNMENT:
         moved = pa.allocate_buffer(frame.size)
         memoryview(moved)[:] = memoryview(frame)
@@ -193,7 +211,7 @@ def decode(frame: pa.Buffer, journal: bytes) -> tuple[FrameHeader, pa.RecordBatc
         raise BadFrameError(f"the record batch cannot be read: {error}") from error
     if batch.num_rows != header.count:
         raise BadFrameError(f"{batch.num_rows} rows, the header says {header.count}")
-    return header, batch
+    return batch
 
 
 def encode_state(state: Mapping[str, object]) -> bytes:

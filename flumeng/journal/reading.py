@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from flumeng.errors import CorruptError
 from flumeng.journal.errors import DataLossError
-from flumeng.journal.frame import BadFrameError, decode, identity
+from flumeng.journal.frame import BadFrameError, events, identity, verify
 from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 
 # Every batch costs its readers the same again, and under light load a frame holds a few rows:
@@ -20,29 +20,31 @@ from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 GATHER_ROWS = 1024
 GATHERED_ROWS = 16_384
 
+Part = tuple[int, pa.RecordBatch]
+"""Events that follow one another, and the seq of the first."""
+
 
 def rows(
     frames: Iterable[pa.Buffer], journal: str, start: int, end: int, *, replayed: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events of [start, end) in READ_SCHEMA from frames that cover them.
 
-    Raises CorruptError for a damaged frame, DataLossError when a seq of the range is missing.
+    Where a frame says that its events are lost, they are left out: whoever serves it refuses that
+    until an operator has accepted the loss. Raises CorruptError for a damaged frame, DataLossError
+    when a seq of the range is missing.
     """
-    seq = start
-    for batch in _gather(_cut(frames, journal, start, end)):
+    for seq, batch in _gather(_cut(frames, journal, start, end)):
         yield _with_position(batch, journal, seq, replayed=replayed)
-        seq += batch.num_rows
 
 
-def _cut(
-    frames: Iterable[pa.Buffer], journal: str, start: int, end: int
-) -> Iterator[pa.RecordBatch]:
+def _cut(frames: Iterable[pa.Buffer], journal: str, start: int, end: int) -> Iterator[Part]:
     """Check each frame and yield its part of [start, end); all parts together are the range."""
     owner = identity(journal)
     seq = start
     for frame in frames:
         try:
-            header, batch = decode(frame, owner)
+            header = verify(frame, owner)
+            batch = None if header.lost else events(frame, header)
         except BadFrameError as error:
             raise CorruptError(f"journal {journal}, at or after seq {seq}: {error}") from error
         if header.end <= seq or seq >= end:
@@ -50,33 +52,39 @@ def _cut(
         if header.first_seq > seq:
             raise DataLossError(f"journal {journal}: seqs {seq} to {header.first_seq} are missing")
         stop = min(header.end, end)
-        yield batch.slice(seq - header.first_seq, stop - seq)
+        if batch is not None:
+            yield seq, batch.slice(seq - header.first_seq, stop - seq)
         seq = stop
     if seq < end:
         raise DataLossError(f"journal {journal}: seqs {seq} to {end} are missing")
 
 
-def _gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join runs of small batches."""
+def _gather(parts: Iterable[Part]) -> Iterator[Part]:
+    """Join runs of small batches that follow one another."""
     small: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        if batch.num_rows < GATHER_ROWS:
-            small.append(batch)
-            count += batch.num_rows
-        if batch.num_rows >= GATHER_ROWS or count >= GATHERED_ROWS:
-            yield from _join(small)
+    first = count = 0
+    for seq, batch in parts:
+        if small and (
+            batch.num_rows >= GATHER_ROWS or count >= GATHERED_ROWS or seq != first + count
+        ):
+            yield first, _join(small)
             small, count = [], 0
         if batch.num_rows >= GATHER_ROWS:
-            yield batch
-    yield from _join(small)
+            yield seq, batch
+            continue
+        if not small:
+            first = seq
+        small.append(batch)
+        count += batch.num_rows
+    if small:
+        yield first, _join(small)
 
 
-def _join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    if len(batches) < 2:
-        return batches
-    table = pa.Table.from_batches(batches, EVENT_SCHEMA)
-    return list(table.combine_chunks().to_batches())
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (joined,) = pa.Table.from_batches(batches, EVENT_SCHEMA).combine_chunks().to_batches()
+    return joined
 
 
 def _with_position(

@@ -30,20 +30,27 @@ def numbered_events(first: int, count: int, body_bytes: int = 12) -> pa.RecordBa
 ATOMIC_BYTES = 512
 
 
+class KilledError(BaseException):
+    """The process that used the disk is to be taken for dead; no code may handle this."""
+
+
 class FaultyDisk(Disk):
     """A real disk until told otherwise. For small journals: it keeps what is synced in memory.
 
     To crash a journal: set ``dead``, close it (nothing of that reaches the files), then revive.
+    To crash it in the middle of something: set ``lives_for``, and catch KilledError.
     """
 
     def __init__(self) -> None:
         self.dead = False  # writes and syncs are lost, as those of a killed process
+        self.lives_for: int | None = None  # writes and syncs, then KilledError; None: for ever
         self.free: int | None = None  # bytes left; None: what the real disk has
         self.failing_sync: int | None = None  # errno of the next sync
         self.writes: list[int] = []  # offsets
         self._failing_write: tuple[int, int] | None = None
         self._durable: dict[int, bytes] = {}  # inode -> its bytes on the medium
         self._names: dict[int, dict[str, bytes]] = {}  # directory -> names at its last sync
+        self._boots = 1
 
     def fail_write(self, code: int, *, room: int = 0) -> None:
         """Let the next ``room`` bytes be written and then nothing more, once, with that errno.
@@ -52,6 +59,10 @@ class FaultyDisk(Disk):
         """
         self._failing_write = (room, code)
 
+    def synced_names(self, directory: Path) -> set[str]:
+        """What a power cut would leave in a directory."""
+        return set(self._names.get(directory.stat().st_ino, ()))
+
     @property
     def fails(self) -> bool:
         """Whether a failure that was asked for is still to come."""
@@ -59,10 +70,20 @@ class FaultyDisk(Disk):
 
     def heal(self) -> None:
         """Let nothing fail any more."""
-        self.failing_sync = self._failing_write = None
+        self.failing_sync = self._failing_write = self.lives_for = None
+        self.dead = False
+
+    def _live(self) -> bool:
+        """Whether the next write or sync is done."""
+        if self.lives_for is not None and not self.dead:
+            self.dead = self.lives_for == 0
+            self.lives_for -= 1
+            if self.dead:
+                raise KilledError
+        return not self.dead
 
     def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
-        if self.dead:
+        if not self._live():
             return
         data = b"".join(bytes(part) for part in parts)
         self.writes.append(offset)
@@ -76,7 +97,7 @@ class FaultyDisk(Disk):
         super().write(fd, [data], offset)
 
     def sync(self, fd: int) -> None:
-        if self.dead:
+        if not self._live():
             return
         if self.failing_sync is not None:
             code, self.failing_sync = self.failing_sync, None
@@ -85,6 +106,8 @@ class FaultyDisk(Disk):
         self._durable[os.fstat(fd).st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()
 
     def sync_directory(self, directory: Path) -> None:
+        if not self._live():
+            return
         super().sync_directory(directory)
         self._names[directory.stat().st_ino] = {
             path.name: self._durable.get(path.stat().st_ino, b"") for path in directory.iterdir()
@@ -92,6 +115,9 @@ class FaultyDisk(Disk):
 
     def free_bytes(self, fd: int) -> int:
         return super().free_bytes(fd) if self.free is None else self.free
+
+    def boot(self) -> bytes:
+        return self._boots.to_bytes(16, "little")
 
     def power_cut(
         self,
@@ -105,6 +131,7 @@ class FaultyDisk(Disk):
         ``survive(name, on the medium, written)`` says what each file holds then. Without
         ``names_survive`` all names are back to the directory's last sync.
         """
+        self._boots += 1
         synced = self._names[directory.stat().st_ino]
         now = {path.name: path for path in directory.iterdir()}
         for name, path in now.items():
