@@ -27,8 +27,9 @@ def create(path: Path, disk: Disk) -> None:
     """Make an empty journal under a hidden name, sync and rename it. Raises UserError, OSError."""
     if path.exists():
         raise UserError(f"{path} exists already")
+    _make_parents(path.parent, disk)
     unnamed = hidden(path)
-    unnamed.mkdir(parents=True, mode=0o700)
+    unnamed.mkdir(mode=0o700)
     owner = identity(path.name)
     first = segment.create(unnamed, SegmentHeader(owner, 0, 0, None), {}, disk)
     (unnamed / checkpoints.NAME).touch(mode=0o600)
@@ -39,6 +40,14 @@ def create(path: Path, disk: Disk) -> None:
     disk.sync_directory(unnamed)
     unnamed.rename(path)
     disk.sync_directory(path.parent)
+
+
+def _make_parents(directory: Path, disk: Disk) -> None:
+    """Make the directory and those above it that are missing, each with its name on the medium."""
+    if not directory.exists():
+        _make_parents(directory.parent, disk)
+        directory.mkdir(exist_ok=True)
+        disk.sync_directory(directory.parent)
 
 
 def hidden(path: Path) -> Path:

@@ -66,6 +66,9 @@ def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
     _settle(active, checkpoint, problem, disk)
     for path in [*trimmed, *directory.glob(f"*{UNFINISHED}")]:
         path.unlink()
+    # Who was killed between a rename and its sync left names that a power cut would take back.
+    disk.sync_directory(directory)
+    disk.sync_directory(directory.parent)
     return Recovered(checkpoint, segments, state, next_seq)
 
 

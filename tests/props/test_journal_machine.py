@@ -6,23 +6,29 @@ The model is a list of events and, for each frame, the source state after it. He
   belongs to the last event that is there;
 - what was not synced is there as a run of whole frames or not at all, never with a gap (I3);
 - nothing above ``safe`` or below ``floor`` can be read (I24), and the floor is never above the
-  highest ack (I27);
-- each opening has a higher term than any before (I4).
+  highest ack (I27) and never goes back (I20);
+- each opening has a higher term than any before (I4), and a closed journal stays closed.
+
+A crash comes between two operations or at any write or sync within one, opening and recovery
+included. ``FLUMENG_TEST_EXAMPLES`` says how many sequences are tried.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from flumeng.errors import UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal.errors import (
     AboveSafeError,
@@ -31,24 +37,34 @@ from flumeng.journal.errors import (
     JournalFailedError,
 )
 from flumeng.journal.journal import Journal
-from flumeng.journal.testing import FaultyDisk, numbered_events
+from flumeng.journal.testing import FaultyDisk, KilledError, numbered_events
 
-ID = "web.n1.0.0a1b2c3d"
 SEGMENT_BYTES = 3000  # two or three frames
+EXAMPLES = int(os.environ.get("FLUMENG_TEST_EXAMPLES", "200"))
 
 States = dict[str, object]
+counts = st.integers(0, 9)
+some_changes = st.dictionaries(st.sampled_from("abc"), st.none() | st.integers(0, 9), max_size=2)
+is_open = precondition(lambda machine: not machine.closed)
 
 
 class JournalMachine(RuleBasedStateMachine):
     @initialize()
-    def create(self) -> None:
+    def begin(self) -> None:
         self.root = Path(tempfile.mkdtemp())
         self.disk = FaultyDisk()
-        self.journal = Journal.create(self.root, ID, segment_bytes=SEGMENT_BYTES, disk=self.disk)
+        self.journals = 0
+        self._create()
+
+    def _create(self) -> None:
+        self.journals += 1
+        name = f"web.n1.0.{self.journals:08x}"
+        self.path = self.root / name
+        self.journal = Journal.create(self.root, name, segment_bytes=SEGMENT_BYTES, disk=self.disk)
         self.ends: list[tuple[int, States]] = [(0, {})]  # frame ends, with the state after each
-        self.safe = 0
-        self.ack = 0
-        self.terms = [self.journal.term]
+        self.safe = self.ack = self.floor = 0
+        self.closed = False
+        self.term = self.journal.term
 
     def teardown(self) -> None:
         if hasattr(self, "root"):
@@ -59,38 +75,69 @@ class JournalMachine(RuleBasedStateMachine):
     def next_seq(self) -> int:
         return self.ends[-1][0]
 
-    @rule(
-        count=st.integers(0, 9),
-        changes=st.dictionaries(st.sampled_from("abc"), st.none() | st.integers(0, 9), max_size=2),
-    )
+    @is_open
+    @rule(count=counts, changes=some_changes)
     def append(self, count: int, changes: States) -> None:
-        first = self.journal.append(numbered_events(self.next_seq, count, 80), changes)
-        assert first == self.next_seq
+        self.ends.append(self._after(count, changes))
+        first = self.journal.append(numbered_events(self.ends[-2][0], count, 80), changes)
+        assert first == self.ends[-2][0]
+        assert dict(self.journal.state) == self.ends[-1][1]
+
+    def _after(self, count: int, changes: States) -> tuple[int, States]:
+        """The model after one more frame."""
         merged = {**self.ends[-1][1], **changes}
         state = {key: value for key, value in merged.items() if value is not None}
-        self.ends.append((first + count, state))
-        assert dict(self.journal.state) == state
+        return self.next_seq + count, state
 
     @rule()
     def sync(self) -> None:
+        assert self.journal.sync() == self.next_seq
         self.safe = self.next_seq
-        assert self.journal.sync() == self.safe
 
     @rule(part=st.floats(0, 1))
     def trim(self, part: float) -> None:
-        ack = int(part * self.safe)
-        self.ack = max(self.ack, ack)
-        self.journal.trim(ack)
-        assert self.journal.floor <= self.ack
+        self.ack = max(self.ack, int(part * self.safe))
+        self.journal.trim(int(part * self.safe))
 
+    @rule()
+    def close_for_appends(self) -> None:
+        self.closed = True
+        assert self.journal.close_for_appends() == self.next_seq
+        self.safe = self.next_seq
+        with pytest.raises(UserError, match="closed"):
+            self.journal.append(numbered_events(self.next_seq, 1))
+
+    @precondition(lambda machine: machine.closed)
+    @rule()
+    def go_on_in_another_journal(self) -> None:
+        self.journal.remove()
+        assert list(self.root.iterdir()) == []
+        self._create()
+
+    @is_open
     @rule(count=st.integers(1, 9), room=st.integers(0, 3000))
     def append_to_a_full_disk(self, count: int, room: int) -> None:
         """I21: either it is appended or nothing of it is there."""
+        before = list(self.ends)
         self.disk.fail_write(errno.ENOSPC, room=room)
-        with contextlib.suppress(DiskFullError):
+        try:
             self.append(count, {})
+        except DiskFullError:
+            self.ends = before
         self.disk.heal()
 
+    @rule(room=st.integers(0, 600), part=st.floats(0, 1), syncs=st.booleans())
+    def no_room_for_the_checkpoint(self, room: int, part: float, syncs: bool) -> None:
+        """I21: it is not synced or trimmed then, or it is."""
+        self.disk.fail_write(errno.ENOSPC, room=room)
+        with contextlib.suppress(DiskFullError):
+            if syncs:
+                self.sync()
+            else:
+                self.trim(part)
+        self.disk.heal()
+
+    @is_open
     @rule(count=st.integers(1, 9))
     def fail_a_sync(self, count: int) -> None:
         """I19: the journal has failed; what is whole in its files may come back, safe or not."""
@@ -98,26 +145,57 @@ class JournalMachine(RuleBasedStateMachine):
         with pytest.raises(JournalFailedError):
             self.append(count, {})
             self.journal.sync()
-        with pytest.raises(JournalFailedError):
-            self.journal.sync()
+        for write in (self.journal.sync, self.journal.close_for_appends):
+            with pytest.raises(JournalFailedError):
+                write()
         assert self.journal.safe <= self.next_seq
-        self.kill()
+        at_least = len(self.ends) - 1
+        self.journal.close()
+        self._open(at_least)
 
     @rule()
     def reopen(self) -> None:
         self.journal.close()
         self.safe = self.next_seq
-        self._open()
-        assert self.journal.next_seq == self.next_seq
+        self._open(len(self.ends))
 
     @rule()
     def kill(self) -> None:
         """SIGKILL: what was written stays, whether synced or not."""
-        self.disk.dead = True
-        self.journal.close()
-        self._open()
-        assert self.journal.next_seq == self.next_seq
-        self.safe = self.next_seq
+        self._die()
+        self._open(len(self.ends))
+
+    @is_open
+    @rule(lives_for=st.integers(0, 9), count=st.integers(1, 9), changes=some_changes)
+    def kill_in_an_append(self, lives_for: int, count: int, changes: States) -> None:
+        self._kill_in(lambda: self.append(count, changes), lives_for, len(self.ends))
+
+    @rule(lives_for=st.integers(0, 3))
+    def kill_in_a_sync(self, lives_for: int) -> None:
+        self._kill_in(self.sync, lives_for, len(self.ends))
+
+    @rule(lives_for=st.integers(0, 3), part=st.floats(0, 1))
+    def kill_in_a_trim(self, lives_for: int, part: float) -> None:
+        self._kill_in(lambda: self.trim(part), lives_for, len(self.ends))
+
+    @is_open
+    @rule(lives_for=st.integers(0, 3))
+    def kill_in_a_close_for_appends(self, lives_for: int) -> None:
+        self._kill_in(self.close_for_appends, lives_for, len(self.ends))
+        self.closed = self.journal.closed
+
+    @rule(lives_for=st.integers(0, 9))
+    def kill_in_a_reopening(self, lives_for: int) -> None:
+        self._kill_in(self.reopen, lives_for, len(self.ends))
+
+    def _kill_in(self, operation: Callable[[], None], lives_for: int, at_least: int) -> None:
+        self.disk.lives_for = lives_for
+        try:
+            operation()
+        except KilledError:
+            self._die()
+            self._open(at_least)
+        self.disk.heal()
 
     @rule(
         kept=st.floats(0, 1),
@@ -138,25 +216,30 @@ class JournalMachine(RuleBasedStateMachine):
             left = unsynced[: int(kept * len(unsynced))]
             return durable + left + tail * (len(unsynced) - len(left))
 
+        self._die()
+        self.disk.power_cut(self.path, survive, names_survive=names_survive)
+        self._open(1)
+
+    def _die(self) -> None:
         self.disk.dead = True
         self.journal.close()
-        self.disk.power_cut(self.root / ID, survive, names_survive=names_survive)
-        self._open()
-        assert self.safe <= self.journal.next_seq <= self.next_seq
-        while self.next_seq > self.journal.next_seq:
-            self.ends.pop()
-        assert self.next_seq == self.journal.next_seq, "a frame was kept in part"
-        # Of frames that hold state alone, the seq does not tell how many survived.
-        while dict(self.journal.state) != self.ends[-1][1]:
-            self.ends.pop()
-            assert self.next_seq == self.journal.next_seq, "the state belongs to no frame"
-        self.safe = self.next_seq
 
-    def _open(self) -> None:
-        self.disk.dead = False
-        self.journal = Journal.open(self.root / ID, segment_bytes=SEGMENT_BYTES, disk=self.disk)
-        assert self.journal.term > self.terms[-1]
-        self.terms.append(self.journal.term)
+    def _open(self, at_least: int) -> None:
+        """Open it again, after a crash maybe; bring the model to what is there.
+
+        The first ``at_least`` entries of the model must be.
+        """
+        self.disk.heal()
+        self.journal = Journal.open(self.path, segment_bytes=SEGMENT_BYTES, disk=self.disk)
+        assert self.journal.term > self.term
+        self.term = self.journal.term
+        assert self.safe <= self.journal.next_seq <= self.next_seq
+        found = (self.journal.next_seq, dict(self.journal.state))
+        # Of frames that hold state alone, the seq does not tell how many survived.
+        while self.ends[-1] != found:
+            assert len(self.ends) > at_least, f"{found} is no frame's end, or frames are lost"
+            self.ends.pop()
+        self.safe = self.next_seq
 
     @invariant()
     def holds_exactly_what_the_model_holds(self) -> None:
@@ -164,7 +247,9 @@ class JournalMachine(RuleBasedStateMachine):
         journal.check()
         assert (journal.next_seq, dict(journal.state)) == self.ends[-1]
         assert journal.safe >= self.safe
-        assert journal.floor <= self.ack
+        assert journal.closed == self.closed
+        assert self.floor <= journal.floor <= self.ack
+        self.floor = journal.floor
         found = [
             int(body.as_py().rstrip(b"."))
             for batch in journal.read(journal.floor, journal.safe)
@@ -179,6 +264,6 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 JournalMachine.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, print_blob=True
+    max_examples=EXAMPLES, stateful_step_count=40, deadline=None, print_blob=True
 )
 TestJournal = JournalMachine.TestCase

@@ -18,7 +18,7 @@ from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal.frame import HEADER_BYTES
 from flumeng.journal.journal import Journal
-from flumeng.journal.testing import FaultyDisk, numbered_events
+from flumeng.journal.testing import FaultyDisk, KilledError, numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
 ROWS = 4
@@ -358,6 +358,56 @@ def test_i20_a_new_segment_is_on_disk_with_its_name_before_the_checkpoint_names_
     assert again.safe == synced
     assert bodies(again) == list(range(synced))
     again.close()
+
+
+@pytest.mark.parametrize("lives_for", range(9))
+def test_i20_a_power_cut_after_a_roll_that_was_cut_off_and_recovered_takes_nothing(
+    tmp_path: Path, lives_for: int
+) -> None:
+    """The new segment's name may lie in the page cache only, with acknowledged events behind it."""
+    disk = FaultyDisk()
+    journal = Journal.create(tmp_path, ID, segment_bytes=4096, disk=disk)
+    while only_segment(tmp_path / ID).stat().st_size < 4096:
+        journal.append(numbered_events(journal.next_seq, ROWS))
+    disk.lives_for = lives_for
+    with pytest.raises(KilledError):
+        journal.append(numbered_events(journal.next_seq, ROWS))
+        journal.sync()
+    journal.close()
+    disk.heal()
+
+    again = Journal.open(tmp_path / ID, disk=disk)
+    again.append(numbered_events(again.next_seq, ROWS))
+    safe = again.sync()
+    disk.dead = True
+    again.close()
+    disk.power_cut(tmp_path / ID, lambda _, durable, __: durable, names_survive=False)
+    disk.heal()
+    last = Journal.open(tmp_path / ID, disk=disk)
+    assert bodies(last) == list(range(safe))
+    last.close()
+
+
+def test_i20_a_journal_has_its_name_on_disk_before_it_takes_events(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    Journal.create(tmp_path / "data" / "journals", ID, disk=disk).close()
+    assert "data" in disk.synced_names(tmp_path)
+    assert "journals" in disk.synced_names(tmp_path / "data")
+    assert ID in disk.synced_names(tmp_path / "data" / "journals")
+
+
+@pytest.mark.parametrize("lives_for", range(8))
+def test_i20_a_journal_killed_while_it_was_made_is_there_for_good_or_not_at_all(
+    tmp_path: Path, lives_for: int
+) -> None:
+    disk = FaultyDisk()
+    disk.lives_for = lives_for
+    with pytest.raises(KilledError):
+        Journal.create(tmp_path, ID, disk=disk)
+    disk.heal()
+    for path in Journal.find(tmp_path):
+        Journal.open(path, disk=disk).close()
+    assert disk.synced_names(tmp_path) >= {path.name for path in tmp_path.iterdir()}
 
 
 def test_i20_a_trim_that_was_cut_off_is_finished(tmp_path: Path) -> None:
