@@ -216,7 +216,12 @@ class Journal:
         dropped = sum(end <= ack for end in ends)
         if not dropped:
             return
-        self._say(floor=self._segments[dropped].base, now=True)
+        kept = self._segments[dropped]
+        # After a roll with no room for its checkpoint, that one names a segment that goes now.
+        moved = (
+            {"segment": kept.base, "offset": kept.first} if self._said.segment < kept.base else {}
+        )
+        self._say(floor=kept.base, now=True, **moved)
         gone, self._segments = self._segments[:dropped], self._segments[dropped:]
         try:
             for old in gone:

@@ -26,6 +26,7 @@ from flumeng.journal.errors import (
 from flumeng.journal.frame import MAX_ROWS
 from flumeng.journal.journal import ROLL_WORTH_BYTES, Journal
 from flumeng.journal.schema import READ_SCHEMA
+from flumeng.journal.segment import SEGMENT_HEADER_BYTES
 from flumeng.journal.testing import FaultyDisk, numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
@@ -203,6 +204,26 @@ def test_i21_no_room_for_a_new_segment_is_no_failure(
     fill(journal, 10)
     assert len(segments(journal, tmp_path)) == 2
     assert seqs(journal, 0, end + 10) == list(range(end + 10))
+
+
+def test_i21_a_roll_without_room_for_its_checkpoint_and_a_trim_leave_a_whole_journal(
+    tmp_path: Path, journal: Journal, disk: FaultyDisk
+) -> None:
+    """The checkpoint must not go on naming a segment that the trim deletes."""
+    while (tmp_path / ID / f"{0:020d}.segment").stat().st_size < TINY_SEGMENT:
+        fill(journal, 10)
+    end = journal.safe
+    disk.fail_write(errno.ENOSPC, room=checkpoints.BLOCK_BYTES + SEGMENT_HEADER_BYTES)
+    with pytest.raises(DiskFullError):
+        journal.append(numbered_events(end, 1))
+    assert len(segments(journal, tmp_path)) == 2
+    journal.trim(end)
+    assert len(segments(journal, tmp_path)) == 1
+    disk.dead = True
+    journal.close()
+    again = Journal.open(tmp_path / ID)
+    assert (again.floor, again.safe) == (end, end)
+    again.close()
 
 
 def test_i23_an_oversized_batch_is_refused_and_the_journal_goes_on(journal: Journal) -> None:
