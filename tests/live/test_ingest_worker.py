@@ -7,149 +7,23 @@ import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flumeng.journal.client import JournalClient, Position
-
-PATIENCE_SECONDS = 20.0
-
-
-class Worker:
-    """Drives a worker as a node does."""
-
-    def __init__(self, data: Path) -> None:
-        self.data = data
-        self.ready: dict[str, Any] = {}
-        self.status: dict[str, Any] = {"tasks": {}, "journals": {}}
-        self.statuses: list[dict[str, Any]] = []
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "flumeng.ingest", "--data", str(self.data)]
-        self.process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--node", "here"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self.ready = {}
-        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
-        self._reader.start()
-        self.client = JournalClient(self.eventually(lambda: self.ready.get("address")))
-
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            message = json.loads(line)
-            if message["type"] == "ready":
-                self.ready = message
-            else:
-                self.status = message
-                self.statuses.append(message)
-
-    def eventually(self, ask: Callable[[], Any]) -> Any:
-        """The first answer that is true."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (answer := ask()):
-            assert self.process.poll() is None, "the worker has ended"
-            assert time.monotonic() < deadline, f"still {answer!r}; status: {self.status}"
-            time.sleep(0.01)
-        return answer
-
-    def send(self, **message: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(message).encode() + b"\n")
-        self.process.stdin.flush()
-
-    def configure(self, *flows: str, revision: int = 1, epoch: int = 1) -> None:
-        self.send(
-            type="configure",
-            tasks=[
-                {
-                    "flow": flow.split()[1],
-                    "task": "0",
-                    "epoch": epoch,
-                    "revision": revision,
-                    "spec": flow,
-                }
-                for flow in flows
-            ],
-        )
-
-    def run(self, *flows: str, revision: int = 1) -> None:
-        """Configure and wait until everything runs."""
-        self.configure(*flows, revision=revision)
-        for flow in flows:
-            self.eventually(lambda flow=flow: self.is_running(flow.split()[1], revision))
-
-    def task(self, flow: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.status["tasks"].get(f"{flow}/0", {})
-        return found
-
-    def is_running(self, flow: str, revision: int = 1) -> bool:
-        task = self.task(flow)
-        return task.get("state") == "running" and task["revision"] == revision
-
-    def connect(self, flow: str, source: int = 0) -> socket.socket:
-        host, _, port = self.task(flow)["listen"][source].rpartition(":")
-        return socket.create_connection((host, int(port)))
-
-    def journals(self, flow: str) -> dict[str, Position]:
-        return {j: p for j, p in self.client.positions().items() if j.startswith(f"{flow}.")}
-
-    def events(self, flow: str) -> list[dict[str, Any]]:
-        return [
-            event
-            for journal, position in sorted(self.journals(flow).items())
-            for batch in self.client.read(journal, position.floor, position.safe)
-            for event in batch.to_pylist()
-        ]
-
-    def bodies(self, flow: str) -> list[str]:
-        return [event["body"].decode() for event in self.events(flow)]
-
-    def wait_for_events(self, flow: str, count: int) -> list[dict[str, Any]]:
-        self.eventually(lambda: sum(p.safe for p in self.journals(flow).values()) >= count)
-        return self.events(flow)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self._ended()
-
-    def stop(self) -> None:
-        self.send(type="stop")
-        self._ended(0)
-
-    def lose_parent(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self._ended(0)
-
-    def _ended(self, code: int | None = None) -> None:
-        ended = self.process.wait(timeout=PATIENCE_SECONDS)
-        self._reader.join()
-        self.client.close()
-        assert code is None or ended == code
+from flumeng.ingest.testing import WorkerProcess, flow_text
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
-    worker = Worker(tmp_path / "node")
+def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
+    worker = WorkerProcess(tmp_path / "node")
     yield worker
     if worker.process.poll() is None:
         worker.kill()
-
-
-def flow_text(name: str, *sources: str) -> str:
-    listed = "".join(f"  - {source}\n" for source in sources)
-    return f"flow: {name}\nsources:\n{listed}sinks:\n  - noop\n"
 
 
 def tcp(listen: str = "127.0.0.1:0", **options: Any) -> str:
@@ -168,7 +42,9 @@ def free_port() -> int:
         return port
 
 
-def test_events_of_all_sources_of_a_flow_arrive_whole(worker: Worker, tmp_path: Path) -> None:
+def test_events_of_all_sources_of_a_flow_arrive_whole(
+    worker: WorkerProcess, tmp_path: Path
+) -> None:
     log = tmp_path / "app.log"
     log.write_text("a line\n")
     worker.run(flow_text("all", tcp(), tcp(protocol="udp"), tail(log)))
@@ -199,7 +75,7 @@ def test_events_of_all_sources_of_a_flow_arrive_whole(worker: Worker, tmp_path: 
     assert [event["seq"] for event in events] == list(range(8))
 
 
-def test_a_port_in_use_fails_that_task_alone_until_it_is_free(worker: Worker) -> None:
+def test_a_port_in_use_fails_that_task_alone_until_it_is_free(worker: WorkerProcess) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         worker.configure(flow_text("bad", tcp(place)), flow_text("good", tcp()))
@@ -213,14 +89,14 @@ def test_a_port_in_use_fails_that_task_alone_until_it_is_free(worker: Worker) ->
     assert worker.task("bad")["error"] is None
 
 
-def test_a_spec_that_cannot_be_read_fails_that_task_alone(worker: Worker) -> None:
+def test_a_spec_that_cannot_be_read_fails_that_task_alone(worker: WorkerProcess) -> None:
     worker.configure("flow: bad\nsources: 7\n", flow_text("good", tcp()))
     worker.eventually(lambda: worker.task("bad").get("state") == "failed")
     worker.eventually(lambda: worker.is_running("good"))
     assert "sources" in worker.task("bad")["error"]
 
 
-def test_only_the_sources_that_changed_are_touched(worker: Worker, tmp_path: Path) -> None:
+def test_only_the_sources_that_changed_are_touched(worker: WorkerProcess, tmp_path: Path) -> None:
     """A connection lives through a new epoch and a new revision; the journal stays the same."""
     log = tmp_path / "app.log"
     log.write_text("1\n")
@@ -246,7 +122,7 @@ def test_only_the_sources_that_changed_are_touched(worker: Worker, tmp_path: Pat
 
 
 @pytest.mark.parametrize("end", ["stop", "quiesce", "eof", "sigterm"])
-def test_what_was_received_is_committed_at_the_end(worker: Worker, end: str) -> None:
+def test_what_was_received_is_committed_at_the_end(worker: WorkerProcess, end: str) -> None:
     """Also what the kernel has taken from a sender that is gone; half a line was never accepted."""
     worker.run(flow_text("f", tcp()))
     with worker.connect("f") as connection, worker.connect("f") as idle:
@@ -265,7 +141,7 @@ def test_what_was_received_is_committed_at_the_end(worker: Worker, end: str) -> 
             assert len(worker.events("f")) == 10_000
             worker.stop()
         else:
-            worker._ended(0)
+            worker.ended(0)
     worker.start()
     assert worker.bodies("f") == [f"line {number}" for number in range(10_000)]
     (journal,) = worker.eventually(lambda: worker.status["journals"]).values()
@@ -273,7 +149,7 @@ def test_what_was_received_is_committed_at_the_end(worker: Worker, end: str) -> 
 
 
 def test_a_flow_that_goes_has_its_journal_closed_and_one_that_comes_back_goes_on(
-    worker: Worker, tmp_path: Path
+    worker: WorkerProcess, tmp_path: Path
 ) -> None:
     """The new journal has another id, and knows how far the files were read."""
     log = tmp_path / "app.log"
@@ -296,7 +172,7 @@ def test_a_flow_that_goes_has_its_journal_closed_and_one_that_comes_back_goes_on
     worker.eventually(lambda: len(worker.journals("f")) == 1)
 
 
-def test_an_open_journal_is_never_removed(worker: Worker) -> None:
+def test_an_open_journal_is_never_removed(worker: WorkerProcess) -> None:
     worker.run(flow_text("f", tcp()))
     (journal,) = worker.journals("f")
     worker.send(type="remove", journals=[journal], flows=[])
@@ -305,7 +181,7 @@ def test_an_open_journal_is_never_removed(worker: Worker) -> None:
     worker.wait_for_events("f", 1)
 
 
-def test_acks_trim_open_and_closed_journals(worker: Worker) -> None:
+def test_acks_trim_open_and_closed_journals(worker: WorkerProcess) -> None:
     lines = b"".join(os.urandom(500).hex().encode() + b"\n" for _ in range(4_000))
     worker.run(flow_text("f", tcp()))
     with worker.connect("f") as connection:
@@ -322,7 +198,7 @@ def test_acks_trim_open_and_closed_journals(worker: Worker) -> None:
     worker.eventually(lambda: worker.journals("f")[journal].floor == 8_000)
 
 
-def test_a_damaged_journal_fails_its_task_and_is_not_replaced(worker: Worker) -> None:
+def test_a_damaged_journal_fails_its_task_and_is_not_replaced(worker: WorkerProcess) -> None:
     """A new journal in its place would hide the damage."""
     worker.run(flow_text("bad", tcp()), flow_text("good", tcp()))
     for flow in ("bad", "good"):
@@ -347,7 +223,7 @@ def test_a_damaged_journal_fails_its_task_and_is_not_replaced(worker: Worker) ->
     assert len(worker.events("bad")) == 10
 
 
-def test_overlong_lines_are_cut_and_counted(worker: Worker) -> None:
+def test_overlong_lines_are_cut_and_counted(worker: WorkerProcess) -> None:
     worker.run(flow_text("f", tcp(max_line_bytes=1000)))
     with worker.connect("f") as connection:
         for _ in range(100):
@@ -359,7 +235,7 @@ def test_overlong_lines_are_cut_and_counted(worker: Worker) -> None:
     worker.eventually(lambda: worker.task("f")["truncated"] == 1)
 
 
-def test_a_burst_of_connections_is_accepted_and_costs_little_memory(worker: Worker) -> None:
+def test_a_burst_of_connections_is_accepted_and_costs_little_memory(worker: WorkerProcess) -> None:
     """A full backlog would make each sender wait for a second."""
 
     def rss_kib() -> int:
@@ -433,7 +309,9 @@ class Sender(threading.Thread):
                 time.sleep(0.01)
 
 
-def test_kill_9_costs_no_line_of_a_file_and_doubles_nothing(worker: Worker, tmp_path: Path) -> None:
+def test_kill_9_costs_no_line_of_a_file_and_doubles_nothing(
+    worker: WorkerProcess, tmp_path: Path
+) -> None:
     """What was safe before a kill is there after it, under the same number."""
     chance = random.Random(9)
     port = free_port()

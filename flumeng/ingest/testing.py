@@ -1,0 +1,142 @@
+"""A real worker process, driven as a node drives it: for tests and benches."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flumeng.journal.client import JournalClient, Position
+
+PATIENCE_SECONDS = 20.0
+
+
+class WorkerProcess:
+    """Kept under one data directory through any number of processes. ``arguments`` are more
+    arguments of its command line."""
+
+    def __init__(self, data: Path, *arguments: str) -> None:
+        self.data = data
+        self.arguments = arguments
+        self.ready: dict[str, Any] = {}
+        self.status: dict[str, Any] = {"tasks": {}, "journals": {}}
+        self.statuses: list[dict[str, Any]] = []
+        self.start()
+
+    def start(self) -> None:
+        """A new process, and wait until it serves."""
+        command = [sys.executable, "-m", "flumeng.ingest", "--data", str(self.data)]
+        self.process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--node", "here", *self.arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.ready = {}
+        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reader.start()
+        self.client = JournalClient(self.eventually(lambda: self.ready.get("address")))
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            message = json.loads(line)
+            if message["type"] == "ready":
+                self.ready = message
+            else:
+                self.status = message
+                self.statuses.append(message)
+
+    def eventually(self, ask: Callable[[], Any]) -> Any:
+        """The first answer that is true."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (answer := ask()):
+            assert self.process.poll() is None, "the worker has ended"
+            assert time.monotonic() < deadline, f"still {answer!r}; status: {self.status}"
+            time.sleep(0.01)
+        return answer
+
+    def send(self, **message: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def configure(self, *flows: str, revision: int = 1, epoch: int = 1) -> None:
+        self.send(
+            type="configure",
+            tasks=[
+                {
+                    "flow": flow.split()[1],
+                    "task": "0",
+                    "epoch": epoch,
+                    "revision": revision,
+                    "spec": flow,
+                }
+                for flow in flows
+            ],
+        )
+
+    def run(self, *flows: str, revision: int = 1) -> None:
+        """Configure and wait until everything runs."""
+        self.configure(*flows, revision=revision)
+        for flow in flows:
+            self.eventually(partial(self.is_running, flow.split()[1], revision))
+
+    def task(self, flow: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.status["tasks"].get(f"{flow}/0", {})
+        return found
+
+    def is_running(self, flow: str, revision: int = 1) -> bool:
+        task = self.task(flow)
+        return task.get("state") == "running" and task["revision"] == revision
+
+    def connect(self, flow: str, source: int = 0) -> socket.socket:
+        host, _, port = self.task(flow)["listen"][source].rpartition(":")
+        return socket.create_connection((host, int(port)))
+
+    def journals(self, flow: str) -> dict[str, Position]:
+        return {j: p for j, p in self.client.positions().items() if j.startswith(f"{flow}.")}
+
+    def events(self, flow: str) -> list[dict[str, Any]]:
+        return [
+            event
+            for journal, position in sorted(self.journals(flow).items())
+            for batch in self.client.read(journal, position.floor, position.safe)
+            for event in batch.to_pylist()
+        ]
+
+    def bodies(self, flow: str) -> list[str]:
+        return [event["body"].decode() for event in self.events(flow)]
+
+    def wait_for_events(self, flow: str, count: int) -> list[dict[str, Any]]:
+        self.eventually(lambda: sum(p.safe for p in self.journals(flow).values()) >= count)
+        return self.events(flow)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.ended()
+
+    def stop(self) -> None:
+        """As a node does, and wait for its end."""
+        self.send(type="stop")
+        self.ended(0)
+
+    def ended(self, code: int | None = None) -> None:
+        """Wait for its end."""
+        ended = self.process.wait(timeout=PATIENCE_SECONDS)
+        self._reader.join()
+        self.client.close()
+        assert code is None or ended == code
+
+
+def flow_text(name: str, *sources: str) -> str:
+    """A flow of these sources, each a line of YAML, that writes nothing."""
+    listed = "".join(f"  - {source}\n" for source in sources)
+    return f"flow: {name}\nsources:\n{listed}sinks:\n  - noop\n"
