@@ -12,7 +12,9 @@ COMMANDS = {
     "master": Lazy("cli.daemons:master", "Run a master; any number of them may run."),
     "node": Lazy("cli.node:node", "Run this host's node; look at, label, drain nodes."),
     "flow": Lazy("cli.flow:flow", "Validate, apply, look at, go back, pause and delete flows."),
-    "task": Lazy("cli.task:task", "See which tasks there are and how they do."),
+    "task": Lazy(
+        "cli.task:task", "See which tasks there are and how they do; restart and move them."
+    ),
     "ack": Lazy("cli.ack:ack", "See how far each flow has delivered."),
     "journal": Lazy("cli.journal:journal", "See which journals there are and what they hold."),
     "schema": Lazy("cli.schema:schema", "Look at, check, export, migrate the tree in ZooKeeper."),

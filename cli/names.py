@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from flumeng.errors import FlumengError
+from flumeng.planned import read_plans
 from zkschema import paths
 
 if TYPE_CHECKING:
@@ -49,11 +50,10 @@ class Name(click.types.StringParamType):
 def read(store: Store) -> Names:
     """All names. Raises ``UnavailableError``."""
     flows = store.children(paths.flows())
-    plans = store.read_many([paths.plan(flow) for flow in flows])
     tasks = [
         f"{flow}/{task}"
-        for flow, plan in zip(flows, plans, strict=True)
-        for task in sorted(plan.value.tasks if plan else ())
+        for flow, plan in read_plans(store, flows).items()
+        for task in sorted(plan.value.tasks)
     ]
     return {"flow": flows, "node": store.children(paths.nodes()), "task": tasks}
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import click
 
 from cli.doors import Doors, with_store
+from cli.moves import show_preview
 from cli.names import Name
-from cli.options import json_option, timeout_option
+from cli.options import dry_run_option, json_option, reason_option, timeout_option
 from cli.output import show_json, show_table
-from flumeng import conditions, details, overview
+from flumeng import conditions, details, operations, overview, preview
 from flumeng.store import Store
+
+FOLLOW = "follow with `flumeng task wait {key} --active`"
+key_argument = click.argument("key", type=Name("task"), metavar="FLOW/TASK")
 
 
 @click.group()
 def task() -> None:
-    """See which tasks there are and how they do."""
+    """See which tasks there are and how they do; restart and move them."""
 
 
 @task.command(name="list")
@@ -36,7 +40,7 @@ def list_(_doors: Doors, store: Store, as_json: bool) -> None:
 
 
 @task.command()
-@click.argument("key", type=Name("task"), metavar="FLOW/TASK")
+@key_argument
 @json_option
 @with_store
 def show(doors: Doors, store: Store, key: str, as_json: bool) -> None:
@@ -55,6 +59,62 @@ def show(doors: Doors, store: Store, key: str, as_json: bool) -> None:
             ("JOURNAL", "EPOCH", "OFFSET", "END", "LAG"),
             ((a.partition, a.epoch, a.offset, a.end, a.lag) for a in found.acks),
         )
+
+
+@task.command()
+@key_argument
+@reason_option
+@dry_run_option
+@json_option
+@with_store
+def restart(
+    doors: Doors, store: Store, *, key: str, reason: str, dry_run: bool, as_json: bool
+) -> None:
+    """Let a task begin anew on its node, under a higher epoch; nothing is lost."""
+    if dry_run:
+        show_preview(preview.restart(store, key), as_json=as_json)
+        return
+    change = operations.restart_task(store, key, **doors.sign(reason))
+    if as_json:
+        show_json({"task": key, "node": change.after.node, "epoch": change.after.epoch})
+    else:
+        click.echo(
+            f"task {key} starts anew on {change.after.node} under epoch {change.after.epoch} "
+            f"({FOLLOW.format(key=key)})"
+        )
+
+
+@task.command()
+@key_argument
+@click.argument("node", type=Name("node"), metavar="NODE")
+@reason_option
+@dry_run_option
+@json_option
+@with_store
+def move(
+    doors: Doors,
+    store: Store,
+    *,
+    key: str,
+    node: str,
+    reason: str,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Hand a task over to another node: its owner finishes its batch first.
+
+    Masters may move it again later to balance the load.
+    """
+    if dry_run:
+        show_preview(preview.move(store, key, node), as_json=as_json)
+        return
+    change = operations.move_task(store, key, node, **doors.sign(reason))
+    if as_json:
+        show_json({"task": key, "node": node, "changed": change is not None})
+    elif change is None:
+        click.echo(f"task {key} is on {node}, or on its way there, already")
+    else:
+        click.echo(f"task {key} goes from {change.after.node} to {node} ({FOLLOW.format(key=key)})")
 
 
 @task.command()

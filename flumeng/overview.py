@@ -13,6 +13,7 @@ from typing import Protocol
 
 from flumeng.errors import UnavailableError
 from flumeng.operations import require_flow
+from flumeng.planned import read_plan
 from flumeng.spec import FlowSpec, SpecError, parse_flow
 from flumeng.store import Store, tree
 from zkschema import paths, records
@@ -338,7 +339,7 @@ def _spec(store: Store, flow: str, revision: int) -> tuple[FlowSpec | None, str]
 def _tasks(
     store: Store, flow: str, revision: int, statuses: Mapping[str, records.NodeStatus | None]
 ) -> tuple[TaskRow, ...]:
-    plan = store.read(paths.plan(flow))
+    plan = read_plan(store, flow)
     rows = []
     for name, task in sorted((plan.value if plan else records.Plan()).tasks.items()):
         state, why = _task_state(f"{flow}/{name}", task, revision, statuses)

@@ -7,16 +7,21 @@ part of the answer.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flumeng.model import FlowView, NodeView, Snapshot
-from flumeng.operations import expect_current, require_node, require_revision
+from flumeng.operations import (
+    expect_current,
+    look,
+    moved,
+    require_node,
+    require_revision,
+    restarted,
+)
 from flumeng.plan import Action, Assign, Replan, plan
-from flumeng.reading import Reader
 from flumeng.spec import parse_flow
-from flumeng.store import Expected, Store, Version, tree
+from flumeng.store import Expected, Store, Version
 from zkschema import paths
 from zkschema.records import Flow, NodeStatus, PlannedTask, TaskStatus
 
@@ -44,7 +49,7 @@ class Preview:
 def drain(store: Store, node: str) -> Preview:
     """What a drain of the node would move. Raises ``UserError`` for an unknown node."""
     require_node(store, node)
-    now = _snapshot(store)
+    now = look(store)
     view = now.nodes[node]
     wanted = replace(view, record=replace(view.record, desired="draining"))
     return _compare(now, replace(now, nodes={**now.nodes, node: wanted}))
@@ -55,8 +60,7 @@ def apply(store: Store, texts: Mapping[str, str], expect_revision: int | None = 
 
     Raises as it does.
     """
-    tree.require(store)
-    now = _snapshot(store)
+    now = look(store)
     flows = dict(now.flows)
     for name, text in texts.items():
         place = parse_flow(text).place
@@ -71,10 +75,19 @@ def apply(store: Store, texts: Mapping[str, str], expect_revision: int | None = 
     return _compare(now, replace(now, flows=flows, mine=frozenset(flows)))
 
 
-def _snapshot(store: Store) -> Snapshot:
-    """As a master that looks after all flows sees it."""
-    found = Reader(store, "preview", time.monotonic).snapshot()
-    return replace(found, mine=frozenset(found.flows))
+def restart(store: Store, key: str) -> Preview:
+    """What ``operations.restart_task`` would do; raises as it does."""
+    change = restarted(look(store), key)
+    node, epoch = change.after.node, change.after.epoch
+    return Preview((Move(key, node, node, f"starts anew under epoch {epoch}"),), ())
+
+
+def move(store: Store, key: str, node: str) -> Preview:
+    """What would come of ``operations.move_task``, and raises as it does."""
+    require_node(store, node)
+    now = look(store)
+    change = moved(now, key, node)
+    return _compare(now, change.applied(now)) if change else Preview((), ())
 
 
 def _compare(now: Snapshot, wanted: Snapshot) -> Preview:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
+from flumeng.planned import read_plans
 from flumeng.spec.problems import nearest
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
 from zkschema import paths, records
@@ -40,12 +41,10 @@ class Left:
 
 def left(store: Store, node: str) -> Left:
     """What is planned on the node, assigned to it or still run by it, and the journals it keeps."""
-    flows = store.children(paths.flows())
-    plans = store.read_many([paths.plan(flow) for flow in flows])
     planned = {
         f"{flow}/{name}": task
-        for flow, plan in zip(flows, plans, strict=True)
-        for name, task in (plan.value.tasks.items() if plan else ())
+        for flow, plan in read_plans(store, store.children(paths.flows())).items()
+        for name, task in plan.value.tasks.items()
         if task.node == node
     }
     assignment = store.read(paths.assignment(node))

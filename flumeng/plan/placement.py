@@ -166,8 +166,12 @@ class _Draft:
         return task
 
     def _hand_over(self, name: str, task: PlannedTask, seats: Seats, reason: str) -> PlannedTask:
-        """Give the task to the least loaded node, or leave it as it is when there is none."""
-        node = seats.least_loaded()
+        """Give the task to the node that it was to go to, else to the least loaded one, or leave it
+        as it is when there is none."""
+        target = self.snapshot.nodes.get(task.target or "")
+        assert self.flow.place is not None
+        sent = target is not None and may_collect(target, self.flow.place.collect)
+        node = task.target if sent else seats.least_loaded()
         if node is not None:
             return self._give(COLLECT, name, node, reason, task.partitions)
         if task.node is None and name not in self.flow.plan.tasks:

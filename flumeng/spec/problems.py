@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from flumeng.errors import UserError
 
+NAMES = 30
+
 
 @dataclass(frozen=True, order=True)
 class Problem:
@@ -39,10 +41,11 @@ class SpecError(UserError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown ``word``: the nearest right one, or all of them."""
+    """The end of a sentence about an unknown ``word``: the nearest right one, or what there is."""
     names = list(known)
     folded = {name.lower().replace("_", "-"): name for name in names}
     close = difflib.get_close_matches(word.lower().replace("_", "-"), folded, n=1)
     if close:
         return f'did you mean "{folded[close[0]]}"?'
-    return f"known here: {', '.join(names)}"
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return f"known here: {', '.join(names[:NAMES])}{more}"

@@ -27,6 +27,8 @@ PROMISED = [
     "node:story",
     "task:list",
     "task:show",
+    "task:restart",
+    "task:move",
     "task:wait",
     "flow:validate",
     "flow:apply",

@@ -1,0 +1,281 @@
+"""Tasks are restarted and moved by command: on a fake store, with masters and obedient nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from cli.doors import Signature
+from cli.testing import Shell
+from flumeng import operations
+from flumeng.errors import ConflictError
+from flumeng.master.daemon import Master
+from flumeng.planned import read_plan
+from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+FLOW = """
+flow: web
+sources: [{syslog: {listen: "127.0.0.1:5514"}}]
+place: {collect: {tasks: 2, labels: {role: spark}}}
+sinks: [noop]
+"""
+SIGN: Signature = {"author": "ann", "reason": "", "now": 0.0}
+NODES = ("n1", "n2", "n3", "n4")
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """Flow web at rest: n1 and n2 collect; n3 is free for it too, n4 has not its label."""
+    store = FakeStore()
+    tree.init(store)
+    for name in NODES:
+        labels = {} if name == "n4" else {"role": "spark"}
+        node = records.Node(uuid=name, roles=("ingest", "collect"), labels=labels)
+        store.write(paths.node(name), node, ABSENT)
+        come_live(store, name)
+    operations.apply_flow(store, FLOW, **SIGN)
+    settle(store)
+    assert [owner(store, "collect.0"), owner(store, "collect.1")] == ["n1", "n2"]
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree)
+
+
+def come_live(store: FakeStore, name: str) -> None:
+    live = records.LiveNode(uuid=name, incarnation="i", address="", pid=1, version="0", since=0.0)
+    store.write(paths.live_node(name), live, ABSENT)
+
+
+def settle(store: FakeStore) -> None:
+    """Masters plan and nodes obey until nothing is left to do."""
+    session = FakeStore(store.tree)
+    master = Master(session, "m")
+    for _ in range(50):
+        said = master.tick()
+        for name in store.children(paths.live_nodes()):
+            obey(store, name)
+        if said == "nothing to do" == master.tick():
+            session.close()
+            return
+    pytest.fail("the masters did not come to rest")
+
+
+def obey(store: FakeStore, name: str) -> None:
+    found = store.read(paths.assignment(name))
+    if found is None:
+        return
+    tasks = {
+        f"{task.flow}/{task.task}": records.TaskStatus(
+            epoch=task.epoch, revision=task.revision, state="running"
+        )
+        for task in found.value.tasks
+        if task.state != "draining"
+    }
+    status = records.NodeStatus(assignment_version=found.version.number, tasks=tasks)
+    before = store.read(paths.status(name))
+    if before is None or before.value != status:
+        store.write(paths.status(name), status, before.version if before else ABSENT)
+
+
+def planned(store: FakeStore, name: str) -> records.PlannedTask:
+    plan = read_plan(store, "web")
+    assert plan is not None
+    return plan.value.tasks[name]
+
+
+def owner(store: FakeStore, name: str) -> str | None:
+    return planned(store, name).node
+
+
+def change_node(store: FakeStore, name: str, **fields: object) -> None:
+    found = store.read(paths.node(name))
+    assert found is not None
+    store.write(paths.node(name), replace(found.value, **fields), ANY)  # type: ignore[arg-type]
+
+
+def commands(store: FakeStore) -> list[tuple[str, str]]:
+    entries = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
+    return [(entry.value.command, entry.value.reason) for entry in entries if entry][1:]
+
+
+# -- restart
+
+
+def test_a_restarted_task_stays_on_its_node_under_a_higher_epoch(
+    shell: Shell, store: FakeStore
+) -> None:
+    before = planned(store, "collect.0")
+    done = shell.run("task", "restart", "web/collect.0", "--reason", "stuck")
+    after = planned(store, "collect.0")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        f"task web/collect.0 starts anew on n1 under epoch {after.epoch} "
+        "(follow with `flumeng task wait web/collect.0 --active`)\n",
+    )
+    assert after.epoch > max(before.epoch, planned(store, "collect.1").epoch)
+    assert (after.node, after.partitions) == (before.node, before.partitions)
+    assert after.why == "restarted by an operator: stuck"
+    assert commands(store) == [("task restart web/collect.0", "stuck")]
+    assert shell.run("task", "wait", "web/collect.0", "--active", "--timeout", 1).exit_code == 1
+    settle(store)
+    assert planned(store, "collect.0") == after
+    assert shell.run("task", "wait", "web/collect.0", "--active").exit_code == 0
+
+
+def test_a_source_is_restarted_too(shell: Shell, store: FakeStore) -> None:
+    before = planned(store, "ingest.n1")
+    assert shell.json("task", "restart", "web/ingest.n1")["node"] == "n1"
+    settle(store)
+    assert planned(store, "ingest.n1").epoch > before.epoch
+
+
+def test_dry_run_of_a_restart_changes_nothing(shell: Shell, store: FakeStore) -> None:
+    before = store.dump()
+    shown = shell.run("task", "restart", "web/collect.0", "--dry-run")
+    epoch = max(planned(store, name).epoch for name in ("collect.0", "collect.1", "ingest.n4")) + 1
+    assert f"web/collect.0\tn1\tn1\tstarts anew under epoch {epoch}\n" in shown.stdout
+    assert store.dump() == before
+
+
+def test_what_cannot_be_restarted_is_said(shell: Shell, store: FakeStore) -> None:
+    unknown = shell.run("task", "restart", "web/collect.9")
+    assert (unknown.exit_code, 'did you mean "web/collect' in unknown.stderr) == (2, True)
+    store.remove(paths.live_node("n1"), ANY)
+    away = shell.run("task", "restart", "web/collect.0")
+    assert (away.exit_code, "n1 is not live" in away.stderr) == (3, True)
+    come_live(store, "n1")
+    shell.run("task", "move", "web/collect.0", "n3")
+    drains = shell.run("task", "restart", "web/collect.0")
+    assert (drains.exit_code, "drains" in drains.stderr) == (3, True)
+
+
+def test_a_restart_loses_to_a_master_that_was_first(store: FakeStore) -> None:
+    class Meddler(FakeStore):
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            plan = store.read(paths.plan("web"))
+            assert plan is not None
+            store.write(paths.plan("web"), plan.value, plan.version)
+            return super().commit(writes)
+
+    before = planned(store, "collect.0")
+    with pytest.raises(ConflictError, match="/flows/web/plan was changed"):
+        operations.restart_task(Meddler(store.tree), "web/collect.0", **SIGN)
+    assert planned(store, "collect.0") == before
+
+
+# -- move
+
+
+def test_a_moved_task_is_handed_over_by_its_owner_and_then_runs_there(
+    shell: Shell, store: FakeStore
+) -> None:
+    done = shell.run("task", "move", "web/collect.1", "n3", "--reason", "hot host")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        "task web/collect.1 goes from n2 to n3 "
+        "(follow with `flumeng task wait web/collect.1 --active`)\n",
+    )
+    marked = planned(store, "collect.1")
+    assert (marked.node, marked.state, marked.target) == ("n2", "draining", "n3")
+    assert marked.why == "moved by an operator: hot host"
+    assert commands(store) == [("task move web/collect.1 n3", "hot host")]
+    again = shell.run("task", "move", "web/collect.1", "n3")
+    assert (again.exit_code, again.stdout) == (
+        0, "task web/collect.1 is on n3, or on its way there, already\n",
+    )  # fmt: skip
+    assert len(commands(store)) == 1
+    settle(store)
+    after = planned(store, "collect.1")
+    assert (after.node, after.state, after.target) == ("n3", "assigned", None)
+    assert after.epoch > marked.epoch
+    assert shell.run("task", "wait", "--active").exit_code == 0
+
+
+def test_a_task_goes_where_it_was_sent_also_when_others_have_less_to_do(
+    shell: Shell, store: FakeStore
+) -> None:
+    operations.apply_flow(store, FLOW.replace("flow: web", "flow: other"), **SIGN)
+    settle(store)
+    shell.run("task", "move", "web/collect.0", "n2")
+    settled = shell.json("task", "list")
+    assert planned(store, "collect.0").target == "n2"
+    for _ in range(3):
+        obey(store, "n1")
+        Master(FakeStore(store.tree), "m").tick()
+    assert owner(store, "collect.0") == "n2", settled
+
+
+def test_dry_run_of_a_move_shows_what_comes_of_it_and_changes_nothing(
+    shell: Shell, store: FakeStore
+) -> None:
+    before = store.dump()
+    shown = shell.run("task", "move", "web/collect.1", "n3", "--dry-run").stdout
+    assert "web/collect.1\tn2\tn3\tmoves\n" in shown
+    assert "web/collect.0" not in shown
+    nothing = shell.run("task", "move", "web/collect.1", "n2", "--dry-run")
+    assert nothing.stdout == "nothing would move\n"
+    assert store.dump() == before
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        ("n4", "it lacks (`flumeng node label n4 role=spark`)"),
+        ("roleless", "it has no role collect"),
+        ("draining", "it is draining (`flumeng node undrain draining`)"),
+        ("dead", "it is not live"),
+        ("n44", 'there is no node "n44"; did you mean "n4"?'),
+    ],
+)
+def test_a_node_that_may_not_run_a_task_is_refused_with_the_reason(
+    shell: Shell, store: FakeStore, node: str, said: str
+) -> None:
+    good = records.Node(uuid="u", roles=("collect",), labels={"role": "spark"})
+    bad = {
+        "roleless": replace(good, roles=("ingest",)),
+        "draining": replace(good, desired="draining"),
+        "dead": good,
+    }
+    if node in bad:
+        store.write(paths.node(node), bad[node], ABSENT)
+        if node != "dead":
+            come_live(store, node)
+    before = store.dump()
+    for words in ((), ("--dry-run",)):
+        refused = shell.run("task", "move", "web/collect.0", node, *words)
+        assert (refused.exit_code, said in refused.stderr) == (2, True), refused.stderr
+    assert store.dump() == before
+
+
+def test_a_source_is_not_moved(shell: Shell, store: FakeStore) -> None:
+    refused = shell.run("task", "move", "web/ingest.n1", "n2")
+    assert (refused.exit_code, "pinned" in refused.stderr) == (2, True)
+    assert owner(store, "ingest.n1") == "n1"
+
+
+def test_a_task_that_its_node_must_give_up_is_left_to_the_masters(
+    shell: Shell, store: FakeStore
+) -> None:
+    operations.set_node_desired(store, "n1", "draining", **SIGN)
+    Master(FakeStore(store.tree), "m").tick()
+    refused = shell.run("task", "move", "web/collect.0", "n3")
+    assert (refused.exit_code, "is taken from n1 already" in refused.stderr) == (3, True)
+
+
+def test_a_move_loses_when_the_flow_changes_meanwhile(store: FakeStore) -> None:
+    class Late(FakeStore):
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            operations.set_flow_state(store, "web", "suspended", **SIGN)
+            return super().commit(writes)
+
+    late: Store = Late(store.tree)
+    with pytest.raises(ConflictError, match="/flows/web was changed"):
+        operations.move_task(late, "web/collect.0", "n3", **SIGN)
+    assert planned(store, "collect.0").state == "assigned"
