@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import segment
-from flumeng.journal.checkpoint import Checkpoint, CheckpointFile
+from flumeng.journal.checkpoint import Checkpoint, CheckpointFile, Durability
 from flumeng.journal.disk import FULL, Disk
 from flumeng.journal.errors import DiskFullError
 from flumeng.journal.frame import identity
@@ -21,9 +22,19 @@ from flumeng.journal.segment import SegmentHeader
 
 _LOCK = "lock"
 _HIDDEN = ".incomplete"
+_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+_SPARE = "spare"
+_SPARE_BYTES = 64 << 10
 
 
-def create(path: Path, disk: Disk) -> None:
+def place(parent: Path, journal: str) -> Path:
+    """Where a journal of that id lies. Raises UserError for what cannot be one."""
+    if not _ID.fullmatch(journal):
+        raise UserError(f"{journal!r} cannot be a journal's id: it names a directory")
+    return parent / journal
+
+
+def create(path: Path, disk: Disk, durability: Durability) -> None:
     """Make an empty journal under a hidden name, sync and rename it. Raises UserError, OSError."""
     if path.exists():
         raise UserError(f"{path} exists already")
@@ -34,7 +45,7 @@ def create(path: Path, disk: Disk) -> None:
     first = segment.create(unnamed, SegmentHeader(owner, 0, 0, None), {}, disk)
     (unnamed / checkpoints.NAME).touch(mode=0o600)
     file = CheckpointFile(unnamed / checkpoints.NAME, disk)
-    file.write(Checkpoint(owner, 0, 0, first.length, 0, 0, False))
+    file.write(Checkpoint(owner, 0, 0, first.length, 0, 0, durability=durability))
     file.sync(now=True)
     file.close()
     disk.sync_directory(unnamed)
@@ -76,6 +87,26 @@ def lock(path: Path) -> int:
         os.close(fd)
         raise UserError(f"{path} is in use by another process") from error
     return fd
+
+
+def spare(path: Path) -> Path:
+    """A file that holds some blocks, so that trimming can begin a segment on a full disk."""
+    return path / _SPARE
+
+
+def make_spare(path: Path, disk: Disk) -> None:
+    """See to it that there is a spare file, if there is room."""
+    file = spare(path)
+    if file.exists():
+        return
+    try:
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            disk.allocate(fd, _SPARE_BYTES)
+        finally:
+            os.close(fd)
+    except OSError:
+        file.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -32,6 +32,10 @@ class Disk:
             if written:
                 left[0] = left[0][written:]
 
+    def allocate(self, fd: int, size: int) -> None:
+        """Take ``size`` bytes of the disk for a file."""
+        os.posix_fallocate(fd, 0, size)
+
     def sync(self, fd: int) -> None:
         """Return when all that was written is on the medium."""
         os.fdatasync(fd)

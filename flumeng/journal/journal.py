@@ -4,16 +4,19 @@ What it promises: an event below ``safe`` is on disk, readers see nothing at or 
 never names two events, and nothing below ``safe`` is ever cut away to make a damaged journal open.
 It knows nothing of sources, ZooKeeper or the network.
 
+With durability ``spill`` an event below ``safe`` is in the kernel's hands: it outlives the process,
+and comes to the disk within a second or so. A journal that may have lost some of these, since the
+machine was started anew, takes no more events: their seqs may have been seen.
+
 One directory holds one journal: segment files, the checkpoint and the lock. One thread writes
-(append, sync, trim, close); any thread may read.
+(append, sync, trim, tend, close); any thread may read.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import logging
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -27,21 +30,25 @@ from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import directory as directories
 from flumeng.journal import reading, recovery, segment
-from flumeng.journal.checkpoint import CheckpointFile
+from flumeng.journal.chain import Chain
+from flumeng.journal.checkpoint import NO_BOOT, CheckpointFile, Durability
 from flumeng.journal.disk import FULL, Disk
 from flumeng.journal.errors import (
     AboveSafeError,
-    BelowFloorError,
+    DataLossError,
     DiskFullError,
     JournalFailedError,
 )
 from flumeng.journal.frame import encode, identity
+from flumeng.journal.lazy import LazySync, Reached
+from flumeng.journal.limits import Limits
 from flumeng.journal.segment import SegmentHeader, Window
+
+log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 64 << 20
 KEEP_FREE_BYTES = 64 << 20
 ROLL_WORTH_BYTES = 1 << 20
-_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 class Journal:
@@ -49,16 +56,23 @@ class Journal:
 
     ``floor <= safe <= next_seq``: events in [floor, safe) can be read, those in [safe, next_seq)
     are appended but not synced. What is said of the journal is what its checkpoint says.
+    ``limits`` may be replaced at any time.
     """
 
     id: str
     next_seq: int
+    safe: int
+    """Every event below is as durable as the journal promises."""
+    acked: int
+    """As far as was said to ``trim`` since it was opened."""
 
     @staticmethod
     def create(
         directory: Path,
         journal: str,
         *,
+        durability: Durability = "disk",
+        limits: Limits | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         keep_free_bytes: int = KEEP_FREE_BYTES,
         disk: Disk | None = None,
@@ -67,19 +81,22 @@ class Journal:
 
         Raises UserError for a bad or a used id and for a directory that cannot be written.
         """
-        if not _ID.fullmatch(journal):
-            raise UserError(f"{journal!r} cannot be a journal's id: it names a directory")
-        path = directory / journal
+        path = directories.place(directory, journal)
         with directories.plain_errors(path):
-            directories.create(path, disk or Disk())
+            directories.create(path, disk or Disk(), durability)
         return Journal.open(
-            path, segment_bytes=segment_bytes, keep_free_bytes=keep_free_bytes, disk=disk
+            path,
+            limits=limits,
+            segment_bytes=segment_bytes,
+            keep_free_bytes=keep_free_bytes,
+            disk=disk,
         )
 
     @staticmethod
     def open(
         directory: Path,
         *,
+        limits: Limits | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         keep_free_bytes: int = KEEP_FREE_BYTES,
         disk: Disk | None = None,
@@ -90,7 +107,9 @@ class Journal:
         CorruptError when synced data is damaged (nothing is changed then).
         """
         with directories.plain_errors(directory):
-            return Journal(directory, segment_bytes, keep_free_bytes, disk or Disk())
+            return Journal(
+                directory, limits or Limits(), segment_bytes, keep_free_bytes, disk or Disk()
+            )
 
     @staticmethod
     def find(directory: Path) -> list[Path]:
@@ -98,9 +117,15 @@ class Journal:
         return directories.find(directory)
 
     def __init__(
-        self, directory: Path, segment_bytes: int, keep_free_bytes: int, disk: Disk
+        self,
+        directory: Path,
+        limits: Limits,
+        segment_bytes: int,
+        keep_free_bytes: int,
+        disk: Disk,
     ) -> None:
         self.id = directory.name
+        self.limits = limits
         self._directory = directory
         self._identity = identity(self.id)
         self._segment_bytes = segment_bytes
@@ -112,20 +137,25 @@ class Journal:
             undo.callback(os.close, self._lock)
             recovered = recovery.recover(directory, self._identity, disk)
             self._state = recovered.state
-            self._segments = recovered.segments
-            self.next_seq = recovered.next_seq
+            self._chain = Chain(recovered.segments)
+            self.next_seq = self.safe = recovered.next_seq
+            self.acked = self._chain.floor
             self._fd = os.open(self._active.path, os.O_RDWR | os.O_CLOEXEC)
             undo.callback(os.close, self._fd)
             self._checkpoint = CheckpointFile(directory / checkpoints.NAME, disk)
             undo.callback(self._checkpoint.close)
             self._said = recovered.checkpoint
+            self._lazy = LazySync(disk) if self.durability == "spill" else None
             self._say(
                 term=self.term + 1,
                 segment=self._active.base,
                 offset=self._active.length,
                 safe=self.next_seq,
+                closed=self.closed or self._lost_its_kernel(),
+                boot=disk.boot() if self._lazy else NO_BOOT,
                 now=True,
             )
+            directories.make_spare(directory, disk)
             undo.pop_all()
 
     @property
@@ -134,14 +164,24 @@ class Journal:
         return self._said.term
 
     @property
+    def durability(self) -> Durability:
+        """What it was created with."""
+        return self._said.durability
+
+    @property
     def floor(self) -> int:
         """The lowest seq that is kept: the base of the first segment."""
         return self._said.floor
 
     @property
-    def safe(self) -> int:
-        """Every event below is on disk."""
-        return self._said.safe
+    def readable(self) -> int:
+        """Up to where events can be read: ``safe``, or where a loss waits to be accepted."""
+        return min(self.safe, self._said.barrier)
+
+    @property
+    def bytes(self) -> int:
+        """What its segments hold."""
+        return self._chain.bytes
 
     @property
     def closed(self) -> bool:
@@ -155,8 +195,13 @@ class Journal:
         return MappingProxyType(dict(self._state))
 
     @property
+    def restless(self) -> bool:
+        """Whether ``tend`` has something to do once in a while."""
+        return self._lazy is not None or self.limits.retain
+
+    @property
     def _active(self) -> segment.Segment:
-        return self._segments[-1]
+        return self._chain.active
 
     def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int:
         """Write one frame; returns the seq of its first event. Not synced, not readable yet.
@@ -171,7 +216,7 @@ class Journal:
         changes = dict(state or {})
         if not batch.num_rows and not changes:
             return self.next_seq
-        if self._active.length >= self._segment_bytes:
+        if self._active.length >= self.limits.segment_bytes(self._segment_bytes):
             self._roll()
         active = self._active
         header, parts = encode(self._identity, self.term, self.next_seq, batch, changes)
@@ -187,21 +232,31 @@ class Journal:
         return header.first_seq
 
     def sync(self) -> int:
-        """Put everything appended on disk, then make it readable; returns ``safe``.
+        """Make everything appended durable, then readable; returns ``safe``.
 
         Raises JournalFailedError when that failed: then nothing of it may be acknowledged, now or
         after another try, because the kernel may have dropped what it could not write.
         """
         self._require_sound()
-        if self._said.offset < self._active.length or self.safe < self.next_seq:
+        if self._lazy is not None:
+            self.safe = self.next_seq
+            self._sync_lazily()
+        elif self._said.offset < self._active.length or self.safe < self.next_seq:
             self._sync()
         return self.safe
 
+    def tend(self) -> None:
+        """Do what is due by time alone: syncs of durability ``spill``, the end of retention."""
+        self._require_sound()
+        if self._lazy is not None:
+            self._sync_lazily()
+        self._drop(self._chain.expired(self.acked, self.limits))
+
     def trim(self, ack: int) -> None:
-        """Drop the segments whose events all lie below ``ack``.
+        """Drop the segments whose events all lie below ``ack``, unless they are to be retained.
 
         An active segment of at least 1 MiB that is acked to its end is replaced by a new one.
-        Needs no free space to drop segments. Raises CorruptError for an ack above ``safe``.
+        Needs no free space. Raises CorruptError for an ack above ``safe``.
         """
         self._require_sound()
         if ack > self.safe:
@@ -209,27 +264,13 @@ class Journal:
                 f"journal {self.id}: ack {ack} lies above its end {self.safe}; events that a "
                 "reader has seen are gone from it"
             )
-        if ack == self.next_seq and self._active.length - self._active.first >= ROLL_WORTH_BYTES:
+        self.acked = max(self.acked, ack)
+        grown = self._active.length - self._active.first
+        if ack == self.next_seq and grown >= ROLL_WORTH_BYTES and not self.limits.retain:
             with contextlib.suppress(DiskFullError):
-                self._roll()
-        ends = [after.base for after in self._segments[1:]]
-        dropped = sum(end <= ack for end in ends)
-        if not dropped:
-            return
-        kept = self._segments[dropped]
-        # After a roll with no room for its checkpoint, that one names a segment that goes now.
-        moved = (
-            {"segment": kept.base, "offset": kept.first} if self._said.segment < kept.base else {}
-        )
-        self._say(floor=kept.base, now=True, **moved)
-        gone, self._segments = self._segments[:dropped], self._segments[dropped:]
-        try:
-            for old in gone:
-                for tail in self._directory.glob(f"{old.path.name}.*{segment.BROKEN}"):
-                    tail.unlink()
-                old.path.unlink()
-        except OSError as error:
-            raise self._fail(error) from error
+                self._roll(spare=directories.spare(self._directory))
+        self._drop(self._chain.expired(self.acked, self.limits))
+        directories.make_spare(self._directory, self._disk)
 
     def close_for_appends(self) -> int:
         """Sync and take no more events, for good, also after reopening; returns the end."""
@@ -244,8 +285,10 @@ class Journal:
             return
         try:
             if self._failure is None:
-                self._sync(now=True)
+                self._sync(now=True, boot=NO_BOOT)
         finally:
+            if self._lazy is not None:
+                self._lazy.close()
             self._checkpoint.close()
             os.close(self._fd)
             os.close(self._lock)
@@ -263,21 +306,19 @@ class Journal:
         """Yield windows of whole raw frames that cover [start, end), in order.
 
         The first frame may begin before ``start``, the last may end after ``end``. Raises
-        BelowFloorError, AboveSafeError, and CorruptError where a frame's header is damaged;
-        whoever decodes checks the rest.
+        BelowFloorError, AboveSafeError, DataLossError where events are lost, and CorruptError
+        where a frame's header is damaged; whoever decodes checks the rest.
         """
-        safe = self.safe  # before the segments, or it might lie beyond the last of them
-        segments = self._segments
-        if start < segments[0].base:
-            raise BelowFloorError(
-                f"journal {self.id}: seq {start} lies below its floor {segments[0].base}"
+        if end > self.safe:
+            raise AboveSafeError(
+                f"journal {self.id}: seq {end} lies above its safe end {self.safe}"
             )
-        if end > safe:
-            raise AboveSafeError(f"journal {self.id}: seq {end} lies above its safe end {safe}")
-        ends = [after.base for after in segments[1:]] + [safe]
-        for part, part_end in zip(segments, ends, strict=True):
-            if start < part_end and part.base < end:
-                yield from part.windows(max(start, part.base), min(end, part_end))
+        if end > self.readable:
+            raise DataLossError(
+                f"journal {self.id}: events from seq {self.readable} on are lost; "
+                "`flumeng journal repair --accept-loss` lets readers go on behind them"
+            )
+        yield from self._chain.windows(start, end)
 
     def read(self, start: int, end: int, *, replayed: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield exactly the events of [start, end) in READ_SCHEMA, every bit checked.
@@ -289,28 +330,53 @@ class Journal:
 
     def check(self) -> None:
         """Assert the journal's invariants."""
-        bases = [part.base for part in self._segments]
-        assert self.floor == bases[0] <= self.safe <= self.next_seq
-        assert bases == sorted(set(bases))
+        assert self.floor == self._chain.floor <= self.acked <= self.safe <= self.next_seq
+        assert self._said.safe <= self.safe
         assert self._said.segment < self._active.base or self._said.offset <= self._active.length
-        for part, successor in itertools.pairwise(self._segments):
-            assert successor.header.previous == part.link
-        if self._failure is None:
-            for part in self._segments:
-                assert part.path.stat().st_size == part.length
+        self._chain.check(sound=self._failure is None)
+
+    def _lost_its_kernel(self) -> bool:
+        """Whether events that were acknowledged may be gone, because the machine was started anew
+        before they came to the disk."""
+        boot = self._said.boot
+        lost = boot not in (NO_BOOT, self._disk.boot())
+        if lost and not self.closed:
+            log.error(
+                "journal %s: the machine went down before all was on disk: what was accepted in "
+                "the last second or so may be lost; it ends at seq %d and takes no more events",
+                self.id,
+                self.next_seq,
+            )
+        return lost
 
     def _sync(self, *, now: bool = False, **changes: Any) -> None:
         """Put the active segment on disk, and with ``now`` the checkpoint as well."""
         try:
+            if self._lazy is not None:
+                self._lazy.settle()
             self._disk.sync(self._fd)
         except OSError as error:
             raise self._fail(error) from error
+        reached = Reached(self._active.base, self._active.length, self.next_seq)
+        self._say_reached(reached, now=now, **changes)
+        self.safe = self.next_seq
+
+    def _sync_lazily(self) -> None:
+        """Take note of what came to the disk, and begin to sync what has not."""
+        assert self._lazy is not None
+        try:
+            reached = self._lazy.done()
+        except OSError as error:
+            raise self._fail(error) from error
+        if reached is not None:
+            self._say_reached(reached, now=False)
+        if self._said.offset < self._active.length:
+            reached = Reached(self._active.base, self._active.length, self.next_seq)
+            self._lazy.begin(self._fd, reached)
+
+    def _say_reached(self, reached: Reached, *, now: bool, **changes: Any) -> None:
         self._say(
-            segment=self._active.base,
-            offset=self._active.length,
-            safe=self.next_seq,
-            now=now,
-            **changes,
+            segment=reached.segment, offset=reached.offset, safe=reached.safe, now=now, **changes
         )
 
     def _say(self, *, now: bool, **changes: Any) -> None:
@@ -326,14 +392,17 @@ class Journal:
             raise self._fail(error) from error
         self._said = said
 
-    def _roll(self) -> None:
-        """Sync and seal the active segment and go on in a new one, unless it has no events yet."""
+    def _roll(self, spare: Path | None = None) -> None:
+        """Sync and seal the active segment and go on in a new one, unless it has no events yet.
+
+        On a full disk the new one is made of ``spare``.
+        """
         if self.next_seq == self._active.base:
             return
         self._sync(now=True)
         header = SegmentHeader(self._identity, self.term, self.next_seq, self._active.link)
         try:
-            fresh = segment.create(self._directory, header, self._state, self._disk)
+            fresh = segment.create(self._directory, header, self._state, self._disk, spare)
         except OSError as error:
             raise self._not_written(error) from error
         try:
@@ -343,8 +412,26 @@ class Journal:
             raise self._fail(error) from error
         os.close(self._fd)
         self._fd = fd
-        self._segments = (*self._segments, fresh)
+        self._chain.add(fresh)
         self._say(segment=fresh.base, offset=fresh.length, now=True)
+
+    def _drop(self, count: int) -> None:
+        """Delete the oldest segments, once the checkpoint on disk knows."""
+        if not count:
+            return
+        kept = self._chain.at(count)
+        # After a roll with no room for its checkpoint, that one names a segment that goes now.
+        moved = (
+            {"segment": kept.base, "offset": kept.first} if self._said.segment < kept.base else {}
+        )
+        self._say(floor=kept.base, now=True, **moved)
+        try:
+            for old in self._chain.drop(count):
+                for tail in self._directory.glob(f"{old.path.name}.*{segment.BROKEN}"):
+                    tail.unlink()
+                old.path.unlink()
+        except OSError as error:
+            raise self._fail(error) from error
 
     def _require_sound(self) -> None:
         if self._failure is not None:
@@ -353,12 +440,27 @@ class Journal:
             ) from self._failure
 
     def _require_room(self, length: int) -> None:
+        """What is only retained goes before anybody has to wait."""
+        while lack := self._lack(length):
+            if not self._chain.acked(self.acked):
+                raise DiskFullError(f"journal {self.id}: {lack}")
+            self._drop(1)
+
+    def _lack(self, length: int) -> str:
+        """Why there is no room for a frame. One that waits for no reader takes it in any case, or
+        it would wait for ever."""
         free = self._disk.free_bytes(self._fd)
         if free < self._keep_free_bytes + length:
-            raise DiskFullError(
-                f"journal {self.id}: {free >> 20} MiB are free on the disk of {self._directory}, "
+            return (
+                f"{free >> 20} MiB are free on the disk of {self._directory}, "
                 f"{self._keep_free_bytes >> 20} MiB are kept free"
             )
+        if self.bytes + length > self.limits.max_bytes and self.acked < self.next_seq:
+            return (
+                f"it holds {self.bytes >> 20} MiB and may hold {self.limits.max_bytes >> 20} MiB; "
+                f"events from seq {self.acked} on are not acked"
+            )
+        return ""
 
     def _cut_back(self) -> None:
         """After a write that failed: back to the last whole frame."""

@@ -16,7 +16,7 @@ import mmap
 import os
 import struct
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from flumeng.errors import CorruptError, UserError
-from flumeng.journal.disk import Disk, read_into
+from flumeng.journal.disk import FULL, Disk, read_into
 from flumeng.journal.errors import BelowFloorError
 from flumeng.journal.frame import (
     ALIGNMENT,
@@ -259,28 +259,46 @@ def _read(fd: int, view: memoryview, offset: int, path: Path) -> None:
 
 
 def create(
-    directory: Path, header: SegmentHeader, state: Mapping[str, object], disk: Disk
+    directory: Path,
+    header: SegmentHeader,
+    state: Mapping[str, object],
+    disk: Disk,
+    spare: Path | None = None,
 ) -> Segment:
     """Write a new segment's header to disk, then give it its name.
 
-    The caller syncs the directory before the first use. Leaves nothing behind on OSError.
+    The caller syncs the directory before the first use. Leaves nothing behind on OSError. When the
+    disk is full, the blocks of ``spare`` are used if it is given and there.
     """
     path = directory / file_name(header.base)
     assert not path.exists(), f"{path} would be overwritten"
     unfinished = path.with_name(path.name + UNFINISHED)
     blob = encode_state(state)
     parts = [header.pack(blob), blob.ljust(padded(len(blob)), b"\0")]
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        disk.write(fd, parts, 0)
-        disk.sync(fd)
-        unfinished.rename(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(fd)
+        _write(unfinished, parts, disk)
+    except OSError as error:
+        if error.errno not in FULL or spare is None or not spare.exists():
+            raise
+        spare.rename(unfinished)
+        _write(unfinished, parts, disk)
+    unfinished.rename(path)
     return Segment(path, header.journal, header, sum(map(len, parts)))
+
+
+def _write(path: Path, parts: Sequence[bytes], disk: Disk) -> None:
+    """A file that holds these parts, on disk; what it had before gives its blocks to them."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            disk.write(fd, parts, 0)
+            os.ftruncate(fd, sum(map(len, parts)))
+            disk.sync(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def open_segment(path: Path, journal: bytes) -> tuple[Segment, dict[str, object]]:

@@ -1,0 +1,46 @@
+"""How much a journal may hold, and what it keeps of that which every reader has acked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+MAX_BYTES = 16 << 30
+SEGMENTS_AT_LEAST = 8
+
+
+@dataclass(frozen=True)
+class Limits:
+    """At ``max_bytes`` a journal takes nothing more until something is acked.
+
+    Acked events are kept for ``retain_seconds`` and up to ``retain_bytes``, 0 meaning that it does
+    not matter; both 0: they go at once. What is kept so never holds up new events.
+    """
+
+    max_bytes: int = MAX_BYTES
+    retain_seconds: float = 0.0
+    retain_bytes: int = 0
+
+    @property
+    def retain(self) -> bool:
+        return bool(self.retain_seconds or self.retain_bytes)
+
+    def segment_bytes(self, at_most: int) -> int:
+        """Space comes back by whole segments: a small journal has small ones."""
+        return max(1, min(at_most, self.max_bytes // SEGMENTS_AT_LEAST))
+
+    def expired(self, acked: Sequence[int], age: Callable[[int], float]) -> int:
+        """How many of the oldest acked segments, given by their sizes, are to go.
+
+        ``age`` tells how many seconds ago the n-th of them was written to.
+        """
+        if not self.retain:
+            return len(acked)
+        left = sum(acked)
+        for number, size in enumerate(acked):
+            too_many = self.retain_bytes and left > self.retain_bytes
+            too_old = self.retain_seconds and age(number) > self.retain_seconds
+            if not (too_many or too_old):
+                return number
+            left -= size
+        return len(acked)
