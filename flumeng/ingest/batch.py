@@ -43,6 +43,14 @@ class Lines(NamedTuple):
     truncated: NDArray[np.bool_]
 
 
+class Found(NamedTuple):
+    """What a chunk holds: events, and how many of them are over-long lines that were cut."""
+
+    chunk: Chunk
+    events: int
+    truncated: int
+
+
 class Run(NamedTuple):
     """Neighbouring rows with the same attributes, but for their ``offsets`` in a file if given."""
 
@@ -51,13 +59,13 @@ class Run(NamedTuple):
     offsets: Indices | None
 
 
-def build(chunks: Sequence[Chunk], on_truncated: Callable[[int], None]) -> Iterator[Build]:
+def build(chunks: Sequence[Chunk], on_found: Callable[[Found], None]) -> Iterator[Build]:
     """Yield the frames that hold these chunks, in order, each with the state it makes true.
 
-    ``on_truncated`` is told how many over-long lines were cut.
+    ``on_found`` is called for each chunk, before its frame is yielded.
     """
     for group in _groups(chunks):
-        yield from _frames(group, on_truncated)
+        yield from _frames(group, on_found)
 
 
 def _groups(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
@@ -73,21 +81,26 @@ def _groups(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
         yield group
 
 
-def _frames(group: list[Chunk], on_truncated: Callable[[int], None]) -> Iterator[Build]:
+def _frames(group: list[Chunk], on_found: Callable[[Found], None]) -> Iterator[Build]:
     """One frame, nearly always; a group of very short lines is halved until it fits."""
     data = b"".join([chunk.data for chunk in group])
     lines = _find_lines(data, group)
     rows = len(lines.starts)
     if rows > MAX_ROWS and len(group) > 1:
         middle = len(group) // 2
-        yield from _frames(group[:middle], on_truncated)
-        yield from _frames(group[middle:], on_truncated)
+        yield from _frames(group[:middle], on_found)
+        yield from _frames(group[middle:], on_found)
         return
     state = {key: value for chunk in group for key, value in (chunk.state or {}).items()}
     assert rows <= MAX_ROWS or not state, "a chunk with state must fit into one frame"
+    places = np.array(_places(group))
+    edges = np.searchsorted(lines.starts, places)
+    counts = np.diff(edges)
+    cut = np.diff(np.concatenate([[0], np.cumsum(lines.truncated)])[edges])
+    for found in map(Found, group, counts.tolist(), cut.tolist()):
+        on_found(found)
     if rows:
-        on_truncated(int(np.count_nonzero(lines.truncated)))
-        batch = _to_batch(data, lines, group)
+        batch = _to_batch(data, lines, group, places, counts)
         for start in range(0, rows, MAX_ROWS):
             yield batch.slice(start, MAX_ROWS), state
     elif state:
@@ -151,9 +164,9 @@ def _cut(data: NDArray[np.uint8], starts: Indices, ends: Indices, rules: LineRul
     return Lines(starts, ends, truncated)
 
 
-def _to_batch(data: bytes, lines: Lines, group: list[Chunk]) -> pa.RecordBatch:
-    places = np.array(_places(group))
-    counts = np.diff(np.searchsorted(lines.starts, places))
+def _to_batch(
+    data: bytes, lines: Lines, group: list[Chunk], places: Indices, counts: Indices
+) -> pa.RecordBatch:
     received = np.array([chunk.received_us for chunk in group])
     hosts = [chunk.origin.host.encode() for chunk in group]
     columns = [

@@ -1,7 +1,8 @@
-"""One flow on this node: its journal and its sources, kept in line with what is wanted.
+"""One flow in this worker: its journal and its sources, kept in line with what is wanted.
 
 A source whose options did not change is not touched, and the journal stays open over every change
-of the spec. What fails is tried again after a while; nothing here fails another flow.
+of the spec. A worker that has none of the flow's sources to run makes no journal for it. What fails
+is tried again after a while; nothing here fails another flow.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from flumeng.errors import FlumengError
+from flumeng.ingest.choke import Choke
+from flumeng.ingest.chunk import Chunk
+from flumeng.ingest.counters import Counters
+from flumeng.ingest.crew import ALONE, Crew, spreads
 from flumeng.ingest.intake import Intake
 from flumeng.ingest.shelf import Shelf
 from flumeng.ingest.source_runner import SourceRunner
@@ -24,6 +29,7 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = 2.0
 RETRY_SECONDS = 1.0
 RETRY_MOST_SECONDS = 30.0
+JOURNAL, CHOKE = "journal", "choke"
 
 
 @dataclass(frozen=True)
@@ -46,19 +52,31 @@ class FlowRunner:
     its journal is given back.
 
     ``changed`` is called when ``status`` may say something else than before.
+
+    Sources are paused while there is a reason to: the journal is behind, or the flow is over its
+    rate.
     """
 
     def __init__(
-        self, task: Task, shelf: Shelf, hostname: str, changed: Callable[[], None]
+        self,
+        task: Task,
+        shelf: Shelf,
+        hostname: str,
+        changed: Callable[[], None],
+        crew: Crew = ALONE,
     ) -> None:
         self._wanted: Task | None = task
         self._tried: Task | None = None
         self._shelf = shelf
         self._hostname = hostname
         self._changed = changed
+        self._crew = crew
         self._intake: Intake | None = None
         self._sources: list[SourceRunner] = []
-        self._paused = False
+        self._reasons: set[str] = set()
+        self._node_rate: float | None = None
+        self._choke: Choke | None = None
+        self._choked: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
         self._error: str | None = None
         self._retry_seconds = RETRY_SECONDS
@@ -85,9 +103,19 @@ class FlowRunner:
             "state": "running" if running else "failed",
             "error": self._error or "; ".join(problems) or None,
             "listen": [address for source in self._sources for address in source.addresses],
-            "truncated": self._intake.truncated if self._intake else 0,
         }
         return {task.key: said}
+
+    @property
+    def counters(self) -> list[tuple[Component, Counters]]:
+        """Of each source that is wanted now."""
+        return [(source.component, source.counters) for source in self._sources]
+
+    def limit(self, node_rate: float | None) -> None:
+        """Let the whole node receive so many bytes per second; this worker gets its share."""
+        if node_rate != self._node_rate:
+            self._node_rate = node_rate
+            self._set_choke()
 
     def trim(self, journal: str, ack: int) -> bool:
         """Drop what is acked; False when that journal is not written here."""
@@ -117,25 +145,36 @@ class FlowRunner:
     async def _apply(self, task: Task) -> None:
         if self._failure is not None:
             raise self._failure
-        components = parse_flow(task.spec).sources
-        if self._intake is None:
+        components = [c for c in parse_flow(task.spec).sources if self._crew.runs(c)]
+        if self._intake is None and components:
             journal = await asyncio.to_thread(self._shelf.take, task.flow)
             self._intake = Intake(journal, self._on_pressure, self._on_failed)
         await self._stop([source for source in self._sources if source.component not in components])
         running = [source.component for source in self._sources]
         for component in components:
             if component not in running:
+                assert self._intake is not None
                 self._sources.append(self._make_source(component, self._intake))
+        self._set_choke()
 
     def _make_source(self, component: Component, intake: Intake) -> SourceRunner:
         async def settled_state() -> Mapping[str, object]:
             await intake.drain(DRAIN_SECONDS)
             return dict(intake.journal.state)
 
+        def submit(chunk: Chunk, counters: Counters) -> None:
+            intake.submit(chunk, counters)
+            self._charge(len(chunk.data))
+
         source = SourceRunner(
-            component, self._hostname, intake.submit, settled_state, self._changed
+            component,
+            self._hostname,
+            self._crew,
+            submit=submit,
+            settled_state=settled_state,
+            changed=self._changed,
         )
-        if self._paused:
+        if self._reasons:
             source.pause()
         return source
 
@@ -161,15 +200,47 @@ class FlowRunner:
             await asyncio.to_thread(self._shelf.give_back, intake.journal, failed=failed)
         except (FlumengError, OSError) as error:
             log.error("journal %s: %s", intake.journal.id, error)
-        self._failure, self._paused = None, False
+        self._failure = None
+        self._reasons.discard(JOURNAL)
+
+    def _set_choke(self) -> None:
+        """Of a flow that has sources in all workers, each gets the same part of the rate."""
+        rate = self._node_rate
+        if rate is not None and any(spreads(source.component) for source in self._sources):
+            rate /= self._crew.size
+        if rate == (self._choke.rate if self._choke else None):
+            return
+        if self._choked is not None:
+            self._choked.cancel()
+        self._choke = Choke(rate, self._now()) if rate is not None else None
+        self._pause(CHOKE, False)
+
+    def _charge(self, nbytes: int) -> None:
+        wait = self._choke.take(nbytes, self._now()) if self._choke else 0.0
+        if wait > 0.0:
+            if self._choked is not None:
+                self._choked.cancel()
+            loop = asyncio.get_running_loop()
+            self._choked = loop.call_later(wait, self._pause, CHOKE, False)
+            self._pause(CHOKE, True)
 
     def _on_pressure(self, pressure: bool) -> None:
-        self._paused = pressure
+        self._pause(JOURNAL, pressure)
+
+    def _pause(self, reason: str, on: bool) -> None:
+        was = bool(self._reasons)
+        (self._reasons.add if on else self._reasons.discard)(reason)
+        if bool(self._reasons) == was:
+            return
         for source in self._sources:
-            if pressure:
+            if self._reasons:
                 source.pause()
             else:
                 source.resume()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
     def _on_failed(self, error: Exception) -> None:
         self._failure = error

@@ -8,14 +8,27 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from flumeng.ingest import batch
 from flumeng.ingest.chunk import Chunk
+from flumeng.ingest.counters import Counters
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.journal import Journal
 
 PENDING_BYTES = 8 << 20
+
+
+class _Received(NamedTuple):
+    """A chunk, and where its events are counted."""
+
+    chunk: Chunk
+    counters: Counters
+
+    @property
+    def nbytes(self) -> int:
+        return self.chunk.nbytes
 
 
 class Intake:
@@ -32,12 +45,11 @@ class Intake:
         on_failed: Callable[[Exception], None],
     ) -> None:
         self.journal = journal
-        self.truncated = 0
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._on_pressure = on_pressure
         self._pressure = False
-        self._commits: GroupCommit[Chunk] = GroupCommit(
+        self._commits: GroupCommit[_Received] = GroupCommit(
             journal,
             self._build,
             on_durable=self._tell_durable,
@@ -46,10 +58,10 @@ class Intake:
             max_bytes=PENDING_BYTES,
         )
 
-    def submit(self, chunk: Chunk) -> None:
-        """Queue a chunk; never blocks."""
+    def submit(self, chunk: Chunk, counters: Counters) -> None:
+        """Queue a chunk; never blocks. Its events are counted when they are cut."""
         try:
-            self._commits.submit(chunk)
+            self._commits.submit(_Received(chunk, counters))
         except JournalFailedError:
             return  # on_failed is on its way; what is not journaled was not accepted
 
@@ -67,14 +79,19 @@ class Intake:
         """End the commit thread after what was submitted; on a full disk the rest is left."""
         await asyncio.to_thread(self._commits.stop)
 
-    def _build(self, chunks: list[Chunk]) -> Iterator[batch.Build]:
-        return batch.build(chunks, self._count_truncated)
+    def _build(self, group: list[_Received]) -> Iterator[batch.Build]:
+        owners = dict(group)
 
-    def _count_truncated(self, lines: int) -> None:
-        self.truncated += lines
+        def count(found: batch.Found) -> None:
+            counters = owners[found.chunk]
+            counters.bytes += len(found.chunk.data)
+            counters.events += found.events
+            counters.truncated += found.truncated
 
-    def _tell_durable(self, chunks: list[Chunk]) -> None:
-        told = [chunk.on_durable for chunk in chunks if chunk.on_durable is not None]
+        return batch.build(list(owners), count)
+
+    def _tell_durable(self, group: list[_Received]) -> None:
+        told = [chunk.on_durable for chunk, _ in group if chunk.on_durable is not None]
         if told:
             self._in_loop(_call, told)
 

@@ -16,6 +16,7 @@ import uvloop
 from flumeng import logs
 from flumeng.child import Message, Parent
 from flumeng.errors import UserError
+from flumeng.ingest.crew import Crew
 from flumeng.ingest.shelf import Shelf
 from flumeng.ingest.worker import Worker
 
@@ -33,21 +34,24 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, help="the node's data directory")
     parser.add_argument("--host", required=True, help="where other nodes reach the journals")
     parser.add_argument("--node", required=True, help="the node's name")
+    parser.add_argument("--worker", type=int, default=0, help="the number of this worker")
+    parser.add_argument("--workers", type=int, default=1, help="how many the node has")
     arguments = parser.parse_args()
-    logs.to_stderr("ingest")
+    crew = Crew(arguments.worker, arguments.workers)
+    logs.to_stderr("ingest" if crew.size == 1 else f"ingest.{crew.number}")
     parent = Parent.take_stdio()
     sys.setswitchinterval(SWITCH_SECONDS)
     _allow_many_files()
     try:
-        shelf = Shelf(arguments.data / "journals", arguments.node)
+        shelf = Shelf(arguments.data, arguments.node, crew)
     except UserError as error:
         print(f"ingest: {error}", file=sys.stderr)
         return 2
-    uvloop.run(_serve(shelf, arguments.host, parent))
+    uvloop.run(_serve(shelf, arguments.host, parent, crew))
     return 0
 
 
-async def _serve(shelf: Shelf, host: str, parent: Parent) -> None:
+async def _serve(shelf: Shelf, host: str, parent: Parent, crew: Crew) -> None:
     """The end of the parent, SIGTERM and SIGINT mean the same as its ``stop``."""
     loop = asyncio.get_running_loop()
     messages: asyncio.Queue[Message] = asyncio.Queue()
@@ -63,7 +67,7 @@ async def _serve(shelf: Shelf, host: str, parent: Parent) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, messages.put_nowait, STOP)
     threading.Thread(target=read, name="parent", daemon=True).start()
-    await Worker(shelf, host, parent.send).run(messages)
+    await Worker(shelf, host, parent.send, crew).run(messages)
 
 
 def _allow_many_files() -> None:

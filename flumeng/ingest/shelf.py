@@ -1,7 +1,10 @@
-"""All journals on this node's disk: those that take events, and those that are only served.
+"""A worker's journals on this node's disk: those that take events, and those that are only served.
 
 A journal that cannot be opened stays as it is, and its flow gets no other in its place: that would
 hide the damage, and a tail source would read everything again.
+
+Each worker has a directory of its own, ``journals/NUMBER``. The first worker also serves what
+workers left that the node has no more; it closes those journals for appends.
 """
 
 from __future__ import annotations
@@ -9,14 +12,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from flumeng.errors import FlumengError, UserError
 from flumeng.ingest.batch import NO_EVENTS
+from flumeng.ingest.crew import ALONE, Crew
 from flumeng.ingest.kept_state import KeptState
 from flumeng.journal.journal import Journal
+from flumeng.journal.names import flow_of, maker_of, new_id
 
 log = logging.getLogger(__name__)
 
@@ -33,20 +37,24 @@ class Shelf:
     A journal that is taken belongs to the flow that writes it until it is given back.
     """
 
-    def __init__(self, directory: Path, node: str) -> None:
-        """Open everything. Raises UserError when the directory cannot be used."""
+    def __init__(self, data: Path, node: str, crew: Crew = ALONE) -> None:
+        """Open everything that is ours in the node's data directory.
+
+        Raises UserError when that cannot be used.
+        """
         self.journals: Mapping[str, Journal] = {}
         self._lock = threading.RLock()
-        self._directory = directory
+        self._journals = data / "journals"
         self._node = node
+        self._crew = crew
         self._taken: set[str] = set()
         self._broken: set[str] = set()
         try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._kept = KeptState(directory.parent / "sources")
-            found = [path.name for path in Journal.find(directory)]
+            self._journals.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._kept = KeptState(data / "sources" / str(crew.number))
+            found = [path.name for place in self._places() for path in Journal.find(place)]
         except OSError as error:
-            raise UserError(f"cannot use the directory {directory}: {error.strerror}") from error
+            raise UserError(f"cannot use the directory {data}: {error.strerror}") from error
         patience = time.monotonic() + PREDECESSOR_SECONDS
         for name in found:
             try:
@@ -66,7 +74,11 @@ class Shelf:
                 if flow_of(name) == flow:
                     self._open(name)
                     self._broken.discard(name)
-            own = [journal for name, journal in self.journals.items() if flow_of(name) == flow]
+            own = [
+                journal
+                for name, journal in self.journals.items()
+                if flow_of(name) == flow and self._is_own(name)
+            ]
             usable = [j for j in own if not j.closed and j.id not in self._taken]
             journal = usable[0] if usable else self._create(flow, own)
             self._taken.add(journal.id)
@@ -81,10 +93,11 @@ class Shelf:
                 self._broken.add(journal.id)
 
     def close_all_but(self, flows: Collection[str]) -> None:
-        """Close for appends what belongs to other flows and is not taken."""
+        """Close for appends what belongs to other flows, or to no worker, and is not taken."""
         with self._lock:
             for name, journal in self.journals.items():
-                if name not in self._taken and not journal.closed and flow_of(name) not in flows:
+                wanted = flow_of(name) in flows and self._is_own(name)
+                if name not in self._taken and not journal.closed and not wanted:
                     log.info("journal %s is closed at seq %d", name, journal.close_for_appends())
 
     def trim(self, name: str, ack: int) -> None:
@@ -102,7 +115,8 @@ class Shelf:
             journal = self.journals.get(name)
             if journal is None or not journal.closed:
                 return
-            if _generation(journal.state) >= _generation(self._kept.of(flow_of(name))):
+            known = _generation(self._kept.of(flow_of(name)))
+            if journal.state and _generation(journal.state) >= known:
                 self._kept.keep(flow_of(name), journal.state)
             self.journals = {key: value for key, value in self.journals.items() if key != name}
             journal.remove()
@@ -126,7 +140,7 @@ class Shelf:
     def _open(self, name: str, patience: float = 0.0) -> None:
         while True:
             try:
-                journal = Journal.open(self._directory / name)
+                journal = Journal.open(self._path(name))
             except UserError:  # in use by another process
                 if time.monotonic() >= patience:
                     raise
@@ -137,8 +151,8 @@ class Shelf:
 
     def _create(self, flow: str, earlier: list[Journal]) -> Journal:
         """Source state is numbered, since of several earlier journals the last one knows best."""
-        name = f"{flow}.{self._node}.0.{uuid.uuid4().hex[:8]}"
-        journal = Journal.create(self._directory, name)
+        name = new_id(flow, self._node, self._crew.number)
+        journal = Journal.create(self._path(name).parent, name)
         last = max([*(old.state for old in earlier), self._kept.of(flow)], key=_generation)
         if last:
             journal.append(NO_EVENTS, {**last, _GENERATION: _generation(last) + 1})
@@ -147,10 +161,17 @@ class Shelf:
         log.info("journal %s is created", name)
         return journal
 
+    def _places(self) -> list[Path]:
+        """Our directory, and those that have no worker of their own."""
+        numbers = (int(path.name) for path in self._journals.iterdir() if path.name.isdecimal())
+        ours = {self._crew.number, *(n for n in numbers if self._crew.serves(n))}
+        return [self._journals / str(number) for number in sorted(ours)]
 
-def flow_of(journal: str) -> str:
-    """The flow in a journal's id ``flow.node.index.suffix``; flow names have no dots."""
-    return journal.partition(".")[0]
+    def _path(self, name: str) -> Path:
+        return self._journals / str(maker_of(name)) / name
+
+    def _is_own(self, name: str) -> bool:
+        return maker_of(name) == self._crew.number
 
 
 def _generation(state: Mapping[str, object]) -> int:

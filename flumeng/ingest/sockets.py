@@ -19,6 +19,8 @@ from flumeng.spec.sources import Tcp, Tls, Udp
 class SocketSource(Source):
     """What is received, and how it is cut, is in its ``reception``."""
 
+    spreads = True
+
     def __init__(
         self, place: str, protocol: Literal["tcp", "udp"], reception: Reception, tls: Tls | None
     ) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flumeng.ingest.chunk import Chunk
+from flumeng.ingest.counters import Counters
 
 
 def now_us() -> int:
@@ -27,6 +28,7 @@ class Inlet:
     the source cannot go on: it is stopped and started anew a little later. ``changed`` says that
     ``problem`` is another one now. ``state`` is the flow's journaled source state at the start.
     ``share_ports``: other workers of this node run the same source on the same address.
+    ``counters`` are the source's own; what is submitted is counted by whoever takes it.
     """
 
     hostname: str
@@ -36,10 +38,14 @@ class Inlet:
     changed: Callable[[], None]
     clock_us: Callable[[], int] = now_us
     share_ports: bool = False
+    counters: Counters = field(default_factory=Counters)
 
 
 class Source(ABC):
     """One source of one flow. Made, started and stopped once; all in the event loop's thread."""
+
+    spreads: bool = False
+    """Whether all workers of a node run it at once; they listen on the same address."""
 
     addresses: tuple[str, ...] = ()
     """Where it listens, once started: "host:port" with the real port."""

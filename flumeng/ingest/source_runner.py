@@ -10,6 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from flumeng import registry
 from flumeng.errors import FlumengError
 from flumeng.ingest.chunk import Chunk
+from flumeng.ingest.counters import Counters
+from flumeng.ingest.crew import Crew, spreads
+from flumeng.ingest.port_claims import PortClaims
 from flumeng.ingest.source import Inlet, Source
 from flumeng.spec import Component
 
@@ -23,6 +26,7 @@ class SourceRunner:
     """One source of a flow, for as long as its options stay the same.
 
     ``settled_state`` gives the flow's source state when everything submitted so far is durable.
+    ``counters`` go on over all runs.
     ``changed`` is called when ``running``, ``problem`` or ``addresses`` are others than before.
     """
 
@@ -30,11 +34,15 @@ class SourceRunner:
         self,
         component: Component,
         hostname: str,
-        submit: Callable[[Chunk], None],
+        crew: Crew,
+        *,
+        submit: Callable[[Chunk, Counters], None],
         settled_state: Callable[[], Awaitable[Mapping[str, object]]],
         changed: Callable[[], None],
     ) -> None:
         self.component = component
+        self.counters = Counters()
+        self._crew = crew
         self._error: str | None = None
         self._hostname = hostname
         self._submit = submit
@@ -47,6 +55,10 @@ class SourceRunner:
         self._retry_seconds = RETRY_SECONDS
         self._wake = asyncio.Event()
         self._task = asyncio.create_task(self._run())
+
+    @property
+    def _shares(self) -> bool:
+        return self._crew.size > 1 and spreads(self.component)
 
     @property
     def running(self) -> bool:
@@ -88,10 +100,21 @@ class SourceRunner:
         """Until it is to stop or fails."""
         self._trouble = None
         state = await self._settled_state()
-        inlet = Inlet(self._hostname, state, self._submit, self._fail, self._changed)
+        inlet = Inlet(
+            self._hostname,
+            state,
+            lambda chunk: self._submit(chunk, self.counters),
+            self._fail,
+            self._changed,
+            share_ports=self._shares,
+            counters=self.counters,
+        )
         make = registry.get("source", self.component.name).implementation_class()
         source: Source = make(self.component.options, inlet)
+        claims = PortClaims(self._crew.number)
         try:
+            if self._shares:
+                claims.take(self.component.options)
             await source.start()
             self._source, self._error = source, None
             self._retry_seconds = RETRY_SECONDS
@@ -104,6 +127,7 @@ class SourceRunner:
         finally:
             self._source = None
             await source.stop()
+            claims.release()
         if self._trouble is not None:
             raise self._trouble
 

@@ -114,6 +114,11 @@ class WorkerProcess:
     def bodies(self, flow: str) -> list[str]:
         return [event["body"].decode() for event in self.events(flow)]
 
+    def counters(self, flow: str) -> dict[str, Any]:
+        """Of the flow's only source."""
+        (counted,) = [row for row in self.client.counters() if row["flow"] == flow]
+        return counted
+
     def wait_for_events(self, flow: str, count: int) -> list[dict[str, Any]]:
         self.eventually(lambda: sum(p.safe for p in self.journals(flow).values()) >= count)
         return self.events(flow)

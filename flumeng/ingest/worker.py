@@ -13,13 +13,17 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 from flumeng.child import Message
 from flumeng.errors import FlumengError
+from flumeng.ingest.crew import ALONE, Crew
 from flumeng.ingest.flow import FlowRunner, Task
-from flumeng.ingest.shelf import Shelf, flow_of
+from flumeng.ingest.shelf import Shelf
+from flumeng.journal.names import flow_of
 from flumeng.journal.server import JournalServer
+from flumeng.spec import Component
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +38,15 @@ class Worker:
     ``send`` takes a message to the node; it may block.
     """
 
-    def __init__(self, shelf: Shelf, host: str, send: Callable[[Message], None]) -> None:
+    def __init__(
+        self, shelf: Shelf, host: str, send: Callable[[Message], None], crew: Crew = ALONE
+    ) -> None:
         self._shelf = shelf
+        self._crew = crew
         self._host = host
         self._send = send
         self._tasks: dict[str, Task] | None = None
+        self._chokes: Mapping[str, float] = {}
         self._flows: dict[str, FlowRunner] = {}
         self._quiet = False
         self._changed = asyncio.Event()
@@ -48,7 +56,9 @@ class Worker:
     async def run(self, messages: asyncio.Queue[Message]) -> None:
         """Until ``stop`` is received; then all that was accepted is durable."""
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(BLOCKING_CALLS))
-        server = JournalServer(self._host, journals=lambda: self._shelf.journals)
+        server = JournalServer(
+            self._host, journals=lambda: self._shelf.journals, counters=self._counters
+        )
         await asyncio.to_thread(self._send, {"type": "ready", "address": server.address})
         reporting = asyncio.create_task(self._report_changes())
         while (message := await messages.get())["type"] != "stop":
@@ -64,7 +74,7 @@ class Worker:
     async def _handle(self, message: Message) -> None:
         kind = message["type"]
         if kind == "configure":
-            self._on_configure(message["tasks"])
+            self._on_configure(message["tasks"], message.get("chokes", {}))
         elif kind == "acks":
             self._on_acks(message["acks"])
         elif kind == "remove":
@@ -77,8 +87,14 @@ class Worker:
         else:
             log.error("the node sent a message of an unknown type: %s", kind)
 
-    def _on_configure(self, tasks: Iterable[Mapping[str, Any]]) -> None:
-        """A flow has one ingest task on a node; one that is draining is not wanted any more."""
+    def _on_configure(
+        self, tasks: Iterable[Mapping[str, Any]], chokes: Mapping[str, float]
+    ) -> None:
+        """A flow has one ingest task on a node; one that is draining is not wanted any more.
+
+        ``chokes`` are the bytes per second that the node may receive, by flow.
+        """
+        self._chokes = chokes
         self._tasks = {
             task["flow"]: Task(
                 task["flow"], str(task["task"]), task["epoch"], task["revision"], task["spec"]
@@ -107,13 +123,16 @@ class Worker:
             return
         for name, flow in self._flows.items():
             flow.want(self._tasks.get(name))
+            flow.limit(self._chokes.get(name))
         for name, task in self._tasks.items():
             if name not in self._flows:
                 self._start(name, task)
         self._do(self._shelf.close_all_but, frozenset(self._tasks))
 
     def _start(self, name: str, task: Task) -> None:
-        flow = FlowRunner(task, self._shelf, socket.gethostname(), self._changed.set)
+        hostname = socket.gethostname()
+        flow = FlowRunner(task, self._shelf, hostname, self._changed.set, self._crew)
+        flow.limit(self._chokes.get(name))
         self._flows[name] = flow
 
         def forget(_: object) -> None:
@@ -150,6 +169,14 @@ class Worker:
             self._said = status
             await asyncio.to_thread(self._send, status)
 
+    def _counters(self) -> list[dict[str, Any]]:
+        """Called from threads of the server."""
+        return [
+            {"flow": name, "source": _describe(component), **asdict(counters)}
+            for name, flow in list(self._flows.items())
+            for component, counters in flow.counters
+        ]
+
     def _status(self) -> Message:
         tasks: dict[str, Any] = {}
         if self._quiet:
@@ -174,3 +201,9 @@ class Worker:
         }
         kept = self._shelf.kept_flows()
         return {"type": "status", "tasks": tasks, "journals": journals, "kept_flows": kept}
+
+
+def _describe(source: Component) -> str:
+    """Its name and what it alone has, as far as that is known from its options."""
+    claims = source.options.claims() if hasattr(source.options, "claims") else ()
+    return " ".join([source.name, *(what for _, what in claims)])

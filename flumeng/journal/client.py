@@ -10,13 +10,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal import reading
-from flumeng.journal.server import ERROR_KINDS, POSITIONS
+from flumeng.journal.server import COUNTERS, ERROR_KINDS, POSITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,13 @@ class JournalClient:
 
     def positions(self) -> dict[str, Position]:
         """Where all journals of the server stand. Raises UnavailableError."""
-        try:
-            (result,) = self._connect().do_action(flight.Action(POSITIONS, b""), self._options())
-        except (flight.FlightError, pa.ArrowException) as error:
-            raise self._translate(error) from error
-        positions = json.loads(result.body.to_pybytes())
+        positions = self._act(POSITIONS)
         return {name: Position(**position) for name, position in positions.items()}
+
+    def counters(self) -> list[dict[str, Any]]:
+        """What the server's process counts, a row for each source. Raises UnavailableError."""
+        counters: list[dict[str, Any]] = self._act(COUNTERS)
+        return counters
 
     def read(
         self, journal: str, start: int, end: int, *, replayed: bool = False
@@ -85,6 +87,13 @@ class JournalClient:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _act(self, action: str) -> Any:
+        try:
+            (result,) = self._connect().do_action(flight.Action(action, b""), self._options())
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise self._translate(error) from error
+        return json.loads(result.body.to_pybytes())
 
     def _frames(self, journal: str, start: int, end: int) -> Iterator[pa.Buffer]:
         """One call. Its time limit spans the caller's own work between frames as well."""

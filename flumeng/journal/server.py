@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 FRAMES_SCHEMA = pa.schema([pa.field("frame", pa.binary())])
 POSITIONS = "positions"
+COUNTERS = "counters"
 MAX_TICKET_BYTES = 4096
 # What an error is called on the wire; the first that fits.
 ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
@@ -41,16 +42,22 @@ ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
 class JournalServer:
     """Serves from its own threads, from when it is made until ``stop``.
 
-    ``journals`` is called for each request, from those threads. Raises UserError when the address
-    cannot be used.
+    ``journals`` is called for each request, from those threads; so is ``counters``, which gives
+    what else a process wants to tell of itself, as JSON. Raises UserError when the address cannot
+    be used.
     """
 
     def __init__(
-        self, host: str, port: int = 0, *, journals: Callable[[], Mapping[str, Journal]]
+        self,
+        host: str,
+        port: int = 0,
+        *,
+        journals: Callable[[], Mapping[str, Journal]],
+        counters: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         host = f"[{host}]" if ":" in host else host
         try:
-            self._service = _Service(host, port, journals)
+            self._service = _Service(host, port, journals, counters)
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"cannot listen on {host}:{port}: {error}") from error
         self.address = f"{host}:{self._service.port}"
@@ -71,15 +78,30 @@ class JournalServer:
 
 
 class _Service(flight.FlightServerBase):  # type: ignore[misc]
-    def __init__(self, host: str, port: int, journals: Callable[[], Mapping[str, Journal]]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        journals: Callable[[], Mapping[str, Journal]],
+        counters: Callable[[], list[dict[str, Any]]],
+    ) -> None:
         self.stopping = False
         self._journals = journals
+        self._actions: Mapping[str, Callable[[], object]] = {
+            POSITIONS: self._positions,
+            COUNTERS: counters,
+        }
         super().__init__(flight.Location.for_grpc_tcp(host, port))
 
     def do_action(self, _context: Any, action: Any) -> Iterator[Any]:
-        if action.type != POSITIONS:
-            _refuse(UserError(f"there is no action {action.type!r}, only {POSITIONS!r}"))
-        positions = {
+        answer = self._actions.get(action.type)
+        if answer is None:
+            known = ", ".join(self._actions)
+            _refuse(UserError(f"there is no action {action.type!r}, only {known}"))
+        return iter([flight.Result(json.dumps(answer()).encode())])
+
+    def _positions(self) -> dict[str, dict[str, object]]:
+        return {
             name: {
                 "term": journal.term,
                 "floor": journal.floor,
@@ -88,7 +110,6 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             }
             for name, journal in self._journals().items()
         }
-        return iter([flight.Result(json.dumps(positions).encode())])
 
     def do_get(self, _context: Any, ticket: Any) -> Any:
         try:

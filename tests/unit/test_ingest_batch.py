@@ -23,14 +23,14 @@ TAILED = Origin("höst", (("source", "tail"), ("path", "/ä"), ("inode", "1:2"))
 BARE = Origin("", (), SYSLOG)
 
 
-def built(chunks: Sequence[Chunk]) -> tuple[list[Build], int]:
-    truncated: list[int] = []
-    frames = list(batch.build(chunks, truncated.append))
+def built(chunks: Sequence[Chunk]) -> tuple[list[Build], list[batch.Found]]:
+    found: list[batch.Found] = []
+    frames = list(batch.build(chunks, found.append))
     for frame, _ in frames:
         frame.validate(full=True)
         assert frame.schema == EVENT_SCHEMA
         assert frame.num_rows <= MAX_ROWS
-    return frames, sum(truncated)
+    return frames, found
 
 
 def events(frames: list[Build]) -> list[tuple[bytes, int, str, dict[str, str]]]:
@@ -98,11 +98,14 @@ def chunks(draw: st.DrawFn) -> Chunk:
 @settings(deadline=None)  # the first call imports
 @given(st.lists(chunks(), max_size=8))
 def test_a_group_of_any_chunks_means_what_each_of_them_means(group: list[Chunk]) -> None:
-    """Bodies byte by byte, and no host, time or attribute on the wrong event."""
-    frames, truncated = built(group)
-    expected = [event for chunk in group for event in plainly(chunk)]
-    assert events(frames) == expected
-    assert truncated == sum("truncated" in attrs for *_, attrs in expected)
+    """Bodies byte by byte, and no host, time or attribute on the wrong event; each is counted."""
+    frames, found = built(group)
+    expected = [plainly(chunk) for chunk in group]
+    assert events(frames) == [event for events in expected for event in events]
+    assert found == [
+        (chunk, len(events), sum("truncated" in attrs for *_, attrs in events))
+        for chunk, events in zip(group, expected, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"\0\n", b"\r\0\n"])
@@ -161,5 +164,6 @@ def test_state_without_events_is_journaled_too() -> None:
 
 
 def test_nothing_gives_nothing() -> None:
-    assert built([]) == ([], 0)
-    assert built([Chunk(b"\n\r\n\0\n", PEERS[0], 0)]) == ([], 0)
+    assert built([]) == ([], [])
+    empty = Chunk(b"\n\r\n\0\n", PEERS[0], 0)
+    assert built([empty]) == ([], [(empty, 0, 0)])

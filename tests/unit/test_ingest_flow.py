@@ -19,10 +19,12 @@ from flumeng.ingest import shelf as shelf_module
 from flumeng.ingest import source_runner
 from flumeng.ingest.batch import NO_EVENTS
 from flumeng.ingest.chunk import Chunk, LineRules, Origin
+from flumeng.ingest.counters import Counters
 from flumeng.ingest.flow import FlowRunner, Task
 from flumeng.ingest.intake import PENDING_BYTES, Intake
-from flumeng.ingest.shelf import Shelf, flow_of
+from flumeng.ingest.shelf import Shelf
 from flumeng.ingest.tailer import Tailer
+from flumeng.journal.names import flow_of
 
 PATIENCE_SECONDS = 10.0
 
@@ -48,7 +50,7 @@ class Running:
     def __init__(self, tmp_path: Path) -> None:
         self.log = tmp_path / "app.log"
         self.written: list[str] = []
-        self.shelf = Shelf(tmp_path / "journals", "here")
+        self.shelf = Shelf(tmp_path, "here")
         self.flow = FlowRunner(tail_task(self.log), self.shelf, "here", lambda: None)
 
     def write(self, *lines: str) -> None:
@@ -246,7 +248,8 @@ def test_pressure_works_before_submit_returns(tmp_path: Path) -> None:
         intake = Intake(shelf.take("f"), pressure.append, lambda _: None)
         rules = LineRules(1 << 20, b"\r", keep_empty=False)
         line = b"x" * 999 + b"\n"
-        intake.submit(Chunk(line * (PENDING_BYTES // len(line) + 1), Origin("", (), rules), 0))
+        chunk = Chunk(line * (PENDING_BYTES // len(line) + 1), Origin("", (), rules), 0)
+        intake.submit(chunk, Counters())
         assert pressure == [True]
         await intake.drain(PATIENCE_SECONDS)
         await eventually(lambda: pressure == [True, False])
@@ -346,7 +349,7 @@ def test_a_damaged_journal_is_not_served_nor_replaced(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path, "n")
     journal = shelf.take("f")
     shelf.close()
-    (tmp_path / journal.id / "checkpoint").write_bytes(b"rubbish")
+    (tmp_path / "journals/0" / journal.id / "checkpoint").write_bytes(b"rubbish")
     shelf = Shelf(tmp_path, "n")
     assert dict(shelf.journals) == {}
     with pytest.raises(CorruptError):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from flumeng.ingest.batch import NO_EVENTS
+from flumeng.ingest.crew import Crew
 from flumeng.ingest.shelf import Shelf
+from flumeng.journal.names import maker_of
 
 
 def read_to(shelf: Shelf, offset: int) -> str:
@@ -34,7 +36,7 @@ def test_a_flow_that_comes_back_after_its_journal_went_goes_on_where_it_was(
     tmp_path: Path,
 ) -> None:
     """Else a tailed file would be delivered a second time."""
-    shelf = Shelf(tmp_path / "journals", "n1")
+    shelf = Shelf(tmp_path, "n1")
     stop_flow(shelf, read_to(shelf, 250))
     assert shelf.kept_flows() == ["web"]
     assert position(shelf) == 250
@@ -42,16 +44,46 @@ def test_a_flow_that_comes_back_after_its_journal_went_goes_on_where_it_was(
 
 
 def test_kept_state_survives_a_restart(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "journals", "n1")
+    shelf = Shelf(tmp_path, "n1")
     stop_flow(shelf, read_to(shelf, 250))
     shelf.close()
-    shelf = Shelf(tmp_path / "journals", "n1")
+    shelf = Shelf(tmp_path, "n1")
     assert position(shelf) == 250
     shelf.close()
 
 
+def test_each_worker_has_its_own_journals_and_the_first_drains_those_of_none(
+    tmp_path: Path,
+) -> None:
+    pair = [Shelf(tmp_path, "n1", Crew(number, 2)) for number in (0, 1)]
+    journals = [shelf.take("web") for shelf in pair]
+    assert [maker_of(journal.id) for journal in journals] == [0, 1]
+    assert [list(shelf.journals) for shelf in pair] == [[journal.id] for journal in journals]
+    for shelf in pair:
+        shelf.close()
+    single = Shelf(tmp_path, "n1", Crew(0, 1))
+    assert set(single.journals) == {journal.id for journal in journals}
+    assert single.take("web").id == journals[0].id
+    assert single.take("web").id not in {journal.id for journal in journals}
+    single.close_all_but(["web"])
+    assert single.journals[journals[1].id].closed
+    single.remove(journals[1].id)
+    assert journals[1].id not in single.journals
+    single.close()
+
+
+def test_a_worker_that_starts_leaves_the_others_work_alone(tmp_path: Path) -> None:
+    """What looks like a journal left half made may be one that another worker makes right now."""
+    half = tmp_path / "journals/1/.web.n1.1.12345678.incomplete"
+    half.mkdir(parents=True)
+    Shelf(tmp_path, "n1", Crew(0, 2)).close()
+    assert half.exists()
+    Shelf(tmp_path, "n1", Crew(1, 2)).close()
+    assert not half.exists()
+
+
 def test_the_latest_of_several_states_counts(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "journals", "n1")
+    shelf = Shelf(tmp_path, "n1")
     for offset in (250, 400, 600):
         stop_flow(shelf, read_to(shelf, offset))
     first = read_to(shelf, 700)
@@ -65,7 +97,7 @@ def test_the_latest_of_several_states_counts(tmp_path: Path) -> None:
 
 
 def test_a_flow_of_the_same_name_starts_afresh_once_the_old_one_is_gone(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "journals", "n1")
+    shelf = Shelf(tmp_path, "n1")
     stop_flow(shelf, read_to(shelf, 250))
     shelf.forget("web")
     assert position(shelf) is None

@@ -58,8 +58,8 @@ class Follower:
                 if value is None:
                     del self.state[key]
 
-    def _count(self, lines: int) -> None:
-        self.truncated += lines
+    def _count(self, found: batch.Found) -> None:
+        self.truncated += found.truncated
 
     def settle(self, seconds: float = 0.1) -> list[str]:
         """Poll until nothing is new; all lines so far."""

@@ -1,0 +1,25 @@
+"""What happened at one source since its worker started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """Numbers that only grow.
+
+    ``events`` and ``bytes`` (as received, with framing) were taken. ``truncated`` events were cut.
+    What was ``malformed`` could not be told apart or read. Connections were ``refused`` (there were
+    too many), closed when ``idle`` for too long, or closed as ``overfull``: all unfinished messages
+    together took too much memory. ``dropped`` datagrams found the kernel's buffer full.
+    """
+
+    events: int = 0
+    bytes: int = 0
+    truncated: int = 0
+    malformed: int = 0
+    refused: int = 0
+    idle: int = 0
+    overfull: int = 0
+    dropped: int = 0

@@ -1,0 +1,35 @@
+"""The ingest workers of one node, as each of them sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flumeng import registry
+from flumeng.ingest.source import Source
+from flumeng.spec import Component
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Worker ``number`` of ``size``.
+
+    Sources that spread run in every worker, all others only in the first.
+    """
+
+    number: int
+    size: int
+
+    def serves(self, number: int) -> bool:
+        """Whether the journals that worker ``number`` made are served here."""
+        return number == self.number or (self.number == 0 and number >= self.size)
+
+    def runs(self, source: Component) -> bool:
+        return self.number == 0 or spreads(source)
+
+
+ALONE = Crew(0, 1)
+
+
+def spreads(source: Component) -> bool:
+    implementation: type[Source] = registry.get("source", source.name).implementation_class()
+    return implementation.spreads

@@ -1,0 +1,29 @@
+"""What a journal's id says: ``flow.node.worker.suffix``. Flow names have no dots, node names may.
+
+``worker`` is the number of the ingest worker that made it. Pure, and light to import.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+
+def new_id(flow: str, node: str, worker: int) -> str:
+    """An id that no journal ever had."""
+    return f"{flow}.{node}.{worker}.{uuid.uuid4().hex[:8]}"
+
+
+def flow_of(journal: str) -> str:
+    return journal.partition(".")[0]
+
+
+def maker_of(journal: str) -> int:
+    """The number of the worker that made the journal; no other writes to it."""
+    return int(journal.rsplit(".", 2)[1])
+
+
+def worker_of(journal: str, workers: int) -> int:
+    """Which of a node's ``workers`` serves the journal: the one that made it, or the first one when
+    the node had more of them then."""
+    maker = maker_of(journal)
+    return maker if maker < workers else 0
