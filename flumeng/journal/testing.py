@@ -85,6 +85,9 @@ class FaultyDisk(Disk):
     def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
         if not self._live():
             return
+        status = os.fstat(fd)
+        if not status.st_size:
+            self._durable.pop(status.st_ino, None)  # that of a deleted file
         data = b"".join(bytes(part) for part in parts)
         self.writes.append(offset)
         if self._failing_write is not None:

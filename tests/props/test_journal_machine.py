@@ -52,7 +52,6 @@ class JournalMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.root = Path(tempfile.mkdtemp())
-        self.disk = FaultyDisk()
         self.journals = 0
         self._create()
 
@@ -60,6 +59,7 @@ class JournalMachine(RuleBasedStateMachine):
         self.journals += 1
         name = f"web.n1.0.{self.journals:08x}"
         self.path = self.root / name
+        self.disk = FaultyDisk()
         self.journal = Journal.create(self.root, name, segment_bytes=SEGMENT_BYTES, disk=self.disk)
         self.ends: list[tuple[int, States]] = [(0, {})]  # frame ends, with the state after each
         self.safe = self.ack = self.floor = 0
