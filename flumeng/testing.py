@@ -16,7 +16,7 @@ from pathlib import Path as FilePath
 from typing import TypeVar
 
 from flumeng import embedded
-from flumeng.errors import ConflictError, CorruptError, UnavailableError
+from flumeng.errors import ConflictError, CorruptError, FlumengError, UnavailableError
 from flumeng.store import (
     ABSENT,
     ANY,
@@ -109,7 +109,7 @@ class FakeStore:
         before = {path: _Znode(**vars(znode)) for path, znode in self.tree.znodes.items()}
         try:
             versions = [self._apply(write) for write in writes]
-        except ConflictError:
+        except FlumengError:
             self.tree.znodes = before
             raise
         for write in writes:

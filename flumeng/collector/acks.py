@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError
 from flumeng.store import ABSENT, Expected, Put, Store, Version, Write
@@ -23,8 +24,9 @@ class Acks:
     """``offsets``: partition -> everything below is acked. Useless once a call has raised: claim
     again, since the outcome of the write may be unknown."""
 
-    def __init__(self, store: Store, flow: str, epoch: int) -> None:
+    def __init__(self, store: Store, publisher: Publisher, flow: str, epoch: int) -> None:
         self._store = store
+        self._publisher = publisher
         self._flow = flow
         self._versions: dict[str, Version] = {}
         self.epoch = epoch
@@ -33,12 +35,19 @@ class Acks:
         """Partitions that someone has acked, or at least claimed, before."""
 
     @classmethod
-    def claim(cls, store: Store, flow: str, epoch: int, partitions: Iterable[str]) -> Acks:
+    def claim(
+        cls,
+        store: Store,
+        publisher: Publisher,
+        flow: str,
+        epoch: int,
+        partitions: Iterable[str],
+    ) -> Acks:
         """Take all ``partitions``; those never acked start at 0.
 
         Raises ConflictError when one has a higher epoch or when someone else claims now.
         """
-        acks = cls(store, flow, epoch)
+        acks = cls(store, publisher, flow, epoch)
         names = sorted(partitions)
         for start in range(0, len(names), CLAIM_AT_ONCE):
             acks._claim(names[start : start + CLAIM_AT_ONCE])
@@ -62,16 +71,16 @@ class Acks:
     def advance(self, ranges: Sequence[Range], also: Sequence[Write] = ()) -> None:
         """Move the acks to the ends of ``ranges``, together with ``also``: all or nothing.
 
-        Each range begins where its partition's ack is. Raises ConflictError when someone else has
-        claimed, UnavailableError when nobody knows whether it was written.
+        Each range begins where its partition's ack is, and is not empty. Raises ConflictError when
+        someone else has claimed, UnavailableError when nobody knows whether it was written.
         """
         writes = []
         for piece in ranges:
             ack = self.offsets[piece.journal]
-            assert piece.start == ack <= piece.end, f"{piece} does not follow the ack {ack}"
+            assert piece.start == ack < piece.end, f"{piece} does not follow the ack {ack}"
             writes.append(self._put(piece.journal, piece.end, self._versions[piece.journal]))
-        versions = self._store.commit([*writes, *also])
-        for piece, version in zip(ranges, versions[: len(ranges)], strict=True):
+        versions = self._publisher.commit(writes, also)
+        for piece, version in zip(ranges, versions, strict=True):
             self._versions[piece.journal] = version
             self.offsets[piece.journal] = piece.end
 

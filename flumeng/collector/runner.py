@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flumeng.collector.pipeline import Pipeline
+from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
 from flumeng.collector.task import POLL_SECONDS, Assignment, Reachable, Task
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
@@ -46,6 +47,7 @@ class Surroundings:
     """
 
     store: Store
+    publisher: Publisher
     build: Callable[[Assignment], Pipeline]
     positions: Callable[[], Reachable]
     report: Callable[[str, Status], None]
@@ -145,7 +147,8 @@ class Runner:
         around = self._around
         pipeline = self._pipeline = around.build(assignment)
         size = self._batch_size(pipeline.spec.batch.events)
-        task = Task(assignment, around.store, pipeline, around.positions(), size=size)
+        positions = around.positions()
+        task = Task(assignment, around.store, around.publisher, pipeline, positions, size=size)
         log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
         proven = self._said is None or self._said.state != FAILED
         try:

@@ -24,6 +24,7 @@ from flumeng.collector.acks import Acks
 from flumeng.collector.commit import Commits, Place
 from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.positions import Reach
+from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range, backlog, next_ranges
 from flumeng.errors import CorruptError
 from flumeng.sinks import Written, lake
@@ -85,6 +86,7 @@ class Task:
         self,
         assignment: Assignment,
         store: Store,
+        publisher: Publisher,
         pipeline: Pipeline,
         positions: Reachable,
         *,
@@ -106,7 +108,9 @@ class Task:
         self._caught_up = False
         self._commits = Commits(store, assignment.flow, assignment.task, place)
         leftovers = self._commits.leftovers(pipeline.roots, assignment.partitions)
-        self._acks = Acks.claim(store, assignment.flow, assignment.epoch, assignment.partitions)
+        self._acks = Acks.claim(
+            store, publisher, assignment.flow, assignment.epoch, assignment.partitions
+        )
         self._commits.recover(leftovers)
         self.planned = dict(self._acks.offsets)
         self._replayed_below: dict[str, int] = {}

@@ -18,6 +18,7 @@ from flumeng.child import Message, Parent
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.positions import Positions
+from flumeng.collector.publisher import Publisher
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.task import Assignment
 from flumeng.spec import parse_flow
@@ -36,7 +37,7 @@ class Worker:
         self._spark = spark
         addresses = Addresses(store)
         self._around = Surroundings(
-            store, self._build, lambda: Positions(addresses), self._on_status
+            store, Publisher(store), self._build, lambda: Positions(addresses), self._on_status
         )
         self._runners: dict[str, Runner] = {}
         self._ending: list[Runner] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flumeng.collector.acks import Acks
+from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError
 from flumeng.store import ABSENT, Put, Version, tree
@@ -30,16 +31,20 @@ def ack(store: FakeStore, partition: str) -> Ack:
     return found.value
 
 
+def claim(store: FakeStore, epoch: int, partitions: list[str]) -> Acks:
+    return Acks.claim(store, Publisher(store, gap_seconds=0.0), "web", epoch, partitions)
+
+
 def test_a_first_claim_starts_at_zero_and_says_that_nobody_was_there(store):
-    acks = Acks.claim(store, "web", 3, ["a", "b"])
+    acks = claim(store, 3, ["a", "b"])
     assert acks.offsets == {"a": 0, "b": 0}
     assert acks.inherited == set()
     assert ack(store, "a") == Ack(epoch=3, offset=0)
 
 
 def test_a_claim_goes_on_where_the_last_owner_was(store):
-    Acks.claim(store, "web", 3, ["a"]).advance([Range("a", 0, 7)])
-    acks = Acks.claim(store, "web", 4, ["a", "b"])
+    claim(store, 3, ["a"]).advance([Range("a", 0, 7)])
+    acks = claim(store, 4, ["a", "b"])
     assert acks.offsets == {"a": 7, "b": 0}
     assert acks.inherited == {"a"}
     assert ack(store, "a") == Ack(epoch=4, offset=7)
@@ -47,22 +52,22 @@ def test_a_claim_goes_on_where_the_last_owner_was(store):
 
 @pytest.mark.parametrize("later_epoch", [3, 4])
 def test_a_claim_fences_who_claimed_before_even_under_the_same_epoch(store, later_epoch):
-    old = Acks.claim(store, "web", 3, ["a"])
-    Acks.claim(store, "web", later_epoch, ["a"])
+    old = claim(store, 3, ["a"])
+    claim(store, later_epoch, ["a"])
     with pytest.raises(ConflictError):
         old.advance([Range("a", 0, 1)])
     assert ack(store, "a").offset == 0
 
 
 def test_a_claim_under_an_older_epoch_is_refused(store):
-    Acks.claim(store, "web", 4, ["a"])
+    claim(store, 4, ["a"])
     with pytest.raises(ConflictError, match="epoch 4"):
-        Acks.claim(store, "web", 3, ["a"])
+        claim(store, 3, ["a"])
 
 
 def test_one_fenced_partition_stops_the_whole_batch(store):
-    old = Acks.claim(store, "web", 3, ["a", "b"])
-    Acks.claim(store, "web", 4, ["b"])
+    old = claim(store, 3, ["a", "b"])
+    claim(store, 4, ["b"])
     record = Put(paths.commit("web", "t@1"), Commit(epoch=3, staging=(), files=()), ABSENT)
     with pytest.raises(ConflictError):
         old.advance([Range("a", 0, 1), Range("b", 0, 1)], also=[record])
@@ -71,7 +76,7 @@ def test_one_fenced_partition_stops_the_whole_batch(store):
 
 
 def test_acks_move_again_and_again_under_one_claim(store):
-    acks = Acks.claim(store, "web", 1, ["a"])
+    acks = claim(store, 1, ["a"])
     for start in range(5):
         acks.advance([Range("a", start, start + 1)])
     found = store.read(paths.ack("web", CURSOR_MAIN, "a"))
@@ -80,7 +85,7 @@ def test_acks_move_again_and_again_under_one_claim(store):
 
 
 def test_a_range_that_leaves_a_gap_is_a_fault(store):
-    acks = Acks.claim(store, "web", 1, ["a"])
+    acks = claim(store, 1, ["a"])
     with pytest.raises(AssertionError, match="does not follow"):
         acks.advance([Range("a", 1, 2)])
 
@@ -89,6 +94,6 @@ def test_thousands_of_partitions_are_claimed_in_bounded_transactions(store):
     sizes = []
     commit = store.commit
     store.commit = lambda writes: sizes.append(len(writes)) or commit(writes)  # type: ignore[method-assign]
-    acks = Acks.claim(store, "web", 1, [f"p{number}" for number in range(2_500)])
+    acks = claim(store, 1, [f"p{number}" for number in range(2_500)])
     assert len(acks.offsets) == 2_500
     assert max(sizes) <= 1_000

@@ -11,6 +11,7 @@ import pytest
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.positions import Reach
+from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.task import Assignment, Task
@@ -80,7 +81,9 @@ class World:
         def report(_key: str, status: Status) -> None:
             self.statuses.append(status)
 
-        around = Surroundings(self.store, lambda _: pipeline, lambda: self, report)
+        around = Surroundings(
+            self.store, Publisher(self.store), lambda _: pipeline, lambda: self, report
+        )
         runner = Runner(assignment(epoch), around)
         self.runners.append(runner)
         runner.start()
@@ -191,7 +194,7 @@ def test_a_batch_that_is_too_wide_becomes_smaller_and_is_no_failure(world):
 def test_being_fenced_ends_the_work_until_something_else_is_wanted(world):
     runner = world.run(ScriptedPipeline(spec()))
     until(lambda: world.states() == ["running"])
-    Acks.claim(world.store, "web", 2, [JOURNAL])
+    Acks.claim(world.store, Publisher(world.store), "web", 2, [JOURNAL])
     world.safe[JOURNAL] = 10
     until(lambda: world.states()[-1] == "stopped")
     assert world.statuses[-1] == Status(1, 1, "stopped", "superseded", ())
@@ -265,7 +268,9 @@ def test_a_flow_that_cannot_be_built_is_failed_with_the_sentence(world):
         raise UserError("no such column")
 
     statuses: list[Status] = []
-    around = Surroundings(world.store, refuse, lambda: world, lambda _, s: statuses.append(s))
+    around = Surroundings(
+        world.store, Publisher(world.store), refuse, lambda: world, lambda _, s: statuses.append(s)
+    )
     runner = Runner(assignment(), around)
     world.runners.append(runner)
     runner.start()
@@ -275,9 +280,10 @@ def test_a_flow_that_cannot_be_built_is_failed_with_the_sentence(world):
 
 @pytest.mark.parametrize(("delivery", "marked"), [("at-least-once", True), ("at-most-once", False)])
 def test_only_at_least_once_marks_what_an_earlier_owner_may_have_delivered(world, delivery, marked):
-    Acks.claim(world.store, "web", 1, [JOURNAL])
+    Acks.claim(world.store, Publisher(world.store), "web", 1, [JOURNAL])
     pipeline = ScriptedPipeline(spec(delivery))
-    task = Task(assignment(), world.store, pipeline, world, size=BatchSize(100))
+    publisher = Publisher(world.store)
+    task = Task(assignment(), world.store, publisher, pipeline, world, size=BatchSize(100))
     for safe in (10, 15):
         world.safe[JOURNAL] = safe
         while world.ack() < safe or task.running:
@@ -295,6 +301,7 @@ def test_a_journal_that_ends_below_its_ack_is_said_to_have_lost_events(world):
     assert "lost events" in str(world.statuses[-1].error)
     runner.cancel()
     with pytest.raises(CorruptError):
-        Task(assignment(), world.store, ScriptedPipeline(spec()), world, size=BatchSize(1)).turn(
+        pipeline, publisher = ScriptedPipeline(spec()), Publisher(world.store)
+        Task(assignment(), world.store, publisher, pipeline, world, size=BatchSize(1)).turn(
             eager=True
         )

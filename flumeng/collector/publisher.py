@@ -1,0 +1,178 @@
+"""The acks of all tasks of a collector, which share ZooKeeper transactions.
+
+Rules
+1. A transaction leaves at once when it is full, or when the last one left ``GAP_SECONDS`` ago;
+   until then it waits for the acks of other tasks. So a task that is alone waits for nothing, and
+   many tasks make no more than ten small transactions a second.
+2. The writes of one call are in one transaction, all or none. What belongs to one call fails that
+   call alone: after a failure each call of the transaction is tried by itself.
+3. When nobody knows whether a transaction was written, its acks are read and compared. An ack that
+   holds our offset and epoch, at the version that our write gives it, was written by us: every
+   claim in between would have raised the version, and no call leaves an offset as it was.
+4. A bounded number of transactions is under way. Calls of one thread follow each other, since each
+   waits for its outcome.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from flumeng.errors import ConflictError, UnavailableError
+from flumeng.store import Put, Store, Version, Versioned, Write
+from zkschema import codec
+from zkschema.records import Record
+
+GAP_SECONDS = 0.1
+FULL_ACKS = 200
+FULL_BYTES = 512 * 1024
+ACK_BYTES = 300
+IN_FLIGHT = 4
+SETTLE_SECONDS = 5.0
+LOOK_SECONDS = 0.05
+
+
+@dataclass(eq=False)
+class _Call:
+    """``news`` is set when the call is settled, and when it is to lead the next transaction."""
+
+    acks: Sequence[Put]
+    also: Sequence[Write]
+    size_bytes: int
+    news: threading.Event = field(default_factory=threading.Event)
+    versions: list[Version] | None = None
+    error: Exception | None = None
+
+    @property
+    def settled(self) -> bool:
+        return self.versions is not None or self.error is not None
+
+    @property
+    def writes(self) -> list[Write]:
+        return [*self.acks, *self.also]
+
+
+class Publisher:
+    """Used by any number of threads; it has none of its own: whoever waits longest leads."""
+
+    def __init__(self, store: Store, *, gap_seconds: float = GAP_SECONDS) -> None:
+        self._store: Final = store
+        self._gap_seconds: Final = gap_seconds
+        self._lock: Final = threading.Lock()
+        self._enough: Final = threading.Event()
+        self._in_flight: Final = threading.Semaphore(IN_FLIGHT)
+        self._waiting: deque[_Call] = deque()
+        self._acks_waiting = 0
+        self._led = False
+        self._left_at = -gap_seconds
+
+    def commit(self, acks: Sequence[Put], also: Sequence[Write] = ()) -> list[Version]:
+        """Overwrite ``acks``, each at a version, together with ``also``; gives their new versions.
+
+        Each ack moves its offset. Raises ConflictError when another owner has claimed one of them,
+        UnavailableError when it is not known in time whether it was written.
+        """
+        call = _Call(acks, also, len(acks) * ACK_BYTES + sum(map(_size_bytes, also)))
+        with self._lock:
+            self._waiting.append(call)
+            self._acks_waiting += len(acks)
+            if self._acks_waiting >= FULL_ACKS:
+                self._enough.set()
+            leads, self._led = not self._led, True
+        if not leads:
+            call.news.wait()
+        if not call.settled:
+            self._lead()
+        if call.error is not None:
+            raise call.error
+        assert call.versions is not None, "who leads is first in the transaction"
+        return call.versions
+
+    def _lead(self) -> None:
+        """Send one transaction, and leave the next one to whoever waits longest then."""
+        self._enough.wait(max(0.0, self._left_at + self._gap_seconds - time.monotonic()))
+        with self._in_flight:
+            with self._lock:
+                calls = self._take()
+                self._left_at = time.monotonic()
+                self._led = bool(self._waiting)
+                if self._waiting:
+                    self._waiting[0].news.set()
+            self._settle(calls)
+            for call in calls:
+                call.news.set()
+
+    def _take(self) -> list[_Call]:
+        calls: list[_Call] = []
+        acks = size_bytes = 0
+        while self._waiting and acks < FULL_ACKS:
+            size_bytes += self._waiting[0].size_bytes
+            if calls and size_bytes > FULL_BYTES:
+                break
+            calls.append(self._waiting.popleft())
+            acks += len(calls[-1].acks)
+        self._acks_waiting -= acks
+        if self._acks_waiting < FULL_ACKS:
+            self._enough.clear()
+        return calls
+
+    def _settle(self, calls: Sequence[_Call]) -> None:
+        """Every call has its outcome afterwards."""
+        try:
+            versions = self._store.commit([write for call in calls for write in call.writes])
+        except UnavailableError as error:
+            deadline = time.monotonic() + SETTLE_SECONDS
+            for call in calls:
+                self._find_out(call, deadline, error)
+        except Exception as error:
+            if len(calls) == 1:
+                calls[0].error = error
+                return
+            for call in calls:
+                self._settle([call])
+        else:
+            given = iter(versions)
+            for call in calls:
+                puts = [next(given) for write in call.writes if isinstance(write, Put)]
+                call.versions = puts[: len(call.acks)]
+
+    def _find_out(self, call: _Call, deadline: float, error: Exception) -> None:
+        """Nobody knows whether ``call`` was written: read, compare, and repeat it if it was not."""
+        while time.monotonic() < deadline:
+            try:
+                found = self._store.read_many([ack.path for ack in call.acks])
+                if all(map(_is_written, call.acks, found)):
+                    call.versions = [_next(ack) for ack in call.acks]
+                elif all(map(_is_untouched, call.acks, found)):
+                    call.versions = self._store.commit(call.writes)[: len(call.acks)]
+                else:
+                    call.error = ConflictError("an ack was claimed by another owner")
+                return
+            except ConflictError:
+                continue  # what was under way has arrived since, or a claim: the next look tells
+            except UnavailableError as trouble:
+                error = trouble
+                time.sleep(LOOK_SECONDS)
+        call.error = error
+
+
+def _next(ack: Put) -> Version:
+    """The version that ``ack`` has once it is written."""
+    assert isinstance(ack.expect, Version), f"{ack.path}: an ack is published at a version"
+    return Version(ack.expect.number + 1)
+
+
+def _is_written(ack: Put, found: Versioned[Record] | None) -> bool:
+    return found is not None and (found.value, found.version) == (ack.value, _next(ack))
+
+
+def _is_untouched(ack: Put, found: Versioned[Record] | None) -> bool:
+    return found is not None and found.version == ack.expect
+
+
+def _size_bytes(write: Write) -> int:
+    return len(codec.encode(write.value)) if isinstance(write, Put) and write.value else 0
