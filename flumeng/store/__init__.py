@@ -87,7 +87,11 @@ class Store(Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether a call has a chance now."""
+        """Whether the session certainly lives: there is a connection, and ZooKeeper has answered
+        something that was asked within the last two thirds of the session's timeout.
+
+        Owned work begins nothing while this is False, and no call has a chance.
+        """
 
     @property
     def session(self) -> int:

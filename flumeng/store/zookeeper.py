@@ -6,6 +6,7 @@
 - kazoo retries commands by itself, even over a session's expiry: we never let it.
 - kazoo queues calls while it is disconnected and ``get()`` waits for ever: we refuse at once, and
   every wait has a limit.
+- kazoo has no clock of its own for the session: ``lease`` is ours, and we refuse when it is over.
 - kazoo's ``commit`` returns the exceptions of a failed transaction as values: we raise.
 - kazoo does not survive ``fork``: a call in another process than the connected one is an error.
 """
@@ -15,6 +16,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -44,6 +47,7 @@ from flumeng.store import (
     Versioned,
     Write,
     data_of,
+    lease,
     recursive_watch,
 )
 from zkschema import codec
@@ -56,6 +60,8 @@ R = TypeVar("R", bound=Record)
 
 CONFLICTS = (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError)
 CALL_SECONDS = 5.0
+RETRY_SECONDS = 0.1
+READS_AT_ONCE = 1000
 
 
 def connect(hosts: str, *, session_seconds: float = 10.0, wait_seconds: float = 8.0) -> Store:
@@ -75,9 +81,18 @@ def connect(hosts: str, *, session_seconds: float = 10.0, wait_seconds: float = 
 
 
 class ZooKeeperStore:
-    """See ``Store``. kazoo goes on reconnecting by itself until ``close``."""
+    """See ``Store``. kazoo goes on reconnecting by itself until ``close``.
 
-    def __init__(self, hosts: str, session_seconds: float) -> None:
+    ``_connection`` counts what the connection went through, so that whoever brings the watches
+    back knows when it works for a connection that is gone.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        session_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         servers, slash, chroot = hosts.partition("/")
         if not servers or (slash and not chroot):
             raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot")
@@ -85,6 +100,9 @@ class ZooKeeperStore:
         self._watches: list[tuple[str, Callable[[str], None]]] = []
         self._listeners: list[Callable[[bool], None]] = []
         self._ready = threading.Event()
+        self._changing = threading.Lock()
+        self._connection = 0
+        self._lease = lease.Lease(clock)
         handler = SequentialThreadingHandler()
         never = KazooRetry(max_tries=0, sleep_func=handler.sleep_func)
         always = KazooRetry(max_tries=-1, delay=0.1, max_delay=1.0, sleep_func=handler.sleep_func)
@@ -99,6 +117,7 @@ class ZooKeeperStore:
         except ValueError as error:
             raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot: {error}") from error
         recursive_watch.hear_events(self._client, self._heard)
+        lease.observe(self._client, self._lease)
         self._client.add_listener(self._on_state)
         self._client.start_async()
 
@@ -107,7 +126,7 @@ class ZooKeeperStore:
 
     @property
     def connected(self) -> bool:
-        return self._ready.is_set()
+        return self._ready.is_set() and self._lease.left_seconds > 0
 
     @property
     def session(self) -> int:
@@ -119,11 +138,13 @@ class ZooKeeperStore:
 
     def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
         self._require_connection()
-        calls = [(path, self._client.get_async(str(path))) for path in wanted]
         found: list[Versioned[R] | None] = []
-        for path, call in calls:
+        calls: deque[Any] = deque()
+        for number, path in enumerate(wanted):
+            while len(calls) < READS_AT_ONCE and number + len(calls) < len(wanted):
+                calls.append(self._client.get_async(str(wanted[number + len(calls)])))
             try:
-                data, stat = _wait(call)
+                data, stat = _wait(calls.popleft())
             except NoNodeError:
                 found.append(None)
                 continue
@@ -173,8 +194,13 @@ class ZooKeeperStore:
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
         self._watches.append((str(path), notify))
-        if self.connected:
+        connection = self._connection
+        if not self._ready.is_set():
+            return
+        try:
             _wait(recursive_watch.add_async(self._client, str(path)))
+        except UnavailableError:
+            self._client.handler.spawn(self._restore, connection)
 
     def on_session(self, notify: Callable[[bool], None]) -> None:
         self._listeners.append(notify)
@@ -185,9 +211,10 @@ class ZooKeeperStore:
         while waiting:
             self._require_connection()
             calls = [
-                (p, self._client.get_async(p), self._client.get_children_async(p)) for p in waiting
+                (path, self._client.get_async(path), self._client.get_children_async(path))
+                for path in waiting[:READS_AT_ONCE]
             ]
-            waiting = []
+            waiting = waiting[READS_AT_ONCE:]
             for path, data, children in calls:
                 try:
                     tree[path] = _wait(data)[0]
@@ -204,33 +231,46 @@ class ZooKeeperStore:
 
     def _require_connection(self) -> None:
         assert os.getpid() == self._pid, "a store cannot be used after fork: connect again"
-        if not self.connected:
+        if not self._ready.is_set():
             raise UnavailableError("no connection to ZooKeeper now; reconnecting")
+        if self._lease.left_seconds <= 0:
+            raise UnavailableError("ZooKeeper does not answer: the session may be over")
 
     def _on_state(self, state: str) -> None:
         """Runs on kazoo's connection thread: must not call ZooKeeper and wait."""
+        with self._changing:
+            self._connection += 1
+            self._ready.clear()
         if state == KazooState.CONNECTED:
-            self._client.handler.spawn(self._restore)
+            self._client.handler.spawn(self._restore, self._connection)
             return
-        self._ready.clear()
         for listener in self._listeners:
             listener(False)
 
-    def _restore(self) -> None:
+    def _restore(self, connection: int) -> None:
         """After each (re)connect: watches, and everyone is told to look again."""
-        try:
-            for path in dict(self._watches):
-                _wait(recursive_watch.add_async(self._client, path))
-        except UnavailableError:
-            return
-        self._ready.set()
-        if self._client.state != KazooState.CONNECTED:
-            self._ready.clear()
-            return
+        while not self._add_watches():
+            if self._connection != connection:
+                return
+            time.sleep(RETRY_SECONDS)
+        with self._changing:
+            if self._connection != connection:
+                return
+            self._ready.set()
         for path, notify in self._watches:
             notify(path)
         for listener in self._listeners:
             listener(True)
+
+    def _add_watches(self) -> bool:
+        """Whether all are there now."""
+        try:
+            for path in dict(self._watches):
+                _wait(recursive_watch.add_async(self._client, path))
+        except UnavailableError as error:
+            log.debug("watches are to be added again: %s", error)
+            return False
+        return True
 
     def _heard(self, path: str) -> None:
         for watched, notify in self._watches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import random
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -155,7 +156,7 @@ def test_a_watch_covers_the_subtree_and_is_not_used_up(
 
 
 def test_too_large_a_value_is_refused_before_it_is_sent(any_store: Store) -> None:
-    huge = records.Flow(revision=1, extra={"padding": "x" * 5000})
+    huge = records.Flow(revision=1, extra={"padding": random.Random(1).randbytes(5000).hex()})
     with pytest.raises(UserError, match="at most 4096 fit"):
         any_store.write(paths.flow("web"), huge, ABSENT)
 

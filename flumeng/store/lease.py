@@ -1,0 +1,102 @@
+"""Until when a session certainly lives: a clock of our own, since kazoo has none.
+
+kazoo tells of an expiry only once a server answers again, and while requests are sent without a
+pause it never even notices that none of them is answered. So every request is timed here.
+
+Rules
+1. The server keeps a session for its timeout, counted from when it last heard of it. That moment is
+   not before the one at which the last *answered* request was sent. When its reply is read says
+   nothing: a process that was stopped finds replies of long ago in its socket.
+2. Owned work stops two thirds of the timeout after that moment, whatever kazoo believes. kazoo
+   sends something at least once in a third of it, so in health a third is left at any time.
+3. A connection on which nothing is answered for as long is given up for another server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped
+from kazoo.protocol.serialization import Connect
+
+SHARE = 2 / 3
+
+
+class Lease:
+    """Written by the connection's thread, read by any.
+
+    ``clock`` gives seconds that only grow. ``_sent``: unanswered requests, oldest first.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seconds = 0.0
+        self._proven_at = clock()
+        self._heard_at = clock()
+        self._sent: dict[int | None, float] = {}
+
+    @property
+    def left_seconds(self) -> float:
+        """For how long owned work may go on; not positive when it must have stopped."""
+        return self._proven_at + self._seconds - self._clock()
+
+    def deserted(self) -> bool:
+        """Whether something was asked on this connection, and nothing answered for too long."""
+        if not self._sent:
+            return False
+        since = max(self._heard_at, next(iter(self._sent.values())))
+        return self._clock() - since > self._seconds
+
+    def connecting(self) -> None:
+        """The session's request to a server is about to be sent, as the first of a connection."""
+        self._sent = {None: self._clock()}
+
+    def granted(self, timeout_seconds: float) -> None:
+        """A server has accepted the session, for as long as it says; 0 when it is over."""
+        self._seconds = timeout_seconds * SHARE
+        self.answered(None)
+
+    def sent(self, request: int) -> None:
+        """Of several requests with one number (pings) the oldest counts."""
+        self._sent.setdefault(request, self._clock())
+
+    def answered(self, request: int | None) -> None:
+        """Something was read: the reply to ``request``, or an event, which proves nothing."""
+        self._heard_at = self._clock()
+        self._proven_at = max(self._proven_at, self._sent.pop(request, self._proven_at))
+
+
+def observe(client: KazooClient, lease: Lease) -> None:
+    """Tell ``lease`` of all that ``client`` sends and reads; drop a connection that is deserted."""
+    connection = client._connection
+    invoke, submit, read_header = (
+        connection._invoke,
+        connection._submit,
+        connection._read_header,
+    )
+
+    def invoke_observed(timeout: float, request: Any, xid: int | None = None) -> Any:
+        if not isinstance(request, Connect):
+            return invoke(timeout, request, xid)
+        lease.connecting()
+        accepted, zxid = invoke(timeout, request, xid)
+        lease.granted(accepted.time_out / 1000)
+        return accepted, zxid
+
+    def submit_observed(request: Any, timeout: float, xid: int | None = None) -> None:
+        if xid is not None:
+            if lease.deserted():
+                raise ConnectionDropped("nothing was answered for two thirds of the timeout")
+            lease.sent(xid)
+        submit(request, timeout, xid)
+
+    def read_header_observed(timeout: float) -> Any:
+        read = read_header(timeout)
+        lease.answered(read[0].xid)
+        return read
+
+    connection._invoke = invoke_observed
+    connection._submit = submit_observed
+    connection._read_header = read_header_observed
