@@ -143,13 +143,16 @@ class FlowRunner:
         await self._let_go()
 
     async def _apply(self, task: Task) -> None:
+        """Sources that stay as they are go on, unless a new epoch asks for a restart."""
         if self._failure is not None:
             raise self._failure
         components = [c for c in parse_flow(task.spec).sources if self._crew.runs(c)]
         if self._intake is None and components:
             journal = await asyncio.to_thread(self._shelf.take, task.flow)
             self._intake = Intake(journal, self._on_pressure, self._on_failed)
-        await self._stop([source for source in self._sources if source.component not in components])
+        anew = self._tried is not None and self._tried.epoch != task.epoch
+        kept = [] if anew else components
+        await self._stop([source for source in self._sources if source.component not in kept])
         running = [source.component for source in self._sources]
         for component in components:
             if component not in running:

@@ -259,16 +259,32 @@ def test_pressure_works_before_submit_returns(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_new_epoch_or_text_with_the_same_sources_does_not_touch_them(tmp_path: Path) -> None:
+def test_a_new_text_with_the_same_sources_does_not_touch_them(tmp_path: Path) -> None:
     async def test() -> None:
         running = Running(tmp_path)
         await running.status("running")
         sources = list(running.flow._sources)
-        task = tail_task(running.log, revision=2, epoch=5)
-        running.flow.want(Task("f", "0", 5, 2, task.spec.replace("noop", "console")))
+        task = tail_task(running.log, revision=2)
+        running.flow.want(Task("f", "0", 1, 2, task.spec.replace("noop", "console")))
         await eventually(lambda: running.flow.status["f/0"]["revision"] == 2)
-        assert running.flow.status["f/0"]["epoch"] == 5
         assert running.flow._sources == sources
+        assert len(running.shelf.journals) == 1
+        await running.end()
+
+    run(test)
+
+
+def test_a_new_epoch_begins_the_sources_anew_and_loses_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        running = Running(tmp_path)
+        running.write("1", "2")
+        await running.all_safe()
+        sources = list(running.flow._sources)
+        running.flow.want(tail_task(running.log, epoch=5))
+        await eventually(lambda: running.flow.status.get("f/0", {}).get("epoch") == 5)
+        assert not {*map(id, sources)} & {*map(id, running.flow._sources)}
+        running.write("3")
+        await running.all_safe()
         assert len(running.shelf.journals) == 1
         await running.end()
 
