@@ -113,6 +113,30 @@ class Udp:
 
 
 @dataclass(frozen=True)
+class Http:
+    """Receives events in the bodies of POST requests, and answers 200 once they are durable.
+
+    JSON arrays (`application/json`), lines of JSON (`application/x-ndjson`) or, with any other
+    content type, lines; plain or packed with gzip or zstd. Attributes: `source`, `peer`, `path`,
+    `content_type`.
+    """
+
+    listen: str = option(doc=_LISTEN_DOC, check=check_address, example='"0.0.0.0:8080"')
+    max_body_bytes: int = option(
+        doc="A larger body, also once it is unpacked, is refused with 413.",
+        unit="bytes",
+        minimum=1024,
+        maximum=2**26,
+        default=2**22,
+    )
+    max_line_bytes: int = _max_line_bytes()
+    tls: Tls | None = option(doc=_TLS_DOC, default=None)
+
+    def claims(self) -> Iterator[tuple[str, str]]:
+        return _claim("tcp", self.listen)
+
+
+@dataclass(frozen=True)
 class Tail:
     """Follows files that grow, through rotation by rename and by copy and truncate.
 
@@ -141,3 +165,67 @@ class Tail:
     def claims(self) -> Iterator[tuple[str, str]]:
         for index, path in enumerate(self.paths):
             yield f"paths[{index}]", path
+
+
+@dataclass(frozen=True)
+class Exec:
+    """Runs a command on the node and takes the lines that it prints.
+
+    Only where the node's own policy file allows the command. It runs without a shell, and ends with
+    the source. Attributes: `source`, `command`.
+    """
+
+    command: tuple[str, ...] = option(
+        doc="The program, as an absolute path, and its arguments.",
+        minimum=1,
+        example='["/usr/bin/vmstat", "-n", "10"]',
+    )
+    mode: Literal["streaming", "periodic", "once"] = option(
+        doc="`streaming`: run it for ever, again when it ends. `periodic`: run it every so often. "
+        "`once`: run it until it has ended well once.",
+        default="streaming",
+    )
+    every_seconds: float = option(
+        doc="With `periodic`, from start to start; a run that takes longer is waited for.",
+        unit="seconds",
+        minimum=0.1,
+        maximum=604_800,
+        default=60.0,
+    )
+    max_line_bytes: int = _max_line_bytes()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not self.command[0].startswith("/"):
+            yield "command", f"expected an absolute path first; found {self.command[0]!r}"
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Makes numbered events, to test and to measure. Attributes: `source`, `seed`.
+
+    A body is the seed, the event's number in 16 digits and filling. Numbers begin with 0 and have
+    no gaps, also over restarts.
+    """
+
+    events_per_second: int = option(
+        doc="How many; 0 makes as many as the journal takes.",
+        unit="events",
+        minimum=0,
+        maximum=10**9,
+        default=10,
+    )
+    bytes: int = option(
+        doc="The size of a body.", unit="bytes", minimum=32, maximum=2**20, default=200
+    )
+    count: int = option(
+        doc="How many in all; 0 never ends.", unit="events", minimum=0, maximum=10**15, default=0
+    )
+    seed: int = option(
+        doc="Names this source within its flow, and begins each body.",
+        minimum=0,
+        maximum=10**9,
+        default=0,
+    )
+
+    def claims(self) -> Iterator[tuple[str, str]]:
+        yield "seed", f"generate {self.seed}"

@@ -1,0 +1,138 @@
+"""The HTTP source: uvicorn, with httptools' parser, in the worker's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Generator
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from flumeng.ingest.http_app import HttpApp
+from flumeng.ingest.listening import BACKLOG, listen
+from flumeng.ingest.peers import address
+from flumeng.ingest.source import Inlet, Source
+from flumeng.ingest.tls import server_context
+from flumeng.spec.sources import Http
+
+HEAD_BYTES = 64 << 10
+HEAD_SECONDS = 10.0
+KEEP_ALIVE_SECONDS = 60
+MOST_CONNECTIONS = 10_000
+SETTLE_SECONDS = 2.0
+CLOSE_SECONDS = 1
+
+
+class HttpSource(Source):
+    """Takes requests whose events are journaled before they are answered."""
+
+    spreads = True
+
+    def __init__(self, options: Http, inlet: Inlet) -> None:
+        self._options = options
+        self._inlet = inlet
+        self._app = HttpApp(options, inlet)
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        tls = await server_context(self._options.tls)
+        listener = await listen(self._options.listen, "tcp", share=self._inlet.share_ports)
+        config = uvicorn.Config(
+            self._app,
+            http=_Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level=logging.ERROR,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            backlog=BACKLOG,
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=CLOSE_SECONDS,
+        )
+        config.load()
+        config.ssl = tls
+        self._server = _Server(config)
+        self.addresses = (address(listener.getsockname()),)
+        self._serving = asyncio.create_task(self._server.serve([listener]))
+        self._serving.add_done_callback(self._on_end)
+
+    async def stop(self) -> None:
+        if self._server is None or self._serving is None:
+            return
+        await self._app.settle(SETTLE_SECONDS)
+        self._app.stop()
+        self._server.should_exit = True
+        await asyncio.wait([self._serving])
+
+    def pause(self) -> None:
+        self._app.paused = True
+
+    def resume(self) -> None:
+        self._app.paused = False
+
+    def _on_end(self, serving: asyncio.Task[None]) -> None:
+        error = serving.exception()
+        if isinstance(error, Exception):
+            self._inlet.fail(error)
+
+
+class _Server(uvicorn.Server):
+    """The process's signals are the worker's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class _Protocol(HttpToolsProtocol):
+    """httptools bounds neither headers nor the time they take."""
+
+    _silent_bytes = 0  # received since the parser last had something for the application
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._silent_bytes += len(data)
+        super().data_received(data)
+        if self._silent_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"more than {HEAD_BYTES} bytes of headers")
+
+    def on_message_begin(self) -> None:
+        self._start_timer()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._silent_bytes = 0
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._silent_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._silent_bytes = 0
+        super().on_message_complete()
+
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

@@ -1,0 +1,212 @@
+"""The HTTP source's answers, as an ASGI application.
+
+A sender that gets 200 knows that its events are durable. One that gets anything else, or nothing,
+sends them again; then they may be there twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+from flumeng.ingest import http_body
+from flumeng.ingest.chunk import Chunk, LineRules, Origin
+from flumeng.ingest.framing import Messages
+from flumeng.ingest.http_body import RefusedError
+from flumeng.ingest.peers import address
+from flumeng.ingest.source import Inlet
+from flumeng.spec.sources import Http
+
+BODY_SECONDS = 60.0
+DURABLE_SECONDS = 30.0
+DRAIN_SECONDS = 2.0
+RETRY_SECONDS = 1
+ALL_BODIES_BYTES = 64 << 20
+"""Of all requests together, as received: who comes when that much is held is asked to wait."""
+
+HEALTH_PATH = "/health"
+_ATTRIBUTE_CHARACTERS = 200
+"""An attribute is repeated for each event, so its length must not be the sender's choice."""
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class HttpApp:
+    """``paused``: the journal is behind. ``problem`` is why nothing is taken at all, if so."""
+
+    def __init__(self, options: Http, inlet: Inlet) -> None:
+        self.paused = False
+        self._options = options
+        self._inlet = inlet
+        self._rules = LineRules(options.max_line_bytes, b"\r", keep_empty=False)
+        self._stopping = False
+        self._held_bytes = 0
+        self._undecided: set[asyncio.Future[None]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        body = _Body(receive, headers)
+        said: dict[str, str]
+        more: list[tuple[bytes, bytes]] = []
+        try:
+            await self._take(scope, headers, body)
+            status, said = 200, {}
+        except RefusedError as refused:
+            status, said = refused.status, {"error": str(refused)}
+            if status in (429, 503):
+                more = [(b"retry-after", b"%d" % RETRY_SECONDS)]
+            if status == 405:
+                more = [(b"allow", b"POST, PUT")]
+            if not await body.is_read_to_its_end(self._options.max_body_bytes):
+                more.append((b"connection", b"close"))
+        text = json.dumps(said).encode() + b"\n"
+        length = (b"content-length", b"%d" % len(text))
+        answer_headers = [(b"content-type", b"application/json"), length, *more]
+        await send({"type": "http.response.start", "status": status, "headers": answer_headers})
+        await send({"type": "http.response.body", "body": text})
+
+    def stop(self) -> None:
+        """What is not durable yet is not known to be taken: its senders are told to come again."""
+        self._stopping = True
+        for future in self._undecided:
+            if not future.done():
+                future.set_exception(_stopping())
+
+    async def settle(self, timeout_seconds: float) -> None:
+        """Take no more; return when all that was taken is durable, or time is up."""
+        self._stopping = True
+        if self._undecided:
+            await asyncio.wait(self._undecided, timeout=timeout_seconds)
+
+    async def _take(self, scope: Scope, headers: Mapping[bytes, bytes], body: _Body) -> None:
+        """Return when the request's events are durable. Raises RefusedError."""
+        reading = scope["method"] in ("GET", "HEAD")
+        if reading and scope["path"] != HEALTH_PATH:
+            raise RefusedError(404, f"send events with POST; {HEALTH_PATH} says how it is")
+        if not reading and scope["method"] not in ("POST", "PUT"):
+            raise RefusedError(405, "send events with POST")
+        self._require_ready()
+        if reading:
+            return
+        with self._holding(body):
+            packed = await body.read(self._options.max_body_bytes, self._count)
+            encoding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+            limit = self._options.max_body_bytes
+            if encoding in ("", "identity"):
+                data = packed
+            else:
+                data = await asyncio.to_thread(http_body.unpack, packed, encoding, limit)
+            content_type = headers.get(b"content-type", b"").decode("latin-1")
+            pieces = list(http_body.messages(data, content_type))
+            self._require_ready()
+            if pieces:
+                await self._make_durable(pieces, self._origin(scope, content_type))
+
+    def _require_ready(self) -> None:
+        if self._stopping:
+            raise _stopping()
+        if self.paused:
+            raise RefusedError(429, "the journal cannot keep up: send this again a little later")
+
+    @contextmanager
+    def _holding(self, body: _Body) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._held_bytes -= body.size
+
+    def _count(self, size: int) -> None:
+        self._held_bytes += size
+        if self._held_bytes > ALL_BODIES_BYTES:
+            raise RefusedError(429, "too much at once: send this again a little later")
+
+    async def _make_durable(self, pieces: list[Messages], origin: Origin) -> None:
+        """The journal takes chunks in order, so that the last one speaks for all."""
+        durable = asyncio.get_running_loop().create_future()
+
+        def tell() -> None:
+            if not durable.done():
+                durable.set_result(None)
+
+        received_us = self._inlet.clock_us()
+        for index, (data, bounds, _) in enumerate(pieces, 1):
+            on_durable = tell if index == len(pieces) else None
+            self._inlet.submit(Chunk(data, origin, received_us, bounds, on_durable=on_durable))
+        self._undecided.add(durable)
+        try:
+            await asyncio.wait_for(durable, DURABLE_SECONDS)
+        except TimeoutError as error:
+            raise RefusedError(503, "not durable in time: send this again") from error
+        finally:
+            self._undecided.discard(durable)
+
+    def _origin(self, scope: Scope, content_type: str) -> Origin:
+        client = scope.get("client") or ("unknown", 0)
+        attrs = [("source", "http"), ("peer", address(client)), ("path", _short(scope["path"]))]
+        if content_type:
+            attrs.append(("content_type", _short(content_type)))
+        return Origin(client[0], tuple(attrs), self._rules)
+
+
+class _Body:
+    """A request's body, as it comes. ``size`` is how much of it was received so far."""
+
+    def __init__(self, receive: Receive, headers: Mapping[bytes, bytes]) -> None:
+        self.size = 0
+        self._receive = receive
+        self._announced = headers.get(b"content-length", b"")
+        self._waits_for_us = b"expect" in headers
+        self._more = True
+
+    async def read(self, most_bytes: int, count: Callable[[int], None]) -> bytes:
+        """``count`` is told the size of each part, and may raise. Raises RefusedError."""
+        if self._announced.isdigit() and int(self._announced) > most_bytes:
+            raise http_body.too_large(most_bytes)
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while self._more:
+                    part = await self._next()
+                    self.size += len(part)
+                    count(len(part))
+                    if self.size > most_bytes:
+                        raise http_body.too_large(most_bytes)
+                    parts.append(part)
+        except TimeoutError as error:
+            raise RefusedError(408, f"the body took longer than {BODY_SECONDS:.0f} s") from error
+        return b"".join(parts)
+
+    async def is_read_to_its_end(self, most_bytes: int) -> bool:
+        """Read on for a while, so that a sender that is still sending hears the answer."""
+        if self._waits_for_us:
+            return not self._more
+        left = most_bytes
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while self._more and left > 0:
+                    left -= len(await self._next())
+        except (TimeoutError, RefusedError):
+            return False
+        return not self._more
+
+    async def _next(self) -> bytes:
+        event = await self._receive()
+        if event["type"] == "http.disconnect":
+            self._more = False
+            raise RefusedError(400, "the connection was closed before the end of the body")
+        self._more = event.get("more_body", False)
+        part: bytes = event.get("body", b"")
+        return part
+
+
+def _stopping() -> RefusedError:
+    return RefusedError(503, "this node is stopping: send this again, there or elsewhere")
+
+
+def _short(text: str) -> str:
+    return text.encode(errors="replace").decode()[:_ATTRIBUTE_CHARACTERS]

@@ -1,0 +1,138 @@
+"""What an HTTP body holds: unpacked within bounds, checked, and cut into pieces of whole events.
+
+Pure. Lines are never touched one by one: newlines are found by the commit thread, and JSON is
+checked a piece at a time.
+"""
+
+from __future__ import annotations
+
+import io
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from flumeng.ingest.framing import Messages
+
+PIECE_BYTES = 1 << 20
+_READ_BYTES = 1 << 18
+_CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
+_LINES_OF_JSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+_JSON = "application/json"
+
+_decode_lines = msgspec.json.Decoder(msgspec.Raw).decode_lines
+_decode_one = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class RefusedError(Exception):
+    """Why a request is not taken: its status code, and a sentence for its sender."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def unpack(body: bytes, encoding: str, most_bytes: int) -> bytes:
+    """What ``encoding`` (a Content-Encoding) stands for, unpacked no further than a little over
+    ``most_bytes``. Raises RefusedError."""
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in _CODECS:
+        raise RefusedError(415, f"Content-Encoding {encoding}: use gzip or zstd")
+    parts: list[bytes] = []
+    size = 0
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), _CODECS[encoding]) as stream:
+            while part := stream.read(_READ_BYTES):
+                size += len(part)
+                if size > most_bytes:
+                    raise too_large(most_bytes)
+                parts.append(part)
+    except OSError as error:
+        raise RefusedError(400, f"the body is not {encoding}: {error}") from error
+    return b"".join(parts)
+
+
+def too_large(most_bytes: int) -> RefusedError:
+    return RefusedError(413, f"the body is larger than {most_bytes} bytes: send it in parts")
+
+
+def messages(body: bytes, content_type: str) -> Iterator[Messages]:
+    """The events in pieces of about 1 MiB, all of them checked. Raises RefusedError.
+
+    An array of JSON is one event for each entry, as it is written there; other JSON is one event.
+    Everything else is lines, and lines of JSON are refused when one is not JSON.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == _JSON:
+        yield from _pieces_of_array(body)
+        return
+    pieces = list(_pieces_of_lines(body))
+    if kind in _LINES_OF_JSON:
+        first_line = 1
+        for piece in pieces:
+            _check_lines(piece, first_line)
+            first_line += piece.count(b"\n")
+    yield from map(Messages, pieces)
+
+
+def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
+    if not body.endswith(b"\n"):
+        body += b"\n"
+    begin = 0
+    while begin < len(body):
+        end = body.rfind(b"\n", begin, begin + PIECE_BYTES) + 1
+        end = end or body.index(b"\n", begin) + 1
+        yield body if end - begin == len(body) else body[begin:end]
+        begin = end
+
+
+def _check_lines(piece: bytes, first_line: int) -> None:
+    """A value on each line is quickly seen; what else it is, is looked for line by line."""
+    try:
+        if len(_decode_lines(piece)) == piece.count(b"\n"):
+            return
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    for number, line in enumerate(io.BytesIO(piece), first_line):
+        if not line.isspace():
+            _check(line, f"line {number}")
+
+
+def _check(text: bytes, where: str) -> None:
+    try:
+        _decode_one(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RefusedError(400, f"{where} is not JSON: {error}") from error
+
+
+def _pieces_of_array(body: bytes) -> Iterator[Messages]:
+    if not body.lstrip(b" \t\r\n").startswith(b"["):
+        _check(body, "the body")
+        yield Messages(body, (array("q", [0]), array("q", [len(body)])))
+        return
+    try:
+        values = iter(_decode_array(body))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RefusedError(400, f"the body is not a JSON array: {error}") from error
+    while piece := _some(values):
+        ends = array("q")
+        size = 0
+        for value in piece:
+            size += len(value)
+            ends.append(size)
+        yield Messages(b"".join(piece), (array("q", [0, *ends[:-1]]), ends))
+
+
+def _some(values: Iterator[Any]) -> list[bytes]:
+    taken: list[bytes] = []
+    size = 0
+    for value in values:
+        taken.append(bytes(value))
+        size += len(taken[-1])
+        if size >= PIECE_BYTES:
+            break
+    return taken
