@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -197,6 +198,13 @@ def label(doors: Doors, store: Store, name: str, changes: tuple[str, ...], reaso
     show_default=True,
     help="What may run here; may be given twice.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, os.cpu_count()),
+    default=1,
+    show_default=True,
+    help="How many processes ingest, at most one a core; senders are spread over them.",
+)
 @click.option("--zone", default="", help="Where the host stands, such as a rack.")
 @click.option(
     "--label",
@@ -214,6 +222,7 @@ def run(
     name: str,
     host: str,
     roles: tuple[str, ...],
+    workers: int,
     zone: str,
     labels: dict[str, str],
     session_seconds: float,
@@ -229,6 +238,7 @@ def run(
             hosts=hosts,
             host=host,
             roles=roles,
+            workers=workers,
             zone=zone,
             labels=labels,
             session_seconds=session_seconds,

@@ -149,11 +149,12 @@ def positions(store: Store, ask: Ask) -> Positions:
     """Ask all live nodes that serve journals; takes as long as the slowest answer."""
     names = store.children(paths.live_nodes())
     found = store.read_many([paths.live_node(name) for name in names])
-    addresses = {
-        name: live.value.address
+    served = [
+        (name, address)
         for name, live in zip(names, found, strict=True)
-        if live is not None and live.value.address
-    }
+        for address in (live.value.addresses if live is not None else ())
+        if address
+    ]
 
     def answer(address: str) -> Mapping[str, Position] | None:
         try:
@@ -162,11 +163,15 @@ def positions(store: Store, ask: Ask) -> Positions:
             return None
 
     with ThreadPoolExecutor(max_workers=16) as pool:
-        answers = dict(zip(addresses, pool.map(answer, addresses.values()), strict=True))
-    return Positions(
-        {name: answered for name, answered in answers.items() if answered is not None},
-        tuple(name for name, answered in answers.items() if answered is None),
-    )
+        answers = list(pool.map(answer, (address for _, address in served)))
+    by_node: dict[str, dict[str, Position]] = {}
+    silent = []
+    for (name, _), answered in zip(served, answers, strict=True):
+        if answered is None:
+            silent.append(name)
+        else:
+            by_node.setdefault(name, {}).update(answered)
+    return Positions(by_node, tuple(dict.fromkeys(silent)))
 
 
 def flows(store: Store) -> list[FlowRow]:
@@ -242,7 +247,7 @@ def nodes(store: Store) -> list[NodeRow]:
             roles=node.value.roles,
             labels=dict(node.value.labels),
             zone=node.value.zone,
-            address=live.value.address if live else "",
+            address=", ".join(filter(None, live.value.addresses)) if live else "",
             version=live.value.version if live else "",
             assigned=assignment.version.number if assignment else None,
             applied=status.value.assignment_version if status else None,

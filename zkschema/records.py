@@ -60,7 +60,8 @@ class Cluster(Record):
     """Settings of the whole cluster.
 
     ``throttles``: how many balance moves may be under way at once, in all (``balance``), to or from
-    one node (``balance_per_node``) and of one flow (``balance_per_flow``).
+    one node (``balance_per_node``) and of one flow (``balance_per_flow``). ``chokes``: the bytes
+    per second that each node may take in, by ``FLOW``, or by ``FLOW@NODE``, which counts before it.
     """
 
     maintenance: Maintenance | None = None
@@ -188,7 +189,7 @@ class AssignedTask(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment(Record):
-    """All that one node should run now."""
+    """All that one node should run now. ``chokes``: flow -> bytes per second that may come in."""
 
     tasks: tuple[AssignedTask, ...] = ()
     chokes: Mapping[str, float] = field(default_factory=lambda: NOTHING)
@@ -236,11 +237,12 @@ class Story(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveNode(Record):
-    """``address`` is where the node's journals are served (host:port), empty before they are."""
+    """``addresses`` is where each ingest worker of the node serves its journals (host:port), an
+    empty text while it does not."""
 
     uuid: str
     incarnation: str
-    address: str
+    addresses: tuple[str, ...] = ()
     pid: int
     version: str
     since: float

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from flumeng.errors import UnavailableError
+from flumeng.journal.names import worker_of
 from flumeng.store import Store
 from zkschema import paths
 
@@ -27,7 +28,7 @@ class Addresses:
         self._seen = -1
         self._look_at = 0.0
         self._primaries: dict[str, str] = {}
-        self._addresses: dict[str, str] = {}
+        self._addresses: dict[str, tuple[str, ...]] = {}
         store.watch(paths.live_nodes(), self._on_change)
         store.watch(paths.journals(), self._on_change)
 
@@ -36,10 +37,12 @@ class Addresses:
         wanted = sorted(journals)
         with self._lock:
             self._look_if_needed(wanted)
-            found = {
-                name: self._addresses.get(self._primaries.get(name, ""), "") for name in wanted
-            }
+            found = {name: self._address(name) for name in wanted}
         return {name: address for name, address in found.items() if address}
+
+    def _address(self, journal: str) -> str:
+        addresses = self._addresses.get(self._primaries.get(journal, ""), ())
+        return addresses[worker_of(journal, len(addresses))] if addresses else ""
 
     def _on_change(self, _path: str) -> None:
         self._changes += 1
@@ -66,6 +69,6 @@ class Addresses:
         nodes = sorted({node for node in primaries.values() if node})
         live = self._store.read_many([paths.live_node(node) for node in nodes])
         self._addresses = {
-            node: found.value.address for node, found in zip(nodes, live, strict=True) if found
+            node: found.value.addresses for node, found in zip(nodes, live, strict=True) if found
         }
         self._primaries = primaries

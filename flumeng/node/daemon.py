@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.node import children
 from flumeng.node.home import Home
 from flumeng.node.machine import (
     Ended,
@@ -44,13 +45,15 @@ LOOK_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Settings:
-    """``host`` is the address under which other nodes reach this one's journals."""
+    """``host`` is the address under which other nodes reach this one's journals; ``workers`` is how
+    many processes ingest."""
 
     name: str
     data: Path
     hosts: str
     host: str = "127.0.0.1"
     roles: tuple[str, ...] = (INGEST, COLLECT)
+    workers: int = 1
     zone: str = ""
     labels: Mapping[str, str] | None = None
     session_seconds: float = 10.0
@@ -78,7 +81,7 @@ class Node:
             settings.name, home.identity(), settings.roles, settings.zone, settings.labels or {}
         )
         self._znodes = Registration(store, identity)
-        self._machine = Machine(settings.roles, clock)
+        self._machine = Machine(settings.roles, clock, settings.workers)
         self._storyteller = Storyteller(store, settings.name, clock, time.time)
         self._children: dict[str, ChildProcess] = {}
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
@@ -134,8 +137,10 @@ class Node:
 
     def _start(self, child: str) -> None:
         common = ["--data", str(self._home.path), "--node", self._settings.name]
-        if child == INGEST:
+        if children.role_of(child) == INGEST:
+            number, workers = str(children.number_of(child)), str(self._settings.workers)
             command = ["flumeng.ingest", *common, "--host", self._settings.host]
+            command += ["--worker", number, "--workers", workers]
         else:
             session = str(self._settings.session_seconds)
             command = ["flumeng.collector", *common, "--zk", self._settings.hosts]
@@ -156,7 +161,7 @@ class Node:
         try:
             if self._clock() >= self._look_at:
                 self._look()
-            self._znodes.announce(self._machine.address)
+            self._znodes.announce(self._machine.addresses)
             self._znodes.report(self._machine.status)
             self._storyteller.tell(self._machine.story, at_once=self._exit)
             if self._machine.journals is not None:
@@ -180,7 +185,8 @@ class Node:
         self._acks_at = self._clock() + ACKS_SECONDS
         acked = self._znodes.acks(self._machine.kept_flows)
         self._act(self._machine.handle(acked))
-        self._znodes.strike(name for name in acked.unneeded if name not in local)
+        if self._machine.knows_all_journals:
+            self._znodes.strike(name for name in acked.unneeded if name not in local)
 
     def _look(self) -> None:
         """Read the assignment; the timer is set first, so that a change in between is seen."""

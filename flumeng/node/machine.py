@@ -7,10 +7,12 @@ Rules
    and when it becomes ready. It is never told a difference.
 3. A child that ends without having been asked is started again after a back-off that doubles from
    0.1 s to 10 s and starts anew once it has run for a minute.
-4. What the node says of itself (``status``, ``journals``, ``address``) derives from what the
+4. What the node says of itself (``status``, ``journals``, ``addresses``) derives from what the
    children said last; nothing is said for a child that does not run. Before there is an
    assignment no child is told anything: an empty one would close every journal.
-5. Stopping: first nothing new is accepted, then the collector drains within its time, and only
+5. Each ingest worker is told of its own journals, and all of them of all ingest tasks: a task runs
+   when it runs in each of them.
+6. Stopping: first nothing new is accepted, then the collector drains within its time, and only
    then the journals stop being served.
 """
 
@@ -18,26 +20,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from typing import Any
 
 from flumeng.child import Message
-from zkschema.records import COLLECT, INGEST, AssignedTask, Assignment, NodeStatus, TaskStatus
+from flumeng.journal.names import worker_of
+from flumeng.node import children
+from flumeng.node.children import Child, State
+from zkschema.records import COLLECT, INGEST, AssignedTask, Assignment, NodeStatus
 
 STORY_EVENTS = 200
 BACKOFF_SECONDS = 0.1
 BACKOFF_MOST_SECONDS = 10.0
 HEALTHY_SECONDS = 60.0
 KILL_SECONDS = 4.0
-
-
-class State(Enum):
-    ABSENT = "absent"
-    STARTING = "starting"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    WAITING = "waiting"
 
 
 @dataclass(frozen=True)
@@ -140,30 +136,19 @@ class Step:
         return f"{self.who}: {self.before or '-'} -> {self.after or '-'} ({self.event}{cause})"
 
 
-@dataclass
-class Child:
-    """``tasks`` and ``journals`` are what it said last; ``kill_at`` counts while STOPPING."""
-
-    name: str
-    state: State = State.ABSENT
-    since: float = 0.0
-    backoff_seconds: float = BACKOFF_SECONDS
-    kill_at: float = 0.0
-    address: str = ""
-    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    journals: Mapping[str, Mapping[str, Any]] | None = None
-    kept_flows: tuple[str, ...] = ()
-
-    def forget(self) -> None:
-        self.address, self.tasks, self.journals, self.kept_flows = "", {}, None, ()
-
-
 class Machine:
-    """One node. ``clock`` gives seconds that only grow; ``roles`` says which children it has."""
+    """One node. ``clock`` gives seconds that only grow; ``roles`` says which children it has, and
+    ``workers`` how many of them ingest."""
 
-    def __init__(self, roles: tuple[str, ...], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, roles: tuple[str, ...], clock: Callable[[], float], workers: int = 1
+    ) -> None:
         self._clock = clock
-        self._children = {role: Child(role) for role in roles}
+        self._children = {
+            name: Child(name, backoff_seconds=BACKOFF_SECONDS)
+            for name in children.names(roles, workers)
+        }
+        self._ingest = [child for child in self._children.values() if child.role == INGEST]
         self._wanted: Wanted | None = None
         self._acks: dict[str, int] = {}
         self._stopping: Stop | None = None
@@ -189,42 +174,33 @@ class Machine:
     def status(self) -> NodeStatus:
         """What to report: every task that is assigned or still runs."""
         wanted = self._wanted
-        tasks = {
-            f"{task.flow}/{task.task}": TaskStatus(
-                epoch=task.epoch, revision=task.revision, state="starting"
-            )
-            for task in (wanted.assignment.tasks if wanted else ())
-            if task.state != "draining"
-        }
-        for child in self._children.values():
-            for key, said in child.tasks.items():
-                if said["state"] == "stopped" and key not in tasks:
-                    continue
-                tasks[key] = TaskStatus(
-                    epoch=said["epoch"],
-                    revision=said["revision"],
-                    state=said["state"],
-                    error=said.get("error"),
-                )
+        assigned = wanted.assignment.tasks if wanted else ()
+        tasks = children.statuses(self._children.values(), assigned)
         return NodeStatus(assignment_version=wanted.version if wanted else -1, tasks=tasks)
 
     @property
-    def address(self) -> str:
-        """Where the journals are served; empty while they are not."""
-        child = self._children.get(INGEST)
-        return child.address if child else ""
+    def addresses(self) -> tuple[str, ...]:
+        """Where each worker serves its journals; empty texts while they do not."""
+        return tuple(child.address for child in self._ingest)
 
     @property
     def journals(self) -> Mapping[str, Mapping[str, Any]] | None:
-        """The local journals: id -> flow, term, closed, end; None while they are not known."""
-        child = self._children.get(INGEST)
-        return child.journals if child else None
+        """The journals of the workers that run: id -> flow, term, closed, end; None while no
+        worker has said anything."""
+        told = [child.journals for child in self._ingest if child.journals is not None]
+        return (
+            {name: said for journals in told for name, said in journals.items()} if told else None
+        )
+
+    @property
+    def knows_all_journals(self) -> bool:
+        """Whether ``journals`` holds all that lie on this node's disk."""
+        return all(child.journals is not None for child in self._ingest)
 
     @property
     def kept_flows(self) -> tuple[str, ...]:
         """Flows that have source state on this node beside their journals."""
-        child = self._children.get(INGEST)
-        return child.kept_flows if child else ()
+        return tuple(sorted({flow for child in self._ingest for flow in child.kept_flows}))
 
     def check(self) -> None:
         """The invariants of this structure."""
@@ -243,16 +219,23 @@ class Machine:
     def _on_acked(self, event: Acked) -> list[Instruction]:
         news = {name: ack for name, ack in event.acks.items() if self._acks.get(name) != ack}
         self._acks = dict(event.acks)
-        child = self._children.get(INGEST)
-        if child is None or child.state is not State.RUNNING:
-            return []
         told: list[Instruction] = []
-        if news:
-            told.append(Tell(INGEST, {"type": "acks", "acks": news}))
-        if event.unneeded or event.gone_flows:
-            journals, flows = list(event.unneeded), list(event.gone_flows)
-            told.append(Tell(INGEST, {"type": "remove", "journals": journals, "flows": flows}))
+        for child in self._ingest:
+            if child.state is State.RUNNING:
+                told += self._tell_acks(child, news)
+                journals = [name for name in event.unneeded if self._is_of(child, name)]
+                flows = [flow for flow in event.gone_flows if flow in child.kept_flows]
+                if journals or flows:
+                    message = {"type": "remove", "journals": journals, "flows": flows}
+                    told.append(Tell(child.name, message))
         return told
+
+    def _tell_acks(self, child: Child, acks: Mapping[str, int]) -> list[Instruction]:
+        own = {name: ack for name, ack in acks.items() if self._is_of(child, name)}
+        return [Tell(child.name, {"type": "acks", "acks": own})] if own else []
+
+    def _is_of(self, child: Child, journal: str) -> bool:
+        return worker_of(journal, len(self._ingest)) == child.number
 
     def _on_stop(self, event: Stop) -> list[Instruction]:
         self._record("node", "stop", "running", "stopping")
@@ -278,12 +261,14 @@ class Machine:
         number = self.story[-1].number + 1 if self.story else 0
         self.story.append(Step(number, self._clock(), who, event, before, after, cause))
 
-    def _record_tasks(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        for key in sorted({*before, *after}):
-            old, new = before.get(key, {}), after.get(key, {})
+    def _record_tasks(self, child: Child, after: Mapping[str, Any]) -> None:
+        several = child.role == INGEST and len(self._ingest) > 1
+        for key in sorted({*child.tasks, *after}):
+            old, new = child.tasks.get(key, {}), after.get(key, {})
             if old.get("state") != new.get("state"):
+                who = f"{key} in {child.name}" if several else key
                 cause = new.get("error") or ""
-                self._record(key, "status", old.get("state", ""), new.get("state", ""), cause)
+                self._record(who, "status", old.get("state", ""), new.get("state", ""), cause)
 
     def _ignore(self, _child: Child, _detail: object) -> list[Instruction]:
         return []
@@ -305,12 +290,12 @@ class Machine:
         child.state = State.RUNNING
         child.address = detail.get("address", "")
         told = self._configure(child)
-        if child.name == INGEST and self._acks:
-            told.append(Tell(INGEST, {"type": "acks", "acks": dict(self._acks)}))
+        if child.role == INGEST:
+            told += self._tell_acks(child, self._acks)
         return told
 
     def _on_status(self, child: Child, detail: Any) -> list[Instruction]:
-        self._record_tasks(child.tasks, detail["tasks"])
+        self._record_tasks(child, detail["tasks"])
         child.tasks = detail["tasks"]
         child.journals = detail.get("journals")
         child.kept_flows = tuple(detail.get("kept_flows", ()))
@@ -336,8 +321,8 @@ class Machine:
     def _stop_child(self, child: Child, _detail: object) -> list[Instruction]:
         """The collector drains first; ingest only stops accepting until the collector is done."""
         assert self._stopping is not None
-        if child.name == INGEST and self._alive(COLLECT):
-            return [Tell(INGEST, {"type": "quiesce"})]
+        if child.role == INGEST and self._alive(COLLECT):
+            return [Tell(child.name, {"type": "quiesce"})]
         return self._stop(child, self._stopping.drain_seconds)
 
     def _cancel_start(self, child: Child, _detail: object) -> list[Instruction]:
@@ -359,20 +344,20 @@ class Machine:
         """While stopping: stop ingest once the collector is gone, exit once all are."""
         if self._stopping is None:
             return []
-        ingest = self._children.get(INGEST)
-        if ingest and ingest.state is State.RUNNING and not self._alive(COLLECT):
-            return self._stop(ingest, 0.0)
+        serving = [child for child in self._ingest if child.state is State.RUNNING]
+        if serving and not self._alive(COLLECT):
+            return [told for child in serving for told in self._stop(child, 0.0)]
         if all(child.state is State.ABSENT for child in self._children.values()):
             return [Exit()]
         return []
 
     def _needed(self, child: Child) -> bool:
         """Ingest always runs, since its journals must be served; a collector when it has tasks."""
-        return child.name == INGEST or bool(self._tasks(child))
+        return child.role == INGEST or bool(self._tasks(child))
 
     def _tasks(self, child: Child) -> list[AssignedTask]:
         tasks = self._wanted.assignment.tasks if self._wanted else ()
-        return [task for task in tasks if task.kind == child.name]
+        return [task for task in tasks if task.kind == child.role]
 
     def _configure(self, child: Child) -> list[Instruction]:
         if self._wanted is None:
@@ -390,7 +375,8 @@ class Machine:
             }
             for task in self._tasks(child)
         ]
-        return [Tell(child.name, {"type": "configure", "tasks": tasks})]
+        chokes = dict(self._wanted.assignment.chokes)
+        return [Tell(child.name, {"type": "configure", "tasks": tasks, "chokes": chokes})]
 
     def _alive(self, name: str) -> bool:
         child = self._children.get(name)

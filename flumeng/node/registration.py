@@ -69,15 +69,18 @@ class Registration:
         if found.value.roles != self._me.roles:
             self._store.write(path, replace(found.value, roles=self._me.roles), found.version)
 
-    def announce(self, address: str) -> None:
+    def announce(self, addresses: tuple[str, ...]) -> None:
         """Keep the ephemeral znode of this session; one left by our last session is replaced."""
-        if self._live and (self._live.address, self._session) == (address, self._store.session):
+        if self._live and (self._live.addresses, self._session) == (
+            addresses,
+            self._store.session,
+        ):
             return
         path = paths.live_node(self._me.name)
         live = LiveNode(
             uuid=self._me.uuid,
             incarnation=self._incarnation,
-            address=address,
+            addresses=addresses,
             pid=os.getpid(),
             version=__version__,
             since=self._since,

@@ -146,5 +146,5 @@ def _is_empty(task: records.PlannedTask) -> bool:
 
 def _absent(node: str) -> list[Write]:
     """Lets a transaction fail when the node is live: there is no other check for absence."""
-    nobody = records.LiveNode(uuid="", incarnation="", address="", pid=0, version="", since=0.0)
+    nobody = records.LiveNode(uuid="", incarnation="", pid=0, version="", since=0.0)
     return [Put(paths.live_node(node), nobody, ABSENT), Remove(paths.live_node(node), ANY)]

@@ -145,7 +145,7 @@ def _enter(store: Store, flow: str, address: str) -> None:
     journal = records.Journal(flow=flow, node=NODE, primary=NODE, term=1, in_sync=(NODE,))
     store.write(paths.journal(JOURNAL), journal, ABSENT)
     live = records.LiveNode(
-        uuid="", incarnation="", address=address, pid=0, version="", since=time.time()
+        uuid="", incarnation="", addresses=(address,), pid=0, version="", since=time.time()
     )
     store.write(paths.live_node(NODE), live, ABSENT)
 

@@ -72,7 +72,7 @@ def test_a_node_that_is_live_is_not_decommissioned(hosts: str, store: Store) -> 
     """ZooKeeper itself refuses the transaction that removes the node of a live process."""
     tree.init(store)
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
-    live = records.LiveNode(uuid="u", incarnation="i", address="", pid=1, version="0", since=0.0)
+    live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
     sign = {"author": "a", "reason": "", "now": 0.0}
 
     class Late:

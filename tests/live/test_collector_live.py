@@ -112,7 +112,12 @@ class Cluster:
         mine = {name: j for name, j in self.journals.items() if name.split(".")[1] == node}
         self.servers[node] = JournalServer("127.0.0.1", journals=lambda: mine)
         live = LiveNode(
-            uuid="", incarnation="", address=self.servers[node].address, pid=0, version="", since=0
+            uuid="",
+            incarnation="",
+            addresses=(self.servers[node].address,),
+            pid=0,
+            version="",
+            since=0,
         )
         self.store.write(paths.live_node(node), live, ANY)
 

@@ -53,7 +53,7 @@ def flow(revision: int) -> records.Flow:
     return records.Flow(revision=revision)
 
 
-LIVE = records.LiveNode(uuid="u", incarnation="i", address="", pid=1, version="0", since=0.0)
+LIVE = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
 
 
 def test_read_gives_what_was_written_with_its_version(any_store: Store) -> None:

@@ -15,7 +15,7 @@ from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 LIVE = records.LiveNode(
-    uuid="u", incarnation="i", address="n1:7000", pid=1, version="0.1.0", since=NOON
+    uuid="u", incarnation="i", addresses=("n1:7000",), pid=1, version="0.1.0", since=NOON
 )
 
 

@@ -40,7 +40,7 @@ def write_flow(tmp_path: Path) -> Callable[..., Path]:
 
 def live(address: str = "") -> records.LiveNode:
     return records.LiveNode(
-        uuid="u", incarnation="i", address=address, pid=1, version="0.1.0", since=NOON
+        uuid="u", incarnation="i", addresses=(address,), pid=1, version="0.1.0", since=NOON
     )
 
 

@@ -44,7 +44,7 @@ def store() -> FakeStore:
     store.write(paths.plan("web"), records.Plan(epoch=3, tasks={"collect.0": task}), ABSENT)
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("collect",)), ABSENT)
     live = records.LiveNode(
-        uuid="u", incarnation="i", address="n1:7", pid=1, version="0", since=0.0
+        uuid="u", incarnation="i", addresses=("n1:7",), pid=1, version="0", since=0.0
     )
     store.write(paths.live_node("n1"), live, ABSENT)
     journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))

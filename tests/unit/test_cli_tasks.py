@@ -49,7 +49,7 @@ def shell(store: FakeStore) -> Shell:
 
 
 def come_live(store: FakeStore, name: str) -> None:
-    live = records.LiveNode(uuid=name, incarnation="i", address="", pid=1, version="0", since=0.0)
+    live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
     store.write(paths.live_node(name), live, ABSENT)
 
 

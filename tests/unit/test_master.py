@@ -29,7 +29,7 @@ def cluster() -> FakeTree:
 
 def add_node(store: Store, name: str) -> None:
     store.write(paths.node(name), records.Node(uuid=name, roles=("ingest", "collect")), ABSENT)
-    live = records.LiveNode(uuid=name, incarnation="i", address="", pid=1, version="0", since=0.0)
+    live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
     store.write(paths.live_node(name), live, ABSENT)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,8 @@ from flumeng.node.machine import (
     Wanted,
 )
 from zkschema.records import COLLECT, INGEST, AssignedTask, Assignment
+
+WORKER = "ingest.0"
 
 
 class Clock:
@@ -58,7 +61,7 @@ def ready(child: str, address: str = "") -> Said:
 
 def status(child: str, state: str = "running", **journals: object) -> Said:
     task = {"epoch": 1, "revision": 1, "state": state, "error": None}
-    message = {"type": "status", "tasks": {f"f/{child}.0": task}}
+    message = {"type": "status", "tasks": {f"f/{child.partition('.')[0]}.0": task}}
     return Said(child, {**message, "journals": journals} if journals else message)
 
 
@@ -73,7 +76,7 @@ def configured(instructions: list[Instruction]) -> list[str]:
 def running(machine: Machine) -> None:
     """Both children up with a task each."""
     machine.handle(Tick())
-    machine.handle(ready(INGEST, "h:1"))
+    machine.handle(ready(WORKER, "h:1"))
     machine.handle(wanted(INGEST, COLLECT))
     machine.handle(ready(COLLECT))
 
@@ -82,15 +85,15 @@ def test_ingest_starts_at_once_and_is_told_nothing_before_there_is_an_assignment
     machine: Machine,
 ) -> None:
     """An empty configuration would close every journal."""
-    assert machine.handle(Tick()) == [Start(INGEST)]
-    assert machine.handle(ready(INGEST, "h:1")) == []
-    assert machine.address == "h:1"
-    assert configured(machine.handle(wanted(INGEST))) == ["ingest: ['ingest.0']"]
+    assert machine.handle(Tick()) == [Start(WORKER)]
+    assert machine.handle(ready(WORKER, "h:1")) == []
+    assert machine.addresses == ("h:1",)
+    assert configured(machine.handle(wanted(INGEST))) == ["ingest.0: ['ingest.0']"]
 
 
 def test_a_collector_starts_with_its_first_task_and_stops_with_its_last(machine: Machine) -> None:
     machine.handle(Tick())
-    machine.handle(ready(INGEST))
+    machine.handle(ready(WORKER))
     assert Start(COLLECT) not in machine.handle(wanted(INGEST))
     assert Start(COLLECT) in machine.handle(wanted(INGEST, COLLECT))
     assert configured(machine.handle(ready(COLLECT))) == ["collect: ['collect.0']"]
@@ -104,26 +107,28 @@ def test_a_child_that_dies_comes_back_after_a_backoff_that_doubles(
 ) -> None:
     running(machine)
     for wait in (0.1, 0.2, 0.4):
-        assert machine.handle(Ended(INGEST, -9)) == []
+        assert machine.handle(Ended(WORKER, -9)) == []
         clock.now += wait - 0.01
         assert machine.handle(Tick()) == []
         clock.now += 0.02
-        assert machine.handle(Tick()) == [Start(INGEST)]
-        assert configured(machine.handle(ready(INGEST, "h:2"))) == ["ingest: ['ingest.0']"]
+        assert machine.handle(Tick()) == [Start(WORKER)]
+        assert configured(machine.handle(ready(WORKER, "h:2"))) == ["ingest.0: ['ingest.0']"]
     clock.now += 61
-    machine.handle(Ended(INGEST, -9))
+    machine.handle(Ended(WORKER, -9))
     clock.now += 0.11
-    assert machine.handle(Tick()) == [Start(INGEST)], "a minute of health forgives"
+    assert machine.handle(Tick()) == [Start(WORKER)], "a minute of health forgives"
 
 
 def test_nothing_is_said_for_a_child_that_is_gone(machine: Machine) -> None:
     running(machine)
-    machine.handle(status(INGEST, j1={"flow": "f", "term": 1, "closed": False, "end": None}))
+    machine.handle(
+        status(WORKER, **{"f.n.0.a": {"flow": "f", "term": 1, "closed": False, "end": None}})
+    )
     assert machine.status.tasks["f/ingest.0"].state == "running"
-    assert list(machine.journals or ()) == ["j1"]
-    machine.handle(Ended(INGEST, -9))
+    assert list(machine.journals or ()) == ["f.n.0.a"]
+    machine.handle(Ended(WORKER, -9))
     assert machine.status.tasks["f/ingest.0"].state == "starting"
-    assert (machine.journals, machine.address) == (None, "")
+    assert (machine.journals, machine.addresses) == (None, ("",))
 
 
 def test_a_task_that_was_let_go_leaves_the_status(machine: Machine) -> None:
@@ -139,13 +144,13 @@ def test_a_task_that_was_let_go_leaves_the_status(machine: Machine) -> None:
 
 def test_only_news_of_acks_is_passed_on_and_all_of_it_to_a_new_worker(machine: Machine) -> None:
     running(machine)
-    assert machine.handle(Acked({"j": 5}, ("k",))) == [
-        Tell(INGEST, {"type": "acks", "acks": {"j": 5}}),
-        Tell(INGEST, {"type": "remove", "journals": ["k"], "flows": []}),
+    assert machine.handle(Acked({"f.n.0.j": 5}, ("f.n.0.k",))) == [
+        Tell(WORKER, {"type": "acks", "acks": {"f.n.0.j": 5}}),
+        Tell(WORKER, {"type": "remove", "journals": ["f.n.0.k"], "flows": []}),
     ]
-    assert machine.handle(Acked({"j": 5})) == []
-    machine.handle(Ended(INGEST, -9))
-    assert machine.handle(Acked({"j": 6})) == []
+    assert machine.handle(Acked({"f.n.0.j": 5})) == []
+    machine.handle(Ended(WORKER, -9))
+    assert machine.handle(Acked({"f.n.0.j": 6})) == []
     machine.handle(Stop(1.0))
 
 
@@ -153,13 +158,13 @@ def test_stopping_drains_the_collector_before_journals_go_away(machine: Machine)
     running(machine)
     told = machine.handle(Stop(3.0))
     assert told == [
-        Tell(INGEST, {"type": "quiesce"}),
+        Tell(WORKER, {"type": "quiesce"}),
         Tell(COLLECT, {"type": "stop", "drain_seconds": 3.0}),
     ]
     assert machine.handle(Ended(COLLECT, 0)) == [
-        Tell(INGEST, {"type": "stop", "drain_seconds": 0.0})
+        Tell(WORKER, {"type": "stop", "drain_seconds": 0.0})
     ]
-    assert machine.handle(Ended(INGEST, 0)) == [Exit()]
+    assert machine.handle(Ended(WORKER, 0)) == [Exit()]
 
 
 def test_a_child_that_does_not_stop_in_time_is_killed(machine: Machine, clock: Clock) -> None:
@@ -173,9 +178,9 @@ def test_a_child_that_does_not_stop_in_time_is_killed(machine: Machine, clock: C
 
 def test_stop_while_children_start_or_wait(machine: Machine) -> None:
     machine.handle(Tick())
-    machine.handle(ready(INGEST))
+    machine.handle(ready(WORKER))
     machine.handle(wanted(INGEST, COLLECT))
-    machine.handle(Ended(INGEST, 1))
+    machine.handle(Ended(WORKER, 1))
     assert machine.handle(Stop(3.0)) == [Tell(COLLECT, {"type": "stop", "drain_seconds": 0.0})]
     assert machine.handle(Ended(COLLECT, 0)) == [Exit()]
 
@@ -183,6 +188,84 @@ def test_stop_while_children_start_or_wait(machine: Machine) -> None:
 def test_an_impossible_event_tells_the_story(machine: Machine) -> None:
     running(machine)
     with pytest.raises(
-        FaultError, match=r"ingest is running, got ready.*assignment 1 \(wanted: 2 tasks\)"
+        FaultError, match=r"ingest.0 is running, got ready.*assignment 1 \(wanted: 2 tasks\)"
     ):
-        machine.handle(ready(INGEST))
+        machine.handle(ready(WORKER))
+
+
+@pytest.fixture
+def pair(clock: Clock) -> Iterator[Machine]:
+    """A node of two ingest workers that run, and a collector."""
+    machine = Machine((INGEST, COLLECT), clock, workers=2)
+    assert machine.handle(Tick()) == [Start("ingest.0"), Start("ingest.1")]
+    for number in range(2):
+        machine.handle(ready(f"ingest.{number}", f"h:{number}"))
+    yield machine
+    machine.check()
+
+
+def test_every_worker_gets_every_ingest_task_and_the_chokes(pair: Machine) -> None:
+    given = wanted(INGEST)
+    told = pair.handle(replace(given, assignment=replace(given.assignment, chokes={"f": 1e6})))
+    assert configured(told) == ["ingest.0: ['ingest.0']", "ingest.1: ['ingest.0']"]
+    assert [t.message["chokes"] for t in told if isinstance(t, Tell)] == [{"f": 1e6}] * 2
+    assert pair.addresses == ("h:0", "h:1")
+
+
+def test_a_task_is_as_the_worker_has_it_that_is_worst_off(pair: Machine) -> None:
+    pair.handle(wanted(INGEST))
+    pair.handle(status("ingest.0"))
+    assert pair.status.tasks["f/ingest.0"].state == "starting", "the other has not said so"
+    pair.handle(status("ingest.1"))
+    assert pair.status.tasks["f/ingest.0"].state == "running"
+    pair.handle(status("ingest.1", "failed"))
+    assert pair.status.tasks["f/ingest.0"].state == "failed"
+    pair.handle(Ended("ingest.1", -9))
+    assert pair.status.tasks["f/ingest.0"].state == "starting"
+
+
+def test_a_task_is_let_go_when_the_last_worker_let_it_go(pair: Machine) -> None:
+    pair.handle(wanted(INGEST))
+    for number in range(2):
+        pair.handle(status(f"ingest.{number}"))
+    pair.handle(wanted(INGEST, version=2, state="draining"))
+    pair.handle(Said("ingest.0", {"type": "status", "tasks": {}, "journals": {}}))
+    assert "f/ingest.0" in pair.status.tasks
+    pair.handle(Said("ingest.1", {"type": "status", "tasks": {}, "journals": {}}))
+    assert "f/ingest.0" not in pair.status.tasks
+
+
+def test_each_worker_is_told_of_its_own_journals(pair: Machine) -> None:
+    """Those of a worker that the node has no more are with the first."""
+    names = [f"f.n.{number}.a" for number in range(3)]
+    told = pair.handle(Acked(dict.fromkeys(names, 5), tuple(names)))
+    assert told == [
+        Tell("ingest.0", {"type": "acks", "acks": {names[0]: 5, names[2]: 5}}),
+        Tell("ingest.0", {"type": "remove", "journals": [names[0], names[2]], "flows": []}),
+        Tell("ingest.1", {"type": "acks", "acks": {names[1]: 5}}),
+        Tell("ingest.1", {"type": "remove", "journals": [names[1]], "flows": []}),
+    ]
+    pair.handle(Ended("ingest.1", -9))
+
+
+def test_what_a_worker_that_is_away_has_on_disk_is_not_known(pair: Machine) -> None:
+    """Else its journals would count as gone."""
+    journal = {"flow": "f", "term": 1, "closed": False, "end": None}
+    assert pair.journals is None
+    pair.handle(status("ingest.0", **{"f.n.0.a": journal}))
+    assert (list(pair.journals or ()), pair.knows_all_journals) == (["f.n.0.a"], False)
+    pair.handle(status("ingest.1", **{"f.n.1.a": journal}))
+    assert (list(pair.journals or ()), pair.knows_all_journals) == (["f.n.0.a", "f.n.1.a"], True)
+    pair.handle(Ended("ingest.0", -9))
+    assert (list(pair.journals or ()), pair.knows_all_journals) == (["f.n.1.a"], False)
+
+
+def test_all_workers_serve_until_the_collector_is_done(pair: Machine) -> None:
+    pair.handle(wanted(INGEST, COLLECT))
+    pair.handle(ready(COLLECT))
+    told = pair.handle(Stop(3.0))
+    assert told[:2] == [Tell(f"ingest.{number}", {"type": "quiesce"}) for number in range(2)]
+    stop = {"type": "stop", "drain_seconds": 0.0}
+    assert pair.handle(Ended(COLLECT, 0)) == [Tell(f"ingest.{n}", stop) for n in range(2)]
+    assert pair.handle(Ended("ingest.1", 0)) == []
+    assert pair.handle(Ended("ingest.0", 0)) == [Exit()]

@@ -46,21 +46,21 @@ def test_a_second_host_with_the_same_name_is_refused(cluster: FakeTree) -> None:
 def test_a_znode_left_by_the_last_session_is_replaced(cluster: FakeTree) -> None:
     """It would go when that session ends, and then the node would look dead."""
     old, new = FakeStore(cluster), FakeStore(cluster)
-    Registration(old, identity()).announce("h:1")
-    Registration(new, identity()).announce("h:2")
+    Registration(old, identity()).announce(("h:1",))
+    Registration(new, identity()).announce(("h:2",))
     old.expire()
     found = new.read(paths.live_node("n1"))
     assert found is not None
-    assert (found.value.address, found.session) == ("h:2", new.session)
+    assert (found.value.addresses, found.session) == (("h:2",), new.session)
 
 
 def test_after_an_expiry_the_node_is_live_again(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
     registration = Registration(store, identity())
-    registration.announce("h:1")
+    registration.announce(("h:1",))
     store.expire()
     assert not store.exists(paths.live_node("n1"))
-    registration.announce("h:1")
+    registration.announce(("h:1",))
     found = store.read(paths.live_node("n1"))
     assert found is not None
     assert found.session == store.session

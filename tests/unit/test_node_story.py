@@ -56,24 +56,24 @@ def test_the_machine_remembers_what_changed_of_the_node_its_children_and_their_t
 ) -> None:
     machine = Machine((INGEST,), clock)
     machine.handle(Wanted(7, Assignment(), {}))
-    machine.handle(Said(INGEST, {"type": "ready"}))
+    machine.handle(Said("ingest.0", {"type": "ready"}))
     for state, error in (("running", None), ("running", None), ("failed", "no such host")):
         task = {"epoch": 1, "revision": 1, "state": state, "error": error}
-        machine.handle(Said(INGEST, {"type": "status", "tasks": {"web/ingest.n1": task}}))
+        machine.handle(Said("ingest.0", {"type": "status", "tasks": {"web/ingest.n1": task}}))
     clock.now += 5
-    machine.handle(Ended(INGEST, -9))
+    machine.handle(Ended("ingest.0", -9))
     machine.handle(Tick())
     machine.handle(Stop(0.0))
     assert [(s.who, s.event, s.before, s.after, s.cause) for s in machine.story] == [
         ("node", "start", "", "running", ""),
         ("node", "wanted", "", "assignment 7", "0 tasks"),
-        ("ingest", "wanted", "absent", "starting", ""),
-        ("ingest", "ready", "starting", "running", ""),
+        ("ingest.0", "wanted", "absent", "starting", ""),
+        ("ingest.0", "ready", "starting", "running", ""),
         ("web/ingest.n1", "status", "", "running", ""),
         ("web/ingest.n1", "status", "running", "failed", "no such host"),
-        ("ingest", "ended", "running", "waiting", "exit code -9"),
+        ("ingest.0", "ended", "running", "waiting", "exit code -9"),
         ("node", "stop", "running", "stopping", ""),
-        ("ingest", "stop", "waiting", "absent", ""),
+        ("ingest.0", "stop", "waiting", "absent", ""),
     ]
     assert [s.number for s in machine.story] == list(range(9))
     assert [s.seconds for s in machine.story] == [100.0] * 6 + [105.0] * 3

@@ -27,9 +27,7 @@ def store() -> FakeStore:
     tree.init(store)
     for name in NODES:
         store.write(paths.node(name), records.Node(uuid=name, roles=("ingest", "collect")), ABSENT)
-        live = records.LiveNode(
-            uuid=name, incarnation="i", address="", pid=1, version="0", since=0.0
-        )
+        live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
         store.write(paths.live_node(name), live, ABSENT)
     for name in ("a", "b"):
         apply(store, name, 3)
