@@ -12,6 +12,7 @@ import collections
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
@@ -24,6 +25,7 @@ from flumeng.journal.journal import Journal
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.25
+TEND_SECONDS = 1.0
 Append = tuple[pa.RecordBatch, Mapping[str, object] | None]
 
 
@@ -78,6 +80,7 @@ class GroupCommit(Generic[Item]):
         self._pressure = False
         self._ack = 0
         self._trimmed = 0
+        self._tend_at = 0.0
         self._stopping = False
         self._ended = False
         self._failure: Exception | None = None
@@ -173,7 +176,8 @@ class GroupCommit(Generic[Item]):
         with self._changed:
             idle = not self._waiting
             self._changed.wait_for(
-                lambda: self._waiting or self._stopping or self._ack > self._trimmed
+                lambda: self._waiting or self._stopping or self._ack > self._trimmed,
+                TEND_SECONDS if self._journal.restless else None,
             )
             if idle and self._waiting and not self._stopping:
                 self._changed.wait_for(
@@ -227,10 +231,15 @@ class GroupCommit(Generic[Item]):
             self._trim()
 
     def _trim(self) -> None:
+        """Drop what was acked, and what is kept no longer."""
         ack = self._ack
-        if ack > self._trimmed:
-            self._trimmed = ack
-            try:
+        due = self._journal.restless and time.monotonic() >= self._tend_at
+        try:
+            if ack > self._trimmed:
+                self._trimmed = ack
                 self._journal.trim(ack)
-            except DiskFullError as error:
-                log.warning("%s; trimmed with the next ack", error)
+            if due:
+                self._tend_at = time.monotonic() + TEND_SECONDS
+                self._journal.tend()
+        except DiskFullError as error:
+            log.warning("%s; trimmed with the next ack", error)

@@ -1,0 +1,186 @@
+"""The files of one open journal, and what is known of them to be on disk.
+
+The first write or sync that fails, but for lack of room, is the last: nobody knows then what is on
+the medium. It decides nothing else; when to sync, roll and drop is the journal's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flumeng.errors import FlumengError
+from flumeng.journal import checkpoint as checkpoints
+from flumeng.journal import directory as directories
+from flumeng.journal import segment
+from flumeng.journal.chain import Chain
+from flumeng.journal.checkpoint import Checkpoint, CheckpointFile
+from flumeng.journal.disk import FULL, Disk
+from flumeng.journal.errors import DiskFullError, JournalFailedError
+from flumeng.journal.frame import FrameHeader
+from flumeng.journal.lazy import LazySync, Reached
+from flumeng.journal.segment import Segment, SegmentHeader
+
+
+class Medium:
+    """``chain``: its segments. ``said``: what the checkpoint says, never ahead of the medium.
+
+    Every call that writes raises DiskFullError, after which all is as before, and
+    JournalFailedError.
+    """
+
+    def __init__(
+        self, directory: Path, segments: Sequence[Segment], said: Checkpoint, disk: Disk
+    ) -> None:
+        self.chain = Chain(segments)
+        self.said = said
+        self._id = directory.name
+        self._directory = directory
+        self._disk = disk
+        self._failure: Exception | None = None
+        with contextlib.ExitStack() as undo:
+            self._fd = os.open(self.chain.active.path, os.O_RDWR | os.O_CLOEXEC)
+            undo.callback(os.close, self._fd)
+            self._checkpoint = CheckpointFile(directory / checkpoints.NAME, disk)
+            self._lazy = LazySync(disk) if said.durability == "spill" else None
+            undo.pop_all()
+        directories.make_spare(directory, disk)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing has failed yet."""
+        return self._failure is None
+
+    def require_sound(self) -> None:
+        """Raises JournalFailedError after a failure."""
+        if self._failure is not None:
+            raise JournalFailedError(
+                f"journal {self._id} has failed and must be opened anew: {self._failure}"
+            ) from self._failure
+
+    def free_bytes(self) -> int:
+        return self._disk.free_bytes(self._fd)
+
+    def write(self, header: FrameHeader, parts: Sequence[Any]) -> None:
+        """Add a frame to the active segment; not synced."""
+        active = self.chain.active
+        try:
+            self._disk.write(self._fd, parts, active.length)
+        except OSError as error:
+            self._cut_back()
+            raise self._not_written(error) from error
+        active.grow(header)
+
+    def sync(self, next_seq: int, *, now: bool = False, **changes: Any) -> None:
+        """Put all that was written on disk, and with ``now`` the checkpoint as well."""
+        try:
+            if self._lazy is not None:
+                self._lazy.settle()
+            self._disk.sync(self._fd)
+        except OSError as error:
+            raise self._fail(error) from error
+        self._say_reached(self._reached(next_seq), now=now, **changes)
+
+    def sync_lazily(self, next_seq: int) -> None:
+        """Take note of what came to the disk, and begin to sync what has not."""
+        assert self._lazy is not None
+        try:
+            reached = self._lazy.done()
+        except OSError as error:
+            raise self._fail(error) from error
+        if reached is not None:
+            self._say_reached(reached, now=False)
+        if self.said.offset < self.chain.active.length:
+            self._lazy.begin(self._fd, self._reached(next_seq))
+
+    def say(self, *, now: bool, **changes: Any) -> None:
+        """Write a new checkpoint. Nothing in it may be ahead of what is on disk."""
+        said = replace(self.said, **changes)
+        try:
+            self._checkpoint.write(said)
+        except OSError as error:
+            raise self._not_written(error) from error
+        try:
+            self._checkpoint.sync(now=now)
+        except OSError as error:
+            raise self._fail(error) from error
+        self.said = said
+
+    def roll(self, next_seq: int, state: Mapping[str, object], *, use_spare: bool) -> None:
+        """Sync and seal the active segment and go on in a new one, unless it has no events yet.
+
+        On a full disk the spare file becomes the new one, if it may.
+        """
+        active = self.chain.active
+        if next_seq == active.base:
+            return
+        self.sync(next_seq, now=True)
+        header = SegmentHeader(self.said.journal, self.said.term, next_seq, active.link)
+        spare = directories.spare(self._directory) if use_spare else None
+        try:
+            fresh = segment.create(self._directory, header, state, self._disk, spare)
+        except OSError as error:
+            raise self._not_written(error) from error
+        try:
+            self._disk.sync_directory(self._directory)
+            fd = os.open(fresh.path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._fail(error) from error
+        os.close(self._fd)
+        self._fd = fd
+        self.chain.add(fresh)
+        self.say(segment=fresh.base, offset=fresh.length, now=True)
+
+    def drop(self, count: int) -> None:
+        """Delete the oldest segments, once the checkpoint on disk knows."""
+        if not count:
+            return
+        kept = self.chain.at(count)
+        # After a roll with no room for its checkpoint, that one names a segment that goes now.
+        moved = (
+            {"segment": kept.base, "offset": kept.first} if self.said.segment < kept.base else {}
+        )
+        self.say(floor=kept.base, now=True, **moved)
+        try:
+            for old in self.chain.drop(count):
+                for tail in self._directory.glob(f"{old.path.name}.*{segment.BROKEN}"):
+                    tail.unlink()
+                old.path.unlink()
+        except OSError as error:
+            raise self._fail(error) from error
+        directories.make_spare(self._directory, self._disk)
+
+    def close(self) -> None:
+        if self._lazy is not None:
+            self._lazy.close()
+        self._checkpoint.close()
+        os.close(self._fd)
+
+    def _reached(self, next_seq: int) -> Reached:
+        return Reached(self.chain.active.base, self.chain.active.length, next_seq)
+
+    def _say_reached(self, reached: Reached, *, now: bool, **changes: Any) -> None:
+        self.say(
+            segment=reached.segment, offset=reached.offset, safe=reached.safe, now=now, **changes
+        )
+
+    def _cut_back(self) -> None:
+        """After a write that failed: back to the last whole frame."""
+        try:
+            os.ftruncate(self._fd, self.chain.active.length)
+        except OSError as error:
+            raise self._fail(error) from error
+
+    def _not_written(self, error: OSError) -> FlumengError:
+        """What to raise after a write that failed: a full disk is to be waited for."""
+        if error.errno in FULL:
+            return DiskFullError(f"journal {self._id}: {error.strerror}")
+        return self._fail(error)
+
+    def _fail(self, error: OSError) -> JournalFailedError:
+        self._failure = error
+        return JournalFailedError(f"journal {self._id} has failed: {error}")
