@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from flumeng import overview
@@ -42,6 +43,7 @@ def status(store: Store, ask: Ask) -> dict[str, Any]:
     return {
         "health": "degraded" if causes else "ok",
         "causes": [{"what": cause.what, "advice": cause.advice} for cause in causes],
+        "maintenance": maintenance is not None,
         "masters": masters,
         "nodes": {"live": sum(node.live for node in nodes), "registered": len(nodes)},
         "flows": [_flow(flow, acks) for flow in flows],
@@ -70,10 +72,19 @@ def _of_masters(masters: Sequence[str]) -> Iterator[Cause]:
 
 
 def _of_maintenance(maintenance: records.Maintenance | None) -> Iterator[Cause]:
-    if maintenance is not None:
+    if maintenance is None:
+        return
+    since = f"{datetime.fromtimestamp(maintenance.since, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if maintenance.automatic:
         yield Cause(
-            f"maintenance mode, by {maintenance.who}: {maintenance.why}",
-            "tasks stay where they are until it ends",
+            f"maintenance mode, begun by itself at {since}: {maintenance.why}",
+            "bring the missing nodes back: it ends by itself; or, when they are gone for good, end "
+            "it with `flumeng cluster maintenance off`",
+        )
+    else:
+        yield Cause(
+            f"maintenance mode, by {maintenance.who} at {since}: {maintenance.why}",
+            "tasks stay where they are until `flumeng cluster maintenance off`",
         )
 
 

@@ -15,6 +15,7 @@ from flumeng.operations import (
     expect_current,
     look,
     moved,
+    refuse_in_maintenance,
     require_node,
     require_revision,
     restarted,
@@ -87,6 +88,7 @@ def move(store: Store, key: str, node: str) -> Preview:
     require_node(store, node)
     now = look(store)
     change = moved(now, key, node)
+    refuse_in_maintenance(store)
     return _compare(now, change.applied(now)) if change else Preview((), ())
 
 

@@ -36,6 +36,16 @@ from flumeng.operations.nodes import (
     require_node,
     set_node_desired,
 )
+from flumeng.operations.settings import (
+    SETTINGS,
+    SettingRow,
+    begin_maintenance,
+    end_maintenance,
+    refuse_in_maintenance,
+    set_setting,
+    settings,
+    shown,
+)
 from flumeng.operations.tasks import (
     TaskChange,
     look,
@@ -48,12 +58,16 @@ from flumeng.operations.tasks import (
 __all__ = [
     "KEEP_AUDIT",
     "KEEP_REVISIONS",
+    "SETTINGS",
     "Applied",
     "Left",
+    "SettingRow",
     "TaskChange",
     "apply_flow",
+    "begin_maintenance",
     "decommission_node",
     "delete_flow",
+    "end_maintenance",
     "expect_current",
     "export_cluster",
     "import_cluster",
@@ -66,6 +80,7 @@ __all__ = [
     "moved",
     "orphans",
     "pending_migrations",
+    "refuse_in_maintenance",
     "remove_orphans",
     "require_flow",
     "require_node",
@@ -75,5 +90,8 @@ __all__ = [
     "rollback_flow",
     "set_flow_state",
     "set_node_desired",
+    "set_setting",
+    "settings",
+    "shown",
     "verify_cluster",
 ]

@@ -13,6 +13,7 @@ from flumeng.errors import ConflictError, UserError
 from flumeng.model import FlowView, Snapshot
 from flumeng.operations import audit
 from flumeng.operations.nodes import require_node
+from flumeng.operations.settings import refuse_in_maintenance
 from flumeng.planned import Tasks, plan_writes
 from flumeng.reading import Reader
 from flumeng.spec.problems import nearest
@@ -72,6 +73,7 @@ def move_task(
     require_node(store, node)
     snapshot = look(store)
     change = moved(snapshot, key, node, reason)
+    refuse_in_maintenance(store)
     if change is not None:
         command = f"task move {key} {node}"
         entry = records.Audit(who=author, command=command, reason=reason, time=now)

@@ -1,0 +1,93 @@
+"""``flumeng cluster``: settings of the whole cluster, and maintenance mode."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import CompletionItem
+
+from cli.doors import Doors, with_store
+from cli.options import json_option, reason_option
+from cli.output import show_json, show_table, when
+from flumeng import operations
+from flumeng.store import Store
+from zkschema import records
+
+
+class Key(click.types.StringParamType):
+    """The type of an argument that names a setting."""
+
+    name = "key"
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        return [
+            CompletionItem(key, help=setting.doc)
+            for key, setting in operations.SETTINGS.items()
+            if key.startswith(incomplete)
+        ]
+
+
+@click.group()
+def cluster() -> None:
+    """Look at and change settings of the whole cluster; begin and end maintenance mode."""
+
+
+@cluster.command()
+@json_option
+@with_store
+def show(_doors: Doors, store: Store, as_json: bool) -> None:
+    """Show every setting, its default and what it means, and maintenance mode."""
+    rows, maintenance = operations.settings(store)
+    if as_json:
+        show_json({"settings": {row.key: row.value for row in rows}, "maintenance": maintenance})
+        return
+    show_table(
+        ("KEY", "VALUE", "DEFAULT", "MEANING"),
+        (
+            (row.key, operations.shown(row.value), operations.shown(row.default), row.doc)
+            for row in rows
+        ),
+    )
+    click.echo(f"maintenance mode is {_said(maintenance)}")
+
+
+@cluster.command(name="set")
+@click.argument("key", type=Key(), metavar="KEY")
+@click.argument("value", metavar="VALUE")
+@reason_option
+@with_store
+def set_(doors: Doors, store: Store, key: str, value: str, reason: str) -> None:
+    """Change a setting; masters heed it at once."""
+    changed = operations.set_setting(store, key, value, **doors.sign(reason))
+    click.echo(f"{key} is {value}{'' if changed else ' already'}")
+
+
+@cluster.command()
+@click.argument("switch", type=click.Choice(["on", "off"]), metavar="on|off")
+@reason_option
+@with_store
+def maintenance(doors: Doors, store: Store, switch: str, reason: str) -> None:
+    """Let no task change nodes from now on, or let masters move tasks again.
+
+    Data flows meanwhile; tasks of nodes that go away wait for them.
+    """
+    if switch == "on":
+        operations.begin_maintenance(store, **doors.sign(reason))
+        click.echo("maintenance mode is on: nothing is moved until it is off")
+        return
+    ended = operations.end_maintenance(store, **doors.sign(reason))
+    if ended is None:
+        click.echo("maintenance mode is off already")
+    else:
+        click.echo(f"maintenance mode is off; it was {_said(ended)}")
+
+
+def _said(found: records.Maintenance | None) -> str:
+    if found is None:
+        return "off"
+    by = f"by itself ({found.who})" if found.automatic else f"by {found.who}"
+    return f"on {by} since {when(found.since)} UTC: {found.why}"

@@ -1,0 +1,220 @@
+"""Settings of the whole cluster, by key; and maintenance mode, in which nothing is moved.
+
+One table holds every key: where it lies in the record, what it takes, and what it means. Masters
+read the record at every look, so a change holds at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from flumeng.errors import ConflictError, UserError
+from flumeng.operations import audit
+from flumeng.spec.problems import nearest
+from flumeng.store import Put, Store, Versioned, tree
+from zkschema import paths, records
+from zkschema.records import Cluster, MaintenanceLimits
+
+Number = int | float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """``whole``: it takes whole numbers only; ``most`` is None without an upper bound.
+
+    ``get`` gives None for a setting that is not set and bounds nothing then.
+    """
+
+    key: str
+    doc: str
+    get: Callable[[Cluster], Number | None]
+    put: Callable[[Cluster, Number], Cluster]
+    whole: bool = False
+    least: float = 0
+    most: float | None = None
+
+    @property
+    def range(self) -> str:
+        noun = "a whole number" if self.whole else "a number"
+        upper = f" to {self.most:g}" if self.most is not None else " or more"
+        return f"{noun}, {self.least:g}{upper}"
+
+    def parse(self, text: str) -> Number:
+        """Raises ``UserError``."""
+        try:
+            value: Number = int(text) if self.whole else float(text)
+        except ValueError as error:
+            raise UserError(f"{self.key} takes {self.range}, not {text!r}") from error
+        if not self.least <= value <= (float("1e12") if self.most is None else self.most):
+            raise UserError(f"{self.key} takes {self.range}, not {text}")
+        return value
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    key: str
+    value: Number | None
+    default: Number | None
+    doc: str
+
+
+def _throttle(key: str, default: int | None, doc: str) -> Setting:
+    return Setting(
+        key,
+        doc,
+        lambda cluster: cluster.throttles.get(key, default),
+        lambda cluster, value: replace(cluster, throttles={**cluster.throttles, key: int(value)}),
+        whole=True,
+    )
+
+
+def _limit(
+    key: str,
+    doc: str,
+    get: Callable[[MaintenanceLimits], Number],
+    put: Callable[[MaintenanceLimits, Number], MaintenanceLimits],
+    *,
+    whole: bool = False,
+) -> Setting:
+    return Setting(
+        key,
+        doc,
+        lambda cluster: get(cluster.maintenance_limits),
+        lambda cluster, value: replace(
+            cluster, maintenance_limits=put(cluster.maintenance_limits, value)
+        ),
+        whole=whole,
+        least=1 if whole else 0,
+        most=None if whole else 1,
+    )
+
+
+SETTINGS: Mapping[str, Setting] = {
+    setting.key: setting
+    for setting in (
+        Setting(
+            "grace_seconds",
+            "how long a node may be missing before its tasks go to others",
+            lambda cluster: cluster.grace_seconds,
+            lambda cluster, value: replace(cluster, grace_seconds=float(value)),
+        ),
+        Setting(
+            "drain_limit_seconds",
+            "how long a task may take to let go before it is taken away",
+            lambda cluster: cluster.drain_limit_seconds,
+            lambda cluster, value: replace(cluster, drain_limit_seconds=float(value)),
+        ),
+        _throttle("balance", 1, "balance moves under way at once, in all,"),
+        _throttle("balance_per_node", None, "to or from one node,"),
+        _throttle("balance_per_flow", None, "and of one flow; unset: no bound of its own"),
+        _limit(
+            "maintenance_nodes",
+            "maintenance begins by itself when at least so many active nodes are missing",
+            lambda limits: limits.nodes,
+            lambda limits, value: replace(limits, nodes=int(value)),
+            whole=True,
+        ),
+        _limit(
+            "maintenance_enter",
+            "and more than this share of all;",
+            lambda limits: limits.enter,
+            lambda limits, value: replace(limits, enter=float(value)),
+        ),
+        _limit(
+            "maintenance_leave",
+            "it ends by itself when at most this share is missing",
+            lambda limits: limits.leave,
+            lambda limits, value: replace(limits, leave=float(value)),
+        ),
+    )
+}
+
+
+def shown(value: Number | None) -> str:
+    """A setting's value, for people."""
+    return "unset" if value is None else f"{value:g}"
+
+
+def settings(store: Store) -> tuple[list[SettingRow], records.Maintenance | None]:
+    """Every key with its value now, and maintenance mode while it is on."""
+    cluster = _read(store).value
+    rows = [
+        SettingRow(setting.key, setting.get(cluster), setting.get(Cluster()), setting.doc)
+        for setting in SETTINGS.values()
+    ]
+    return rows, cluster.maintenance
+
+
+def set_setting(store: Store, key: str, text: str, *, author: str, reason: str, now: float) -> bool:
+    """Gives whether that is a change.
+
+    Raises ``UserError`` for a key that there is not or a value that it does not take,
+    ``ConflictError``, ``UnavailableError``.
+    """
+    setting = SETTINGS.get(key)
+    if setting is None:
+        raise UserError(f'there is no setting "{key}"; {nearest(key, SETTINGS)}')
+    value = setting.parse(text)
+    current = _read(store)
+    before = setting.get(current.value)
+    if before == value:
+        return False
+    wanted = setting.put(current.value, value)
+    limits = wanted.maintenance_limits
+    if limits.leave > limits.enter:
+        raise UserError(
+            f"maintenance_leave ({limits.leave:g}) may not be above maintenance_enter "
+            f"({limits.enter:g}): it would end and begin again at once"
+        )
+    command = f"cluster set {key} {value:g} (was {shown(before)})"
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    audit.commit(store, [Put(paths.cluster(), wanted, current.version)], entry)
+    return True
+
+
+def begin_maintenance(store: Store, *, author: str, reason: str, now: float) -> None:
+    """From now on no task changes nodes. One that is on already, also by itself, becomes this one.
+
+    Raises ``UserError`` without a reason, ``ConflictError``, ``UnavailableError``.
+    """
+    if not reason:
+        raise UserError("say why with --reason: everyone who looks at the status sees it")
+    current = _read(store)
+    maintenance = records.Maintenance(who=author, why=reason, since=now)
+    entry = records.Audit(who=author, command="cluster maintenance on", reason=reason, time=now)
+    wanted = replace(current.value, maintenance=maintenance)
+    audit.commit(store, [Put(paths.cluster(), wanted, current.version)], entry)
+
+
+def end_maintenance(
+    store: Store, *, author: str, reason: str, now: float
+) -> records.Maintenance | None:
+    """Gives the one that ends; None when there is none. Raises as ``set_setting``."""
+    current = _read(store)
+    before = current.value.maintenance
+    if before is not None:
+        entry = records.Audit(
+            who=author, command="cluster maintenance off", reason=reason, time=now
+        )
+        wanted = replace(current.value, maintenance=None)
+        audit.commit(store, [Put(paths.cluster(), wanted, current.version)], entry)
+    return before
+
+
+def refuse_in_maintenance(store: Store) -> None:
+    """Raises ``ConflictError`` while nothing may be moved."""
+    maintenance = _read(store).value.maintenance
+    if maintenance is not None:
+        raise ConflictError(
+            f"maintenance mode, by {maintenance.who}: {maintenance.why}: nothing is moved until it "
+            "ends (`flumeng cluster maintenance off`)"
+        )
+
+
+def _read(store: Store) -> Versioned[Cluster]:
+    tree.require(store)
+    found = store.read(paths.cluster())
+    if found is None:
+        raise UserError("this chroot has no /cluster: run `flumeng schema init`")
+    return found

@@ -1,0 +1,202 @@
+"""Settings of the cluster and maintenance mode, by command: on a fake store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cli.doors import Signature
+from cli.testing import NOON, Shell
+from flumeng import operations
+from flumeng.errors import ConflictError
+from flumeng.store import ABSENT, ANY, Version, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+SIGN: Signature = {"author": "ann", "reason": "", "now": NOON}
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree)
+
+
+def cluster(store: FakeStore) -> records.Cluster:
+    found = store.read(paths.cluster())
+    assert found is not None
+    return found.value
+
+
+def commands(store: FakeStore) -> list[tuple[str, str]]:
+    entries = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
+    return [(entry.value.command, entry.value.reason) for entry in entries if entry]
+
+
+def test_every_setting_is_shown_with_its_default_and_meaning(shell: Shell) -> None:
+    assert shell.json("cluster", "show") == {
+        "settings": {
+            "grace_seconds": 0.0,
+            "drain_limit_seconds": 60.0,
+            "balance": 1,
+            "balance_per_node": None,
+            "balance_per_flow": None,
+            "maintenance_nodes": 5,
+            "maintenance_enter": 0.5,
+            "maintenance_leave": 0.25,
+        },
+        "maintenance": None,
+    }
+    lines = shell.run("cluster", "show").stdout.splitlines()
+    assert lines[0] == "KEY\tVALUE\tDEFAULT\tMEANING"
+    assert lines[1].startswith("grace_seconds\t0\t0\thow long a node may be missing")
+    assert lines[-1] == "maintenance mode is off"
+    assert all(row.count("\t") == 3 and row.rpartition("\t")[2] for row in lines[1:-1])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("grace_seconds", "30", records.Cluster(grace_seconds=30.0)),
+        ("drain_limit_seconds", "7.5", records.Cluster(drain_limit_seconds=7.5)),
+        ("balance", "4", records.Cluster(throttles={"balance": 4})),
+        ("balance_per_node", "2", records.Cluster(throttles={"balance_per_node": 2})),
+        ("balance_per_flow", "0", records.Cluster(throttles={"balance_per_flow": 0})),
+        (
+            "maintenance_nodes",
+            "9",
+            records.Cluster(maintenance_limits=records.MaintenanceLimits(nodes=9)),
+        ),
+        (
+            "maintenance_enter",
+            "0.8",
+            records.Cluster(maintenance_limits=records.MaintenanceLimits(enter=0.8)),
+        ),
+        (
+            "maintenance_leave",
+            "0.1",
+            records.Cluster(maintenance_limits=records.MaintenanceLimits(leave=0.1)),
+        ),
+    ],
+)
+def test_a_setting_is_set_once_and_audited(
+    shell: Shell, store: FakeStore, key: str, value: str, expected: records.Cluster
+) -> None:
+    done = shell.run("cluster", "set", key, value, "--reason", "tuning")
+    assert (done.exit_code, done.stdout) == (0, f"{key} is {value}\n")
+    assert cluster(store) == expected
+    ((command, reason),) = commands(store)
+    assert command.startswith(f"cluster set {key} {value} (was ")
+    assert reason == "tuning"
+    assert shell.run("cluster", "set", key, value).stdout == f"{key} is {value} already\n"
+    assert len(commands(store)) == 1
+    assert shell.json("cluster", "show")["settings"][key] == float(value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("grace_second", "1", 'there is no setting "grace_second"; did you mean "grace_seconds"?'),
+        ("grace_seconds", "soon", "takes a number, 0 or more, not 'soon'"),
+        ("grace_seconds", "-1", "takes a number, 0 or more, not -1"),
+        ("grace_seconds", "nan", "takes a number, 0 or more, not nan"),
+        ("grace_seconds", "inf", "takes a number, 0 or more, not inf"),
+        ("balance", "1.5", "takes a whole number, 0 or more, not '1.5'"),
+        ("maintenance_nodes", "0", "takes a whole number, 1 or more, not 0"),
+        ("maintenance_enter", "50", "takes a number, 0 to 1, not 50"),
+        ("maintenance_leave", "0.9", "may not be above maintenance_enter (0.5)"),
+        ("maintenance_enter", "0.1", "maintenance_leave (0.25) may not be above"),
+    ],
+)
+def test_what_is_no_setting_is_wrong_input(
+    shell: Shell, store: FakeStore, key: str, value: str, said: str
+) -> None:
+    before = store.dump()
+    refused = shell.run("cluster", "set", "--", key, value)
+    assert (refused.exit_code, said in refused.stderr) == (2, True), refused.stderr
+    assert store.dump() == before
+
+
+def test_what_a_newer_flumeng_set_beside_it_stays(shell: Shell, store: FakeStore) -> None:
+    later = records.Cluster(throttles={"later": 3}, extra={"newer": True})
+    store.write(paths.cluster(), later, ANY)
+    shell.run("cluster", "set", "balance", "2")
+    assert cluster(store) == replace(later, throttles={"later": 3, "balance": 2})
+
+
+def test_a_setting_loses_to_a_change_that_was_first(store: FakeStore) -> None:
+    class Meddler(FakeStore):
+        def commit(self, *words: object) -> list[Version]:
+            store.write(paths.cluster(), records.Cluster(grace_seconds=5.0), ANY)
+            return super().commit(*words)  # type: ignore[arg-type]
+
+    with pytest.raises(ConflictError, match="/cluster was changed"):
+        operations.set_setting(Meddler(store.tree), "balance", "2", **SIGN)
+    assert cluster(store) == records.Cluster(grace_seconds=5.0)
+
+
+def test_maintenance_mode_is_begun_and_ended_with_a_reason(shell: Shell, store: FakeStore) -> None:
+    silent = shell.run("cluster", "maintenance", "on")
+    assert (silent.exit_code, "say why with --reason" in silent.stderr) == (2, True)
+    assert cluster(store).maintenance is None
+    done = shell.run("cluster", "maintenance", "on", "--reason", "new switches")
+    assert (done.exit_code, done.stdout) == (
+        0, "maintenance mode is on: nothing is moved until it is off\n",
+    )  # fmt: skip
+    assert cluster(store).maintenance == records.Maintenance(
+        who="ann@ops", why="new switches", since=NOON
+    )
+    said = "on by ann@ops since 2023-11-14 22:13:20 UTC: new switches"
+    assert shell.run("cluster", "show").stdout.endswith(f"maintenance mode is {said}\n")
+    assert shell.json("cluster", "show")["maintenance"]["why"] == "new switches"
+    status = shell.run("status")
+    assert status.exit_code == 1
+    assert "- maintenance mode, by ann@ops at 2023-11-14 22:13:20 UTC: new switches\n" in (
+        status.stdout
+    )
+    assert "until `flumeng cluster maintenance off`" in status.stdout
+    assert shell.json("status")["maintenance"] is True
+    off = shell.run("cluster", "maintenance", "off")
+    assert off.stdout == f"maintenance mode is off; it was {said}\n"
+    assert cluster(store).maintenance is None
+    assert shell.run("cluster", "maintenance", "off").stdout == "maintenance mode is off already\n"
+    assert sorted(commands(store)) == [
+        ("cluster maintenance off", ""),
+        ("cluster maintenance on", "new switches"),
+    ]
+
+
+def test_maintenance_mode_that_began_by_itself_says_so(shell: Shell, store: FakeStore) -> None:
+    began = records.Maintenance(who="m1", why="6 of 8 nodes are away", since=NOON, automatic=True)
+    store.write(paths.cluster(), records.Cluster(maintenance=began), ANY)
+    shown = shell.run("status").stdout
+    assert "maintenance mode, begun by itself at 2023-11-14 22:13:20 UTC: 6 of 8 nodes" in shown
+    assert "it ends by itself" in shown
+    assert "on by itself (m1) since" in shell.run("cluster", "show").stdout
+
+
+def test_no_task_is_moved_by_command_in_maintenance_mode(shell: Shell, store: FakeStore) -> None:
+    operations.apply_flow(store, FLOW, **SIGN)
+    for name in ("n1", "n2"):
+        node = records.Node(uuid=name, roles=("collect",))
+        store.write(paths.node(name), node, ABSENT)
+        live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=NOON)
+        store.write(paths.live_node(name), live, ABSENT)
+    task = records.PlannedTask(kind="collect", node="n1", epoch=1, state="assigned")
+    store.write(paths.plan("web"), records.Plan(epoch=1, tasks={"collect.0": task}), ABSENT)
+    operations.begin_maintenance(store, author="ann", reason="switches", now=NOON)
+    for words in ((), ("--dry-run",)):
+        refused = shell.run("task", "move", "web/collect.0", "n2", *words)
+        assert (refused.exit_code, "maintenance mode, by ann: switches" in refused.stderr) == (
+            3, True,
+        )  # fmt: skip
+    operations.end_maintenance(store, **SIGN)
+    assert shell.run("task", "move", "web/collect.0", "n2").exit_code == 0
