@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,11 +57,23 @@ class _Call:
 
 
 class Publisher:
-    """Used by any number of threads; it has none of its own: whoever waits longest leads."""
+    """Used by any number of threads; it has none of its own: whoever waits longest leads.
 
-    def __init__(self, store: Store, *, gap_seconds: float = GAP_SECONDS) -> None:
+    ``clock`` gives seconds that only grow; ``sleep`` is how it waits for a connection.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        gap_seconds: float = GAP_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._store: Final = store
         self._gap_seconds: Final = gap_seconds
+        self._clock: Final = clock
+        self._sleep: Final = sleep
         self._lock: Final = threading.Lock()
         self._enough: Final = threading.Event()
         self._in_flight: Final = threading.Semaphore(IN_FLIGHT)
@@ -94,11 +106,11 @@ class Publisher:
 
     def _lead(self) -> None:
         """Send one transaction, and leave the next one to whoever waits longest then."""
-        self._enough.wait(max(0.0, self._left_at + self._gap_seconds - time.monotonic()))
+        self._enough.wait(max(0.0, self._left_at + self._gap_seconds - self._clock()))
         with self._in_flight:
             with self._lock:
                 calls = self._take()
-                self._left_at = time.monotonic()
+                self._left_at = self._clock()
                 self._led = bool(self._waiting)
                 if self._waiting:
                     self._waiting[0].news.set()
@@ -125,7 +137,7 @@ class Publisher:
         try:
             versions = self._store.commit([write for call in calls for write in call.writes])
         except UnavailableError as error:
-            deadline = time.monotonic() + SETTLE_SECONDS
+            deadline = self._clock() + SETTLE_SECONDS
             for call in calls:
                 self._find_out(call, deadline, error)
         except Exception as error:
@@ -142,7 +154,7 @@ class Publisher:
 
     def _find_out(self, call: _Call, deadline: float, error: Exception) -> None:
         """Nobody knows whether ``call`` was written: read, compare, and repeat it if it was not."""
-        while time.monotonic() < deadline:
+        while self._clock() < deadline:
             try:
                 found = self._store.read_many([ack.path for ack in call.acks])
                 if all(map(_is_written, call.acks, found)):
@@ -156,7 +168,7 @@ class Publisher:
                 continue  # what was under way has arrived since, or a claim: the next look tells
             except UnavailableError as trouble:
                 error = trouble
-                time.sleep(LOOK_SECONDS)
+                self._sleep(LOOK_SECONDS)
         call.error = error
 
 
