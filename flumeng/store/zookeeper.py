@@ -226,8 +226,17 @@ class ZooKeeperStore:
         return tree
 
     def close(self) -> None:
-        self._client.stop()
-        self._client.close()
+        """The server is told, and waited for as long as for any call."""
+        closing = threading.Thread(target=self._close, name="closing", daemon=True)
+        closing.start()
+        closing.join(CALL_SECONDS)
+
+    def _close(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except (KazooException, OSError) as error:
+            log.debug("closing: %s", error)
 
     def _require_connection(self) -> None:
         assert os.getpid() == self._pid, "a store cannot be used after fork: connect again"
