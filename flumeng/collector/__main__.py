@@ -10,8 +10,13 @@ from pathlib import Path
 from flumeng import logs
 from flumeng.child import Parent
 from flumeng.collector import spark
+from flumeng.collector.addresses import Addresses
+from flumeng.collector.pipeline import SparkPipeline
+from flumeng.collector.positions import Positions
+from flumeng.collector.task import Assignment
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
+from flumeng.spec import parse_flow
 from flumeng.store.zookeeper import ZooKeeperStore
 
 parser = argparse.ArgumentParser(prog="flumeng.collector", description=__doc__)
@@ -40,7 +45,12 @@ def main() -> int:
         os._exit(1)
 
     threading.Thread(target=follow, name="jvm", daemon=True).start()
-    Worker(parent, store, session).run()
+    addresses = Addresses(store)
+
+    def build(assignment: Assignment) -> SparkPipeline:
+        return SparkPipeline(session, parse_flow(assignment.spec), assignment.key)
+
+    Worker(parent, store, build, lambda: Positions(addresses)).run()
     store.close()
     return 0
 

@@ -1,4 +1,4 @@
-"""The collector process: what the node wants, as one runner a task, over one Spark session.
+"""What a collector does: what the node wants, as one runner a task.
 
 Messages are level-triggered: each ``configure`` names all tasks, so those that it does not name are
 stopped, and those that are as before notice nothing.
@@ -9,19 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
-from pyspark.sql import SparkSession
-
 from flumeng.child import Message, Parent
-from flumeng.collector.addresses import Addresses
-from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.positions import Positions
+from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.runner import Runner, Status, Surroundings
-from flumeng.collector.task import Assignment
-from flumeng.spec import parse_flow
+from flumeng.collector.task import Assignment, Reachable
 from flumeng.store import Store
 
 log = logging.getLogger(__name__)
@@ -30,15 +25,21 @@ CANCEL_SECONDS = 2.0
 
 
 class Worker:
-    """Talks to ``parent``; everything but the status reports happens in its thread."""
+    """Talks to ``parent``; everything but the status reports happens in its thread.
 
-    def __init__(self, parent: Parent, store: Store, spark: SparkSession) -> None:
+    ``build`` makes the pipeline of an assignment, and ``positions`` what a task asks for its
+    journals' ends.
+    """
+
+    def __init__(
+        self,
+        parent: Parent,
+        store: Store,
+        build: Callable[[Assignment], Pipeline],
+        positions: Callable[[], Reachable],
+    ) -> None:
         self._parent = parent
-        self._spark = spark
-        addresses = Addresses(store)
-        self._around = Surroundings(
-            store, Publisher(store), self._build, lambda: Positions(addresses), self._on_status
-        )
+        self._around = Surroundings(store, Publisher(store), build, positions, self._on_status)
         self._runners: dict[str, Runner] = {}
         self._ending: list[Runner] = []
         self._statuses: dict[str, Status] = {}
@@ -81,9 +82,6 @@ class Worker:
         for runner in late:
             runner.join(deadline - time.monotonic())
         log.info("stopped, %d of %d tasks drained", len(runners) - len(late), len(runners))
-
-    def _build(self, assignment: Assignment) -> SparkPipeline:
-        return SparkPipeline(self._spark, parse_flow(assignment.spec), assignment.key)
 
     def _on_status(self, key: str, status: Status) -> None:
         with self._reporting:
