@@ -157,6 +157,11 @@ class Machine:
 
     def handle(self, event: Event) -> list[Instruction]:
         """The one entrance: all events go through here."""
+        instructions = self._handle(event)
+        self.check()
+        return instructions
+
+    def _handle(self, event: Event) -> list[Instruction]:
         if isinstance(event, Wanted):
             return self._on_wanted(event)
         if isinstance(event, Acked):
@@ -254,7 +259,6 @@ class Machine:
             child.since = self._clock()
             cause = f"exit code {detail}" if event == "ended" else ""
             self._record(child.name, event, before.value, child.state.value, cause)
-        self.check()
         return instructions
 
     def _record(self, who: str, event: str, before: str, after: str, cause: str = "") -> None:

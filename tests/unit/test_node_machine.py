@@ -185,6 +185,13 @@ def test_stop_while_children_start_or_wait(machine: Machine) -> None:
     assert machine.handle(Ended(COLLECT, 0)) == [Exit()]
 
 
+def test_stop_while_only_the_collector_waits(machine: Machine) -> None:
+    running(machine)
+    machine.handle(Ended(COLLECT, 1))
+    assert machine.handle(Stop(1.0))[-1] == Tell(WORKER, {"type": "stop", "drain_seconds": 0.0})
+    assert machine.handle(Ended(WORKER, 0)) == [Exit()]
+
+
 def test_an_impossible_event_tells_the_story(machine: Machine) -> None:
     running(machine)
     with pytest.raises(
