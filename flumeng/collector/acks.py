@@ -16,8 +16,13 @@ from flumeng.store import ABSENT, Expected, Put, Store, Version, Write
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Ack
+from zkschema.table import ZPath
 
 CLAIM_AT_ONCE = 1000
+
+
+class SupersededError(ConflictError):
+    """The partition has an owner under a higher epoch: this one's time is over."""
 
 
 class Acks:
@@ -28,6 +33,7 @@ class Acks:
         self._store = store
         self._publisher = publisher
         self._flow = flow
+        self._paths: dict[str, ZPath[Ack]] = {}
         self._versions: dict[str, Version] = {}
         self.epoch = epoch
         self.offsets: dict[str, int] = {}
@@ -45,7 +51,8 @@ class Acks:
     ) -> Acks:
         """Take all ``partitions``; those never acked start at 0.
 
-        Raises ConflictError when one has a higher epoch or when someone else claims now.
+        Raises SupersededError when one has a higher epoch. ConflictError: an ack was written in
+        between, by a twin of this owner or by a write of its own that came late; claim again.
         """
         acks = cls(store, publisher, flow, epoch)
         names = sorted(partitions)
@@ -54,13 +61,14 @@ class Acks:
         return acks
 
     def _claim(self, names: Sequence[str]) -> None:
-        found = self._store.read_many([paths.ack(self._flow, CURSOR_MAIN, n) for n in names])
+        self._paths |= {name: paths.ack(self._flow, CURSOR_MAIN, name) for name in names}
+        found = self._store.read_many([self._paths[name] for name in names])
         writes = []
         for name, ack in zip(names, found, strict=True):
             offset = ack.value.offset if ack else 0
             if ack is not None:
                 if ack.value.epoch > self.epoch:
-                    raise ConflictError(
+                    raise SupersededError(
                         f"{name} is owned under epoch {ack.value.epoch}, ours is {self.epoch}"
                     )
                 self.inherited.add(name)
@@ -85,5 +93,4 @@ class Acks:
             self.offsets[piece.journal] = piece.end
 
     def _put(self, partition: str, offset: int, expect: Expected) -> Put:
-        ack = Ack(epoch=self.epoch, offset=offset)
-        return Put(paths.ack(self._flow, CURSOR_MAIN, partition), ack, expect)
+        return Put(self._paths[partition], Ack(epoch=self.epoch, offset=offset), expect)

@@ -1,7 +1,9 @@
 """One task's thread: takes the task, runs its batches, and takes it again after a failure.
 
-Being fenced ends the work on an assignment; anything else is tried again with growing waits. A new
-assignment, a drain and a stop are looked at between batches.
+An owner with a higher epoch ends the work on an assignment; anything else is tried again. Being
+fenced is not proof of such an owner: it may be a process of this node that is ending, and so the
+next claim tells. A new assignment, a drain and a stop are looked at between batches. While it is
+not certain that the session lives, nothing begins: the task pauses and goes on, and has not failed.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flumeng.collector.acks import SupersededError
 from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
@@ -24,6 +27,7 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
 RETRY_MOST_SECONDS = 30.0
+PAUSE = "ZooKeeper has not answered for two thirds of the session's timeout, or is not there"
 RUNNING, FAILED, STOPPED = "running", "failed", "stopped"
 
 
@@ -113,7 +117,7 @@ class Runner:
                 assert self._size is not None
                 self._size.too_wide()
                 log.info("%s: %d events at most: %s", assignment.key, self._size.events, error)
-            except UnavailableError as error:
+            except (UnavailableError, ConflictError) as error:
                 self._log_trouble(logging.WARNING, f"{assignment.key} waits: {error}")
                 if self._size is not None:
                     self._size.failed()
@@ -139,7 +143,7 @@ class Runner:
             return
         try:
             self._run_batches(assignment)
-        except ConflictError as error:
+        except SupersededError as error:
             log.warning("%s: superseded: %s", assignment.key, error)
             self._say(assignment, STOPPED, "superseded")
 
@@ -157,7 +161,9 @@ class Runner:
                     self._say(assignment, RUNNING, partitions=assignment.partitions)
                 draining = self._draining.is_set()  # before the turn looks how far journals reach
                 busy = task.turn(eager=draining)
-                if task.proven:
+                if not around.store.connected:
+                    self._log_trouble(logging.WARNING, f"{assignment.key} pauses: {PAUSE}")
+                elif task.proven:
                     proven, self._trouble = True, ""
                 if draining and task.caught_up:
                     break

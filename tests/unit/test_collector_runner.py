@@ -15,7 +15,7 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.task import Assignment, Task
-from flumeng.errors import CorruptError, UserError
+from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.sinks import BatchTooWideError, Written
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, tree
@@ -205,6 +205,40 @@ def test_being_fenced_ends_the_work_until_something_else_is_wanted(world):
     assert world.statuses[-1].epoch == 3
 
 
+def test_a_twin_under_the_same_epoch_that_ends_does_not_end_the_work(world):
+    """A collector whose node was restarted may claim once more before it notices."""
+    pipeline = ScriptedPipeline(spec())
+    world.run(pipeline)
+    until(lambda: world.states() == ["running"])
+    Acks.claim(world.store, Publisher(world.store), "web", 1, [JOURNAL])
+    world.safe[JOURNAL] = 10
+    until(lambda: world.ack() == 10)
+    assert world.states() == ["running"]
+
+
+@pytest.mark.parametrize("lost", range(1, 5))
+def test_an_owner_recognises_its_own_write_whose_reply_was_lost(world, lost):
+    """The claim is the first write, then come two batches."""
+    writes = []
+    commit = world.store.commit
+
+    def lose_a_reply(batch):
+        versions = commit(batch)
+        writes.append(batch)
+        if len(writes) == lost:
+            raise UnavailableError("ConnectionLoss")
+        return versions
+
+    world.store.commit = lose_a_reply
+    world.safe[JOURNAL] = 200
+    world.run(ScriptedPipeline(spec()))
+    until(lambda: world.ack() == 200)
+    world.safe[JOURNAL] = 250
+    until(lambda: world.ack() == 250)
+    assert len(writes) >= lost
+    assert world.states() == ["running"]
+
+
 def test_a_draining_task_finishes_what_runs_and_lets_go(world):
     may_end = threading.Event()
     started = threading.Event()
@@ -251,16 +285,18 @@ def test_a_process_that_drains_waits_for_journals_that_it_cannot_reach(world):
     assert world.ack() == 5
 
 
-def test_a_pause_of_zookeeper_holds_acks_back_and_redoes_nothing(world):
+def test_a_pause_of_zookeeper_holds_acks_back_and_redoes_nothing(world, caplog):
     pipeline = ScriptedPipeline(spec())
     world.run(pipeline)
     until(lambda: world.states() == ["running"])
     world.store.cut()
     world.safe[JOURNAL] = 10
     time.sleep(0.3)
+    assert caplog.text.count("pauses") == 1
     world.store.heal()
     until(lambda: world.ack() == 10)
     assert pipeline.batches == [(Range(JOURNAL, 0, 10),)]
+    assert world.states() == ["running"]
 
 
 def test_a_flow_that_cannot_be_built_is_failed_with_the_sentence(world):
