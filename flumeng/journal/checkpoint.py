@@ -26,8 +26,8 @@ MAGIC = b"FLCP"
 VERSION = 1
 SYNC_INTERVAL_SECONDS = 0.1
 # magic, version, closed, durability, reserved, term, segment, offset, safe, floor, journal, boot,
-# barrier; zeros; the CRC.
-FIELDS = struct.Struct("<4sBBBBQQQQQ16s16sQ")
+# barrier, lost; zeros; the CRC.
+FIELDS = struct.Struct("<4sBBBBQQQQQ16s16sQQ")
 _CRC = struct.Struct("<I")
 
 Durability = Literal["disk", "spill", "memory"]
@@ -45,6 +45,7 @@ class Checkpoint:
 
     ``boot`` is set while there may be events that only the kernel of that boot has. Nobody reads
     events from ``barrier`` on: the first of them is lost, and no operator has accepted that yet.
+    ``lost`` counts the events that are gone.
     """
 
     journal: bytes
@@ -57,6 +58,7 @@ class Checkpoint:
     durability: Durability = "disk"
     boot: bytes = NO_BOOT
     barrier: int = NO_BARRIER
+    lost: int = 0
 
     def pack(self) -> bytes:
         fields = FIELDS.pack(
@@ -73,6 +75,7 @@ class Checkpoint:
             self.journal,
             self.boot,
             self.barrier,
+            self.lost,
         )
         block = fields.ljust(BLOCK_BYTES - _CRC.size, b"\0")
         return block + _CRC.pack(crc32c(block))
@@ -92,7 +95,7 @@ class Checkpoint:
             raise CorruptError(f"{path}: not a checkpoint")
         if version != VERSION or durability >= len(_DURABILITIES):
             raise UserError(f"{path}: format version {version}, this flumeng reads {VERSION}")
-        owner, boot, barrier = rest
+        owner, boot, barrier, lost = rest
         if owner != journal:
             raise CorruptError(f"{path}: belongs to another journal (was the directory renamed?)")
         return cls(
@@ -106,6 +109,7 @@ class Checkpoint:
             _DURABILITIES[durability],
             boot,
             barrier,
+            lost,
         )
 
 

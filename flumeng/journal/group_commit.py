@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal.errors import DiskFullError, JournalFailedError
-from flumeng.journal.journal import Journal
+from flumeng.journal.log import Log
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class GroupCommit(Generic[Item]):
 
     def __init__(
         self,
-        journal: Journal,
+        journal: Log,
         build: Callable[[list[Item]], Iterable[Append]],
         *,
         on_durable: Callable[[list[Item]], None] = lambda _: None,

@@ -56,6 +56,7 @@ class Journal:
     """
 
     id: str
+    limits: Limits
     next_seq: int
     acked: int
     """As far as was said to ``trim`` since it was opened."""
@@ -170,6 +171,11 @@ class Journal:
     def readable(self) -> int:
         """Up to where events can be read: ``safe``, or where a loss waits to be accepted."""
         return min(self.safe, self._said.barrier)
+
+    @property
+    def lost(self) -> int:
+        """How many of its events are gone: see ``remains`` and ``repair``."""
+        return self._said.lost
 
     @property
     def bytes(self) -> int:

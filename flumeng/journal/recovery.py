@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from flumeng.errors import CorruptError
 from flumeng.journal import checkpoint as checkpoints
+from flumeng.journal import remains
 from flumeng.journal.checkpoint import Checkpoint
 from flumeng.journal.disk import FULL, Disk, read_into
 from flumeng.journal.frame import (
@@ -56,6 +57,8 @@ def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
     Reads headers of old segments and every byte of the last one only. Raises CorruptError.
     """
     checkpoint = checkpoints.read(directory / checkpoints.NAME, journal)
+    if checkpoint.durability == "memory":
+        checkpoint = remains.of_killed(directory, checkpoint, disk)
     trimmed, paths = _segment_paths(directory, checkpoint)
     opened = [open_segment(path, journal) for path in paths]
     segments = tuple(segment for segment, _ in opened)

@@ -19,7 +19,7 @@ from pyarrow import flight
 
 from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.journal.errors import AboveSafeError, BelowFloorError, NotServedError
-from flumeng.journal.journal import Journal
+from flumeng.journal.log import Log
 from flumeng.journal.segment import Window
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class JournalServer:
         host: str,
         port: int = 0,
         *,
-        journals: Callable[[], Mapping[str, Journal]],
+        journals: Callable[[], Mapping[str, Log]],
         counters: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         host = f"[{host}]" if ":" in host else host
@@ -82,7 +82,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         self,
         host: str,
         port: int,
-        journals: Callable[[], Mapping[str, Journal]],
+        journals: Callable[[], Mapping[str, Log]],
         counters: Callable[[], list[dict[str, Any]]],
     ) -> None:
         self.stopping = False
@@ -105,7 +105,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             name: {
                 "term": journal.term,
                 "floor": journal.floor,
-                "safe": journal.safe,
+                "safe": journal.readable,
                 "closed": journal.closed,
             }
             for name, journal in self._journals().items()

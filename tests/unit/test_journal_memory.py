@@ -1,0 +1,181 @@
+"""A journal in memory: bounded, read as any other, and honest about what went with its process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flumeng.errors import CorruptError, UserError
+from flumeng.journal.errors import AboveSafeError, BelowFloorError, DiskFullError
+from flumeng.journal.journal import Journal
+from flumeng.journal.limits import Limits
+from flumeng.journal.log import Log
+from flumeng.journal.memory import MemoryJournal
+from flumeng.journal.reading import rows
+from flumeng.journal.schema import READ_SCHEMA
+from flumeng.journal.testing import FaultyDisk, numbered_events
+
+ID = "web.n1.0.0a1b2c3d"
+
+
+def fill(journal: Log, frames: int, count: int = 10) -> None:
+    for _ in range(frames):
+        first = journal.append(numbered_events(journal.next_seq, count), {"at": journal.next_seq})
+        assert journal.next_seq == first + count
+    journal.sync()
+
+
+def seqs(journal: Log, start: int, end: int) -> list[int]:
+    """What the bodies say, held against the seqs."""
+    frames = [frame for window in journal.read_frames(start, end) for frame in window]
+    found = pa.Table.from_batches(rows(frames, journal.id, start, end, replayed=False), READ_SCHEMA)
+    numbers = [int(body.as_py().rstrip(b".")) for body in found["body"]]
+    assert numbers == found["seq"].to_pylist()
+    return numbers
+
+
+def kill(journal: MemoryJournal, disk: FaultyDisk) -> None:
+    """Its memory is gone, its lock free; what it wrote stays."""
+    disk.dead = True
+    journal._let_go()
+    disk.dead = False
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk()
+
+
+@pytest.fixture
+def journal(tmp_path: Path, disk: FaultyDisk) -> MemoryJournal:
+    return MemoryJournal.create(tmp_path, ID, disk=disk)
+
+
+def test_it_is_read_and_trimmed_as_any_journal(journal: MemoryJournal) -> None:
+    fill(journal, 30)
+    journal.append(numbered_events(300, 5))
+    for start, end in [(0, 300), (5, 6), (19, 21), (299, 300), (50, 50)]:
+        assert seqs(journal, start, end) == list(range(start, end))
+    with pytest.raises(AboveSafeError):
+        list(journal.read_frames(0, 301))
+    journal.trim(105)
+    assert (journal.floor, journal.acked) == (105, 105)
+    assert seqs(journal, 105, 300) == list(range(105, 300))
+    with pytest.raises(BelowFloorError):
+        list(journal.read_frames(99, 300))
+    with pytest.raises(CorruptError):
+        journal.trim(301)
+    journal.check()
+    journal.trim(300)
+    journal.check()
+    journal.close()
+
+
+def test_its_memory_is_bounded_and_comes_back(tmp_path: Path) -> None:
+    journal = MemoryJournal.create(tmp_path, ID, limits=Limits(max_bytes=20_000))
+    with pytest.raises(DiskFullError, match="events from seq 0 on are not acked"):
+        fill(journal, 1000)
+    assert 10_000 < journal.bytes <= 20_000
+    journal.trim(journal.sync())
+    assert journal.bytes == 0
+    fill(journal, 1)
+    journal.close()
+
+
+def test_no_event_of_it_is_ever_on_disk(tmp_path: Path, journal: MemoryJournal) -> None:
+    journal.append(numbered_events(0, 10, 2000))
+    journal.sync()
+    assert sum(path.stat().st_size for path in (tmp_path / ID).iterdir()) < 2000
+    journal.close()
+
+
+def test_killed_it_says_how_many_events_are_lost_and_lets_acks_pass(
+    tmp_path: Path, journal: MemoryJournal, disk: FaultyDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(journal, 10)
+    journal.trim(42)
+    kill(journal, disk)
+    again = Journal.open(tmp_path / ID, disk=disk)
+    assert (again.floor, again.safe, again.closed, again.lost) == (42, 100, True, 58)
+    assert "up to 58 events, from seq 42 to 100, are lost" in caplog.text
+    assert seqs_of_loss(again) == []
+    with pytest.raises(UserError, match="closed"):
+        again.append(numbered_events(100, 1))
+    again.trim(100)
+    again.check()
+    again.close()
+    Journal.open(tmp_path / ID, disk=disk).close()
+
+
+def seqs_of_loss(journal: Journal) -> list[int]:
+    return [s for b in journal.read(journal.floor, journal.safe) for s in b["seq"].to_pylist()]
+
+
+def test_sources_that_can_read_again_go_on_from_what_was_acked(
+    tmp_path: Path, journal: MemoryJournal, disk: FaultyDisk
+) -> None:
+    fill(journal, 10)
+    journal.trim(42)
+    assert journal.state == {"at": 90}
+    kill(journal, disk)
+    again = Journal.open(tmp_path / ID, disk=disk)
+    assert again.state == {"at": 30}, "the frame that begins at 40 was not acked as a whole"
+    again.close()
+
+
+def test_killed_while_its_remains_are_laid_down_it_is_laid_down_again(
+    tmp_path: Path, journal: MemoryJournal, disk: FaultyDisk
+) -> None:
+    fill(journal, 10)
+    kill(journal, disk)
+    for step in range(100):
+        disk.lives_for = step
+        try:
+            Journal.open(tmp_path / ID, disk=disk).close()
+        except BaseException:
+            disk.heal()
+        else:
+            break
+    disk.heal()
+    assert step > 3
+    again = Journal.open(tmp_path / ID, disk=disk)
+    assert (again.floor, again.safe, again.closed, again.lost) == (0, 100, True, 100)
+    again.close()
+
+
+def test_stopped_in_good_order_it_loses_nothing(
+    tmp_path: Path, journal: MemoryJournal, disk: FaultyDisk
+) -> None:
+    fill(journal, 10)
+    journal.trim(42)
+    journal.close()
+    again = Journal.open(tmp_path / ID, disk=disk)
+    assert (again.safe, again.closed, again.lost) == (100, True, 0)
+    assert again.floor <= 42
+    assert seqs(again, 42, 100) == list(range(42, 100))
+    assert again.state == {"at": 90}
+    again.check()
+    again.close()
+
+
+def test_after_the_machine_went_down_the_loss_is_a_lower_bound(
+    tmp_path: Path, journal: MemoryJournal, disk: FaultyDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(journal, 10)
+    disk.dead = True
+    journal._let_go()
+    disk.power_cut(tmp_path / ID, lambda _, durable, __: durable, names_survive=True)
+    disk.dead = False
+    again = Journal.open(tmp_path / ID, disk=disk)
+    assert again.closed
+    assert "the machine went down, at least 0 events" in caplog.text
+    again.close()
+
+
+def test_removed_it_leaves_nothing(tmp_path: Path, journal: MemoryJournal) -> None:
+    fill(journal, 1)
+    journal.close_for_appends()
+    journal.remove()
+    assert not list(tmp_path.iterdir())
