@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
+from cli import pairs
 from cli.doors import Doors, with_store
 from cli.moves import show_preview
 from cli.names import Name
@@ -22,9 +24,19 @@ from cli.options import (
 )
 from cli.output import show_json, show_table, when
 from flumeng import details, logs, operations, overview, preview
-from flumeng.errors import UserError
 from flumeng.store import Store
 
+HEADERS = (
+    "NODE",
+    "LIVE",
+    "DESIRED",
+    "ROLES",
+    "LABELS",
+    "CAPACITY",
+    "ASSIGNED",
+    "APPLIED",
+    "RUNNING",
+)
 name_argument = click.argument("name", type=Name("node"), metavar="NODE")
 
 
@@ -43,9 +55,19 @@ def list_(_doors: Doors, store: Store, as_json: bool) -> None:
         show_json(rows)
         return
     show_table(
-        ("NODE", "LIVE", "DESIRED", "ROLES", "LABELS", "ASSIGNED", "APPLIED", "TASKS"),
+        HEADERS,
         (
-            (r.node, r.live, r.desired, r.roles, r.labels, r.assigned, r.applied, r.tasks)
+            (
+                r.node,
+                r.live,
+                r.desired,
+                r.roles,
+                r.labels,
+                _numbers(r.capacity),
+                r.assigned,
+                r.applied,
+                f"{sum(state == 'running' for state in r.tasks.values())}/{len(r.tasks)}",
+            )
             for r in rows
         ),
     )
@@ -69,6 +91,7 @@ def show(doors: Doors, store: Store, name: str, as_json: bool) -> None:
         ("roles", ", ".join(row.roles)),
         ("zone", row.zone),
         ("labels", ", ".join(f"{key}={value}" for key, value in row.labels.items())),
+        ("capacity", _numbers(row.capacity)),
         ("assignment", f"{row.applied} applied of {row.assigned}"),
     ):
         click.echo(f"{field:<11}{value or '-'}")
@@ -169,14 +192,26 @@ def decommission(doors: Doors, store: Store, name: str, reason: str) -> None:
 @with_store
 def label(doors: Doors, store: Store, name: str, changes: tuple[str, ...], reason: str) -> None:
     """Set labels with KEY=VALUE and remove labels with KEY-."""
-    taken = [text[:-1] for text in changes if "=" not in text and text.endswith("-")]
-    given = _labels(tuple(text for text in changes if text[:-1] not in taken), "a label")
-    both = sorted({*taken} & {*given})
-    if both:
-        raise UserError(f"label {both[0]} is both set and removed")
+    given, taken = pairs.changes(changes, "a label")
     labels = operations.label_node(store, name, given, taken, **doors.sign(reason))
     shown = ", ".join(f"{key}={value}" for key, value in labels.items())
     click.echo(f"node {name} has {'labels ' + shown if shown else 'no labels'}")
+
+
+@node.command()
+@name_argument
+@click.argument("changes", nargs=-1, required=True, metavar="DIMENSION=NUMBER|DIMENSION-...")
+@reason_option
+@with_store
+def capacity(doors: Doors, store: Store, name: str, changes: tuple[str, ...], reason: str) -> None:
+    """Say how much work fits on a node, such as slots=16 mb_per_second=200.
+
+    DIMENSION- removes a bound; without any, the node is as large as every other such node.
+    """
+    given, taken = pairs.changes(changes, "a capacity")
+    numbers = pairs.numbers(given, "capacity")
+    fits = operations.resize_node(store, name, numbers, taken, **doors.sign(reason))
+    click.echo(f"node {name} has {'capacity ' + _numbers(fits) if fits else 'no set capacity'}")
 
 
 @node.command()
@@ -211,8 +246,17 @@ def label(doors: Doors, store: Store, name: str, changes: tuple[str, ...], reaso
     "labels",
     multiple=True,
     metavar="KEY=VALUE",
-    callback=lambda _context, _option, values: _labels(values, "--label"),
+    callback=lambda _context, _option, values: pairs.given(values, "--label"),
     help="What flows can ask for; may be given again.",
+)
+@click.option(
+    "--capacity",
+    multiple=True,
+    metavar="DIMENSION=NUMBER",
+    callback=lambda _context, _option, values: pairs.numbers(
+        pairs.given(values, "--capacity"), "capacity"
+    ),
+    help="How much work fits on it, such as slots=16; may be given again.",
 )
 @session_option
 def run(
@@ -225,6 +269,7 @@ def run(
     workers: int,
     zone: str,
     labels: dict[str, str],
+    capacity: dict[str, float],
     session_seconds: float,
 ) -> None:
     """Run this host's node until SIGTERM."""
@@ -241,9 +286,14 @@ def run(
             workers=workers,
             zone=zone,
             labels=labels,
+            capacity=capacity,
             session_seconds=session_seconds,
         )
     )
+
+
+def _numbers(capacity: Mapping[str, float]) -> str:
+    return ", ".join(f"{key}={number:g}" for key, number in capacity.items())
 
 
 def _left(found: details.NodeDetail) -> list[str]:
@@ -255,13 +305,3 @@ def _left(found: details.NodeDetail) -> list[str]:
         for journal, lag in found.journals.items()
     ]
     return [*tasks, *journals]
-
-
-def _labels(texts: tuple[str, ...], what: str) -> dict[str, str]:
-    labels = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise UserError(f"{what} is KEY=VALUE, not {text!r}")
-        labels[key] = value
-    return labels

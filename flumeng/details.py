@@ -21,7 +21,6 @@ class NodeDetail:
     """
 
     node: NodeRow
-    capacity: Mapping[str, float]
     tasks: tuple[TaskRow, ...]
     journals: Mapping[str, int | None]
     left: operations.Left
@@ -60,12 +59,11 @@ class TaskDetail:
 
 def node(store: Store, where: Positions, name: str) -> NodeDetail:
     """Raises ``UserError`` when there is no such node."""
-    record = operations.require_node(store, name).value
+    operations.require_node(store, name)
     lags = {ack.partition: ack.lag for ack in overview.acks(store, where)}
     left = operations.left(store, name)
     return NodeDetail(
         node=next(row for row in overview.nodes(store) if row.node == name),
-        capacity=dict(record.capacity),
         tasks=tuple(task for task in overview.tasks(store) if task.node == name),
         journals={journal: lags.get(journal) for journal in left.journals},
         left=left,

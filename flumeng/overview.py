@@ -99,6 +99,7 @@ class NodeRow:
     desired: str
     roles: tuple[str, ...]
     labels: Mapping[str, str]
+    capacity: Mapping[str, float]
     zone: str
     address: str
     version: str
@@ -246,6 +247,7 @@ def nodes(store: Store) -> list[NodeRow]:
             desired=node.value.desired,
             roles=node.value.roles,
             labels=dict(node.value.labels),
+            capacity=dict(node.value.capacity),
             zone=node.value.zone,
             address=", ".join(filter(None, live.value.addresses)) if live else "",
             version=live.value.version if live else "",

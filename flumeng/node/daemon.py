@@ -56,6 +56,7 @@ class Settings:
     workers: int = 1
     zone: str = ""
     labels: Mapping[str, str] | None = None
+    capacity: Mapping[str, float] | None = None
     session_seconds: float = 10.0
     drain_seconds: float = 4.0
 
@@ -78,7 +79,12 @@ class Node:
         self._home = home
         self._store = store
         identity = Identity(
-            settings.name, home.identity(), settings.roles, settings.zone, settings.labels or {}
+            settings.name,
+            home.identity(),
+            settings.roles,
+            settings.zone,
+            settings.labels or {},
+            settings.capacity or {},
         )
         self._znodes = Registration(store, identity)
         self._machine = Machine(settings.roles, clock, settings.workers)

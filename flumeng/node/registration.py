@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flumeng import __version__
@@ -28,6 +28,7 @@ class Identity:
     roles: tuple[str, ...]
     zone: str
     labels: Mapping[str, str]
+    capacity: Mapping[str, float] = field(default_factory=dict)
 
 
 class Registration:
@@ -47,8 +48,8 @@ class Registration:
     def register(self) -> None:
         """Make sure that ``/nodes/N`` is there and is ours.
 
-        Zone and labels are what the node was first started with until an operator changes them.
-        Raises UserError when a host with another identity has the name.
+        Zone, labels and capacity are what the node was first started with until an operator changes
+        them. Raises UserError when a host with another identity has the name.
         """
         path = paths.node(self._me.name)
         found = self._store.read(path)
@@ -58,6 +59,7 @@ class Registration:
                 roles=self._me.roles,
                 zone=self._me.zone,
                 labels=dict(self._me.labels),
+                capacity=dict(self._me.capacity),
             )
             self._store.write(path, node, ABSENT)
             return

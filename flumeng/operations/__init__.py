@@ -34,6 +34,7 @@ from flumeng.operations.nodes import (
     label_node,
     left,
     require_node,
+    resize_node,
     set_node_desired,
 )
 from flumeng.operations.settings import (
@@ -85,6 +86,7 @@ __all__ = [
     "require_flow",
     "require_node",
     "require_revision",
+    "resize_node",
     "restart_task",
     "restarted",
     "rollback_flow",

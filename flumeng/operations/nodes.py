@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
@@ -15,6 +16,8 @@ from flumeng.planned import read_plans
 from flumeng.spec.problems import nearest
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
 from zkschema import paths, records
+
+V = TypeVar("V")
 
 VERBS = {"draining": "drain", "active": "undrain"}
 
@@ -94,15 +97,39 @@ def label_node(
     Raises as ``set_node_desired``.
     """
     current = require_node(store, node)
-    kept = {key: value for key, value in current.value.labels.items() if key not in taken}
-    labels = {**kept, **given}
+    labels = _changed(current.value.labels, given, taken)
     if labels != dict(current.value.labels):
-        words = [*(f"{key}={value}" for key, value in given.items()), *(f"{key}-" for key in taken)]
-        command = f"node label {node} {' '.join(words)}"
+        command = f"node label {node} {_words(given, taken)}"
         entry = records.Audit(who=author, command=command, reason=reason, time=now)
         wanted = replace(current.value, labels=labels)
         audit.commit(store, [Put(paths.node(node), wanted, current.version)], entry)
     return labels
+
+
+def resize_node(
+    store: Store,
+    node: str,
+    given: Mapping[str, float],
+    taken: Collection[str],
+    *,
+    author: str,
+    reason: str,
+    now: float,
+) -> Mapping[str, float]:
+    """Set how much fits on the node in each dimension in ``given``, and remove the bounds in
+    ``taken``; gives the capacity that it has now.
+
+    Raises as ``set_node_desired``.
+    """
+    current = require_node(store, node)
+    capacity = _changed(current.value.capacity, given, taken)
+    if capacity != dict(current.value.capacity):
+        words = _words({key: f"{number:g}" for key, number in given.items()}, taken)
+        command = f"node capacity {node} {words}"
+        entry = records.Audit(who=author, command=command, reason=reason, time=now)
+        wanted = replace(current.value, capacity=capacity)
+        audit.commit(store, [Put(paths.node(node), wanted, current.version)], entry)
+    return capacity
 
 
 def decommission_node(store: Store, node: str, *, author: str, reason: str, now: float) -> None:
@@ -137,6 +164,18 @@ def require_node(store: Store, node: str) -> Versioned[records.Node]:
         hint = nearest(node, known) if known else "no node has registered yet"
         raise UserError(f'there is no node "{node}"; {hint}')
     return found
+
+
+def _changed(
+    before: Mapping[str, V], given: Mapping[str, V], taken: Collection[str]
+) -> dict[str, V]:
+    return {**{key: value for key, value in before.items() if key not in taken}, **given}
+
+
+def _words(given: Mapping[str, str], taken: Collection[str]) -> str:
+    return " ".join(
+        [*(f"{key}={value}" for key, value in given.items()), *(f"{k}-" for k in taken)]
+    )
 
 
 def _is_empty(task: records.PlannedTask) -> bool:

@@ -99,7 +99,7 @@ ALL = ("plan", "assignment", "status", "journals")
 def test_node_show(shell: Shell) -> None:
     shown = shell.run("node", "show", "n1").stdout
     assert "live       yes, at n1:7000\ndesired    active\n" in shown
-    assert "labels     role=web\nassignment 0 applied of 0\n" in shown
+    assert "labels     role=web\ncapacity   -\nassignment 0 applied of 0\n" in shown
     assert "web/collect.0\tcollect\t3\tstarting\truns revision 1, 2 is wanted\n" in shown
     assert "web.n1.0.aa\t60\n" in shown
     as_json = shell.json("node", "show", "n1")
@@ -162,6 +162,47 @@ def test_what_is_no_label_is_wrong_input(
 ) -> None:
     assert shell.run("node", "label", "n1", *words).exit_code == 2
     assert node(store).labels == {"role": "web"}
+
+
+# -- capacity
+
+
+def test_capacity_is_set_shown_and_removed(shell: Shell, store: FakeStore) -> None:
+    done = shell.run("node", "capacity", "n1", "slots=16", "mb_per_second=200.5", "--reason", "new")
+    assert (done.exit_code, done.stdout) == (
+        0, "node n1 has capacity slots=16, mb_per_second=200.5\n",
+    )  # fmt: skip
+    assert node(store).capacity == {"slots": 16.0, "mb_per_second": 200.5}
+    assert ("node capacity n1 slots=16 mb_per_second=200.5", "new") in commands(store)
+    assert "capacity   mb_per_second=200.5, slots=16\n" in shell.run("node", "show", "n1").stdout
+    assert "\tmb_per_second=200.5, slots=16\t" in shell.run("node", "list").stdout
+    assert shell.json("node", "show", "n1")["node"]["capacity"]["slots"] == 16.0
+    before = store.dump()
+    shell.run("node", "capacity", "n1", "slots=16")
+    assert store.dump() == before
+    gone = shell.run("node", "capacity", "n1", "slots-", "mb_per_second-")
+    assert gone.stdout == "node n1 has no set capacity\n"
+    assert node(store).capacity == {}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("slots",),
+        ("=1",),
+        ("slots=x",),
+        ("slots=0",),
+        ("slots=nan",),
+        ("slots=inf",),
+        ("a=1", "a-"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_capacity_is_wrong_input(
+    shell: Shell, store: FakeStore, words: tuple[str, ...]
+) -> None:
+    assert shell.run("node", "capacity", "n1", *words).exit_code == 2
+    assert node(store).capacity == {}
 
 
 # -- drain

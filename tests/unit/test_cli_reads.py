@@ -102,11 +102,8 @@ def test_flow_show(cluster: Shell) -> None:
 
 def test_node_list(cluster: Shell) -> None:
     lines = cluster.run("node", "list").stdout.splitlines()
-    assert lines[1] == (
-        "n1\tyes\tactive\tingest,collect\trole=n1\t0\t0\t"
-        "web/collect-0=running,web/ingest-n1=running"
-    )
-    assert lines[2] == "n2\tno\tactive\tingest,collect\trole=n2\t-\t-\t-"
+    assert lines[1] == "n1\tyes\tactive\tingest,collect\trole=n1\t-\t0\t0\t2/2"
+    assert lines[2] == "n2\tno\tactive\tingest,collect\trole=n2\t-\t-\t-\t0/0"
 
 
 def test_ack_list_shows_the_lag_where_it_is_known(cluster: Shell) -> None:

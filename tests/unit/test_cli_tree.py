@@ -24,6 +24,7 @@ PROMISED = [
     "node:undrain",
     "node:decommission",
     "node:label",
+    "node:capacity",
     "node:story",
     "task:list",
     "task:show",

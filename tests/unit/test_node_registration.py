@@ -43,6 +43,16 @@ def test_a_second_host_with_the_same_name_is_refused(cluster: FakeTree) -> None:
         Registration(FakeStore(cluster), identity("u2")).register()
 
 
+def test_capacity_counts_at_the_first_registration_only(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    for slots in (16.0, 32.0):
+        me = Identity("n1", "u1", ("ingest",), "", {}, {"slots": slots})
+        Registration(store, me).register()
+        found = store.read(paths.node("n1"))
+        assert found is not None
+        assert found.value.capacity == {"slots": 16.0}
+
+
 def test_a_znode_left_by_the_last_session_is_replaced(cluster: FakeTree) -> None:
     """It would go when that session ends, and then the node would look dead."""
     old, new = FakeStore(cluster), FakeStore(cluster)
