@@ -23,6 +23,7 @@ R = TypeVar("R", bound=Record)
 
 PACK_FROM_BYTES = 4 * 1024
 UNPACKED_BYTES = 64 * 1024 * 1024
+ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -37,7 +38,7 @@ class NewerVersionError(DecodeError):
 def encode(record: Record) -> bytes:
     """Compact JSON with sorted keys, so that equal records are equal bytes; gzipped when large."""
     document = {"v": type(record).VERSION, **_plain_fields(record)}
-    data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+    data = ENCODER.encode(document).encode()
     return data if len(data) < PACK_FROM_BYTES else gzip.compress(data, compresslevel=6, mtime=0)
 
 
@@ -83,11 +84,18 @@ def decode(kind: type[R], data: bytes) -> R:
 
 
 def _plain_fields(record: Record) -> dict[str, Any]:
-    known = {f.name: _plain(getattr(record, f.name)) for f in fields(record) if f.name != "extra"}
+    known = {name: _plain(getattr(record, name)) for name in _names(type(record))}
     return {**record.extra, **known}
 
 
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if f.name != "extra")
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, int | str):
+        return value
     if isinstance(value, Record):
         return _plain_fields(value)
     if isinstance(value, Mapping):
