@@ -84,7 +84,8 @@ def decode(kind: type[R], data: bytes) -> R:
 
 
 def _plain_fields(record: Record) -> dict[str, Any]:
-    known = {name: _plain(getattr(record, name)) for name in _names(type(record))}
+    kind: Any = type(record)
+    known = {name: _plain(getattr(record, name)) for name in _names(kind)}
     return {**record.extra, **known}
 
 
