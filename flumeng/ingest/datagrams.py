@@ -1,15 +1,18 @@
 """Messages over UDP: each datagram is one, or holds several whole ones.
 
 What arrives while reading is paused, or faster than it is read, the kernel drops: UDP cannot hold
-its senders back.
+its senders back. The kernel counts what it drops, and that is looked up every second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
 from array import array
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from flumeng.ingest.chunk import Chunk, Origin
@@ -20,7 +23,9 @@ KERNEL_BUFFER_BYTES = 4 << 20
 DATAGRAMS_AT_ONCE = 256
 LAST_READS = 64  # more than the kernel's buffer holds
 PEERS_REMEMBERED = 4096
+DROPS_SECONDS = 1.0
 _MAX_DATAGRAM_BYTES = 65_536
+_SO_RCVBUFFORCE = 33
 
 
 class Datagrams:
@@ -31,10 +36,15 @@ class Datagrams:
         self._buffer = memoryview(bytearray(_MAX_DATAGRAM_BYTES))
         self._origins: dict[tuple[Any, ...], Origin] = {}
         self._socket: socket.socket | None = None
+        self._dropped = 0
+        self._drops_timer: asyncio.TimerHandle
 
     async def start(self, listener: socket.socket) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER_BYTES)
+        with contextlib.suppress(PermissionError):  # beyond what the system allows everybody
+            listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, KERNEL_BUFFER_BYTES)
         self._socket = listener
+        self._watch_drops()
         self.resume()
 
     async def stop(self) -> None:
@@ -43,6 +53,8 @@ class Datagrams:
         self.pause()
         for _ in range(LAST_READS):
             self._read(self._socket)
+        self._count_drops()
+        self._drops_timer.cancel()
         self._socket.close()
         self._socket = None
 
@@ -53,6 +65,17 @@ class Datagrams:
     def resume(self) -> None:
         if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket, self._read, self._socket)
+
+    def _watch_drops(self) -> None:
+        self._count_drops()
+        loop = asyncio.get_running_loop()
+        self._drops_timer = loop.call_later(DROPS_SECONDS, self._watch_drops)
+
+    def _count_drops(self) -> None:
+        assert self._socket is not None
+        dropped = kernel_drops(self._socket)
+        self._reception.inlet.counters.dropped += dropped - self._dropped
+        self._dropped = dropped
 
     def _read(self, bound: socket.socket) -> None:
         try:
@@ -94,6 +117,17 @@ class Datagrams:
         if peer not in self._origins:
             self._origins[peer] = self._reception.origin(peer)
         return self._origins[peer]
+
+
+def kernel_drops(bound: socket.socket) -> int:
+    """How many datagrams did not fit into the buffer of a socket (Linux)."""
+    table = Path("/proc/net/udp6" if bound.family == socket.AF_INET6 else "/proc/net/udp")
+    inode = str(os.fstat(bound.fileno()).st_ino)
+    for line in table.read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[9] == inode:
+            return int(fields[12])
+    return 0
 
 
 def _cut(cutter: Cutter, datagram: bytes) -> list[Messages]:

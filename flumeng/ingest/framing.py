@@ -39,6 +39,11 @@ class Cutter(Protocol):
     complaint: str
     hopeless: bool
 
+    @property
+    def held(self) -> int:
+        """Bytes of an unfinished message."""
+        ...
+
     def feed(self, buffer: bytes | bytearray, size: int) -> list[Messages]: ...
 
     def end(self) -> list[Messages]: ...
@@ -72,6 +77,10 @@ class Framer:
         self._needed = 0
         self._skip = 0
         self.malformed = False
+
+    @property
+    def held(self) -> int:
+        return len(self._partial)
 
     def feed(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
         """Take the first ``size`` bytes of ``buffer``, which its owner may then overwrite."""

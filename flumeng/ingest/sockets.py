@@ -11,7 +11,7 @@ from flumeng.ingest.framing import cutter
 from flumeng.ingest.listening import listen
 from flumeng.ingest.peers import Reception, address
 from flumeng.ingest.source import Inlet, Source
-from flumeng.ingest.streams import Streams
+from flumeng.ingest.streams import Limits, Streams
 from flumeng.ingest.tls import server_context
 from flumeng.spec.sources import Tcp, Tls, Udp
 
@@ -22,14 +22,19 @@ class SocketSource(Source):
     spreads = True
 
     def __init__(
-        self, place: str, protocol: Literal["tcp", "udp"], reception: Reception, tls: Tls | None
+        self,
+        place: str,
+        protocol: Literal["tcp", "udp"],
+        reception: Reception,
+        tls: Tls | None = None,
+        limits: Limits = Limits(),  # noqa: B008  frozen
     ) -> None:
         self._place = place
         self._protocol = protocol
         self._tls = tls
         self._inlet = reception.inlet
         self._receiver: Streams | Datagrams = (
-            Streams(reception) if protocol == "tcp" else Datagrams(reception)
+            Streams(reception, limits) if protocol == "tcp" else Datagrams(reception)
         )
 
     async def start(self) -> None:
@@ -58,7 +63,9 @@ class TcpSource(SocketSource):
         trailers = b"\r" if options.framing == "newline" else b""
         rules = LineRules(options.max_line_bytes, trailers, keep_empty=False)
         cut = partial(cutter, options.framing, options.max_line_bytes)
-        super().__init__(options.listen, "tcp", Reception("tcp", rules, inlet, cut), options.tls)
+        reception = Reception("tcp", rules, inlet, cut)
+        limits = Limits(options.max_connections, options.idle_seconds)
+        super().__init__(options.listen, "tcp", reception, options.tls, limits)
 
 
 class UdpSource(SocketSource):
@@ -72,4 +79,4 @@ class UdpSource(SocketSource):
             if options.framing == "datagram"
             else partial(cutter, options.framing, options.max_line_bytes)
         )
-        super().__init__(options.listen, "udp", Reception("udp", rules, inlet, cut), None)
+        super().__init__(options.listen, "udp", Reception("udp", rules, inlet, cut))

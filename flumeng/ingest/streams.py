@@ -3,6 +3,10 @@
 All connections share one receive buffer and of each only its unfinished message is kept, so idle
 connections cost next to nothing. The event loop cuts after the last whole message, copies once and
 queues; everything else happens in the commit thread.
+
+Senders cannot take more than their share: there are at most so many connections, and all unfinished
+messages together take at most ``HELD_BYTES``. When that is reached, the connection with the largest
+one is closed; a slow sender of short messages never is.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from dataclasses import dataclass
 
 from flumeng.ingest.chunk import Chunk, Origin
 from flumeng.ingest.framing import Cutter, Messages
@@ -23,13 +28,27 @@ log = logging.getLogger(__name__)
 RECEIVE_BYTES = 1 << 20
 LAST_BYTES_SECONDS = 0.5
 QUIET_SECONDS = 0.02
+HELD_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What senders may have of one worker. None: a connection may be idle for ever."""
+
+    connections: int = 10_000
+    idle_seconds: float | None = None
 
 
 class Streams:
     """A listening socket and its connections."""
 
-    def __init__(self, reception: Reception) -> None:
+    def __init__(self, reception: Reception, limits: Limits) -> None:
         self.reception = reception
+        self.limits = limits
+        self.clock = asyncio.get_running_loop().time
+        self.held_bytes = 0
+        self._heard_all_at = self.clock()
+        self._idle_timer: asyncio.TimerHandle | None = None
         self.buffer = bytearray(RECEIVE_BYTES)
         self.received_bytes = 0
         self.connections: set[_Connection] = set()
@@ -45,11 +64,14 @@ class Streams:
             ssl=tls,
             ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
         )
+        self._close_idle()
 
     async def stop(self) -> None:
         if self._server is None:
             return
         await self._read_what_was_sent()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         self._server.close()
         for connection in list(self.connections):
             connection.abort()
@@ -73,17 +95,53 @@ class Streams:
 
     def resume(self) -> None:
         self.paused = False
+        self._heard_all_at = self.clock()
         for connection in self.connections:
             connection.resume()
+
+    def hold(self, nbytes: int) -> None:
+        """So many bytes more (or less) of unfinished messages are kept."""
+        self.held_bytes += nbytes
+        if nbytes > 0 and self.held_bytes > HELD_BYTES:
+            greediest = max(self.connections, key=lambda connection: connection.held_bytes)
+            self.reception.inlet.counters.overfull += 1
+            log.warning(
+                "unfinished messages take %d bytes; closing %s", self.held_bytes, greediest.peer
+            )
+            greediest.abort()
+
+    def _close_idle(self) -> None:
+        """Look over all connections now and then; nobody is idle while nothing is read."""
+        if self.limits.idle_seconds is None:
+            return
+        loop = asyncio.get_running_loop()
+        self._idle_timer = loop.call_later(self.limits.idle_seconds / 4, self._close_idle)
+        before = self.clock() - self.limits.idle_seconds
+        if self.paused or self._heard_all_at > before:
+            return
+        for connection in [c for c in self.connections if c.heard_at <= before]:
+            self.reception.inlet.counters.idle += 1
+            connection.eof_received()
+            connection.abort()
 
 
 class _Connection(asyncio.BufferedProtocol):
     """One sender. A message cut off by a broken connection was never whole and is not taken."""
 
-    __slots__ = ("_cutter", "_origin", "_peer", "_streams", "_transport")
+    __slots__ = (
+        "_cutter",
+        "_origin",
+        "_peer",
+        "_streams",
+        "_transport",
+        "heard_at",
+        "held_bytes",
+    )
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
+        self.heard_at = streams.clock()
+        self.held_bytes = 0
         self._cutter: Cutter | None = None
         self._origin: Origin
         self._transport: asyncio.Transport
@@ -91,7 +149,16 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
         self._peer = transport.get_extra_info("peername") or ("unknown", 0)
-        self._streams.connections.add(self)
+        streams = self._streams
+        if len(streams.connections) >= streams.limits.connections:
+            streams.reception.inlet.counters.refused += 1
+            self._transport.abort()
+        else:
+            streams.connections.add(self)
+
+    @property
+    def peer(self) -> str:
+        return address(self._peer)
 
     def get_buffer(self, _sizehint: int) -> bytearray:
         return self._streams.buffer
@@ -99,6 +166,7 @@ class _Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         streams = self._streams
         streams.received_bytes += nbytes
+        self.heard_at = streams.clock()
         if streams.paused:  # a new connection; uvloop starts to read after connection_made
             self.pause()
         if self._cutter is None:
@@ -109,8 +177,11 @@ class _Connection(asyncio.BufferedProtocol):
         sound = not cutter.malformed
         for messages in cutter.feed(streams.buffer, nbytes):
             self._submit(messages)
+        if cutter.held != self.held_bytes:
+            self._hold(cutter.held)
         if sound and cutter.malformed:
-            log.warning("%s sent %s", address(self._peer), cutter.complaint)
+            streams.reception.inlet.counters.malformed += 1
+            log.warning("%s sent %s", self.peer, cutter.complaint)
             if cutter.hopeless:
                 self.abort()
 
@@ -122,6 +193,11 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._streams.connections.discard(self)
+        self._hold(0)
+
+    def _hold(self, held_bytes: int) -> None:
+        more, self.held_bytes = held_bytes - self.held_bytes, held_bytes
+        self._streams.hold(more)
 
     def _submit(self, messages: Messages) -> None:
         inlet, sender = self._streams.reception.inlet, self._origin
@@ -136,4 +212,5 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport.resume_reading()
 
     def abort(self) -> None:
+        self._hold(0)
         self._transport.abort()

@@ -13,6 +13,7 @@ from flumeng.ingest.framing import cutter
 from flumeng.ingest.peers import Reception
 from flumeng.ingest.sockets import SocketSource
 from flumeng.ingest.source import Inlet
+from flumeng.ingest.streams import Limits
 from flumeng.spec.sources import Syslog
 
 
@@ -25,4 +26,5 @@ class SyslogSource(SocketSource):
         rules = LineRules(options.max_line_bytes, trailers, keep_empty=False)
         cut = None if udp else partial(cutter, options.framing, options.max_line_bytes)
         reception = Reception("syslog", rules, inlet, cut)
-        super().__init__(options.listen, options.protocol, reception, options.tls)
+        limits = Limits(options.max_connections, options.idle_seconds)
+        super().__init__(options.listen, options.protocol, reception, options.tls, limits)

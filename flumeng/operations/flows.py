@@ -36,8 +36,9 @@ def apply_flow(
     """Make ``text`` the current revision of the flow that it names; a new flow starts to run.
 
     Unchanged text changes nothing. ``expect_revision`` is the revision that must be current (0: the
-    flow must not exist). The newest ``KEEP_REVISIONS`` are kept. Raises ``SpecError``,
-    ``ConflictError``, ``UnavailableError``.
+    flow must not exist). The newest ``KEEP_REVISIONS`` are kept. A name is free again once no
+    journal is left of the flow that had it: the new flow would deliver what they hold, under epochs
+    that begin anew. Raises ``SpecError``, ``ConflictError``, ``UnavailableError``.
     """
     name = parse_flow(text).flow
     tree.require(store)
@@ -46,6 +47,7 @@ def apply_flow(
     if current is not None:
         revision = records.Revision(text=text, author=author, reason=reason, time=now)
         return _revise(store, name, current, revision, f"flow apply {name}")
+    _refuse_leftovers(store, name)
     writes: list[Write] = [Put(paths.flow(name), records.Flow(revision=1), ABSENT)]
     writes += [Put(folder, None, ABSENT) for folder in bootstrap.flow_folders(name)]
     revision = records.Revision(text=text, author=author, reason=reason, time=now)
@@ -198,6 +200,19 @@ def _revise(
     )
     audit.commit(store, writes, entry)
     return Applied(flow, number, changed=True)
+
+
+def _refuse_leftovers(store: Store, flow: str) -> None:
+    names = store.children(paths.journals())
+    found = store.read_many([paths.journal(name) for name in names])
+    holders = sorted(
+        {journal.value.node for journal in found if journal and journal.value.flow == flow}
+    )
+    if holders:
+        raise ConflictError(
+            f"{', '.join(holders)} still has journals of a flow {flow} that was deleted: apply it "
+            "again when they are gone, or under another name"
+        )
 
 
 def _refuse_deleted(flow: str, record: records.Flow, advice: str) -> None:

@@ -106,7 +106,7 @@ def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalo
     eventually(
         lambda: "web" not in standalone.command("flow", "list"), "the deleted flow did not go"
     )
-    journals = standalone.state / "node" / "journals"
+    journals = standalone.state / "node" / "journals" / "0"
     eventually(lambda: not list(journals.iterdir()), "its journal stayed on disk")
     eventually(lambda: standalone.command("schema", "verify", "--json").strip() == "[]", "verify")
     assert standalone.rows() == 2500

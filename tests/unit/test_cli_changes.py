@@ -12,7 +12,7 @@ import pytest
 
 from cli.testing import NOON, Shell
 from flumeng.operations import KEEP_REVISIONS
-from flumeng.store import Store, tree
+from flumeng.store import ABSENT, ANY, Store, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 
@@ -260,6 +260,19 @@ def test_delete_asks_masters_to_drain(
         3,
         "flumeng: flow web is being deleted: apply it again when it is gone\n",
     )
+
+
+def test_a_name_is_free_again_when_no_journal_of_the_old_flow_is_left(
+    shell: Shell, store: FakeStore, write_flow: Callable[..., Path]
+) -> None:
+    """A node that was away has one: the new flow would deliver what was to be discarded."""
+    journal = records.Journal(flow="web", node="n7", primary="n7", term=1, in_sync=("n7",))
+    store.write(paths.journal("web.n7.0.a"), journal, ABSENT)
+    refused = shell.run("flow", "apply", write_flow())
+    assert refused.exit_code == 3
+    assert "n7 still has journals of a flow web that was deleted" in refused.stderr
+    store.remove(paths.journal("web.n7.0.a"), ANY)
+    assert shell.run("flow", "apply", write_flow()).exit_code == 0
 
 
 def test_discard_asks_first(

@@ -1,0 +1,318 @@
+"""What senders may have of a worker, on loopback sockets: connections, time, memory, a rate."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from flumeng.errors import UserError
+from flumeng.ingest import streams as streams_module
+from flumeng.ingest.choke import BURST_SECONDS, Choke
+from flumeng.ingest.chunk import Chunk
+from flumeng.ingest.crew import Crew
+from flumeng.ingest.flow import FlowRunner, Task
+from flumeng.ingest.port_claims import PortClaims
+from flumeng.ingest.shelf import Shelf
+from flumeng.ingest.sockets import TcpSource, UdpSource
+from flumeng.ingest.source import Inlet, Source
+from flumeng.spec.sources import Tcp, Udp
+
+PATIENCE_SECONDS = 10.0
+
+
+class Received:
+    """Takes what a source submits."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self.inlet = Inlet("me", {}, self.chunks.append, lambda _: None, lambda: None)
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(chunk.data for chunk in self.chunks)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    uvloop.run(test())
+
+
+async def eventually(ask: Callable[[], object]) -> None:
+    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while not ask():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def listening(make: type[Source], options: Any, received: Received) -> AsyncIterator[int]:
+    source = make(options, received.inlet)
+    try:
+        await source.start()
+        yield int(source.addresses[0].rpartition(":")[2])
+    finally:
+        await source.stop()
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await asyncio.wait_for(reader.read(1), PATIENCE_SECONDS) == b""
+    except ConnectionError:
+        return True
+
+
+def test_connections_over_their_number_are_closed_and_counted() -> None:
+    async def test() -> None:
+        received = Received()
+        options = Tcp("127.0.0.1:0", max_connections=2)
+        async with listening(TcpSource, options, received) as port, AsyncExitStack() as stack:
+            served = [await stack.enter_async_context(connected(port)) for _ in range(2)]
+            await asyncio.sleep(0.05)
+            for _ in range(3):
+                async with connected(port) as (refused, writer):
+                    writer.write(b"refused\n")
+                    assert await is_closed(refused)
+            assert received.inlet.counters.refused == 3
+            served[0][1].write(b"served\n")
+            await eventually(lambda: received.data == b"served\n")
+            served[1][1].close()
+            await asyncio.sleep(0.05)
+            async with connected(port) as (_, writer):
+                writer.write(b"next\n")
+                await eventually(lambda: received.data == b"served\nnext\n")
+        assert received.inlet.counters.refused == 3
+
+    run(test)
+
+
+def test_an_idle_connection_is_closed_after_what_it_had_begun_is_taken() -> None:
+    """One that says something now and then stays, however slow it is."""
+
+    async def test() -> None:
+        received = Received()
+        options = Tcp("127.0.0.1:0", idle_seconds=0.4)
+        async with (
+            listening(TcpSource, options, received) as port,
+            connected(port) as (idle, begun),
+            connected(port) as (_, slow),
+        ):
+            begun.write(b"begun")
+            for letter in b"slowly":
+                slow.write(bytes([letter]))
+                await asyncio.sleep(0.15)
+            slow.write(b"\n")
+            assert await is_closed(idle)
+            await eventually(lambda: len(received.chunks) == 2)
+            assert received.data == b"begun\nslowly\n"
+            assert received.inlet.counters.idle == 1
+
+    run(test)
+
+
+def test_nobody_is_idle_while_nothing_is_read() -> None:
+    async def test() -> None:
+        received = Received()
+        source = TcpSource(Tcp("127.0.0.1:0", idle_seconds=0.2), received.inlet)
+        await source.start()
+        async with connected(int(source.addresses[0].rpartition(":")[2])) as (_, writer):
+            writer.write(b"1\n")
+            await eventually(lambda: received.data == b"1\n")
+            source.pause()
+            writer.write(b"2\n")
+            await asyncio.sleep(0.5)
+            assert received.data == b"1\n"
+            source.resume()
+            await eventually(lambda: received.data == b"1\n2\n")
+            assert received.inlet.counters.idle == 0
+        await source.stop()
+
+    run(test)
+
+
+def test_unfinished_messages_of_all_senders_take_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The greediest one goes; one with a short message is served."""
+    monkeypatch.setattr(streams_module, "HELD_BYTES", 100_000)
+
+    async def test() -> None:
+        received = Received()
+        async with (
+            listening(TcpSource, Tcp("127.0.0.1:0"), received) as port,
+            connected(port) as (_, modest),
+            AsyncExitStack() as stack,
+        ):
+            modest.write(b"hel")
+            greedy = [await stack.enter_async_context(connected(port)) for _ in range(4)]
+            for number, (_, writer) in enumerate(greedy):
+                writer.write(b"x" * (30_000 + number))
+                await asyncio.sleep(0.05)
+            assert await is_closed(greedy[3][0])
+            assert received.inlet.counters.overfull == 1
+            for _, writer in greedy[:3]:
+                writer.write(b"\n")
+            modest.write(b"lo\n")
+            await eventually(lambda: len(received.chunks) == 4)
+            assert len(received.data) == sum((30_001, 30_002, 30_003, 6))
+            greedy[0][1].write(b"y" * 70_000)
+            await asyncio.sleep(0.05)
+            assert received.inlet.counters.overfull == 1, "what was finished is not held"
+
+    run(test)
+
+
+def test_datagrams_that_the_kernel_drops_are_counted() -> None:
+    async def test() -> None:
+        received = Received()
+        source = UdpSource(Udp("127.0.0.1:0"), received.inlet)
+        await source.start()
+        source.pause()
+        port = int(source.addresses[0].rpartition(":")[2])
+        with socket.socket(type=socket.SOCK_DGRAM) as sender:
+            for _ in range(3_000):
+                sender.sendto(b"x" * 8_000, ("127.0.0.1", port))
+        source.resume()
+        await eventually(
+            lambda: len(received.data) // 8_000 + received.inlet.counters.dropped == 3_000
+        )
+        assert received.inlet.counters.dropped > 0
+        before = received.inlet.counters.dropped
+        await source.stop()
+        assert received.inlet.counters.dropped == before
+
+    run(test)
+
+
+def waits(choke: Choke, takes: Sequence[tuple[float, int]]) -> list[float]:
+    return [round(choke.take(nbytes, now), 6) for now, nbytes in takes]
+
+
+def test_what_a_choke_lets_through_over_time_is_its_rate() -> None:
+    """A chunk is always taken whole, and its price is waited for afterwards."""
+    assert waits(Choke(1000, 0.0), [(0.0, 500), (0.5, 250), (0.75, 0)]) == [0.5, 0.25, 0.0]
+    choke, now, taken = Choke(1000, 0.0), 0.0, 0
+    while now < 100:
+        taken += 700
+        now += choke.take(700, now)
+    assert taken / now == pytest.approx(1000, rel=0.02)
+
+
+def test_a_choke_saves_little_while_nothing_comes() -> None:
+    choke = Choke(1000, 0.0)
+    burst = int(1000 * BURST_SECONDS)
+    assert waits(choke, [(3600.0, burst), (3600.0, 1000)]) == [0.0, 1.0]
+
+
+class Flow:
+    """A flow with a tcp source, over a shelf of its own."""
+
+    def __init__(self, data: Path, crew: Crew, listen: str = "127.0.0.1:0") -> None:
+        spec = f'flow: f\nsources: [{{tcp: {{listen: "{listen}"}}}}]\nsinks: [noop]\n'
+        self.shelf = Shelf(data, "n", crew)
+        self.runner = FlowRunner(
+            Task("f", "0", 1, 1, spec), self.shelf, "n", lambda: None, crew=crew
+        )
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return self.runner.status.get("f/0", {"state": "starting", "listen": []})
+
+    def bytes(self) -> int:
+        return sum(counters.bytes for _, counters in self.runner.counters)
+
+    async def end(self) -> None:
+        self.runner.want(None)
+        await asyncio.wait_for(self.runner.finished, PATIENCE_SECONDS)
+        self.shelf.close()
+
+
+async def send(listen: str, data: bytes) -> asyncio.Task[None]:
+    """Keeps sending in the background."""
+
+    async def run() -> None:
+        _, writer = await asyncio.open_connection(*listen.rsplit(":", 1))
+        while True:
+            writer.write(data)
+            await writer.drain()
+
+    return asyncio.create_task(run())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_choke_holds_senders_back_and_is_changed_while_they_send(
+    tmp_path: Path, workers: int
+) -> None:
+    """Each worker has its part of the node's rate."""
+
+    async def test() -> None:
+        flow = Flow(tmp_path, Crew(0, workers))
+        flow.runner.limit(8e6 * workers)
+        await eventually(lambda: flow.state["state"] == "running")
+        sending = await send(flow.state["listen"][0], b"x" * 999 + b"\n")
+        marks = []
+        for rate in (8e6, 2e6):
+            flow.runner.limit(rate * workers)
+            await asyncio.sleep(0.5)
+            marks.append(flow.bytes())
+            await asyncio.sleep(0.9)
+            marks.append(flow.bytes())
+        rates = [(after - before) / 0.9 for before, after in pairwise(marks)]
+        assert 5e6 < rates[0] < 11e6
+        assert rates[2] < 3.5e6
+        flow.runner.limit(None)
+        await eventually(lambda: flow.bytes() > marks[-1] + 30e6)
+        sending.cancel()
+        await flow.end()
+
+    run(test)
+
+
+def test_workers_share_an_address_and_others_may_not_have_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            listen = f"127.0.0.1:{free.getsockname()[1]}"
+        pair = [Flow(tmp_path, Crew(number, 2), listen) for number in range(2)]
+        for flow in pair:
+            await eventually(lambda flow=flow: flow.state["state"] == "running")
+        other = Flow(tmp_path / "other", Crew(0, 2), listen)
+        await eventually(lambda: other.state["state"] == "failed")
+        assert "another source has the port" in other.state["error"]
+        for _ in range(64):
+            _, writer = await asyncio.open_connection(*listen.rsplit(":", 1))
+            writer.write(b"x\n")
+            writer.close()
+        await eventually(lambda: sum(flow.bytes() for flow in pair) == 128)
+        assert all(flow.bytes() > 0 for flow in pair)
+        for flow in (*pair, other):
+            await flow.end()
+
+    run(test)
+
+
+def test_a_claim_ends_with_its_holder() -> None:
+    first, second = PortClaims(0), PortClaims(0)
+    options = Tcp("127.0.0.1:1")
+    first.take(options)
+    with pytest.raises(UserError, match=r"cannot listen on tcp 127\.0\.0\.1:1"):
+        second.take(options)
+    PortClaims(1).take(options)
+    second.release()
+    first.release()
+    second.take(options)
+    second.release()
