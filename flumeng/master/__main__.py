@@ -1,4 +1,4 @@
-"""``python -m flumeng.master HOSTS``: a master that ends with its parent."""
+"""``python -m flumeng.master HOSTS [SESSION_SECONDS]``: a master that ends with its parent."""
 
 import sys
 
@@ -7,4 +7,4 @@ from flumeng.master.daemon import run
 
 logs.to_stderr("master")
 parentage.die_with_parent()
-run(sys.argv[1])
+run(sys.argv[1], session_seconds=float((sys.argv[2:] or ["10"])[0]))

@@ -12,11 +12,19 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--zk", required=True)
 parser.add_argument("--data", required=True, type=Path)
 parser.add_argument("--name", required=True)
+parser.add_argument("--session-seconds", type=float, default=10.0)
 given = parser.parse_args()
 
 logs.to_stderr("node")
 parentage.die_with_parent()
 try:
-    run(Settings(name=given.name, data=given.data, hosts=given.zk))
+    run(
+        Settings(
+            name=given.name,
+            data=given.data,
+            hosts=given.zk,
+            session_seconds=given.session_seconds,
+        )
+    )
 except UserError as problem:
     sys.exit(str(problem))

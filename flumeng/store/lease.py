@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -42,12 +43,12 @@ class Lease:
         """For how long owned work may go on; not positive when it must have stopped."""
         return self._proven_at + self._seconds - self._clock()
 
-    def deserted(self) -> bool:
-        """Whether something was asked on this connection, and nothing answered for too long."""
-        if not self._sent:
-            return False
+    def patience_seconds(self) -> float:
+        """For how long to wait for something on this connection, when something was asked."""
+        if not self._sent or not self._seconds:
+            return inf
         since = max(self._heard_at, next(iter(self._sent.values())))
-        return self._clock() - since > self._seconds
+        return since + self._seconds - self._clock()
 
     def connecting(self) -> None:
         """The session's request to a server is about to be sent, as the first of a connection."""
@@ -70,11 +71,12 @@ class Lease:
 
 def observe(client: KazooClient, lease: Lease) -> None:
     """Tell ``lease`` of all that ``client`` sends and reads; drop a connection that is deserted."""
-    connection = client._connection
-    invoke, submit, read_header = (
+    connection, handler = client._connection, client.handler
+    invoke, submit, read_header, select = (
         connection._invoke,
         connection._submit,
         connection._read_header,
+        handler.select,
     )
 
     def invoke_observed(timeout: float, request: Any, xid: int | None = None) -> Any:
@@ -87,8 +89,6 @@ def observe(client: KazooClient, lease: Lease) -> None:
 
     def submit_observed(request: Any, timeout: float, xid: int | None = None) -> None:
         if xid is not None:
-            if lease.deserted():
-                raise ConnectionDropped("nothing was answered for two thirds of the timeout")
             lease.sent(xid)
         submit(request, timeout, xid)
 
@@ -97,6 +97,13 @@ def observe(client: KazooClient, lease: Lease) -> None:
         lease.answered(read[0].xid)
         return read
 
+    def select_observed(read: Any, write: Any, exceptional: Any, timeout: float) -> Any:
+        patience = lease.patience_seconds()
+        if patience <= 0:
+            raise ConnectionDropped("nothing was answered for two thirds of the timeout")
+        return select(read, write, exceptional, min(timeout, patience))
+
+    handler.select = select_observed
     connection._invoke = invoke_observed
     connection._submit = submit_observed
     connection._read_header = read_header_observed

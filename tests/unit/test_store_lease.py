@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from flumeng.store.lease import Lease
@@ -98,21 +100,29 @@ def test_a_reconnect_gives_it_back_and_forgets_what_was_asked_before(
 ) -> None:
     lease.sent(1)
     clock.now += 7
-    assert lease.deserted()
+    assert lease.patience_seconds() == -1.0
     lease.connecting()
     lease.granted(9.0)
     assert lease.left_seconds == 6.0
-    assert not lease.deserted()
+    assert lease.patience_seconds() == inf
 
 
-def test_a_connection_is_deserted_only_while_something_is_asked_and_nothing_answered(
+def test_a_connection_is_given_up_when_something_is_asked_and_nothing_answered(
     lease: Lease, clock: Clock
 ) -> None:
+    """However often it is asked: kazoo would wait for ever as long as it sends."""
     clock.now += 60
-    assert not lease.deserted(), "nothing was asked"
-    for number in range(7):
+    assert lease.patience_seconds() == inf, "nothing was asked"
+    for number in range(6):
         lease.sent(number)
         clock.now += 1
-    assert lease.deserted()
+    assert lease.patience_seconds() == 0.0
     lease.answered(0)
-    assert not lease.deserted(), "it answers, if late"
+    assert lease.patience_seconds() == 6.0, "it answers, if late"
+
+
+def test_before_the_timeout_is_known_a_server_is_waited_for_as_kazoo_does(clock: Clock) -> None:
+    lease = Lease(clock)
+    lease.connecting()
+    clock.now += 3
+    assert lease.patience_seconds() == inf
