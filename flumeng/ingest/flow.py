@@ -22,6 +22,7 @@ from flumeng.ingest.crew import ALONE, Crew, spreads
 from flumeng.ingest.intake import Intake
 from flumeng.ingest.shelf import Shelf
 from flumeng.ingest.source_runner import SourceRunner
+from flumeng.policy import UNRESTRICTED, Policy
 from flumeng.spec import Component, parse_flow
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,8 @@ class FlowRunner:
         hostname: str,
         changed: Callable[[], None],
         crew: Crew = ALONE,
+        *,
+        policy: Policy = UNRESTRICTED,
     ) -> None:
         self._wanted: Task | None = task
         self._tried: Task | None = None
@@ -71,6 +74,7 @@ class FlowRunner:
         self._hostname = hostname
         self._changed = changed
         self._crew = crew
+        self._policy = policy
         self._intake: Intake | None = None
         self._sources: list[SourceRunner] = []
         self._reasons: set[str] = set()
@@ -173,6 +177,7 @@ class FlowRunner:
             component,
             self._hostname,
             self._crew,
+            self._policy,
             submit=submit,
             settled_state=settled_state,
             changed=self._changed,

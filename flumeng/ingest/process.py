@@ -13,7 +13,7 @@ from pathlib import Path
 
 import uvloop
 
-from flumeng import logs
+from flumeng import logs, policy
 from flumeng.child import Message, Parent
 from flumeng.errors import UserError
 from flumeng.ingest.crew import Crew
@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--node", required=True, help="the node's name")
     parser.add_argument("--worker", type=int, default=0, help="the number of this worker")
     parser.add_argument("--workers", type=int, default=1, help="how many the node has")
+    parser.add_argument("--policy", type=Path, help="what flows may do here")
     arguments = parser.parse_args()
     crew = Crew(arguments.worker, arguments.workers)
     logs.to_stderr("ingest" if crew.size == 1 else f"ingest.{crew.number}")
@@ -43,15 +44,16 @@ def main() -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     _allow_many_files()
     try:
+        allowed = policy.load(arguments.policy)
         shelf = Shelf(arguments.data, arguments.node, crew)
     except UserError as error:
         print(f"ingest: {error}", file=sys.stderr)
         return 2
-    uvloop.run(_serve(shelf, arguments.host, parent, crew))
+    uvloop.run(_serve(Worker(shelf, arguments.host, parent.send, crew, allowed), parent))
     return 0
 
 
-async def _serve(shelf: Shelf, host: str, parent: Parent, crew: Crew) -> None:
+async def _serve(worker: Worker, parent: Parent) -> None:
     """The end of the parent, SIGTERM and SIGINT mean the same as its ``stop``."""
     loop = asyncio.get_running_loop()
     messages: asyncio.Queue[Message] = asyncio.Queue()
@@ -67,7 +69,7 @@ async def _serve(shelf: Shelf, host: str, parent: Parent, crew: Crew) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, messages.put_nowait, STOP)
     threading.Thread(target=read, name="parent", daemon=True).start()
-    await Worker(shelf, host, parent.send, crew).run(messages)
+    await worker.run(messages)
 
 
 def _allow_many_files() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from flumeng.ingest.chunk import Chunk
 from flumeng.ingest.counters import Counters
+from flumeng.policy import UNRESTRICTED, Policy
 
 
 def now_us() -> int:
@@ -28,7 +29,8 @@ class Inlet:
     the source cannot go on: it is stopped and started anew a little later. ``changed`` says that
     ``problem`` is another one now. ``state`` is the flow's journaled source state at the start.
     ``share_ports``: other workers of this node run the same source on the same address.
-    ``counters`` are the source's own; what is submitted is counted by whoever takes it.
+    ``counters`` are the source's own; what is submitted is counted by whoever takes it. ``policy``
+    is for what only shows when a file is opened; the options were checked against it.
     """
 
     hostname: str
@@ -39,6 +41,7 @@ class Inlet:
     clock_us: Callable[[], int] = now_us
     share_ports: bool = False
     counters: Counters = field(default_factory=Counters)
+    policy: Policy = UNRESTRICTED
 
 
 class Source(ABC):

@@ -14,6 +14,7 @@ from flumeng.ingest.counters import Counters
 from flumeng.ingest.crew import Crew, spreads
 from flumeng.ingest.port_claims import PortClaims
 from flumeng.ingest.source import Inlet, Source
+from flumeng.policy import Policy
 from flumeng.spec import Component
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class SourceRunner:
         component: Component,
         hostname: str,
         crew: Crew,
+        policy: Policy,
         *,
         submit: Callable[[Chunk, Counters], None],
         settled_state: Callable[[], Awaitable[Mapping[str, object]]],
@@ -43,6 +45,7 @@ class SourceRunner:
         self.component = component
         self.counters = Counters()
         self._crew = crew
+        self._policy = policy
         self._error: str | None = None
         self._hostname = hostname
         self._submit = submit
@@ -99,6 +102,7 @@ class SourceRunner:
     async def _run_once(self) -> None:
         """Until it is to stop or fails."""
         self._trouble = None
+        await asyncio.to_thread(self._policy.require, self.component)
         state = await self._settled_state()
         inlet = Inlet(
             self._hostname,
@@ -108,6 +112,7 @@ class SourceRunner:
             self._changed,
             share_ports=self._shares,
             counters=self.counters,
+            policy=self._policy,
         )
         make = registry.get("source", self.component.name).implementation_class()
         source: Source = make(self.component.options, inlet)

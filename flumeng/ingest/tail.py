@@ -26,7 +26,13 @@ class TailSource(Source):
 
     async def start(self) -> None:
         inlet = self._inlet
-        tailer = Tailer(self._options, inlet.hostname, inlet.state, inlet.clock_us)
+        tailer = Tailer(
+            self._options,
+            inlet.hostname,
+            inlet.state,
+            inlet.clock_us,
+            allows=inlet.policy.allows_file,
+        )
         self._running = asyncio.create_task(self._run(tailer))
 
     async def stop(self) -> None:

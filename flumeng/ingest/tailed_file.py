@@ -6,9 +6,11 @@ one of a file that has ended also without.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 
 import numpy as np
 
@@ -44,6 +46,8 @@ class TailedFile:
         hostname: str,
         rules: LineRules,
         clock_us: Callable[[], int],
+        *,
+        allows: Callable[[str], bool],
     ) -> None:
         self.key = key
         self.cursor = cursor
@@ -53,6 +57,7 @@ class TailedFile:
         self.quiet_since = 0.0
         self._limit = rules.max_line_bytes + TRAILER_BYTES + 1
         self._clock_us = clock_us
+        self._allows = allows
         self._fd = -1
         self._seen: tuple[int, int] | None = None
         self._size_of_rest = -1
@@ -65,11 +70,18 @@ class TailedFile:
         return self._fd >= 0
 
     def open(self, path: str) -> bool:
-        """Open it under ``path``; False when that is the name of another file now."""
+        """Open it under ``path``; False when that is the name of another file now.
+
+        Whether it may be read is asked about what is open, since a name can be made to lead
+        elsewhere at any time.
+        """
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         if FileKey.of(os.fstat(fd)) != self.key:
             os.close(fd)
             return False
+        if not self._allows(str(Path(f"/proc/self/fd/{fd}").readlink())):
+            os.close(fd)
+            raise PermissionError(errno.EPERM, "this node's policy file does not allow it")
         self._fd = fd
         return True
 

@@ -43,6 +43,8 @@ class Tailer:
         state: Mapping[str, object],
         clock_us: Callable[[], int],
         timer: Callable[[], float] = time.perf_counter,
+        *,
+        allows: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.unreadable: dict[str, str] = {}
         self._patterns = options.paths
@@ -51,6 +53,7 @@ class Tailer:
         self._rules = LineRules(options.max_line_bytes, b"\r", keep_empty=True)
         self._clock_us = clock_us
         self._timer = timer
+        self._allows = allows
         self._next_scan = float("-inf")
         self._files: dict[FileKey, TailedFile] = {}
         for key, cursor in cursors(state).items():
@@ -89,7 +92,9 @@ class Tailer:
             file.close()
 
     def _add(self, key: FileKey, cursor: Cursor) -> TailedFile:
-        file = TailedFile(key, cursor, self._hostname, self._rules, self._clock_us)
+        file = TailedFile(
+            key, cursor, self._hostname, self._rules, self._clock_us, allows=self._allows
+        )
         self._files[key] = file
         return file
 

@@ -23,6 +23,7 @@ from flumeng.ingest.flow import FlowRunner, Task
 from flumeng.ingest.shelf import Shelf
 from flumeng.journal.names import flow_of
 from flumeng.journal.server import JournalServer
+from flumeng.policy import UNRESTRICTED, Policy
 from flumeng.spec import Component
 
 log = logging.getLogger(__name__)
@@ -39,10 +40,16 @@ class Worker:
     """
 
     def __init__(
-        self, shelf: Shelf, host: str, send: Callable[[Message], None], crew: Crew = ALONE
+        self,
+        shelf: Shelf,
+        host: str,
+        send: Callable[[Message], None],
+        crew: Crew = ALONE,
+        policy: Policy = UNRESTRICTED,
     ) -> None:
         self._shelf = shelf
         self._crew = crew
+        self._policy = policy
         self._host = host
         self._send = send
         self._tasks: dict[str, Task] | None = None
@@ -131,7 +138,9 @@ class Worker:
 
     def _start(self, name: str, task: Task) -> None:
         hostname = socket.gethostname()
-        flow = FlowRunner(task, self._shelf, hostname, self._changed.set, self._crew)
+        flow = FlowRunner(
+            task, self._shelf, hostname, self._changed.set, self._crew, policy=self._policy
+        )
         flow.limit(self._chokes.get(name))
         self._flows[name] = flow
 

@@ -8,10 +8,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flumeng import policy
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.node import children
 from flumeng.node.home import Home
@@ -46,7 +47,7 @@ LOOK_SECONDS = 10.0
 @dataclass(frozen=True)
 class Settings:
     """``host`` is the address under which other nodes reach this one's journals; ``workers`` is how
-    many processes ingest."""
+    many processes ingest; without a ``policy`` it is the file of ``flumeng.policy``, if there."""
 
     name: str
     data: Path
@@ -59,6 +60,7 @@ class Settings:
     capacity: Mapping[str, float] | None = None
     session_seconds: float = 10.0
     drain_seconds: float = 4.0
+    policy: Path | None = None
 
 
 class Node:
@@ -147,6 +149,8 @@ class Node:
             number, workers = str(children.number_of(child)), str(self._settings.workers)
             command = ["flumeng.ingest", *common, "--host", self._settings.host]
             command += ["--worker", number, "--workers", workers]
+            if self._settings.policy is not None:
+                command += ["--policy", str(self._settings.policy)]
         else:
             session = str(self._settings.session_seconds)
             command = ["flumeng.collector", *common, "--zk", self._settings.hosts]
@@ -226,8 +230,11 @@ class Node:
 def run(settings: Settings) -> None:
     """A node until SIGTERM or SIGINT. ZooKeeper away at start is waited for.
 
-    Raises UserError when the data directory or the name cannot be had.
+    Raises UserError when the data directory or the name cannot be had, or when the policy file is
+    bad.
     """
+    settings = replace(settings, policy=policy.find(settings.policy))
+    policy.load(settings.policy)
     home = Home(settings.data)
     store = ZooKeeperStore(settings.hosts, settings.session_seconds)
     node = Node(settings, home, store)

@@ -32,7 +32,7 @@ def compose(text: str) -> yaml.Node:
         line = text.count("\n", 0, error.position) + 1
         raise SpecError([Problem(line, "", f"not YAML: {error.reason}")]) from error
     if root is None:
-        raise SpecError([Problem(1, "", "the file is empty: expected a flow")])
+        raise SpecError([Problem(1, "", "the file is empty")])
     _check_bounds(root)
     return root
 

@@ -1,4 +1,7 @@
-"""The options of every source."""
+"""The options of every source.
+
+``claims`` are what only one source can have, ``needs`` is what a node may refuse (``Need``).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from typing import Any, Literal
 
 from flumeng.spec.option import option
 from flumeng.spec.quantities import check_absolute, check_address
+
+Need = tuple[Literal["listen", "path", "command"], Any]
+"""An address, a path or glob on the node, or the words of a command."""
 
 _MAX_LINE_DOC = "A longer line is cut there, marked with the attribute `truncated` and counted."
 _LISTEN_DOC = "The address to listen on. Port 0 takes a free one."
@@ -26,6 +32,13 @@ def _claim(protocol: str, listen: str) -> Iterator[tuple[str, str]]:
     """One address and port has one source; port 0 is never the same."""
     if not listen.endswith(":0"):
         yield "listen", f"{protocol} {listen}"
+
+
+def _listening(listen: str, tls: Tls | None) -> Iterator[Need]:
+    yield "listen", listen
+    if tls is not None:
+        for path in filter(None, (tls.certificate, tls.key, tls.client_ca)):
+            yield "path", path
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,9 @@ class Syslog:
     def claims(self) -> Iterator[tuple[str, str]]:
         return _claim(self.protocol, self.listen)
 
+    def needs(self) -> Iterator[Need]:
+        return _listening(self.listen, self.tls)
+
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.tls is not None and self.protocol == "udp":
             yield "tls", "needs the protocol tcp"
@@ -96,6 +112,9 @@ class Tcp:
     def claims(self) -> Iterator[tuple[str, str]]:
         return _claim("tcp", self.listen)
 
+    def needs(self) -> Iterator[Need]:
+        return _listening(self.listen, self.tls)
+
 
 @dataclass(frozen=True)
 class Udp:
@@ -110,6 +129,9 @@ class Udp:
 
     def claims(self) -> Iterator[tuple[str, str]]:
         return _claim("udp", self.listen)
+
+    def needs(self) -> Iterator[Need]:
+        return _listening(self.listen, None)
 
 
 @dataclass(frozen=True)
@@ -134,6 +156,9 @@ class Http:
 
     def claims(self) -> Iterator[tuple[str, str]]:
         return _claim("tcp", self.listen)
+
+    def needs(self) -> Iterator[Need]:
+        return _listening(self.listen, self.tls)
 
 
 @dataclass(frozen=True)
@@ -166,6 +191,10 @@ class Tail:
         for index, path in enumerate(self.paths):
             yield f"paths[{index}]", path
 
+    def needs(self) -> Iterator[Need]:
+        for path in self.paths:
+            yield "path", path
+
 
 @dataclass(frozen=True)
 class Exec:
@@ -197,6 +226,9 @@ class Exec:
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.command[0].startswith("/"):
             yield "command", f"expected an absolute path first; found {self.command[0]!r}"
+
+    def needs(self) -> Iterator[Need]:
+        yield "command", self.command
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from flumeng.ingest.testing import WorkerProcess, flow_text
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(tmp_path / "node")
+    allowed = tmp_path / "node.yaml"
+    allowed.write_text("commands: [/bin/sh *, /no/such/program]\n")
+    worker = WorkerProcess(tmp_path / "node", "--policy", str(allowed))
     yield worker
     if worker.process.poll() is None:
         worker.kill()
@@ -254,6 +257,10 @@ def test_http_200_is_in_the_journal_after_kill_9(worker: WorkerProcess) -> None:
     assert set(accepted) <= found
 
 
+def listens(worker: WorkerProcess, flow: str) -> bool:
+    return bool(worker.task(flow).get("listen"))
+
+
 def printing(script: str, **options: Any) -> str:
     return source("exec", command=["/bin/sh", "-c", script], **options)
 
@@ -335,3 +342,44 @@ def test_generated_numbers_are_dense_over_kill_9(worker: WorkerProcess) -> None:
         assert [int(body.split()[1]) for body in own] == list(range(len(own)))
         assert {len(body) for body in own} == {size}
         assert seed == "0" or len(own) == 60_000
+
+
+def test_what_the_policy_file_does_not_allow_fails_on_this_node_alone(tmp_path: Path) -> None:
+    """A flow's other sources run, and so do other flows; a symlink made later is no way out."""
+    logs, secret = tmp_path / "logs", tmp_path / "secret"
+    logs.mkdir()
+    secret.write_text("secret\n")
+    allowed = tmp_path / "node.yaml"
+    allowed.write_text(f"sources: [tcp, tail, exec]\npaths: [{logs}]\ncommands: [/bin/date *]\n")
+    worker = WorkerProcess(tmp_path / "node", "--policy", str(allowed))
+    try:
+        refused = {
+            "a": source("generate"),
+            "b": source("tail", paths=[str(secret)]),
+            "c": source("exec", command=["/bin/sh", "-c", "date"]),
+        }
+        good = flow_text("good", listening("tcp"), source("tail", paths=[f"{logs}/*"]))
+        flows = [flow_text(name, text, listening("tcp")) for name, text in refused.items()]
+        worker.configure(good, flow_text("d", source("exec", command=["/bin/date"])), *flows)
+        for name, said in (
+            ("a", "this node's policy file does not allow the source generate"),
+            ("b", f"this node's policy file does not allow to read {secret}"),
+            ("c", "this node's policy file does not allow the command /bin/sh -c date"),
+        ):
+            worker.eventually(partial(listens, worker, name))
+            assert worker.task(name)["state"] == "failed"
+            assert worker.task(name)["error"] == said
+        worker.eventually(lambda: worker.is_running("good"))
+        (logs / "later").symlink_to(secret)
+        (logs / "open").write_text("open\n")
+        with worker.connect("good") as connection:
+            connection.sendall(b"x\n")
+        worker.wait_for_events("good", 2)
+        worker.eventually(lambda: worker.task("good")["error"])
+        assert worker.task("good")["error"] == (
+            f"cannot read {logs}/later: this node's policy file does not allow it"
+        )
+        assert sorted(worker.bodies("good")) == ["open", "x"]
+        worker.wait_for_events("d", 1)
+    finally:
+        worker.kill()

@@ -1,0 +1,181 @@
+"""What a node accepts from the cluster's flows: a file on its own disk, which no flow can change.
+
+Whoever may apply flows may run what the files of the nodes allow, and no more. What a flow asks for
+beyond that fails on that node with the reason, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flumeng import registry
+from flumeng.errors import UserError
+from flumeng.spec import Component
+from flumeng.spec.decode import Decoder
+from flumeng.spec.document import compose
+from flumeng.spec.option import option
+from flumeng.spec.problems import SpecError, nearest
+from flumeng.spec.quantities import check_absolute, check_address
+
+DEFAULT_FILE = Path("/etc/flumeng/node.yaml")
+_ANY_MORE = "*"
+_WILDCARDS = set("*?[")
+_SOURCES = tuple(entry.name for entry in registry.entries("source"))
+
+
+def check_source(text: str) -> None:
+    if text not in _SOURCES:
+        raise ValueError(f"expected the name of a source; {nearest(text, _SOURCES)}")
+
+
+def check_listen(text: str) -> None:
+    host, _, ports = text.rpartition(":")
+    for port in ports.split("-", 1):
+        try:
+            check_address(f"{'0.0.0.0' if host == '*' else host}:{port}")
+        except ValueError:
+            raise ValueError(
+                'expected host:port, like "*:5514" or "127.0.0.1:1024-65535"'
+            ) from None
+
+
+def check_command(text: str) -> None:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"expected a command line: {error}") from error
+    if not words or not words[0].startswith("/"):
+        raise ValueError('expected a command line with an absolute path, like "/usr/bin/df -P"')
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What flows may do on this node. What is left out stays as it is without a file."""
+
+    sources: tuple[str, ...] = option(
+        doc="The sources that may run.",
+        check=check_source,
+        example="[syslog, tail]",
+        default=_SOURCES,
+    )
+    paths: tuple[str, ...] = option(
+        doc="The directories below which files may be read, with symlinks resolved: those of "
+        "`tail` and of `tls`.",
+        check=check_absolute,
+        example="[/var/log, /etc/flumeng/tls]",
+        default=("/",),
+    )
+    listen: tuple[str, ...] = option(
+        doc="The addresses on which may be listened: a host, or `*` for all, and a port or range.",
+        check=check_listen,
+        example='["*:5514", "127.0.0.1:1024-65535"]',
+        default=("*:0-65535",),
+    )
+    commands: tuple[str, ...] = option(
+        doc="The command lines that `exec` may run, word for word; `*` as the last word stands for "
+        "any further arguments.",
+        check=check_command,
+        example='["/usr/bin/df -P", "/opt/probes/run *"]',
+        default=(),
+    )
+
+    def require(self, source: Component) -> None:
+        """Raises UserError when the source needs more than is allowed. Looks at the disk."""
+        if source.name not in self.sources:
+            raise UserError(f"this node's policy file does not allow the source {source.name}")
+        needs = source.options.needs() if hasattr(source.options, "needs") else ()
+        for kind, what in needs:
+            self._require(kind, what)
+
+    def _require(self, kind: str, what: Any) -> None:
+        if kind == "listen" and not any(_covers(entry, what) for entry in self.listen):
+            raise UserError(f"this node's policy file does not allow to listen on {what}")
+        if kind == "path" and not self.allows_file(_fixed_part(what)):
+            raise UserError(f"this node's policy file does not allow to read {what}")
+        if kind == "command" and not any(_matches(entry, what) for entry in self.commands):
+            raise UserError(
+                f"this node's policy file does not allow the command {shlex.join(what)}"
+            )
+
+    def allows_file(self, path: str) -> bool:
+        """Whether what ``path`` leads to now may be read."""
+        real = os.path.realpath(path)
+        return any(_is_below(real, os.path.realpath(root)) for root in self.paths)
+
+
+UNRESTRICTED = Policy()
+
+
+def find(given: Path | None) -> Path | None:
+    """The file to use: the given one, or the default where there is one."""
+    return DEFAULT_FILE if given is None and DEFAULT_FILE.exists() else given
+
+
+def load(path: Path | None) -> Policy:
+    """The policy in a file; without one, everything is allowed but commands. Raises UserError."""
+    if path is None:
+        return UNRESTRICTED
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UserError(f"cannot read the policy file {path}: {reason}") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> Policy:
+    decoder = Decoder()
+    try:
+        policy = decoder.mapping(Policy, compose(text), "")
+        if decoder.problems:
+            raise SpecError(decoder.problems)
+    except SpecError as error:
+        lines = "\n".join(f"{name}: {problem}" for problem in error.problems)
+        raise UserError(lines) from error
+    assert isinstance(policy, Policy)
+    return policy
+
+
+def _covers(entry: str, place: str) -> bool:
+    host, _, ports = entry.rpartition(":")
+    wanted_host, _, port = place.rpartition(":")
+    first, dash, last = ports.partition("-")
+    if not int(first) <= int(port) <= int(last if dash else first):
+        return False
+    return host == "*" or _same_host(host) == _same_host(wanted_host)
+
+
+def _same_host(host: str) -> str:
+    try:
+        return str(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        return host.lower()
+
+
+def _fixed_part(pattern: str) -> str:
+    """The path down to the first part with a wildcard; all of a path without one."""
+    return "/".join(_until_wildcard(pattern.split("/"))) or "/"
+
+
+def _until_wildcard(parts: Sequence[str]) -> Iterator[str]:
+    for part in parts:
+        if _WILDCARDS & set(part):
+            return
+        yield part
+
+
+def _matches(entry: str, command: Sequence[str]) -> bool:
+    words = shlex.split(entry)
+    if words[-1] == _ANY_MORE and len(words) > 1:
+        return list(command[: len(words) - 1]) == words[:-1]
+    return list(command) == words
+
+
+def _is_below(path: str, root: str) -> bool:
+    return root in ("/", path) or path.startswith(root + "/")

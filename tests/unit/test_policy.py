@@ -1,0 +1,138 @@
+"""A node's policy file bounds what flows may do there, whatever their authors write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flumeng import policy
+from flumeng.errors import UserError
+from flumeng.policy import UNRESTRICTED, Policy
+from flumeng.spec import Component
+from flumeng.spec.sources import Exec, Generate, Http, Syslog, Tail, Tls
+
+ROOT = Path(__file__).parents[2]
+
+
+def source(options: Any) -> Component:
+    return Component("source", type(options).__name__.lower(), options)
+
+
+def refusal(allowed: Policy, options: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        allowed.require(source(options))
+    return str(caught.value)
+
+
+def test_without_a_file_everything_is_allowed_but_commands() -> None:
+    for options in (Generate(), Syslog(listen="[::]:1"), Tail(paths=("/etc/*",))):
+        UNRESTRICTED.require(source(options))
+    assert "does not allow the command /bin/ls -l" in refusal(
+        UNRESTRICTED, Exec(command=("/bin/ls", "-l"))
+    )
+    assert policy.load(None) is UNRESTRICTED
+
+
+def test_the_example_is_a_policy() -> None:
+    allowed = policy.load(ROOT / "conf" / "node.yaml")
+    allowed.require(source(Exec(command=("/usr/bin/df", "-P"))))
+    assert "does not allow" in refusal(allowed, Tail(paths=("/etc/passwd",)))
+
+
+def test_a_source_that_is_not_named_may_not_run() -> None:
+    allowed = policy.parse("sources: [syslog]", "node.yaml")
+    assert refusal(allowed, Generate()).endswith("does not allow the source generate")
+    nothing = policy.parse("sources: []", "node.yaml")
+    assert refusal(nothing, Syslog(listen="[::]:1")).endswith("does not allow the source syslog")
+
+
+@pytest.mark.parametrize(
+    ("entry", "listen", "expected"),
+    [
+        ("*:5514", "0.0.0.0:5514", True),
+        ("*:5514", "[::]:5514", True),
+        ("*:5514", "0.0.0.0:5515", False),
+        ("*:5000-5999", "1.2.3.4:5999", True),
+        ("*:5000-5999", "1.2.3.4:6000", False),
+        ("*:5000-5999", "1.2.3.4:0", False),
+        ("127.0.0.1:0-65535", "127.0.0.1:0", True),
+        ("127.0.0.1:0-65535", "0.0.0.0:80", False),
+        ("[::1]:1-2", "[0:0::1]:2", True),
+        ("LOCALHOST:1", "localhost:1", True),
+    ],
+)
+def test_addresses(entry: str, listen: str, expected: bool) -> None:
+    allowed = Policy(listen=(entry,))
+    if expected:
+        allowed.require(source(Syslog(listen=listen)))
+    else:
+        assert refusal(allowed, Http(listen=listen)).endswith(f"to listen on {listen}")
+
+
+@pytest.mark.parametrize(
+    ("entry", "command", "expected"),
+    [
+        ("/bin/df -P", ("/bin/df", "-P"), True),
+        ("/bin/df -P", ("/bin/df",), False),
+        ("/bin/df -P", ("/bin/df", "-P", "/"), False),
+        ("/bin/df *", ("/bin/df",), True),
+        ("/bin/df *", ("/bin/df", "-P", "/"), True),
+        ("/bin/df *", ("/bin/dff", "-P"), False),
+        ("/bin/sh -c 'a b'", ("/bin/sh", "-c", "a b"), True),
+        ("/bin/sh -c 'a b'", ("/bin/sh", "-c", "a", "b"), False),
+    ],
+)
+def test_commands(entry: str, command: tuple[str, ...], expected: bool) -> None:
+    allowed = Policy(commands=(entry,))
+    if expected:
+        allowed.require(source(Exec(command=command)))
+    else:
+        assert "does not allow the command" in refusal(allowed, Exec(command=command))
+
+
+def test_paths_are_compared_with_symlinks_resolved(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "rooted"
+    for folder in (root, outside):
+        folder.mkdir()
+        (folder / "a.log").touch()
+    (root / "leads-out").symlink_to(outside)
+    (root / "leads-out.log").symlink_to(outside / "a.log")
+    (tmp_path / "leads-in").symlink_to(root)
+    allowed = Policy(paths=(str(root),))
+    for path in ("root/*.log", "root/a.log", "root/sub/x*", "leads-in/*", "rooted/../root/a.log"):
+        allowed.require(source(Tail(paths=(f"{tmp_path}/{path}",))))
+    for path in ("*/a.log", "rooted/*", "root/../rooted/*", "root/leads-out/*"):
+        assert "to read" in refusal(allowed, Tail(paths=(f"{tmp_path}/{path}",)))
+    assert "leads-out.log" in refusal(allowed, Tail(paths=(f"{root}/leads-out.log",)))
+    by_root_symlink = Policy(paths=(str(tmp_path / "leads-in"),))
+    by_root_symlink.require(source(Tail(paths=(f"{root}/a.log",))))
+    tls = Tls(certificate=f"{root}/a.log", key=f"{outside}/a.log")
+    assert refusal(allowed, Syslog(listen="[::]:1", tls=tls)).endswith(f"to read {outside}/a.log")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "node.yaml: line 1: the file is empty"),
+        ("source: [tail]", 'node.yaml: line 1: source: unknown option; did you mean "sources"?'),
+        ("sources: [tial]", 'did you mean "tail"?'),
+        ("sources: tail", "expected a list"),
+        ("paths: [var]", "expected an absolute path"),
+        ("listen: [5514]", "expected host:port"),
+        ('listen: ["*:1-99999"]', "expected host:port"),
+        ("commands: [ls]", "expected a command line with an absolute path"),
+        ('commands: ["/bin/sh -c \'x"]', "expected a command line: No closing quotation"),
+        ("{", "not YAML"),
+    ],
+)
+def test_a_bad_file_is_told_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(UserError, match=r"^node\.yaml: line 1: ") as caught:
+        policy.parse(text, "node.yaml")
+    assert said in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read the policy file .*: No such file"):
+        policy.load(tmp_path / "gone.yaml")
