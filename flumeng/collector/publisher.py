@@ -3,7 +3,7 @@
 Rules
 1. A transaction leaves at once when it is full, or when the last one left ``GAP_SECONDS`` ago;
    until then it waits for the acks of other tasks. So a task that is alone waits for nothing, and
-   many tasks make no more than ten small transactions a second.
+   many tasks make no more than eight small transactions a second.
 2. The writes of one call are in one transaction, all or none. What belongs to one call fails that
    call alone: after a failure each call of the transaction is tried by itself.
 3. When nobody knows whether a transaction was written, its acks are read and compared. An ack that
@@ -27,7 +27,7 @@ from flumeng.store import Put, Store, Version, Versioned, Write
 from zkschema import codec
 from zkschema.records import Record
 
-GAP_SECONDS = 0.1
+GAP_SECONDS = 0.125
 FULL_ACKS = 200
 FULL_BYTES = 512 * 1024
 ACK_BYTES = 300
