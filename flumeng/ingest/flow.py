@@ -22,8 +22,10 @@ from flumeng.ingest.crew import ALONE, Crew, spreads
 from flumeng.ingest.intake import Intake
 from flumeng.ingest.shelf import Shelf
 from flumeng.ingest.source_runner import SourceRunner
+from flumeng.journal.checkpoint import Durability
+from flumeng.journal.limits import MAX_BYTES, MEMORY_BYTES, Limits
 from flumeng.policy import UNRESTRICTED, Policy
-from flumeng.spec import Component, parse_flow
+from flumeng.spec import Component, FlowSpec, parse_flow
 
 log = logging.getLogger(__name__)
 
@@ -150,10 +152,17 @@ class FlowRunner:
         """Sources that stay as they are go on, unless a new epoch asks for a restart."""
         if self._failure is not None:
             raise self._failure
-        components = [c for c in parse_flow(task.spec).sources if self._crew.runs(c)]
+        spec = parse_flow(task.spec)
+        components = [c for c in spec.sources if self._crew.runs(c)]
+        durability, limits = _promised(spec)
+        if self._intake is not None and self._intake.journal.durability != durability:
+            await self._let_go()
         if self._intake is None and components:
-            journal = await asyncio.to_thread(self._shelf.take, task.flow)
+            journal = await asyncio.to_thread(self._shelf.take, task.flow, durability, limits)
             self._intake = Intake(journal, self._on_pressure, self._on_failed)
+        if self._intake is not None:
+            self._intake.journal.limits = limits
+            self._intake.set_group(spec.journal.group_seconds, spec.journal.group_bytes)
         anew = self._tried is not None and self._tried.epoch != task.epoch
         kept = [] if anew else components
         await self._stop([source for source in self._sources if source.component not in kept])
@@ -264,3 +273,12 @@ class FlowRunner:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), self._retry_seconds)
         self._retry_seconds = min(2 * self._retry_seconds, RETRY_MOST_SECONDS)
+
+
+def _promised(spec: FlowSpec) -> tuple[Durability, Limits]:
+    """What a flow asks of its journal."""
+    assert spec.durability != "replicated", "it is refused where flows are read"
+    default = MEMORY_BYTES if spec.durability == "memory" else MAX_BYTES
+    options = spec.journal
+    limits = Limits(options.max_bytes or default, options.retain_seconds, options.retain_bytes)
+    return spec.durability, limits

@@ -15,7 +15,7 @@ from flumeng.ingest.chunk import Chunk
 from flumeng.ingest.counters import Counters
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.group_commit import GroupCommit
-from flumeng.journal.journal import Journal
+from flumeng.journal.log import Log
 
 PENDING_BYTES = 8 << 20
 
@@ -40,7 +40,7 @@ class Intake:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: Log,
         on_pressure: Callable[[bool], None],
         on_failed: Callable[[Exception], None],
     ) -> None:
@@ -64,6 +64,10 @@ class Intake:
             self._commits.submit(_Received(chunk, counters))
         except JournalFailedError:
             return  # on_failed is on its way; what is not journaled was not accepted
+
+    def set_group(self, seconds: float, nbytes: int) -> None:
+        """How long a group waits for company, and at which size it waits no longer."""
+        self._commits.set_group(seconds, nbytes)
 
     def trim(self, ack: int) -> None:
         self._commits.trim(ack)

@@ -19,7 +19,11 @@ from flumeng.errors import FlumengError, UserError
 from flumeng.ingest.batch import NO_EVENTS
 from flumeng.ingest.crew import ALONE, Crew
 from flumeng.ingest.kept_state import KeptState
+from flumeng.journal.checkpoint import Durability
 from flumeng.journal.journal import Journal
+from flumeng.journal.limits import Limits
+from flumeng.journal.log import Log
+from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.names import flow_of, maker_of, new_id
 
 log = logging.getLogger(__name__)
@@ -42,7 +46,7 @@ class Shelf:
 
         Raises UserError when that cannot be used.
         """
-        self.journals: Mapping[str, Journal] = {}
+        self.journals: Mapping[str, Log] = {}
         self._lock = threading.RLock()
         self._journals = data / "journals"
         self._node = node
@@ -63,9 +67,9 @@ class Shelf:
                 log.error("journal %s is not served: %s", name, error)
                 self._broken.add(name)
 
-    def take(self, flow: str) -> Journal:
+    def take(self, flow: str, durability: Durability = "disk", limits: Limits | None = None) -> Log:
         """The journal for the events of a flow: its open one, or a new one, which goes on from the
-        source state of the last.
+        source state of the last. One of another durability takes no more.
 
         Raises CorruptError while one of the flow's journals is damaged, OSError, UserError.
         """
@@ -79,12 +83,20 @@ class Shelf:
                 for name, journal in self.journals.items()
                 if flow_of(name) == flow and self._is_own(name)
             ]
-            usable = [j for j in own if not j.closed and j.id not in self._taken]
-            journal = usable[0] if usable else self._create(flow, own)
+            usable = []
+            for journal in own:
+                if journal.closed or journal.id in self._taken:
+                    continue
+                if journal.durability == durability:
+                    usable.append(journal)
+                else:
+                    journal.close_for_appends()
+            journal = usable[0] if usable else self._create(flow, own, durability)
+            journal.limits = limits or Limits()
             self._taken.add(journal.id)
             return journal
 
-    def give_back(self, journal: Journal, *, failed: bool = False) -> None:
+    def give_back(self, journal: Log, *, failed: bool = False) -> None:
         """Nobody writes it any more. One that has failed is opened anew when it is next taken."""
         with self._lock:
             self._taken.discard(journal.id)
@@ -135,7 +147,10 @@ class Shelf:
     def close(self) -> None:
         with self._lock:
             for journal in self.journals.values():
-                journal.close()
+                try:
+                    journal.close()
+                except (FlumengError, OSError) as error:
+                    log.error("journal %s: %s", journal.id, error)
 
     def _open(self, name: str, patience: float = 0.0) -> None:
         while True:
@@ -149,16 +164,21 @@ class Shelf:
                 self.journals = {**self.journals, name: journal}
                 return
 
-    def _create(self, flow: str, earlier: list[Journal]) -> Journal:
+    def _create(self, flow: str, earlier: list[Log], durability: Durability) -> Log:
         """Source state is numbered, since of several earlier journals the last one knows best."""
         name = new_id(flow, self._node, self._crew.number)
-        journal = Journal.create(self._path(name).parent, name)
+        place = self._path(name).parent
+        journal: Log = (
+            MemoryJournal.create(place, name)
+            if durability == "memory"
+            else Journal.create(place, name, durability=durability)
+        )
         last = max([*(old.state for old in earlier), self._kept.of(flow)], key=_generation)
         if last:
             journal.append(NO_EVENTS, {**last, _GENERATION: _generation(last) + 1})
             journal.sync()
         self.journals = {**self.journals, name: journal}
-        log.info("journal %s is created", name)
+        log.info("journal %s is created, durability %s", name, durability)
         return journal
 
     def _places(self) -> list[Path]:

@@ -115,6 +115,11 @@ class GroupCommit(Generic[Item]):
                 self._pressure = True
                 self._on_pressure(True)
 
+    def set_group(self, max_delay_seconds: float, group_bytes: int) -> None:
+        """From the next group on."""
+        self._max_delay_seconds = max_delay_seconds
+        self._group_bytes = group_bytes
+
     def trim(self, ack: int) -> None:
         """Ask the thread to drop what lies below ``ack``; never blocks."""
         with self._changed:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 MAX_BYTES = 16 << 30
+MEMORY_BYTES = 64 << 20
 SEGMENTS_AT_LEAST = 8
 
 

@@ -32,7 +32,7 @@ from flumeng.journal.errors import (
     JournalFailedError,
 )
 from flumeng.journal.frame import HEADER_BYTES, FrameHeader, decode_state, encode, identity
-from flumeng.journal.limits import Limits
+from flumeng.journal.limits import MEMORY_BYTES, Limits
 from flumeng.journal.recovery import merge_state
 from flumeng.journal.segment import WINDOW_BYTES, Window
 
@@ -58,7 +58,7 @@ class MemoryJournal:
         disk = disk or Disk()
         with directories.plain_errors(path):
             directories.create(path, disk, "memory")
-            return MemoryJournal(path, limits or Limits(), disk)
+            return MemoryJournal(path, limits or Limits(MEMORY_BYTES), disk)
 
     def __init__(self, directory: Path, limits: Limits, disk: Disk) -> None:
         self.id = directory.name

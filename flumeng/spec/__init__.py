@@ -10,7 +10,7 @@ from functools import lru_cache
 from flumeng.spec import document, guarantees
 from flumeng.spec.component import Component
 from flumeng.spec.decode import INVALID, Decoder
-from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace, Place
+from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace, JournalOptions, Place
 from flumeng.spec.problems import Problem, SpecError
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Component",
     "FlowSpec",
     "IngestPlace",
+    "JournalOptions",
     "Place",
     "Problem",
     "SpecError",

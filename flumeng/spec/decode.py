@@ -241,7 +241,7 @@ def _wanted(hint: Any, option: Option) -> str:
 def _check_bounds(value: float, option: Option) -> None:
     unit = f" {option.unit}" if option.unit else ""
     if option.minimum is not None and value < option.minimum:
-        raise ValueError(f"expected at least {option.minimum:g}{unit}")
+        raise ValueError(f"expected at least {option.minimum:.12g}{unit}")
     if option.maximum is not None and value > option.maximum:
         raise ValueError(f"expected at most {option.maximum:.12g}{unit}")
 

@@ -24,8 +24,8 @@ def check_flow_name(text: str) -> None:
 
 
 def check_durability(text: str) -> None:
-    if text != "disk":
-        raise ValueError(f"{text} is not available yet: use disk")
+    if text == "replicated":
+        raise ValueError("replicated is not available yet: use disk")
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,49 @@ class Batch:
     )
 
 
+@dataclass(frozen=True)
+class JournalOptions:
+    """How the flow's journals are kept. Each ingest worker of a node has one of its own."""
+
+    max_bytes: int | None = option(
+        doc="At this size a journal takes nothing more, and senders wait, until events are acked. "
+        "When not given, 16 GiB, or 64 MiB with `durability: memory`.",
+        unit="bytes",
+        minimum=2**24,
+        maximum=2**50,
+        default=None,
+    )
+    retain_seconds: float = option(
+        doc="Acked events are kept for this long, to be read again; never at the cost of new ones. "
+        "With neither this nor `retain_bytes` they are not kept.",
+        unit="seconds",
+        minimum=0,
+        maximum=366 * 86_400,
+        default=0.0,
+    )
+    retain_bytes: int = option(
+        doc="No more acked events than this are kept; 0 sets no limit to `retain_seconds`.",
+        unit="bytes",
+        minimum=0,
+        maximum=2**50,
+        default=0,
+    )
+    group_seconds: float = option(
+        doc="How long the first event of a group waits for company before they are synced.",
+        unit="seconds",
+        minimum=0,
+        maximum=1,
+        default=0.002,
+    )
+    group_bytes: int = option(
+        doc="A group of this size waits no longer.",
+        unit="bytes",
+        minimum=1,
+        maximum=2**26,
+        default=2**22,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class FlowSpec:
     """A named pipeline with its guarantees."""
@@ -96,9 +139,13 @@ class FlowSpec:
     )
     place: Place = option(doc="Which nodes do the work.", default=Place())
     durability: Durability = option(
-        doc="What is safe before a sender is answered: `disk` means synced to the node's disk.",
+        doc="What an event is before its sender is answered: synced to the node's disk (`disk`), "
+        "written to it and synced about a second later (`spill`), or held in memory (`memory`).",
         default="disk",
         check=check_durability,
+    )
+    journal: JournalOptions = option(
+        doc="How the flow's journals are kept.", default=JournalOptions()
     )
     delivery: Delivery = option(
         doc="Whether the ack comes before the write, after it, or in one step with it.",

@@ -7,6 +7,33 @@ from typing import Any
 
 from flumeng import registry
 from flumeng.spec.component import Component
+from flumeng.spec.flow import FlowSpec
+
+SURVIVES = {
+    "disk": "survives that a process is killed and that power is lost",
+    "spill": "survives that a process is killed; a power cut may take the last second or so",
+    "memory": "is lost when the ingest worker is killed, and survives an orderly stop",
+}
+LOSES = {"spill": "a power cut", "memory": "the end of their process"}
+DELIVERS = {
+    "at-most-once": "reaches the sinks once or, after a failure, never",
+    "at-least-once": "reaches the sinks once or, after a failure, more than once",
+    "exactly-once": "shows in the sinks exactly once",
+}
+
+
+def promise(spec: FlowSpec) -> tuple[str, ...]:
+    """What results for the events of a flow, in sentences."""
+    again = {e.name for e in registry.entries("source") if "replayable" in e.guarantees}
+    names = dict.fromkeys(source.name for source in spec.sources)
+    replayed = [name for name in names if name in again]
+    sentences = [
+        f"An accepted event {SURVIVES[spec.durability]} (durability {spec.durability}).",
+        f"An event that survives {DELIVERS[spec.delivery]} (delivery {spec.delivery}).",
+    ]
+    if spec.durability != "disk" and replayed:
+        sentences.append(f"What is lost nevertheless is read again by {', '.join(replayed)}.")
+    return tuple(sentences)
 
 
 def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -16,6 +43,16 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     that an author hears of these problems together with all others.
     """
     components = [(path, part) for path, part in parts.items() if isinstance(part, Component)]
+    durability = parts.get("durability", "disk")
+    if parts.get("delivery") == "exactly-once" and durability in SURVIVES and durability != "disk":
+        yield (
+            "durability",
+            f"exactly-once delivery needs events that are never taken back: with {durability} they "
+            f"do not survive {LOSES[durability]}; use durability disk, or delivery at-least-once",
+        )
+    journal = parts.get("journal")
+    if durability == "memory" and journal and (journal.retain_seconds or journal.retain_bytes):
+        yield "journal", "durability memory retains nothing: leave retain_* out, or use spill"
     if parts.get("delivery") == "exactly-once":
         able = [e.name for e in registry.entries("sink") if "transactional" in e.guarantees]
         for path, component in components:

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from flumeng import registry
 from flumeng.registry import Entry
 from flumeng.spec.component import Component
-from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace
+from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace, JournalOptions
 from flumeng.spec.option import Option, Unit, default_of, described, is_required
 from flumeng.spec.sources import Tls
 
@@ -22,6 +22,7 @@ Every option of a flow file and of every component. Sizes are written as `64 KiB
 PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("place.ingest", IngestPlace),
     ("place.collect", CollectPlace),
+    ("journal", JournalOptions),
     ("batch", Batch),
     ("tls", Tls),
 )
