@@ -24,6 +24,7 @@ from cli.options import (
 )
 from cli.output import show_json, show_table, when
 from flumeng import details, logs, operations, overview, preview
+from flumeng.policy import DEFAULT_FILE
 from flumeng.store import Store
 
 HEADERS = (
@@ -177,11 +178,21 @@ def undrain(doors: Doors, store: Store, name: str, reason: str) -> None:
 
 @node.command()
 @name_argument
+@click.option(
+    "--discard", is_flag=True, help="The host is gone for good: give up what only its disk held."
+)
+@click.option("--yes", is_flag=True, help="Do not ask before events are given up.")
 @reason_option
 @with_store
-def decommission(doors: Doors, store: Store, name: str, reason: str) -> None:
+def decommission(
+    doors: Doors, store: Store, *, name: str, discard: bool, yes: bool, reason: str
+) -> None:
     """Remove a node that is drained and stopped. Exit code 3 while it is not."""
-    operations.decommission_node(store, name, **doors.sign(reason))
+    if discard:
+        _confirm_loss(name, operations.given_up(store, name), yes=yes)
+        operations.discard_node(store, name, **doors.sign(reason))
+    else:
+        operations.decommission_node(store, name, **doors.sign(reason))
     click.echo(f"node {name} is gone")
 
 
@@ -258,6 +269,12 @@ def capacity(doors: Doors, store: Store, name: str, changes: tuple[str, ...], re
     ),
     help="How much work fits on it, such as slots=16; may be given again.",
 )
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help=f"What flows may do on this host. Default: {DEFAULT_FILE}, where it exists.",
+)
 @session_option
 def run(
     *,
@@ -271,6 +288,7 @@ def run(
     labels: dict[str, str],
     capacity: dict[str, float],
     session_seconds: float,
+    policy: Path | None,
 ) -> None:
     """Run this host's node until SIGTERM."""
     from flumeng.node import daemon  # noqa: PLC0415
@@ -288,12 +306,27 @@ def run(
             labels=labels,
             capacity=capacity,
             session_seconds=session_seconds,
+            policy=policy,
         )
     )
 
 
 def _numbers(capacity: Mapping[str, float]) -> str:
     return ", ".join(f"{key}={number:g}" for key, number in capacity.items())
+
+
+def _confirm_loss(name: str, lost: list[operations.GivenUp], *, yes: bool) -> None:
+    """Says what is given up, on standard error, and asks."""
+    for row in lost:
+        end = "nobody knows how far it reached" if row.end is None else f"it reached {row.end}"
+        events = "an unknown number of" if row.events is None else row.events
+        click.echo(
+            f"journal {row.journal} of flow {row.flow}: {events} events are given up "
+            f"(acked up to {row.acked} by cursor {row.cursor}, {end})",
+            err=True,
+        )
+    if lost and not yes:
+        click.confirm(f"Give these events up, and remove node {name}?", abort=True, err=True)
 
 
 def _left(found: details.NodeDetail) -> list[str]:

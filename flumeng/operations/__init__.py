@@ -17,6 +17,7 @@ from flumeng.operations.cluster import (
     remove_orphans,
     verify_cluster,
 )
+from flumeng.operations.discarding import GivenUp, discard_node, given_up
 from flumeng.operations.flows import (
     KEEP_REVISIONS,
     Applied,
@@ -61,6 +62,7 @@ __all__ = [
     "KEEP_REVISIONS",
     "SETTINGS",
     "Applied",
+    "GivenUp",
     "Left",
     "SettingRow",
     "TaskChange",
@@ -68,9 +70,11 @@ __all__ = [
     "begin_maintenance",
     "decommission_node",
     "delete_flow",
+    "discard_node",
     "end_maintenance",
     "expect_current",
     "export_cluster",
+    "given_up",
     "import_cluster",
     "init_cluster",
     "label_node",

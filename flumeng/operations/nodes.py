@@ -149,10 +149,11 @@ def decommission_node(store: Store, node: str, *, author: str, reason: str, now:
     remains = left(store, node)
     if remains:
         raise ConflictError(
-            f"node {node} still has {remains}: drain it first (`flumeng node drain {node}`)"
+            f"node {node} still has {remains}: drain it first (`flumeng node drain {node}`), or, "
+            "when its host is gone for good, give up what only it held with --discard"
         )
     entry = records.Audit(who=author, command=f"node decommission {node}", reason=reason, time=now)
-    audit.commit(store, [*_absent(node), *own], entry)
+    audit.commit(store, [*absent(node), *own], entry)
 
 
 def require_node(store: Store, node: str) -> Versioned[records.Node]:
@@ -183,7 +184,7 @@ def _is_empty(task: records.PlannedTask) -> bool:
     return task.kind == records.COLLECT and task.state == "draining" and not task.partitions
 
 
-def _absent(node: str) -> list[Write]:
+def absent(node: str) -> list[Write]:
     """Lets a transaction fail when the node is live: there is no other check for absence."""
     nobody = records.LiveNode(uuid="", incarnation="", pid=0, version="", since=0.0)
     return [Put(paths.live_node(node), nobody, ABSENT), Remove(paths.live_node(node), ANY)]

@@ -1,0 +1,96 @@
+"""The end of a node whose host is gone for good: what only its disk held is given up, and said.
+
+Its journals are struck with their acks, so that nobody waits for them; then its own znodes go, and
+masters give its tasks to others. Nothing of it may be live: each transaction fails when it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flumeng.errors import ConflictError
+from flumeng.operations import audit
+from flumeng.operations.documents import in_transactions
+from flumeng.operations.nodes import absent, require_node
+from flumeng.store import ANY, Path, Remove, Store, Write
+from zkschema import bootstrap, paths, records
+
+SAID_CHARACTERS = 8192
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """One journal, as one cursor reads it: what lies from ``acked`` up to ``end`` is given up.
+
+    ``end`` and ``events`` are None when only the node knew how far its journal reached.
+    """
+
+    journal: str
+    flow: str
+    cursor: str
+    acked: int
+    end: int | None
+
+    @property
+    def events(self) -> int | None:
+        return None if self.end is None else max(0, self.end - self.acked)
+
+    def __str__(self) -> str:
+        events = "unknown" if self.events is None else self.events
+        return f"{self.journal} of {self.flow} for {self.cursor}: {events} events"
+
+
+def given_up(store: Store, node: str) -> list[GivenUp]:
+    """What ``discard_node`` would give up. Raises ``UserError`` for an unknown node."""
+    require_node(store, node)
+    found = []
+    for name, journal in _journals(store, node).items():
+        cursors = store.children(paths.acks(journal.flow)) or [bootstrap.CURSOR_MAIN]
+        acks = store.read_many([paths.ack(journal.flow, cursor, name) for cursor in cursors])
+        end = journal.end if journal.closed else None
+        found += [
+            GivenUp(name, journal.flow, cursor, ack.value.offset if ack else 0, end)
+            for cursor, ack in zip(cursors, acks, strict=True)
+        ]
+    return found
+
+
+def discard_node(store: Store, node: str, *, author: str, reason: str, now: float) -> list[GivenUp]:
+    """Remove the node with all that it still holds; gives what is given up by that.
+
+    Interrupted, it is gone on with by calling it again. Raises ``UserError`` for an unknown node,
+    ``ConflictError`` when it is live or something of it changes meanwhile, ``UnavailableError``.
+    """
+    current = require_node(store, node)
+    if store.exists(paths.live_node(node)):
+        raise ConflictError(f"node {node} is live: its host is not gone; drain it instead")
+    lost = given_up(store, node)
+    gone: list[Path] = []
+    for name, journal in _journals(store, node).items():
+        gone.append(paths.journal(name))
+        cursors = store.children(paths.acks(journal.flow))
+        gone += [paths.ack(journal.flow, cursor, name) for cursor in cursors]
+    gone += [paths.assignment(node), paths.status(node), paths.story(node)]
+    writes: list[Write] = [Remove(path, ANY) for path in gone if store.exists(path)]
+    writes.append(Remove(paths.node(node), current.version))
+    said = _said(node, lost)
+    for part in in_transactions((write, 0) for write in writes):
+        entry = records.Audit(who=author, command=said, reason=reason, time=now)
+        audit.commit(store, [*absent(node), *part], entry)
+    return lost
+
+
+def _said(node: str, lost: Sequence[GivenUp]) -> str:
+    text = f"node decommission {node} --discard: gave up {'; '.join(map(str, lost)) or 'nothing'}"
+    return text if len(text) <= SAID_CHARACTERS else f"{text[:SAID_CHARACTERS]}..."
+
+
+def _journals(store: Store, node: str) -> dict[str, records.Journal]:
+    names = store.children(paths.journals())
+    found = store.read_many([paths.journal(name) for name in names])
+    return {
+        name: journal.value
+        for name, journal in zip(names, found, strict=True)
+        if journal and journal.value.primary == node
+    }

@@ -1,0 +1,167 @@
+"""A node whose host is gone for good: what is given up is said, and the rest goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from cli.doors import Signature
+from cli.testing import Shell
+from flumeng import operations
+from flumeng.errors import ConflictError
+from flumeng.master.daemon import Master
+from flumeng.operations import documents
+from flumeng.planned import read_plan
+from flumeng.store import ABSENT, ANY, Version, Write, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+SIGN: Signature = {"author": "ann", "reason": "", "now": 0.0}
+ROLES = ("ingest", "collect")
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """Flow web over n1, which is dead and has three journals, and n2, which is live."""
+    store = FakeStore()
+    tree.init(store)
+    operations.apply_flow(store, FLOW, **SIGN)
+    for name in ("n1", "n2"):
+        store.write(paths.node(name), records.Node(uuid=name, roles=ROLES), ABSENT)
+        come_live(store, name)
+    for name, acked, end in (("closed", 40, 100), ("open", 7, None), ("new", None, None)):
+        add_journal(store, f"web.n1.0.{name}", "n1", acked, end)
+    add_journal(store, "web.n2.0.aa", "n2", 5, None)
+    Master(FakeStore(store.tree), "m").tick()
+    store.write(paths.story("n1"), records.Story(), ABSENT)
+    store.write(paths.status("n1"), records.NodeStatus(assignment_version=0), ABSENT)
+    store.remove(paths.live_node("n1"), ANY)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree)
+
+
+def come_live(store: FakeStore, name: str) -> None:
+    live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
+    store.write(paths.live_node(name), live, ABSENT)
+
+
+def add_journal(store: FakeStore, name: str, node: str, acked: int | None, end: int | None) -> None:
+    journal = records.Journal(
+        flow="web", node=node, primary=node, term=1, in_sync=(node,), closed=end is not None,
+        end=end,
+    )  # fmt: skip
+    store.write(paths.journal(name), journal, ABSENT)
+    if acked is not None:
+        ack = records.Ack(epoch=1, offset=acked)
+        store.write(paths.ack("web", "main", name), ack, ABSENT)
+
+
+SAID = [
+    "journal web.n1.0.closed of flow web: 60 events are given up "
+    "(acked up to 40 by cursor main, it reached 100)",
+    "journal web.n1.0.new of flow web: an unknown number of events are given up "
+    "(acked up to 0 by cursor main, nobody knows how far it reached)",
+    "journal web.n1.0.open of flow web: an unknown number of events are given up "
+    "(acked up to 7 by cursor main, nobody knows how far it reached)",
+]
+
+
+def test_what_is_given_up_is_said_and_asked_before_anything_goes(
+    shell: Shell, store: FakeStore
+) -> None:
+    before = store.dump()
+    refused = shell.run("node", "decommission", "n1", "--discard", typed="n\n")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr.splitlines()[:3] == SAID
+    assert store.dump() == before
+
+
+def test_a_discarded_node_is_gone_with_its_journals_and_the_plan_heals(
+    shell: Shell, store: FakeStore
+) -> None:
+    plain = shell.run("node", "decommission", "n1")
+    assert (plain.exit_code, "with --discard" in plain.stderr) == (3, True)
+    done = shell.run("node", "decommission", "n1", "--discard", "--yes", "--reason", "fire")
+    assert (done.exit_code, done.stdout) == (0, "node n1 is gone\n")
+    assert done.stderr.splitlines() == SAID
+    assert not [path for path in store.dump() if "n1" in path]
+    assert store.exists(paths.ack("web", "main", "web.n2.0.aa"))
+    assert tree.verify(store) == operations.verify_cluster(store) == []
+    entries = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
+    assert [(e.value.command, e.value.reason) for e in entries if e][-1] == (
+        "node decommission n1 --discard: gave up web.n1.0.closed of web for main: 60 events; "
+        "web.n1.0.new of web for main: unknown events; "
+        "web.n1.0.open of web for main: unknown events",
+        "fire",
+    )
+    Master(FakeStore(store.tree), "m").tick()
+    plan = read_plan(store, "web")
+    assert plan is not None
+    assert {name: task.node for name, task in plan.value.tasks.items()} == {
+        "collect.0": "n2", "ingest.n2": "n2",
+    }  # fmt: skip
+    assert plan.value.tasks["collect.0"].partitions == ("web.n2.0.aa",)
+
+
+def test_every_cursor_of_a_journal_is_told(shell: Shell, store: FakeStore) -> None:
+    store.write(paths.cursor("web", "slow"), None, ABSENT)
+    ack = records.Ack(epoch=1, offset=10)
+    store.write(paths.ack("web", "slow", "web.n1.0.closed"), ack, ABSENT)
+    shown = shell.run("node", "decommission", "n1", "--discard", "--yes").stderr
+    assert "60 events are given up (acked up to 40 by cursor main" in shown
+    assert "90 events are given up (acked up to 10 by cursor slow" in shown
+    assert not [path for path in store.dump() if "n1" in path]
+
+
+def test_a_node_without_journals_is_removed_without_a_question(
+    shell: Shell, store: FakeStore
+) -> None:
+    store.write(paths.node("n3"), records.Node(uuid="n3", roles=ROLES), ABSENT)
+    done = shell.run("node", "decommission", "n3", "--discard")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert not store.exists(paths.node("n3"))
+
+
+def test_a_live_node_is_not_discarded(shell: Shell, store: FakeStore) -> None:
+    come_live(store, "n1")
+    before = store.dump()
+    refused = shell.run("node", "decommission", "n1", "--discard", "--yes")
+    assert (refused.exit_code, "n1 is live" in refused.stderr) == (3, True)
+    assert store.dump() == before
+
+
+def test_a_node_that_comes_back_meanwhile_keeps_everything(store: FakeStore) -> None:
+    class Late(FakeStore):
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            come_live(store, "n1")
+            return super().commit(writes)
+
+    before = set(store.dump())
+    with pytest.raises(ConflictError, match="/live/nodes/n1 exists already"):
+        operations.discard_node(Late(store.tree), "n1", **SIGN)
+    assert before <= set(store.dump())
+
+
+def test_a_node_with_very_many_journals_goes_in_several_transactions(store: FakeStore) -> None:
+    count = documents.TRANSACTION_WRITES
+    for number in range(count):
+        add_journal(store, f"web.n1.1.{number}", "n1", number, None)
+    lost = operations.discard_node(store, "n1", **SIGN)
+    assert len(lost) == count + 3
+    assert not [path for path in store.dump() if "n1" in path]
+
+
+def test_a_flow_that_is_gone_already_is_no_obstacle(shell: Shell, store: FakeStore) -> None:
+    journal = store.read(paths.journal("web.n1.0.open"))
+    assert journal is not None
+    gone = replace(journal.value, flow="gone")
+    store.write(paths.journal("web.n1.0.open"), gone, ANY)
+    assert shell.run("node", "decommission", "n1", "--discard", "--yes").exit_code == 0
+    assert not store.exists(paths.journal("web.n1.0.open"))
