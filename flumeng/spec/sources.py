@@ -16,6 +16,10 @@ Need = tuple[Literal["listen", "path", "command"], Any]
 """An address, a path or glob on the node, or the words of a command."""
 
 _MAX_LINE_DOC = "A longer line is cut there, marked with the attribute `truncated` and counted."
+_CONNECTIONS_DOC = (
+    "TCP connections over this number, in each ingest worker, are closed at once and counted."
+)
+_IDLE_DOC = "A TCP connection on which nothing arrives for so long is closed; by default none is."
 _LISTEN_DOC = "The address to listen on. Port 0 takes a free one."
 _TLS_DOC = "Serve over TLS."
 _FRAMING_DOC = (
@@ -26,6 +30,14 @@ _FRAMING_DOC = (
 
 def _max_line_bytes() -> Any:
     return option(doc=_MAX_LINE_DOC, unit="bytes", minimum=64, maximum=2**24, default=2**20)
+
+
+def _max_connections() -> Any:
+    return option(doc=_CONNECTIONS_DOC, minimum=1, maximum=10**6, default=10_000)
+
+
+def _idle_seconds() -> Any:
+    return option(doc=_IDLE_DOC, unit="seconds", minimum=0.1, maximum=604_800, default=None)
 
 
 def _claim(protocol: str, listen: str) -> Iterator[tuple[str, str]]:
@@ -81,7 +93,8 @@ class Syslog:
         default="auto",
     )
     max_line_bytes: int = _max_line_bytes()
-
+    max_connections: int = _max_connections()
+    idle_seconds: float | None = _idle_seconds()
     tls: Tls | None = option(doc=_TLS_DOC, default=None)
 
     def claims(self) -> Iterator[tuple[str, str]]:
@@ -107,6 +120,8 @@ class Tcp:
         doc=f"How messages are told apart: {_FRAMING_DOC}", default="newline"
     )
     max_line_bytes: int = _max_line_bytes()
+    max_connections: int = _max_connections()
+    idle_seconds: float | None = _idle_seconds()
     tls: Tls | None = option(doc=_TLS_DOC, default=None)
 
     def claims(self) -> Iterator[tuple[str, str]]:
