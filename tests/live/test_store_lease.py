@@ -1,0 +1,276 @@
+"""The lease clock on real servers that are frozen, cut off, or end a session."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from kazoo.client import KazooClient
+
+from flumeng.collector.acks import Acks
+from flumeng.collector.publisher import Publisher
+from flumeng.collector.ranges import Range
+from flumeng.errors import ConflictError, FlumengError, UnavailableError
+from flumeng.node.registration import Identity, Registration
+from flumeng.store import ABSENT, ANY, Store, tree
+from flumeng.store.testing import Proxy, Server
+from flumeng.store.zookeeper import CALL_SECONDS, ZooKeeperStore, connect
+from zkschema import paths, records
+from zkschema.bootstrap import CURSOR_MAIN, flow_folders
+
+SESSION_SECONDS = 3.0
+STOP_SECONDS = SESSION_SECONDS * 2 / 3
+LATE_SECONDS = 1.0
+"""How much later than promised a busy machine may do things."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("zookeeper") / "1", 1, [])
+    server.start()
+    until(server.mode, 30)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def hosts(server: Server) -> str:
+    """A chroot with an empty cluster and the flow ``web``."""
+    hosts = f"{server.address}/{uuid.uuid4().hex}"
+    store = connect(hosts)
+    tree.init(store)
+    store.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
+    for folder in flow_folders("web"):
+        store.write(folder, None, ABSENT)
+    store.close()
+    return hosts
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+def through(proxy: Proxy, hosts: str) -> str:
+    return f"{proxy.address}/{hosts.partition('/')[2]}"
+
+
+def until(condition: Callable[[], object], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+class Owner(threading.Thread):
+    """Acks one event after the other, and claims anew after each trouble, as a collector does."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(name="owner", daemon=True)
+        self.store = store
+        self.acked_at = self.refused_at = self.longest = 0.0
+        self.acked = 0
+        self.conflicts: list[str] = []
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            began = time.monotonic()
+            try:
+                self._own()
+            except ConflictError as error:
+                self.conflicts.append(str(error))
+            except UnavailableError:
+                self.refused_at = time.monotonic()
+                self.longest = max(self.longest, self.refused_at - max(began, self.acked_at))
+            time.sleep(0.01)
+
+    def _own(self) -> None:
+        acks = Acks.claim(self.store, Publisher(self.store, gap_seconds=0.0), "web", 1, ["j"])
+        while not self._ended.is_set():
+            if not self.store.connected:
+                raise UnavailableError("paused")
+            acks.advance([Range("j", acks.offsets["j"], acks.offsets["j"] + 1)])
+            self.acked_at, self.acked = time.monotonic(), acks.offsets["j"]
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join(10)
+        assert not self.is_alive()
+        self.store.close()
+
+
+def ack(hosts: str) -> records.Ack:
+    store = connect(hosts)
+    found = store.read(paths.ack("web", CURSOR_MAIN, "j"))
+    store.close()
+    assert found is not None
+    return found.value
+
+
+def test_an_owner_stops_at_two_thirds_of_the_timeout_of_a_frozen_server_and_goes_on(
+    server: Server, hosts: str
+) -> None:
+    """kazoo itself would be SUSPENDED at most, and LOST only once the server is back."""
+    owner = Owner(connect(hosts, session_seconds=SESSION_SECONDS))
+    owner.start()
+    until(lambda: owner.acked > 10, 10)
+    session = owner.store.session
+    server.freeze()
+    frozen_at = time.monotonic()
+    until(lambda: not owner.store.connected, STOP_SECONDS + LATE_SECONDS)
+    stopped_after = time.monotonic() - frozen_at
+    assert stopped_after > STOP_SECONDS / 2, "it must not stop at the first late answer"
+    assert owner.acked_at - frozen_at < LATE_SECONDS
+
+    for call in (
+        lambda: owner.store.read(paths.cluster()),
+        lambda: owner.store.write(paths.flow("x"), records.Flow(revision=1), ANY),
+        lambda: owner.store.children(paths.flows()),
+    ):
+        began = time.monotonic()
+        with pytest.raises(UnavailableError):
+            call()
+        assert time.monotonic() - began < 0.2, "a call blocked"
+
+    before = owner.acked
+    server.thaw()
+    until(lambda: owner.acked > before + 10, SESSION_SECONDS + 5)
+    assert owner.conflicts == []
+    assert session, "there was a session"
+    owner.end()
+    assert ack(hosts) == records.Ack(epoch=1, offset=owner.acked)
+
+
+def test_the_negotiated_timeout_counts_and_not_the_one_asked_for(hosts: str) -> None:
+    """The server grants at most 60 s."""
+    store = ZooKeeperStore(hosts, 600.0)
+    assert store.wait_connected(10)
+    assert 30 < store._lease.left_seconds <= 40
+    store.close()
+
+
+def test_an_idle_session_proves_its_life_by_itself(hosts: str) -> None:
+    store = connect(hosts, session_seconds=SESSION_SECONDS)
+    ends = time.monotonic() + SESSION_SECONDS
+    while time.monotonic() < ends:
+        assert store.connected
+        time.sleep(0.02)
+    store.close()
+
+
+def test_a_process_that_has_slept_is_refused_until_the_session_is_proven_anew(hosts: str) -> None:
+    """When it wakes kazoo takes it for connected, and a write would be on its way at once."""
+    slept_seconds = [0.0]
+    store = ZooKeeperStore(hosts, SESSION_SECONDS, lambda: time.monotonic() + slept_seconds[0])
+    assert store.wait_connected(10)
+    slept_seconds[0] = 60.0
+    assert not store.connected
+    with pytest.raises(UnavailableError, match="session may be over"):
+        store.write(paths.flow("x"), records.Flow(revision=1), ABSENT)
+    until(lambda: store.connected, SESSION_SECONDS)
+    assert store.write(paths.flow("x"), records.Flow(revision=1), ABSENT)
+    store.close()
+
+
+def test_however_much_is_asked_a_silent_server_is_left(hosts: str, proxy: Proxy) -> None:
+    """kazoo takes each request that it sends for a ping, whether anything answers or not."""
+    store = connect(through(proxy, hosts), session_seconds=SESSION_SECONDS)
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.is_set():
+            store._client.get_async("/")  # type: ignore[attr-defined]
+            time.sleep(0.1)
+
+    lost = threading.Event()
+    store.on_session(lambda connected: None if connected else lost.set())
+    threading.Thread(target=ask, daemon=True).start()
+    proxy.drop_replies()
+    assert lost.wait(STOP_SECONDS + LATE_SECONDS), "it still waits"
+    proxy.heal()
+    until(lambda: store.connected, SESSION_SECONDS + 5)
+    ended.set()
+    store.close()
+
+
+def test_a_write_that_was_carried_out_but_not_answered_is_recognised(
+    hosts: str, proxy: Proxy
+) -> None:
+    owner = Owner(connect(through(proxy, hosts), session_seconds=SESSION_SECONDS))
+    owner.start()
+    for _ in range(3):
+        before = owner.acked
+        until(lambda before=before: owner.acked > before + 5, 15)  # type: ignore[misc]
+        proxy.drop_replies()
+        time.sleep(0.3)
+        proxy.heal()
+    before = owner.acked
+    until(lambda: owner.acked > before + 5, 15)
+    owner.end()
+    assert owner.conflicts == []
+    assert ack(hosts) == records.Ack(epoch=1, offset=owner.acked)
+
+
+def test_a_node_is_live_again_after_its_session_was_ended(hosts: str) -> None:
+    store = connect(hosts, session_seconds=SESSION_SECONDS)
+    watcher = connect(hosts)
+    me = Registration(store, Identity("n1", "u1", ("ingest",), "", {}))
+    me.register()
+    me.announce(("h:1",))
+    before = store.session
+
+    end_session(store, hosts)
+    until(lambda: watcher.read(paths.live_node("n1")) is None, 10)
+    until(lambda: _announced(me), 10)
+    found = watcher.read(paths.live_node("n1"))
+    assert found is not None
+    assert found.session == store.session != before
+    store.close()
+    watcher.close()
+
+
+def test_a_znode_left_by_an_earlier_process_is_taken_over_before_it_goes(hosts: str) -> None:
+    """The node was killed and is back before its session has expired."""
+    old, new = connect(hosts, session_seconds=60), connect(hosts)
+    identity = Identity("n1", "u1", ("ingest",), "", {})
+    Registration(old, identity).announce(("h:1",))
+    Registration(new, identity).announce(("h:2",))
+    end_session(old, hosts)
+    found = new.read(paths.live_node("n1"))
+    assert found is not None
+    assert (found.value.addresses, found.session) == (("h:2",), new.session)
+    new.close()
+
+
+def _announced(me: Registration) -> bool:
+    try:
+        me.announce(("h:1",))
+    except FlumengError:
+        return False
+    return True
+
+
+def end_session(store: Store, hosts: str) -> None:
+    """Take the session over and close it: for its owner it has expired."""
+    identity = store._client.client_id  # type: ignore[attr-defined]
+    thief = KazooClient(hosts, client_id=identity)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+def test_closing_waits_for_nobody_for_long(server: Server, hosts: str) -> None:
+    store = connect(hosts, session_seconds=30)
+    server.freeze()
+    began = time.monotonic()
+    store.close()
+    took = time.monotonic() - began
+    server.thaw()
+    assert took < CALL_SECONDS + LATE_SECONDS
