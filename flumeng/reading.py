@@ -23,9 +23,9 @@ class Reader:
         self._store = store
         self._me = me
         self._clock = clock
-        self._places: dict[tuple[str, int], tuple[Place | None, str]] = {}
+        self._places: dict[tuple[str, int, int], tuple[Place | None, str]] = {}
         self._missed_since: dict[str, float] = {}
-        self._draining_since: dict[str, float] = {}
+        self._draining_since: dict[tuple[str, int], float] = {}
 
     def snapshot(self) -> Snapshot:
         """Raises UnavailableError, and CorruptError or UserError for a record that is none."""
@@ -58,7 +58,7 @@ class Reader:
         for name, record, plan in zip(names, records, plans, strict=True):
             if record is None:
                 continue
-            place, problem = self._place(name, record.value.revision)
+            place, problem = self._place(name, record.created, record.value.revision)
             views[name] = FlowView(
                 name,
                 record.value,
@@ -70,8 +70,9 @@ class Reader:
             )
         return views
 
-    def _place(self, flow: str, revision: int) -> tuple[Place | None, str]:
-        key = (flow, revision)
+    def _place(self, flow: str, created: int, revision: int) -> tuple[Place | None, str]:
+        """A flow that was removed and made again begins with another revision 1."""
+        key = (flow, created, revision)
         if key not in self._places:
             found = self._store.read(paths.revision(flow, str(revision)))
             if found is None:
@@ -125,15 +126,16 @@ class Reader:
         )
 
     def _draining(self, flows: Mapping[str, FlowView]) -> dict[str, float]:
+        """Each owner has its own time, also when the task drains towards the next one at once."""
         now = self._clock()
         self._draining_since = {
             key: self._draining_since.get(key, now)
             for flow in flows.values()
             for name, task in flow.plan.tasks.items()
             if task.state == "draining"
-            for key in (f"{flow.name}/{name}",)
+            for key in ((f"{flow.name}/{name}", task.epoch),)
         }
-        return {key: now - since for key, since in self._draining_since.items()}
+        return {key: now - since for (key, _), since in self._draining_since.items()}
 
     def _committing(self, flows: Mapping[str, FlowView]) -> frozenset[str]:
         """Read after the acks: a commit that they have moved for is then listed or finished."""

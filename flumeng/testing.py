@@ -42,6 +42,7 @@ class _Znode:
     data: bytes
     version: int = 0
     session: int = 0
+    created: int = 0
 
 
 @dataclass
@@ -51,6 +52,7 @@ class FakeTree:
     znodes: dict[str, _Znode] = field(default_factory=lambda: {"/": _Znode(b"")})
     stores: list[FakeStore] = field(default_factory=list)
     sessions: count[int] = field(default_factory=lambda: count(1))
+    creations: count[int] = field(default_factory=lambda: count(1))
 
     def changed(self, path: str) -> None:
         for store in self.stores:
@@ -78,7 +80,7 @@ class FakeStore:
             value = codec.decode(path.row.record, znode.data)
         except codec.DecodeError as error:
             raise CorruptError(f"{path}: {error}") from error
-        return Versioned(value, Version(znode.version), znode.session)
+        return Versioned(value, Version(znode.version), znode.session, znode.created)
 
     def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
         return [self.read(path) for path in wanted]
@@ -173,7 +175,8 @@ class FakeStore:
             if (path.rpartition("/")[0] or "/") not in self.tree.znodes:
                 raise ConflictError(f"{path} does not exist (or its parent does not)")
             session = self.session if write.path.row.lifetime == "ephemeral" else 0
-            self.tree.znodes[path] = _Znode(data_of(write.path, write.value), 0, session)
+            data = data_of(write.path, write.value)
+            self.tree.znodes[path] = _Znode(data, 0, session, next(self.tree.creations))
             return Version(0)
         if znode is None:
             raise ConflictError(f"{path} does not exist (or its parent does not)")

@@ -10,7 +10,7 @@ every call raises UnavailableError at once; the outcome of a write that raised i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -47,11 +47,16 @@ Expected = Version | Expect
 
 @dataclass(frozen=True)
 class Versioned(Generic[R_co]):
-    """A record as read. ``session`` is the session that owns an ephemeral znode, else 0."""
+    """A record as read. ``session`` is the session that owns an ephemeral znode, else 0.
+
+    ``created``: the transaction that made the znode, another one after it was removed and made
+    again. Versions and whatever else is numbered in it begin anew then.
+    """
 
     value: R_co
     version: Version
     session: int = 0
+    created: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -305,7 +305,7 @@ def _decode(path: ZPath[R], data: bytes, stat: ZnodeStat) -> Versioned[R]:
         raise UserError(f"{path}: {error}") from error
     except codec.DecodeError as error:
         raise CorruptError(f"{path}: {error}") from error
-    return Versioned(value, Version(stat.version), stat.ephemeralOwner)
+    return Versioned(value, Version(stat.version), stat.ephemeralOwner, stat.czxid)
 
 
 def _add(transaction: Any, write: Write) -> None:
