@@ -56,15 +56,16 @@ def init(doors: Doors, store: Store) -> None:
 
 
 @schema.command()
-@click.option("--fix", is_flag=True, help="Remove orphans; masters and nodes repair the rest.")
-@click.option("--yes", is_flag=True, help="Do not ask before anything is removed.")
+@click.option("--fix", is_flag=True, help="Put right what can be, and then check.")
+@click.option("--yes", is_flag=True, help="Do not ask before anything is put right.")
 @reason_option
 @json_option
 @with_store
 def verify(doors: Doors, store: Store, *, fix: bool, yes: bool, reason: str, as_json: bool) -> None:
     """Check every znode of a cluster against the schema. Exit code 1 when something is wrong.
 
-    An orphan is a znode of something that is gone.
+    An orphan is a znode of something that is gone. REMEDY is what --fix does; without one a person
+    must look.
     """
     if fix:
         _fix(doors, store, yes, reason)
@@ -72,7 +73,7 @@ def verify(doors: Doors, store: Store, *, fix: bool, yes: bool, reason: str, as_
     if as_json:
         show_json(problems)
     elif problems:
-        show_table(("ZNODE", "PROBLEM"), ((p.path, p.what) for p in problems))
+        show_table(("ZNODE", "PROBLEM", "REMEDY"), ((p.path, p.what, p.remedy) for p in problems))
     else:
         click.echo(f"every znode keeps to schema version {table.VERSION}")
     if problems:
@@ -118,13 +119,13 @@ def migrate(doors: Doors, store: Store, yes: bool, reason: str) -> None:
 
 
 def _fix(doors: Doors, store: Store, yes: bool, reason: str) -> None:
-    """What is removed is told on standard error: standard output is the check's."""
-    found = operations.orphans(store)
-    for orphan in found:
-        click.echo(f"{orphan.path}: {orphan.what}", err=True)
+    """What is done is told on standard error: standard output is the check's."""
+    found = operations.repairs(store)
+    for repair in found:
+        click.echo(f"{repair.path}: {repair.what}; {repair.remedy}", err=True)
     if not found:
         return
     if not yes:
-        click.confirm(f"Remove these {len(found)} znodes?", abort=True, err=True)
-    operations.remove_orphans(store, found, **doors.sign(reason))
-    click.echo(f"removed {len(found)} znodes", err=True)
+        click.confirm(f"Carry out these {len(found)} repairs?", abort=True, err=True)
+    done = operations.repair_cluster(store, found, **doors.sign(reason))
+    click.echo(f"{len(done)} of {len(found)} repairs done", err=True)

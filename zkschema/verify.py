@@ -10,8 +10,11 @@ from zkschema import bootstrap, codec, table
 
 @dataclass(frozen=True)
 class Problem:
+    """``remedy`` is what a repair would do about it; empty when only a person can."""
+
     path: str
     what: str
+    remedy: str = ""
 
 
 def verify(tree: Mapping[str, bytes]) -> list[Problem]:

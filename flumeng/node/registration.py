@@ -46,11 +46,12 @@ class Registration:
         self._session = 0
 
     def register(self) -> None:
-        """Make sure that ``/nodes/N`` is there and is ours.
+        """Make sure that ``/nodes/N`` is there and is ours; what we said of us is compared anew.
 
         Zone, labels and capacity are what the node was first started with until an operator changes
         them. Raises UserError when a host with another identity has the name.
         """
+        self._status = None
         path = paths.node(self._me.name)
         found = self._store.read(path)
         if found is None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
-from flumeng.operations.documents import at, documents, in_transactions
-from flumeng.store import ABSENT, ANY, Put, Remove, Store, Write, tree
-from zkschema import codec, migrations, paths, records, references, table
-from zkschema.migrations import MIGRATIONS, Delete, Migration
+from flumeng.operations.documents import AnyRecord, at, documents, in_transactions
+from flumeng.store import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
+from zkschema import codec, migrations, paths, records, repair, table
+from zkschema.migrations import MIGRATIONS, Delete, Migration, Set
+from zkschema.repair import Repair
 from zkschema.verify import Problem, verify
 
 SCHEMA = str(paths.schema())
@@ -120,48 +121,77 @@ def migrate_cluster(
 
 
 def verify_cluster(store: Store) -> list[Problem]:
-    """Everything that does not keep to the schema, and whatever belongs to nothing."""
+    """Everything that does not keep to the schema, and whatever belongs to nothing, each with what
+    ``repair_cluster`` would do about it."""
     dump = store.dump()
-    found = [*verify(dump), *references.dangling(dump), *orphans(store)]
-    return sorted(found, key=lambda problem: problem.path)
+    return repair.problems(dump, _without_session(store, dump))
 
 
-def orphans(store: Store) -> list[Problem]:
-    """What ``remove_orphans`` removes."""
-    return [*references.orphans(store.dump()), *_without_session(store)]
+def repairs(store: Store) -> list[Repair]:
+    """What ``repair_cluster`` can put right now."""
+    dump = store.dump()
+    return repair.repairs(dump, _without_session(store, dump))
 
 
-def remove_orphans(
-    store: Store, found: Sequence[Problem], *, author: str, reason: str, now: float
-) -> None:
-    """Remove those of ``found`` that are orphans still, each at the version at which it is one.
+def repair_cluster(
+    store: Store, wanted: Sequence[Repair], *, author: str, reason: str, now: float
+) -> list[Repair]:
+    """Carry out those of ``wanted`` that are needed still; gives them.
 
-    Raises ``ConflictError`` when one of them changes meanwhile.
+    Everything is looked at once more, and each write expects what was there before that look: what
+    changes meanwhile is left alone. Raises ``ConflictError``, ``UnavailableError``.
     """
-    named = [at(problem.path, {})[0] for problem in found]
-    seen = store.read_many(named)
-    still = {problem.path for problem in orphans(store)}
-    writes: list[tuple[Write, int]] = [
-        (Remove(path, znode.version), 0)
-        for path, znode in zip(named, seen, strict=True)
-        if znode and str(path) in still
-    ]
+    before = store.dump()
+    versions = _versions(store, {str(c.path) for r in wanted for c in r.changes}, before)
+    dump = store.dump()
+    still = repair.repairs(dump, _without_session(store, dump))
+    asked = {repair.path: repair for repair in wanted}
+    done = [needed for needed in still if asked.get(needed.path) == needed]
+    changes = {change.path: change for needed in done for change in needed.changes}
+    sets = [changes[path] for path in sorted(changes) if isinstance(changes[path], Set)]
+    deletes = [changes[path] for path in sorted(changes, reverse=True)]
+    writes: list[tuple[Write, int]] = []
+    for change in [*sets, *(change for change in deletes if isinstance(change, Delete))]:
+        expect = versions.get(change.path, ANY if change.path in dump else ABSENT)
+        if isinstance(change, Delete):
+            writes.append((Remove(at(change.path, None)[0], expect), 0))
+        else:
+            path, value = at(change.path, change.document)
+            writes.append((Put(path, value, expect), len(_bytes(change.document or {"v": 0}))))
     for part in in_transactions(writes):
-        command = f"schema verify --fix: removed {', '.join(str(write.path) for write in part)}"
+        command = f"schema verify --fix: {', '.join(str(write.path) for write in part)}"
         entry = records.Audit(who=author, command=command[:8192], reason=reason, time=now)
         audit.commit(store, part, entry)
+    return done
 
 
-def _without_session(store: Store) -> list[Problem]:
-    """Znodes that say that a process is live, and that no session holds."""
-    live = [
-        *(paths.live_node(name) for name in store.children(paths.live_nodes())),
-        *(paths.live_master(name) for name in store.children(paths.live_masters())),
+def _versions(
+    store: Store, wanted: Collection[str], dump: Mapping[str, bytes]
+) -> dict[str, Version]:
+    """Those of the znodes that can be read at all."""
+    readable = [at(path, {})[0] for path in sorted(wanted) if _is_document(dump.get(path, b""))]
+    found = store.read_many(readable)
+    return {str(path): znode.version for path, znode in zip(readable, found, strict=True) if znode}
+
+
+def _is_document(data: bytes) -> bool:
+    try:
+        codec.decode(AnyRecord, data)
+    except codec.DecodeError:
+        return False
+    return True
+
+
+def _without_session(store: Store, dump: Mapping[str, bytes]) -> list[str]:
+    """Znodes that ought to be ephemeral, so that they go with their process, and are not."""
+    named = [
+        at(path, {})[0]
+        for path, data in dump.items()
+        if (row := table.find(path)) and row.lifetime == "ephemeral" and _is_document(data)
     ]
+    found = store.read_many(named)
     return [
-        Problem(str(path), "orphan: not ephemeral, so it says of a dead process that it is live")
-        for path, found in zip(live, store.read_many(live), strict=True)
-        if found and not found.session
+        str(path) for path, znode in zip(named, found, strict=True) if znode and not znode.session
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cli.doors import Signature
 from cli.testing import NOON, Shell
 from flumeng import operations
 from flumeng.errors import ConflictError, UnavailableError, UserError
@@ -20,7 +21,7 @@ from zkschema import bootstrap, codec, paths, records
 from zkschema.migrations import Change, Delete, Migration, Set, Tree, path_to
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN = {"author": "ann", "reason": "", "now": NOON}
+SIGN: Signature = {"author": "ann", "reason": "", "now": NOON}
 
 
 @pytest.fixture
@@ -147,84 +148,6 @@ def test_a_file_that_is_not_json_is_wrong_input(tmp_path: Path) -> None:
     result = Shell(FakeTree()).run("schema", "import", tmp_path / "x")
     assert (result.exit_code, "is not JSON" in result.stderr) == (2, True)
     assert Shell(FakeTree()).run("schema", "export").exit_code == 2
-
-
-# -- verify --fix
-
-
-@pytest.fixture
-def orphaned(store: FakeStore) -> list[str]:
-    """Orphans of every kind, next to what only looks like one."""
-    add_journal(store, "old.n1.0.bb", "old")
-    ack = records.Ack(epoch=1, offset=1)
-    store.write(paths.ack("web", "main", "web.n1.0.gone"), ack, ABSENT)
-    store.write(paths.ack("web", "main", "kafka.7"), ack, ABSENT)
-    known = records.Partitions(partitions={"kafka.7": records.Partition()})
-    store.write(paths.partitions("web"), known, ABSENT)
-    store.write(paths.ack("web", "main", "planned"), ack, ABSENT)
-    task = records.PlannedTask(
-        kind="collect", node="n1", epoch=3, state="assigned", partitions=("planned",)
-    )
-    store.write(paths.plan("web"), records.Plan(epoch=3, tasks={"collect.0": task}), ANY)
-    live = replace(store.tree.znodes["/live/masters/m1"], session=0)
-    store.tree.znodes["/live/masters/m0"] = live
-    return ["/acks/web/main/web.n1.0.gone", "/journals/old.n1.0.bb", "/live/masters/m0"]
-
-
-def test_verify_finds_orphans_and_fix_removes_them(
-    shell: Shell, store: FakeStore, orphaned: list[str]
-) -> None:
-    assert [problem["path"] for problem in shell.json("schema", "verify")] == orphaned
-    before = store.dump()
-    refused = shell.run("schema", "verify", "--fix", typed="n\n")
-    assert (refused.exit_code, store.dump()) == (1, before)
-    done = shell.run("schema", "verify", "--fix", "--yes", "--reason", "tidy")
-    assert (done.exit_code, done.stdout) == (0, "every znode keeps to schema version 1\n")
-    assert done.stderr.splitlines() == [
-        "/acks/web/main/web.n1.0.gone: orphan: web.n1.0.gone is gone",
-        "/journals/old.n1.0.bb: orphan: flow old is gone",
-        "/live/masters/m0: orphan: not ephemeral, so it says of a dead process that it is live",
-        "removed 3 znodes",
-    ]
-    added = {path for path in store.dump() if path.startswith("/audit/")} - set(before)
-    assert set(before) - set(store.dump()) == set(orphaned)
-    assert set(store.dump()) - set(before) == added
-    assert f"schema verify --fix: removed {', '.join(orphaned)}" in commands(store)
-    assert shell.run("schema", "verify", "--fix").exit_code == 0
-
-
-@pytest.mark.usefixtures("orphaned")
-def test_what_is_no_orphan_any_more_stays(store: FakeStore) -> None:
-    found = operations.orphans(store)
-    operations.apply_flow(store, FLOW.replace("web", "old"), **SIGN)
-    operations.remove_orphans(store, found, **SIGN)
-    assert store.exists(paths.journal("old.n1.0.bb"))
-    assert not store.exists(paths.ack("web", "main", "web.n1.0.gone"))
-
-
-def test_an_orphan_that_changes_meanwhile_stays(store: FakeStore, orphaned: list[str]) -> None:
-    class Meddler(FakeStore):
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            ack = paths.ack("web", "main", "web.n1.0.gone")
-            store.write(ack, records.Ack(epoch=2, offset=2), ANY)
-            return super().commit(writes)
-
-    with pytest.raises(ConflictError, match=r"web\.n1\.0\.gone was changed"):
-        operations.remove_orphans(Meddler(store.tree), operations.orphans(store), **SIGN)
-    assert all(path in store.dump() for path in orphaned)
-
-
-def test_verify_finds_references_to_nothing_and_leaves_them(shell: Shell, store: FakeStore) -> None:
-    store.remove(paths.revision("web", "1"), ANY)
-    add_journal(store, "web.n9.0.cc", "web", node="n9")
-    result = shell.run("schema", "verify", "--fix", "--yes")
-    assert (result.exit_code, result.stdout.splitlines()[1:]) == (
-        1,
-        [
-            "/flows/web\tits revision 1 is not there",
-            "/journals/web.n9.0.cc\tits node n9 is not there",
-        ],
-    )
 
 
 # -- migrate: version 2 of this example keeps a flow's acks of a cursor in one znode

@@ -43,6 +43,20 @@ def test_a_second_host_with_the_same_name_is_refused(cluster: FakeTree) -> None:
         Registration(FakeStore(cluster), identity("u2")).register()
 
 
+def test_a_status_that_somebody_removed_is_written_anew_at_the_next_look(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    registration = Registration(store, identity())
+    registration.register()
+    status = records.NodeStatus(assignment_version=3)
+    registration.report(status)
+    store.remove(paths.status("n1"), ANY)
+    registration.register()
+    registration.report(status)
+    found = store.read(paths.status("n1"))
+    assert found is not None
+    assert found.value == status
+
+
 def test_capacity_counts_at_the_first_registration_only(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
     for slots in (16.0, 32.0):

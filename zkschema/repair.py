@@ -1,0 +1,242 @@
+"""What can be put right in a tree by itself, and how. Pure: ``tree -> repairs``, writes nothing.
+
+Removed is what nobody will ever read again. Reset is what its writers derive anew, or what has a
+value under which nothing is lost. Everything else that is wrong only a person can put right, and
+has no repair: an identity, a journal's registration, an ack.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from zkschema import bootstrap, codec, records, references, table
+from zkschema.migrations import Change, Delete, Document, Set
+from zkschema.records import Record
+from zkschema.table import ZPath
+from zkschema.verify import Problem, verify
+
+R = TypeVar("R", bound=Record)
+
+EPOCH_GAP = 1_000_000
+"""Above every epoch that may have been given under a plan that cannot be read any more."""
+
+Tree = Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Repair:
+    """``remedy`` says in words what ``changes`` do; their paths may be others than ``path``."""
+
+    path: str
+    what: str
+    remedy: str
+    changes: tuple[Change, ...]
+
+
+def problems(tree: Tree, without_session: Collection[str] = ()) -> list[Problem]:
+    """Everything wrong with a tree, in path order, each with the remedy that there is.
+
+    ``without_session`` names the znodes that ought to be ephemeral and that no session holds.
+    """
+    remedies = {repair.path: repair.remedy for repair in repairs(tree, without_session)}
+    found = [
+        *verify(tree),
+        *references.dangling(tree),
+        *references.orphans(tree),
+        *_stale(without_session),
+    ]
+    return [
+        Problem(problem.path, problem.what, remedies.get(problem.path, ""))
+        for problem in sorted(found, key=lambda problem: problem.path)
+    ]
+
+
+def repairs(tree: Tree, without_session: Collection[str] = ()) -> list[Repair]:
+    """What can be put right, in path order; one repair a path. None in a tree that is no cluster of
+    this version, and none for what a newer flumeng wrote."""
+    schema = _readable(tree, table.schema())
+    if schema is None or schema.version != table.VERSION:
+        return []
+    found: dict[str, Repair] = {}
+    for problem in [*references.orphans(tree), *_stale(without_session)]:
+        found[problem.path] = _removal(problem, tree)
+    for problem in references.dangling(tree):
+        repair = _of_dangling(problem, tree)
+        if repair is not None:
+            found.setdefault(problem.path, repair)
+    for problem in verify(tree):
+        repair = _of_fault(problem, tree)
+        if repair is not None:
+            found.setdefault(problem.path, repair)
+    return [found[path] for path in sorted(found)]
+
+
+def _stale(without_session: Collection[str]) -> list[Problem]:
+    said = "orphan: not ephemeral, so it says of a dead process that it is live"
+    return [Problem(path, said) for path in sorted(without_session)]
+
+
+def _removal(problem: Problem, tree: Tree) -> Repair:
+    below = [path for path in tree if path.startswith(f"{problem.path}/")]
+    changes = (*(Delete(path) for path in sorted(below, reverse=True)), Delete(problem.path))
+    return Repair(problem.path, problem.what, "removed", changes)
+
+
+def _of_dangling(problem: Problem, tree: Tree) -> Repair | None:
+    if problem.path not in tree:
+        return Repair(problem.path, problem.what, "created", (Set(problem.path, None),))
+    names = table.flow.matches(problem.path)
+    if names is not None:
+        return _newest_text(problem, names[0], tree)
+    names = table.journal.matches(problem.path)
+    assert names is not None
+    acks = [
+        Delete(path) for path in tree if (ack := table.ack.matches(path)) and ack[2] == names[0]
+    ]
+    remedy = "struck with its acks: the events that only its node has are given up"
+    return Repair(problem.path, problem.what, remedy, (Delete(problem.path), *acks))
+
+
+def _of_fault(problem: Problem, tree: Tree) -> Repair | None:
+    path = problem.path
+    if _is_newer(path, tree):
+        return None
+    initial = {str(p): record for p, record in bootstrap.initial()}
+    if path not in tree:
+        document = _document(initial[path])
+        return Repair(path, problem.what, "created", (Set(path, document),))
+    if path == str(table.cluster()):
+        document = _document(initial[path])
+        return Repair(path, problem.what, "set to defaults", (Set(path, document),))
+    row = table.find(path)
+    if row is None:
+        return None
+    if row.record is None:
+        return Repair(path, problem.what, "emptied: it is a folder", (Set(path, None),))
+    if row in (table.audit, table.status, table.story):
+        remedy = "removed" if row is table.audit else "removed: its node writes it anew"
+        return Repair(path, problem.what, remedy, (Delete(path),))
+    if row is table.assignment:
+        remedy = "emptied: masters write it anew"
+        return Repair(path, problem.what, remedy, (Set(path, _document(records.Assignment())),))
+    if row in (table.plan, table.plan_bucket):
+        return _new_plan(problem, tree)
+    names = table.revision.matches(path)
+    if names is not None:
+        return _without_revision(problem, names[0], tree)
+    names = table.flow.matches(path)
+    return _newest_text(problem, names[0], tree) if names is not None else None
+
+
+def _new_plan(problem: Problem, tree: Tree) -> Repair:
+    """An empty plan whose epoch is above every one that it may have given: masters plan anew."""
+    row = table.find(problem.path)
+    assert row is not None
+    names = row.matches(problem.path)
+    assert names is not None
+    flow = names[0]
+    plan = str(table.plan(flow))
+    buckets = [Delete(path) for path in tree if path.startswith(f"{plan}/")]
+    document = _document(records.Plan(epoch=_highest_epoch(flow, tree) + EPOCH_GAP))
+    return Repair(
+        problem.path,
+        problem.what,
+        "the flow is planned anew: each of its tasks starts anew, under a much higher epoch",
+        (*buckets, Set(plan, document)),
+    )
+
+
+def _highest_epoch(flow: str, tree: Tree) -> int:
+    """The highest one that can be seen in the flow's acks, and in what nodes were told."""
+    epochs = [0]
+    for path, data in tree.items():
+        try:
+            if (names := table.ack.matches(path)) and names[0] == flow:
+                epochs.append(codec.decode(records.Ack, data).epoch)
+            elif table.assignment.matches(path):
+                told = codec.decode(records.Assignment, data).tasks
+                epochs += [task.epoch for task in told if task.flow == flow]
+        except codec.DecodeError:
+            continue
+    return max(epochs)
+
+
+def _without_revision(problem: Problem, flow: str, tree: Tree) -> Repair | None:
+    """A text that cannot be read goes; when it is the current one, another takes its place."""
+    current = _readable(tree, table.flow(flow))
+    number = problem.path.rpartition("/")[2]
+    if current is not None and number != str(current.revision):
+        return Repair(problem.path, problem.what, "removed", (Delete(problem.path),))
+    newest = _newest_text(problem, flow, tree)
+    if newest is None:
+        return None
+    return Repair(
+        problem.path, problem.what, newest.remedy, (*newest.changes, Delete(problem.path))
+    )
+
+
+def _newest_text(problem: Problem, flow: str, tree: Tree) -> Repair | None:
+    """A new revision with the newest text that can be read; None when there is no text.
+
+    A flow whose own record cannot be read is suspended: under that nothing is lost.
+    """
+    readable = {
+        int(names[1]): revision
+        for path in tree
+        if (names := table.revision.matches(path))
+        and names[0] == flow
+        and (revision := _readable(tree, table.revision(*names)))
+    }
+    if not readable:
+        return None
+    newest = max(readable)
+    known = _readable(tree, table.flow(flow))
+    wanted = known or records.Flow(revision=newest, state="suspended")
+    taken = [int(n[1]) for path in tree if (n := table.revision.matches(path)) and n[0] == flow]
+    number = max(*taken, wanted.revision) + 1
+    why = f"repair: revision {newest} again, because revision {wanted.revision} cannot be read"
+    text = readable[newest]
+    revision = records.Revision(text=text.text, author=text.author, reason=why, time=text.time)
+    flow_document = _document(replace(wanted, revision=number))
+    state = "" if known else ", and the flow is suspended: resume it when that is right"
+    return Repair(
+        problem.path,
+        problem.what,
+        f"revision {newest} is applied again, as revision {number}{state}",
+        (
+            Set(str(table.revision(flow, str(number))), _document(revision)),
+            Set(str(table.flow(flow)), flow_document),
+        ),
+    )
+
+
+def _readable(tree: Tree, path: ZPath[R]) -> R | None:
+    """The record at ``path``; None when there is none, or none that can be read."""
+    assert path.row.record is not None
+    try:
+        return codec.decode(path.row.record, tree.get(str(path), b""))
+    except codec.DecodeError:
+        return None
+
+
+def _is_newer(path: str, tree: Tree) -> bool:
+    row = table.find(path)
+    if row is None or row.record is None or path not in tree:
+        return False
+    try:
+        codec.decode(row.record, tree[path])
+    except codec.NewerVersionError:
+        return True
+    except codec.DecodeError:
+        return False
+    return False
+
+
+def _document(record: Record | None) -> Document | None:
+    if record is None:
+        return None
+    document: Document = json.loads(codec.unpack(codec.encode(record)))
+    return document
