@@ -1,0 +1,232 @@
+"""Processes of a bench that say what they do and when: masters, and nodes that collect.
+
+``python -m benches.traced master HOSTS NAME`` is a real master. ``python -m benches.traced nodes
+HOSTS FOLDER FIRST COUNT`` runs nodes ``n{FIRST}`` and so on in one process: real sessions, real
+registration and machine, and as its child the real collector, over scripted journals and a
+pipeline that writes nothing. A line ``leave NAME`` on standard input ends a node as a crash does,
+``join NAME`` starts it again. Every line of output is one JSON object with the moment, ``at``, on
+the machine's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flumeng import logs, parentage
+from flumeng.child import Message
+from flumeng.collector.positions import Reach
+from flumeng.collector.ranges import Range
+from flumeng.collector.task import Assignment
+from flumeng.collector.worker import Worker
+from flumeng.master.daemon import Master
+from flumeng.node.daemon import Node, Settings
+from flumeng.node.home import Home
+from flumeng.node.machine import Ended, Event, Said
+from flumeng.sinks import Written
+from flumeng.spec import FlowSpec, parse_flow
+from flumeng.store import Path as ZPath
+from flumeng.store import Put, Store, Version, Write
+from flumeng.store.zookeeper import ZooKeeperStore
+from zkschema import paths
+from zkschema.records import COLLECT, Ack
+
+SESSION_SECONDS = 10.0
+EVENTS_PER_SECOND = 10
+"""Of each scripted journal."""
+
+_printing = threading.Lock()
+
+
+def say(**what: object) -> None:
+    with _printing:
+        print(json.dumps({"at": time.monotonic(), **what}), flush=True)
+
+
+class Traced:
+    """A store that reports to ``committed`` and notes when it reads; otherwise the store it has."""
+
+    def __init__(self, store: Store, committed: Callable[[Sequence[Write], float], None]) -> None:
+        self._store = store
+        self._committed = committed
+        self.first_read = self.last_read = self.heard = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name not in ("read", "read_many", "children", "exists"):
+            return found
+
+        def read(*arguments: object) -> object:
+            began = time.monotonic()
+            if self.first_read < self.heard:
+                self.first_read = began
+            try:
+                return found(*arguments)
+            finally:
+                self.last_read = time.monotonic()
+
+        return read
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        began = time.monotonic()
+        versions = self._store.commit(writes)
+        self._committed(writes, began)
+        return versions
+
+    def watch(self, path: ZPath, notify: Callable[[str], None]) -> None:
+        def heard(changed: str) -> None:
+            if changed.startswith(str(paths.live_nodes())):
+                self.heard = time.monotonic()
+            notify(changed)
+
+        self._store.watch(path, heard)
+
+
+def run_master(hosts: str, name: str) -> None:
+    def committed(writes: Sequence[Write], began: float) -> None:
+        rows = {str(write.path): write.path.row.pattern for write in writes}
+        plans = [path for path, row in rows.items() if row.startswith(paths.plan.pattern)]
+        told = [path.split("/")[2] for path, row in rows.items() if row == paths.assignment.pattern]
+        if plans or told:
+            read = {"first_read": store.first_read, "last_read": store.last_read}
+            say(what="commit", plan=bool(plans), told=told, began=began, **read)
+
+    store = Traced(ZooKeeperStore(hosts, SESSION_SECONDS), committed)
+    Master(store, name).run()  # type: ignore[arg-type]
+
+
+class Journals:
+    """Every journal grows all the time, from the moment 0 of the machine's clock."""
+
+    def of(self, journals: Iterable[str]) -> dict[str, Reach]:
+        safe = int(time.monotonic() * EVENTS_PER_SECOND)
+        return {name: Reach("", safe) for name in journals}
+
+    def close(self) -> None: ...
+
+
+class Pipeline:
+    roots: tuple[str, ...] = ()
+
+    def __init__(self, spec: FlowSpec) -> None:
+        self.spec = spec
+
+    def write(
+        self, ranges: Sequence[Range], _addresses: Mapping[str, str], _staging: Mapping[str, str]
+    ) -> list[Written]:
+        return [Written(sum(piece.events for piece in ranges))]
+
+    def cancel(self) -> None: ...
+
+
+class Collector:
+    """A node's child, in a thread, with a session of its own; also the parent of its worker."""
+
+    def __init__(self, node: str, hosts: str, hear: Callable[[Event], None]) -> None:
+        self._node = node
+        self._hear = hear
+        self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._tasks: dict[tuple[str, int], str] = {}
+        self._seen: set[tuple[str, int, str]] = set()
+        self._store = ZooKeeperStore(hosts, SESSION_SECONDS)
+        threading.Thread(target=self._run, name=f"{node}-collector", daemon=True).start()
+
+    def tell(self, message: Message) -> None:
+        for task in message.get("tasks", ()):
+            key, epoch = f"{task['flow']}/{task['task']}", task["epoch"]
+            self._once("told", key, epoch)
+            self._tasks |= {(name, epoch): key for name in task["partitions"]}
+        self._inbox.put(message)
+
+    def kill(self) -> None:
+        self._inbox.put(None)
+
+    def die(self) -> None:
+        """End without a word."""
+        self._hear = lambda _: None
+        self._inbox.put({"type": "stop", "drain_seconds": 0.0})
+
+    def messages(self) -> Iterator[Message]:
+        while (message := self._inbox.get()) is not None:
+            yield message
+
+    def send(self, message: Message) -> None:
+        self._hear(Said(COLLECT, message))
+
+    def _run(self) -> None:
+        store = Traced(self._store, self._committed)
+        self._store.wait_connected(SESSION_SECONDS)
+        Worker(self, store, _pipeline, Journals).run()  # type: ignore[arg-type]
+        self._store.close()
+        self._hear(Ended(COLLECT, 0))
+
+    def _committed(self, writes: Sequence[Write], _began: float) -> None:
+        """The first write of a task's acks under an epoch is its claim, the second an ack."""
+        keys = {
+            (self._tasks[write.path.name, write.value.epoch], write.value.epoch)
+            for write in writes
+            if isinstance(write, Put) and isinstance(write.value, Ack)
+        }
+        for key, epoch in keys:
+            self._once("acked" if ("claimed", epoch, key) in self._seen else "claimed", key, epoch)
+
+    def _once(self, what: str, key: str, epoch: int) -> None:
+        if (what, epoch, key) not in self._seen:
+            self._seen.add((what, epoch, key))
+            say(what=what, task=key, epoch=epoch, node=self._node)
+
+
+def _pipeline(assignment: Assignment) -> Pipeline:
+    return Pipeline(parse_flow(assignment.spec))
+
+
+class CollectingNode(Node):
+    """A real node but for its child, that can end as a crash ends it."""
+
+    def __init__(self, name: str, folder: Path, hosts: str) -> None:
+        self._own_home = Home(folder / name)
+        self._own_store = ZooKeeperStore(hosts, SESSION_SECONDS)
+        settings = Settings(name, folder / name, hosts, roles=(COLLECT,))
+        super().__init__(settings, self._own_home, self._own_store)
+        self._thread = threading.Thread(target=self.run, name=name, daemon=True)
+        self._thread.start()
+
+    def crash(self) -> None:
+        """Nothing more is acked or said; then its session ends."""
+        self._exit = True
+        self._thread.join()
+        for child in self._children.values():
+            child.die()  # type: ignore[attr-defined]
+        say(what="gone", node=self._settings.name)
+        self._own_store.close()
+        self._own_home._lock.close()
+
+    def _start(self, child: str) -> None:
+        collector = Collector(self._settings.name, self._settings.hosts, self.hear)
+        self._children[child] = collector  # type: ignore[assignment]
+
+
+def run_nodes(hosts: str, folder: str, first: str, count: str) -> None:
+    def start(name: str) -> CollectingNode:
+        return CollectingNode(name, Path(folder), hosts)
+
+    numbers = range(int(first), int(first) + int(count))
+    nodes = {name: start(name) for name in (f"n{number}" for number in numbers)}
+    for line in sys.stdin:
+        order, name = line.split()
+        if order == "leave":
+            nodes.pop(name).crash()
+        else:
+            nodes[name] = start(name)
+
+
+if __name__ == "__main__":
+    parentage.die_with_parent()
+    logs.to_stderr(sys.argv[1])
+    {"master": run_master, "nodes": run_nodes}[sys.argv[1]](*sys.argv[2:])
