@@ -147,9 +147,7 @@ class Medium:
         self.say(floor=kept.base, now=True, **moved)
         try:
             for old in self.chain.drop(count):
-                for tail in self._directory.glob(f"{old.path.name}.*{segment.BROKEN}"):
-                    tail.unlink()
-                old.path.unlink()
+                segment.remove(old.path)
         except OSError as error:
             raise self._fail(error) from error
         directories.make_spare(self._directory, self._disk)

@@ -35,6 +35,7 @@ from flumeng.journal.segment import (
     Segment,
     open_segment,
     read_frame_header,
+    remove,
 )
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,9 @@ def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
     next_seq, problem = _scan(active, journal, checkpoint, state)
     assert next_seq >= checkpoint.safe, f"{active.path} ends at {next_seq}, below {checkpoint}"
     _settle(active, checkpoint, problem, disk)
-    for path in [*trimmed, *directory.glob(f"*{UNFINISHED}")]:
+    for path in trimmed:
+        remove(path)
+    for path in directory.glob(f"*{UNFINISHED}"):
         path.unlink()
     # Who was killed between a rename and its sync left names that a power cut would take back.
     disk.sync_directory(directory)

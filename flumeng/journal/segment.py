@@ -301,6 +301,13 @@ def _write(path: Path, parts: Sequence[bytes], disk: Disk) -> None:
         raise
 
 
+def remove(path: Path) -> None:
+    """Delete a segment, and before it what crashes tore off its end."""
+    for tail in path.parent.glob(f"{path.name}.*{BROKEN}"):
+        tail.unlink()
+    path.unlink()
+
+
 def open_segment(path: Path, journal: bytes) -> tuple[Segment, dict[str, object]]:
     """Read the header and the state in it; the segment returned has no frames yet.
 

@@ -1,0 +1,134 @@
+"""A process that does to journals all that can be done, to be killed or failed at any system call.
+
+Reads lines ``WHAT JOURNAL TOLD`` and forks once for each: the child waits for SIGUSR1, so that a
+tracer can be put on it, then runs WHAT on the directory JOURNAL and appends to the file TOLD what
+it was promised. This process answers with the child's pid and then with how it ended. Forking
+saves the imports: hundreds of crashes take seconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from flumeng.errors import FlumengError
+from flumeng.journal.errors import DiskFullError, JournalFailedError
+from flumeng.journal.journal import Journal
+from flumeng.journal.testing import numbered_events
+
+ROWS = 3
+SEGMENT_BYTES = 1500  # two frames
+FAILED = 3
+"""How a child ends whose journal has failed, as it should after an error."""
+
+_PR_SET_PTRACER, _ANY = 0x59616D61, -1
+T = TypeVar("T")
+
+
+class Child:
+    """Uses one journal and tells what it may rely on from then on."""
+
+    def __init__(self, path: Path, told: Path) -> None:
+        self._path = path
+        self._told = os.open(told, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def tell(self, name: str, value: int) -> None:
+        os.write(self._told, f"{name} {value}\n".encode())
+
+    def cycle(self) -> None:
+        """Make it or open it, append over several segments, trim, open it anew, close it."""
+        journal = self._open()
+        for _ in range(5):
+            self._append(journal)
+            self._sync(journal)
+        self.tell("ack", ack := journal.safe - ROWS)
+        self._insist(lambda: journal.trim(ack))
+        self.tell("floor", journal.floor)
+        self._append(journal)
+        self._insist(journal.close)
+        journal = self._open()
+        self._append(journal)
+        self._append(journal)
+        self.tell("safe", self._insist(journal.close_for_appends))
+        self.tell("closed", 1)
+        self._insist(journal.close)
+
+    def short(self) -> None:
+        """Open it, append, and be killed."""
+        journal = self._open()
+        self._append(journal)
+        self._sync(journal)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _open(self) -> Journal:
+        journal = self._insist(self._make_or_open)
+        self.tell("term", journal.term)
+        return journal
+
+    def _make_or_open(self) -> Journal:
+        if self._path in Journal.find(self._path.parent):
+            return Journal.open(self._path, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
+        return Journal.create(
+            self._path.parent, self._path.name, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0
+        )
+
+    def _append(self, journal: Journal) -> None:
+        first = journal.next_seq
+        self.tell("trying", first + ROWS)
+        events = numbered_events(first, ROWS)
+        assert self._insist(lambda: journal.append(events, {"end": first + ROWS})) == first
+
+    def _sync(self, journal: Journal) -> None:
+        self.tell("safe", self._insist(journal.sync))
+
+    def _insist(self, operation: Callable[[], T]) -> T:
+        """A full disk has room again at the next try; after a failure nothing may succeed."""
+        try:
+            return operation()
+        except DiskFullError:
+            return operation()
+        except JournalFailedError:
+            try:
+                operation()
+            except JournalFailedError:
+                os._exit(FAILED)
+            raise
+
+
+def run(what: str, path: Path, told: Path) -> int:
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY)
+    signal.sigwait({signal.SIGUSR1})
+    try:
+        getattr(Child(path, told), what)()
+    except FlumengError as error:
+        print(f"{what}: {error!r}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def main() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    with tempfile.TemporaryDirectory() as spare:  # what is imported late is imported now
+        Child(Path(spare) / "web.n1.0.0a1b2c3d", Path(spare) / "told").cycle()
+    for line in sys.stdin:
+        what, path, told = line.split()
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                code = run(what, Path(path), Path(told))
+            finally:
+                os._exit(code)
+        print(pid, flush=True)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    main()

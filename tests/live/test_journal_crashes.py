@@ -1,0 +1,227 @@
+"""A journal's process killed, or refused, at each single system call that changes its files.
+
+Protects I1 (what was acknowledged survives), I3 (dense, no phantom), I4 (terms), I17 (torn tails),
+I19 (errors are final), I20 (order on disk) and I21 (a full disk is waited for) with the real kernel
+and strace in the place of a simulated disk.
+
+Killed is right before the call, so every state between two calls is left behind once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flumeng.journal.journal import Journal
+from flumeng.journal.testing import numbered_events
+
+pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+
+CHILD = Path(__file__).with_name("journal_child.py")
+ROWS = 3
+SEGMENT_BYTES = 1500
+DONE, FAILED, KILLED = 0, 3, -signal.SIGKILL
+WRITES = "/^pwrite"
+SYNCS = ("fdatasync", "fsync")
+NAMES = ("/^rename", "/^unlink", "/^mkdir")
+CALLS = (WRITES, *SYNCS, *NAMES, "ftruncate")
+"""All by which a journal changes what is on disk; as strace wants them."""
+
+
+class Children:
+    """The process that forks the children."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(CHILD)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, what: str, journal: Path, told: Path, fault: str = "") -> tuple[int, bool]:
+        """Run one child to its end; returns its exit code, negative for a signal, and whether the
+        fault has struck.
+
+        The fault is in strace's words: ``fsync:error=EIO:when=3``.
+        """
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin and stdout
+        stdin.write(f"{what} {journal} {told}\n")
+        stdin.flush()
+        pid = int(stdout.readline())
+        tracer = _trace(pid, fault) if fault else None
+        os.kill(pid, signal.SIGUSR1)
+        ended = int(stdout.readline())
+        calls = tracer.communicate()[1] if tracer else ""
+        return ended, "INJECTED" in calls or ended == KILLED
+
+    def stop(self) -> None:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def _trace(pid: int, fault: str) -> subprocess.Popen[str]:
+    """Put strace on a process and return when it is there; it writes to its standard error."""
+    call = fault.partition(":")[0]
+    tracer = subprocess.Popen(
+        ["strace", "-e", f"trace={call}", "-e", f"inject={fault}", "-p", str(pid)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert tracer.stderr
+    first = tracer.stderr.readline()
+    assert "attached" in first, first + tracer.stderr.read()
+    return tracer
+
+
+def read_told(told: Path) -> dict[str, int]:
+    """The last thing that was said of each."""
+    lines = told.read_text().splitlines() if told.exists() else []
+    return {name: int(value) for name, value in (line.split() for line in lines)}
+
+
+def check(path: Path, told: dict[str, int]) -> None:
+    """I1, I3, I4, I17, I20: what was promised is there, and nothing that was not tried."""
+    if path not in Journal.find(path.parent):
+        assert not told, f"the journal is gone, and was said to be at {told}"
+        return
+    journal = open_journal(path)
+    assert journal.term > told.get("term", 0)
+    assert told.get("safe", 0) <= journal.safe == journal.next_seq <= told.get("trying", 0)
+    assert told.get("floor", 0) <= journal.floor <= told.get("ack", 0)
+    assert journal.safe % ROWS == 0, "a frame was kept in part"
+    assert dict(journal.state) == ({"end": journal.safe} if journal.safe else {})
+    assert bodies(journal) == list(range(journal.floor, journal.safe))
+    assert journal.closed or not told.get("closed")
+    assert min(path.glob("*.segment*")).name.startswith(f"{journal.floor:020d}.segment")
+    if not journal.closed:
+        journal.append(numbered_events(journal.safe, ROWS))
+        journal.sync()
+    safe = journal.safe
+    journal.check()
+    journal.close()
+    again = open_journal(path)
+    assert bodies(again) == list(range(again.floor, safe))
+    again.close()
+
+
+def open_journal(path: Path) -> Journal:
+    return Journal.open(path, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
+
+
+def bodies(journal: Journal) -> list[int]:
+    batches = journal.read(journal.floor, journal.safe)
+    return [int(body.as_py().rstrip(b".")) for batch in batches for body in batch.column("body")]
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Children]:
+    children = Children()
+    yield children
+    children.stop()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """In memory where that can be had: a killed process loses no written page anyway."""
+    if os.geteuid():
+        yield tmp_path
+        return
+    with mounted("-t", "tmpfs", "-o", "size=64m", "none", at=tmp_path / "mount") as place:
+        yield place
+
+
+@contextlib.contextmanager
+def mounted(*what: str | Path, at: Path) -> Iterator[Path]:
+    """Mount a file system of the test's own. Raises CalledProcessError where that cannot be."""
+    at.mkdir(exist_ok=True)
+    subprocess.run(["mount", *what, at], check=True, capture_output=True)
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "--lazy", at], check=True)
+
+
+def leave_a_mess(path: Path) -> dict[str, int]:
+    """What an opening has most to do with: a torn tail, a trim and a roll that were cut off."""
+    journal = Journal.create(path.parent, path.name, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
+    while len(list(path.glob("*.segment"))) < 4:
+        end = journal.next_seq + ROWS
+        journal.append(numbered_events(journal.next_seq, ROWS), {"end": end})
+        journal.sync()
+    old = {file: file.read_bytes() for file in path.glob("*.segment")}
+    safe = journal.safe
+    journal.append(numbered_events(safe, ROWS), {"end": safe + ROWS})
+    ack = sorted(int(file.stem) for file in old)[2]
+    journal.trim(ack)
+    left = {file: file.read_bytes() for file in path.iterdir()}
+    said = {"safe": safe, "trying": safe + ROWS, "ack": ack, "floor": ack, "term": journal.term}
+    journal.close()
+    for file, content in {**old, **left}.items():
+        file.write_bytes(content)
+    newest = max(path.glob("*.segment"))
+    newest.write_bytes(newest.read_bytes()[:-30])
+    (path / f"{safe:020d}.segment.unfinished").write_bytes(b"FLSG half a header")
+    return said
+
+
+def ends_of(place: Path, children: Children, fault: str) -> set[int]:
+    """Let a fault strike at the first call, the second and so on until no call is left.
+
+    Checks what is left each time; returns how the children ended. They begin with nothing, and
+    then all over again with a recovery.
+    """
+    ends = set()
+    for mess in (False, True):
+        for when in itertools.count(1):
+            path = place / f"{when}-{mess}" / "web.n1.0.0a1b2c3d"
+            path.parent.mkdir()
+            said = leave_a_mess(path) if mess else {}
+            told = path.with_suffix(".told")
+            ended, struck = children.run("cycle", path, told, f"{fault}:when={when}")
+            check(path, {**said, **read_told(told)})
+            if not struck:
+                assert ended == DONE
+                break
+            ends.add(ended)
+    return ends
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_i1_a_kill_before_any_call_takes_nothing_that_was_acknowledged(
+    place: Path, children: Children, call: str
+) -> None:
+    assert ends_of(place, children, f"{call}:signal=KILL") == {KILLED}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [f"{call}:error=EIO" for call in CALLS]
+    + [f"{call}:error=EROFS" for call in (WRITES, *NAMES, "ftruncate")],
+)
+def test_i19_an_error_of_any_call_is_final_or_harmless_and_nothing_false_is_acknowledged(
+    place: Path, children: Children, fault: str
+) -> None:
+    ends = ends_of(place, children, fault)
+    assert FAILED in ends
+    assert ends <= {FAILED, DONE}
+
+
+@pytest.mark.parametrize("call", [WRITES, "/^mkdir", "/^rename"])
+def test_i21_a_full_disk_at_any_call_is_over_with_the_next_try(
+    place: Path, children: Children, call: str
+) -> None:
+    """It goes on where it was, without being opened anew."""
+    assert ends_of(place, children, f"{call}:error=ENOSPC") == {DONE}
