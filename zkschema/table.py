@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from zkschema import records
@@ -18,6 +19,7 @@ R_co = TypeVar("R_co", bound=Record, covariant=True)
 
 VERSION = 1
 KIB = 1024
+PLACEHOLDER = re.compile(r"\{[^}]*\}")
 NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:@=+-]{1,200}")
 
 ROWS: list[Row[Record]] = []
@@ -37,28 +39,25 @@ class Row(Generic[R_co]):
 
     def __call__(self, *names: str) -> ZPath[R_co]:
         """The path for ``names``; ValueError when a name could not be part of a path."""
-        parts = self.pattern.split("/")
-        wanted = [part for part in parts if part.startswith("{")]
-        assert len(names) == len(wanted), f"{self.pattern} takes {len(wanted)} names, got {names}"
+        wanted = self._template.count("%s")
+        assert len(names) == wanted, f"{self.pattern} takes {wanted} names, got {names}"
         for name in names:
             if not NAME.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be the name of a znode")
-        filling = iter(names)
-        path = "/".join(next(filling) if part.startswith("{") else part for part in parts)
-        return ZPath(path, self)
+        return ZPath(self._template % names, self)
 
     def matches(self, path: str) -> tuple[str, ...] | None:
         """The names in ``path`` when it is of this row, else None."""
-        parts, given = self.pattern.split("/"), path.split("/")
-        if len(parts) != len(given):
-            return None
-        names = []
-        for part, value in zip(parts, given, strict=True):
-            if part.startswith("{"):
-                names.append(value)
-            elif part != value:
-                return None
-        return tuple(names)
+        found = self._regex.fullmatch(path)
+        return found.groups() if found else None
+
+    @cached_property
+    def _template(self) -> str:
+        return PLACEHOLDER.sub("%s", self.pattern)
+
+    @cached_property
+    def _regex(self) -> re.Pattern[str]:
+        return re.compile(PLACEHOLDER.sub("([^/]*)", self.pattern))
 
 
 @dataclass(frozen=True)
