@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -103,7 +104,6 @@ class Task:
         at_most_once = pipeline.spec.delivery == "at-most-once"
         self._batches_at_once = 1 if at_most_once else BATCHES_AT_ONCE
         self._pool = ThreadPoolExecutor(BATCHES_AT_ONCE, assignment.key)
-        self._waiting_since: float | None = None
         self._last_end = 0.0
         self._caught_up = False
         self._commits = Commits(store, assignment.flow, assignment.task, place)
@@ -112,6 +112,8 @@ class Task:
             store, publisher, assignment.flow, assignment.epoch, assignment.partitions
         )
         self._commits.recover(leftovers)
+        inherited = bool(self._acks.inherited)  # what is there has waited for an owner long enough
+        self._waiting_since: float | None = -math.inf if inherited else None
         self.planned = dict(self._acks.offsets)
         self._replayed_below: dict[str, int] = {}
 

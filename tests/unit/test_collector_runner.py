@@ -275,6 +275,17 @@ def test_a_small_batch_waits_until_it_is_old_enough_unless_the_process_stops(wor
     assert world.ack() == 101
 
 
+def test_a_successor_does_not_let_what_waited_for_an_owner_wait_again(world):
+    Acks.claim(world.store, Publisher(world.store), "web", 1, [JOURNAL])
+    pipeline = ScriptedPipeline(spec(seconds=3600.0))
+    world.safe[JOURNAL] = 10
+    world.run(pipeline, epoch=2)
+    until(lambda: world.ack() == 10)
+    world.safe[JOURNAL] = 20
+    time.sleep(0.3)
+    assert world.ack() == 10, "its second batch waits until it is old enough"
+
+
 def test_a_process_that_drains_waits_for_journals_that_it_cannot_reach(world):
     end = world.safe.pop(JOURNAL)
     runner = world.run(ScriptedPipeline(spec()))
