@@ -78,15 +78,27 @@ def find(parent: Path) -> list[Path]:
     return sorted(path for path in parent.iterdir() if path.is_dir() and path.name[0] != ".")
 
 
-def lock(path: Path) -> int:
+def lock(path: Path, *, make: bool = True) -> int:
     """Take the journal for this process until the descriptor is closed. Raises UserError."""
-    fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    how = os.O_RDWR | os.O_CREAT if make else os.O_RDONLY
+    fd = os.open(path / _LOCK, how | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(fd)
         raise UserError(f"{path} is in use by another process") from error
     return fd
+
+
+def in_use(path: Path) -> bool:
+    """Whether a process has the journal open."""
+    try:
+        os.close(lock(path, make=False))
+    except UserError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def spare(path: Path) -> Path:
