@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import click
 from click.testing import CliRunner, Result
 
 from cli.doors import Doors
@@ -16,6 +17,18 @@ from flumeng.store import Store
 from flumeng.testing import FakeStore, FakeTree
 
 NOON = 1_700_000_000.0
+
+
+def leaves(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Every command with its name, such as ``flow:apply``."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from leaves(command, (*before, name))
+        else:
+            yield ":".join((*before, name)), command
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from cli.testing import NOON, Shell
 from flumeng import operations
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.operations import documents
+from flumeng.planned import INLINE_TASKS, Tasks, plan_writes, read_plan
 from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import bootstrap, codec, paths, records
@@ -82,6 +83,33 @@ def test_what_is_exported_comes_back_byte_for_byte(
     assert json.loads(exported)["znodes"]["/acks/web/main/web.n1.0.aa"] == {
         "v": 1, "epoch": 3, "offset": 40, "later": [1],
     }  # fmt: skip
+
+
+def test_a_plan_in_buckets_and_large_values_come_back_byte_for_byte(store: FakeStore) -> None:
+    before = read_plan(store, "web")
+    assert before is not None
+    few = Tasks.of(before.value.tasks)
+    many = few.changed(
+        {
+            f"ingest.host-{number}": records.PlannedTask(
+                kind="ingest", node=f"host-{number}", epoch=number, state="assigned"
+            )
+            for number in range(3 * INLINE_TASKS)
+        }
+    )
+    store.commit(plan_writes("web", replace(before.value, tasks=many), few, before.version))
+    partitions = {f"topic.{number}": records.Partition() for number in range(2000)}
+    store.write(paths.partitions("web"), records.Partitions(partitions=partitions), ABSENT)
+    assert store.children(paths.plan("web"))
+    other = FakeStore()
+    operations.import_cluster(
+        other, json.loads(json.dumps(operations.export_cluster(store))), **SIGN
+    )
+    mine, theirs = persistent(store), other.dump()
+    assert {path: theirs[path] for path in mine} == mine
+    back = read_plan(other, "web")
+    assert back is not None
+    assert dict(back.value.tasks) == dict(many)
 
 
 def test_import_is_for_an_empty_chroot_only(shell: Shell, store: FakeStore, tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from cli.main import COMMANDS, tree
+from cli.testing import leaves
 
 PROMISED = [
     "standalone",
@@ -64,17 +64,6 @@ READS = [
     if name.split(":")[-1] in ("list", "show", "status", "top", "history", "diff")
 ]
 HEAVY = ("kazoo", "numpy", "pandas", "pyarrow", "pyspark", "rich", "prompt_toolkit")
-
-
-def leaves(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from leaves(command, (*before, name))
-        else:
-            yield ":".join((*before, name)), command
 
 
 def test_the_promised_commands_are_there_and_no_others() -> None:

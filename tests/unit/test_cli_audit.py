@@ -1,0 +1,167 @@
+"""Every command is a process, looks only, or leaves an entry in the audit: there is no fourth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+import pytest
+
+from cli.doors import Signature
+from cli.main import tree as commands
+from cli.testing import Shell, leaves
+from flumeng import operations
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+SIGN: Signature = {"author": "a", "reason": "", "now": 0.0}
+PROCESSES = {"standalone", "zookeeper", "master", "node:run", "shell"}
+READS = {
+    "flow:validate", "flow:list", "flow:show", "flow:history", "flow:diff", "flow:wait",
+    "node:list", "node:show", "node:story", "task:list", "task:show", "task:wait", "ack:list",
+    "cluster:show", "schema:show", "schema:export", "status", "top",
+}  # fmt: skip
+
+
+def nothing(_store: FakeStore) -> None:
+    """The cluster is as the fixture made it."""
+
+
+def die(store: FakeStore) -> None:
+    store.remove(paths.live_node("n1"), ANY)
+
+
+def drained(store: FakeStore) -> None:
+    die(store)
+    for path in (paths.plan("web"), paths.journal("web.n1.0.aa")):
+        store.remove(path, ANY)
+
+
+def text_of(store: FakeStore) -> None:
+    operations.apply_flow(store, FLOW + "# 2\n", **SIGN)
+
+
+def orphan(store: FakeStore) -> None:
+    store.write(paths.acks("gone"), None, ABSENT)
+
+
+@dataclass(frozen=True)
+class Change:
+    """``words`` follow the command's name; ``{dir}`` in them is a directory with its files."""
+
+    words: str
+    prepare: Callable[[FakeStore], object] = field(default=nothing)
+
+
+CHANGES = {
+    "flow:apply": Change("{dir}/web.yaml"),
+    "flow:rollback": Change("web 1", text_of),
+    "flow:pause": Change("web"),
+    "flow:resume": Change("web", lambda s: operations.set_flow_state(s, "web", "stopped", **SIGN)),
+    "flow:stop": Change("web"),
+    "flow:delete": Change("web"),
+    "node:drain": Change("n1"),
+    "node:undrain": Change(
+        "n1", lambda s: operations.set_node_desired(s, "n1", "draining", **SIGN)
+    ),
+    "node:decommission": Change("n1", drained),
+    "node:decommission --discard": Change("n1 --yes", die),
+    "node:label": Change("n1 role=web"),
+    "node:capacity": Change("n1 slots=4"),
+    "task:restart": Change("web/collect.0"),
+    "task:move": Change("web/collect.0 n2"),
+    "cluster:set": Change("grace_seconds 5"),
+    "cluster:maintenance on": Change(""),
+    "cluster:maintenance off": Change(
+        "", lambda s: operations.begin_maintenance(s, author="a", reason="r", now=0.0)
+    ),
+    "schema:init": Change("", lambda s: s.tree.znodes.pop("/queues")),
+    "schema:verify --fix": Change("--yes", orphan),
+    "schema:import": Change("{dir}/all.json", lambda s: [s.tree.znodes.pop(p) for p in s.dump()]),
+}
+"""Command, with the words that make it another change -> one that has something to do."""
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """Flow web with its collect task on n1; n2 is free."""
+    store = FakeStore()
+    tree.init(store)
+    operations.apply_flow(store, FLOW, **SIGN)
+    for name in ("n1", "n2"):
+        store.write(paths.node(name), records.Node(uuid=name, roles=("collect",)), ABSENT)
+        live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
+        store.write(paths.live_node(name), live, ABSENT)
+    task = records.PlannedTask(kind="collect", node="n1", epoch=1, state="assigned")
+    store.write(paths.plan("web"), records.Plan(epoch=1, tasks={"collect.0": task}), ABSENT)
+    journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
+    store.write(paths.journal("web.n1.0.aa"), journal, ABSENT)
+    return store
+
+
+def test_every_command_is_known_as_what_it_is() -> None:
+    """``journal`` looks at nodes and at files on this host, and never changes the tree. There is no
+    migration yet that ``schema migrate`` could carry out: its entry is tested with an example."""
+    known = {"schema:migrate"} | PROCESSES | READS | {name.split(" ")[0] for name in CHANGES}
+    named = {name for name, _ in leaves(commands) if not name.startswith("journal:")}
+    assert named - {"schema:verify"} == known - {"schema:verify"}
+
+
+def test_every_change_takes_a_reason() -> None:
+    changing = {"schema:migrate"} | {name.split(" ")[0] for name in CHANGES} - {"schema:init"}
+    for name, command in leaves(commands):
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert ("--reason" in options) == (name in changing), name
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_change_leaves_one_entry_in_the_audit(
+    store: FakeStore, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "web.yaml").write_text(FLOW + "# new\n")
+    (tmp_path / "all.json").write_text(json.dumps(operations.export_cluster(store)))
+    CHANGES[name].prepare(store)
+    before = set(store.children(paths.audits()))
+    words = [*name.replace(":", " ").split(), *CHANGES[name].words.format(dir=tmp_path).split()]
+    reason = ["--reason", "why"] if name != "schema:init" else []
+    done = Shell(store.tree).run(*words, *reason)
+    assert done.exit_code == 0, done.stderr
+    (entry,) = set(store.children(paths.audits())) - before - imported(tmp_path, name)
+    found = store.read(paths.audit(entry))
+    assert found is not None
+    assert found.value.command.startswith(" ".join(name.replace(":", " ").split()[:2]))
+    assert found.value.who == "ann@ops"
+    assert found.value.reason.endswith("why" if reason else "")
+
+
+def imported(folder: Path, name: str) -> set[str]:
+    """The entries that an import brings along."""
+    if name != "schema:import":
+        return set()
+    znodes = json.loads((folder / "all.json").read_text())["znodes"]
+    return {path.rpartition("/")[2] for path in znodes if path.startswith("/audit/")}
+
+
+@pytest.mark.parametrize("name", ["flow:apply", "node:drain", "task:restart", "task:move"])
+def test_a_dry_run_leaves_none(store: FakeStore, name: str, tmp_path: Path) -> None:
+    (tmp_path / "web.yaml").write_text(FLOW + "# new\n")
+    before = store.dump()
+    words = [*name.replace(":", " ").split(), *CHANGES[name].words.format(dir=tmp_path).split()]
+    assert Shell(store.tree).run(*words, "--dry-run").exit_code == 0
+    assert store.dump() == before
+
+
+@pytest.mark.parametrize("name", sorted(READS - {"top", "flow:wait", "task:wait"}))
+def test_a_look_changes_nothing(store: FakeStore, name: str) -> None:
+    before = store.dump()
+    names = {"flow": "web", "node": "n1", "task": "web/collect.0"}
+    command = dict(leaves(commands))[name]
+    arguments = [p for p in command.params if isinstance(p, click.Argument) and p.required]
+    words = [names[name.split(":", maxsplit=1)[0]]] if arguments and name != "flow:validate" else []
+    Shell(store.tree).run(*name.split(":"), *words)
+    assert store.dump() == before
