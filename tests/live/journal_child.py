@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from flumeng.errors import FlumengError
+from flumeng.journal.checkpoint import Durability
 from flumeng.journal.errors import DiskFullError, JournalFailedError
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import numbered_events
@@ -36,6 +37,7 @@ class Child:
 
     def __init__(self, path: Path, told: Path) -> None:
         self._path = path
+        self._durability: Durability = "disk"
         self._told = os.open(told, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def tell(self, name: str, value: int) -> None:
@@ -59,6 +61,10 @@ class Child:
         self.tell("closed", 1)
         self._insist(journal.close)
 
+    def cycle_of_spill(self) -> None:
+        self._durability = "spill"
+        self.cycle()
+
     def short(self) -> None:
         """Open it, append, and be killed."""
         journal = self._open()
@@ -75,7 +81,11 @@ class Child:
         if self._path in Journal.find(self._path.parent):
             return Journal.open(self._path, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
         return Journal.create(
-            self._path.parent, self._path.name, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0
+            self._path.parent,
+            self._path.name,
+            durability=self._durability,
+            segment_bytes=SEGMENT_BYTES,
+            keep_free_bytes=0,
         )
 
     def _append(self, journal: Journal) -> None:

@@ -4,18 +4,22 @@ Protects I1 (what was acknowledged survives), I3 (dense, no phantom), I4 (terms)
 I19 (errors are final), I20 (order on disk) and I21 (a full disk is waited for) with the real kernel
 and strace in the place of a simulated disk.
 
-Killed is right before the call, so every state between two calls is left behind once.
+Killed is right before the call, so every state between two calls is left behind once. Power cuts
+come at every third call; with FLUMENG_TEST_FULL set at every one, and in all ways that ext4 knows.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +28,7 @@ import pytest
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import numbered_events
 
+FULL = bool(os.environ.get("FLUMENG_TEST_FULL"))
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 
 CHILD = Path(__file__).with_name("journal_child.py")
@@ -177,7 +182,7 @@ def leave_a_mess(path: Path) -> dict[str, int]:
     return said
 
 
-def ends_of(place: Path, children: Children, fault: str) -> set[int]:
+def ends_of(place: Path, children: Children, fault: str, what: str = "cycle") -> set[int]:
     """Let a fault strike at the first call, the second and so on until no call is left.
 
     Checks what is left each time; returns how the children ended. They begin with nothing, and
@@ -190,7 +195,7 @@ def ends_of(place: Path, children: Children, fault: str) -> set[int]:
             path.parent.mkdir()
             said = leave_a_mess(path) if mess else {}
             told = path.with_suffix(".told")
-            ended, struck = children.run("cycle", path, told, f"{fault}:when={when}")
+            ended, struck = children.run(what, path, told, f"{fault}:when={when}")
             check(path, {**said, **read_told(told)})
             if not struck:
                 assert ended == DONE
@@ -204,6 +209,13 @@ def test_i1_a_kill_before_any_call_takes_nothing_that_was_acknowledged(
     place: Path, children: Children, call: str
 ) -> None:
     assert ends_of(place, children, f"{call}:signal=KILL") == {KILLED}
+
+
+@pytest.mark.parametrize("call", [WRITES, "/^rename"])
+def test_spilled_events_survive_a_kill_before_any_call(
+    place: Path, children: Children, call: str
+) -> None:
+    assert ends_of(place, children, f"{call}:signal=KILL", "cycle_of_spill") == {KILLED}
 
 
 @pytest.mark.parametrize(
@@ -225,3 +237,72 @@ def test_i21_a_full_disk_at_any_call_is_over_with_the_next_try(
 ) -> None:
     """It goes on where it was, without being opened anew."""
     assert ends_of(place, children, f"{call}:error=ENOSPC") == {DONE}
+
+
+class PowerCut:
+    """An ext4 on a file, with a switch that takes away what it has not put on that file."""
+
+    SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN
+    FLUSH_ALL, FLUSH_LOG, FLUSH_NOTHING = range(3)
+
+    def __init__(self, folder: Path) -> None:
+        image = folder / "disk"
+        with image.open("wb") as file:
+            file.truncate(32 << 20)
+        subprocess.run(["mkfs.ext4", "-q", image], check=True)
+        self._image = image
+        self.place = folder / "mount"
+        self.place.mkdir()
+        self._mount()
+
+    def _mount(self) -> None:
+        mount = ["mount", "-o", "loop", self._image, self.place]
+        subprocess.run(mount, check=True, capture_output=True)
+
+    def strike(self, mode: int) -> None:
+        """Cut the power and start the machine again. Nothing may be open there."""
+        fd = os.open(self.place, os.O_RDONLY)
+        try:
+            fcntl.ioctl(fd, self.SHUTDOWN, struct.pack("I", mode))
+        finally:
+            os.close(fd)
+        subprocess.run(["umount", self.place], check=True)
+        self._mount()
+
+    def stop(self) -> None:
+        subprocess.run(["umount", "--lazy", self.place], check=True)
+
+
+@pytest.fixture(scope="module")
+def power(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PowerCut]:
+    try:
+        power = PowerCut(tmp_path_factory.mktemp("power"))
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a power cut needs root, loop devices and mkfs.ext4: {error}")
+    yield power
+    power.stop()
+
+
+@pytest.mark.parametrize("mode", range(3) if FULL else [PowerCut.FLUSH_NOTHING])
+@pytest.mark.parametrize("call", [WRITES, *SYNCS, *NAMES])
+@pytest.mark.parametrize("mess", [False, True], ids=["new", "recovering"])
+def test_i20_a_power_cut_before_any_call_takes_nothing_that_was_acknowledged(
+    power: PowerCut, children: Children, call: str, mode: int, mess: bool
+) -> None:
+    """Also when another process has recovered it and gone on in between."""
+    place = Path(tempfile.mkdtemp(dir=power.place))
+    for when in itertools.count(1, 1 if FULL else 3):
+        path = place / str(when) / "web.n1.0.0a1b2c3d"
+        path.parent.mkdir()
+        told = place.parent.parent / f"{place.name}-{when}.told"
+        said = leave_a_mess(path) if mess else {}
+        subprocess.run(["sync", "--file-system", place], check=True)
+        _, struck = children.run("cycle", path, told, f"{call}:signal=KILL:when={when}")
+        said |= read_told(told)
+        if when % 2 and not said.get("closed"):
+            children.run("short", path, told)
+            said |= read_told(told)
+        power.strike(mode)
+        check(path, said)
+        if not struck:
+            return
