@@ -12,7 +12,8 @@ class Counters:
     ``events`` and ``bytes`` (as received, with framing) were taken. ``truncated`` events were cut.
     What was ``malformed`` could not be told apart or read. Connections were ``refused`` (there were
     too many), closed when ``idle`` for too long, or closed as ``overfull``: all unfinished messages
-    together took too much memory. ``dropped`` datagrams found the kernel's buffer full.
+    together took too much memory. ``dropped`` datagrams found the kernel's buffer full. ``skipped``
+    files were not read, since they are compressed.
     """
 
     events: int = 0
@@ -23,3 +24,4 @@ class Counters:
     idle: int = 0
     overfull: int = 0
     dropped: int = 0
+    skipped: int = 0

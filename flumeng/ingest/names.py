@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from flumeng.ingest.cursor import FileKey
+from flumeng.ingest.cursor import Cursor, FileKey
 
 
 def matching(patterns: Sequence[str]) -> dict[FileKey, str]:
@@ -40,12 +40,15 @@ class Folders:
     def __init__(self) -> None:
         self._names: dict[str, dict[FileKey, str]] = {}
 
-    def find(self, key: FileKey, last_path: str) -> str | None:
-        """The name that a file has now in the folder where it was last."""
-        folder = str(Path(last_path).parent)
-        if folder not in self._names:
-            self._names[folder] = _regular_files(Path(folder).glob("*"))
-        return self._names[folder].get(key)
+    def find(self, key: FileKey, cursor: Cursor) -> str | None:
+        """The name that a file has now where it was found: in the folder of that name, and in what
+        that folder was then."""
+        for folder in dict.fromkeys((str(Path(cursor.path).parent), cursor.folder)):
+            if folder not in self._names:
+                self._names[folder] = _regular_files(Path(folder).glob("*"))
+            if key in self._names[folder]:
+                return self._names[folder][key]
+        return None
 
 
 def _regular_files(paths: Iterable[str | Path]) -> dict[FileKey, str]:

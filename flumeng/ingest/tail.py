@@ -51,6 +51,7 @@ class TailSource(Source):
 
     async def _run(self, tailer: Tailer) -> None:
         loop = asyncio.get_running_loop()
+        before = self._inlet.counters.skipped
         with ThreadPoolExecutor(1, thread_name_prefix="tail") as reader:
             try:
                 while True:
@@ -60,6 +61,7 @@ class TailSource(Source):
                     chunks = await loop.run_in_executor(reader, tailer.poll, loop.time())
                     for chunk in chunks:
                         self._inlet.submit(chunk)
+                    self._inlet.counters.skipped = before + tailer.skipped
                     self._tell_problem(tailer)
                     if not chunks:
                         await self._sleep()

@@ -9,13 +9,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
 
 import numpy as np
 
 from flumeng.ingest.chunk import Chunk, LineRules, Origin
-from flumeng.ingest.cursor import HEAD_BYTES, Cursor, FileKey, Head, state_key
+from flumeng.ingest.cursor import MARK_BYTES, Cursor, FileKey, Mark, state_key
 from flumeng.ingest.framing import TRAILER_BYTES
 from flumeng.journal.frame import MAX_ROWS
 
@@ -23,12 +22,8 @@ READ_BYTES = 1 << 20
 _NEWLINE = 10
 
 
-class Change(Enum):
-    """What a look at a file found."""
-
-    NONE = "none"
-    GROWN = "grown"
-    REPLACED = "replaced"  # cut short or written anew: its beginning is not what was read
+class ReplacedError(Exception):
+    """The file was cut short or written anew: what was read is not in it any more."""
 
 
 class TailedFile:
@@ -36,7 +31,7 @@ class TailedFile:
     ``name`` (where it is now, None when it is gone), ``followed`` (whether the globs mean it) and
     ``trusted`` (whether they have meant it since it is open).
 
-    Reading needs it open and raises ``OSError``.
+    Reading needs it open and raises ``OSError``, and ``ReplacedError``.
     """
 
     def __init__(
@@ -79,9 +74,7 @@ class TailedFile:
         if FileKey.of(os.fstat(fd)) != self.key:
             os.close(fd)
             return False
-        if not self._allows(str(Path(f"/proc/self/fd/{fd}").readlink())):
-            os.close(fd)
-            raise PermissionError(errno.EPERM, "this node's policy file does not allow it")
+        self._require_allowed(fd)
         self._fd = fd
         return True
 
@@ -92,30 +85,32 @@ class TailedFile:
         self._seen = None
         self.trusted = False
 
+    def beginning(self, length: int) -> bytes:
+        return self._read_at(0, length)
+
     def start_over(self) -> Chunk:
-        self.cursor = Cursor(self.cursor.path)
+        self.cursor = Cursor(self.cursor.path, self.cursor.folder)
         self._size_of_rest = -1
         return self._chunk(b"", 0)
 
     def start_at_end(self) -> Chunk:
         """Begin after what is there; of a line without its end the rest is not wanted either."""
         size = os.fstat(self._fd).st_size
-        last = os.pread(self._fd, 1, size - 1) if size else b"\n"
-        self._advance(size, skipping=last != b"\n")
+        before = self._read_at(max(0, size - MARK_BYTES), min(size, MARK_BYTES))
+        self._advance(size, before, skipping=before[-1:] not in (b"", b"\n"))
         return self._chunk(b"", size)
 
-    def look(self, now: float) -> Change:
-        """Whether it has changed since it was read. ``quiet_since`` is when it last did."""
+    def look(self, now: float) -> bool:
+        """Whether there is more to read than last time. ``quiet_since`` is when it last changed."""
         status = os.fstat(self._fd)
         size, seen = status.st_size, (status.st_size, status.st_mtime_ns)
         if seen != self._seen:
             self._seen, self.quiet_since = seen, now
-            if self._head(self.cursor.head.length) != self.cursor.head:
-                return Change.REPLACED
+            if Mark.of(self._read_at(0, self.cursor.head.length)) != self.cursor.head:
+                raise ReplacedError
         if size < self.cursor.offset:
-            return Change.REPLACED
-        unread = size > self.cursor.offset and size != self._size_of_rest
-        return Change.GROWN if unread else Change.NONE
+            raise ReplacedError
+        return size > self.cursor.offset and size != self._size_of_rest
 
     def read(self, *, ended: bool = False) -> Chunk | None:
         """Take the next whole lines, about 1 MiB at most; None when there is none now.
@@ -123,33 +118,46 @@ class TailedFile:
         With ``ended`` the last line needs no newline.
         """
         begin = self.cursor.offset
-        block = os.pread(self._fd, READ_BYTES, begin)
+        before, block = self._read_on(READ_BYTES)
         if self.cursor.skipping and block:
             newline = block.find(b"\n")
-            self._advance(begin + (newline + 1 or len(block)), skipping=newline < 0)
+            taken = newline + 1 or len(block)
+            self._advance(begin + taken, _last(before, block, taken), skipping=newline < 0)
             return self._chunk(b"", begin)
         end = _end_of_lines(block)
         if not end and len(block) >= min(READ_BYTES, self._limit):
-            block = os.pread(self._fd, self._limit, begin)
+            before, block = self._read_on(self._limit)
             end = _end_of_lines(block)
         if end:
-            self._advance(begin + end)
+            self._advance(begin + end, _last(before, block, end))
             return self._chunk(block[:end], begin)
         overlong = len(block) >= self._limit
         if overlong or (ended and block):
-            self._advance(begin + len(block), skipping=overlong)
+            last = _last(before, block, len(block))
+            self._advance(begin + len(block), last, skipping=overlong)
             return self._chunk(block + b"\n", begin)
         self._size_of_rest = begin + len(block)
         return None
 
-    def _advance(self, offset: int, *, skipping: bool = False) -> None:
-        head = self.cursor.head
-        if head.length < HEAD_BYTES:
-            head = self._head(min(offset, HEAD_BYTES))
-        self.cursor = Cursor(self.cursor.path, offset, head, skipping)
+    def _read_on(self, size: int) -> tuple[bytes, bytes]:
+        """What stands right before the cursor, which must be what was there, and what follows."""
+        last = self.cursor.last
+        data = self._read_at(self.cursor.offset - last.length, last.length + size)
+        before, block = data[: last.length], data[last.length :]
+        if Mark.of(before) != last:
+            raise ReplacedError
+        return before, block
 
-    def _head(self, length: int) -> Head:
-        return Head.of(os.pread(self._fd, length, 0))
+    def _read_at(self, offset: int, size: int) -> bytes:
+        return os.pread(self._fd, size, offset)
+
+    def _advance(self, offset: int, last: bytes, *, skipping: bool = False) -> None:
+        """``last`` are the bytes before the offset, as many as a mark has."""
+        head = self.cursor.head
+        if head.length < MARK_BYTES:
+            head = Mark.of(self._read_at(0, min(offset, MARK_BYTES)))
+        path, folder = self.cursor.path, self.cursor.folder
+        self.cursor = Cursor(path, folder, offset, head, Mark.of(last), skipping)
 
     def _chunk(self, data: bytes, begin: int) -> Chunk:
         return Chunk(
@@ -159,6 +167,18 @@ class TailedFile:
             state={state_key(self.key): self.cursor.to_state()},
             file_offset=begin,
         )
+
+    def _require_allowed(self, fd: int) -> None:
+        if not self._allows(str(Path(f"/proc/self/fd/{fd}").readlink())):
+            os.close(fd)
+            raise PermissionError(errno.EPERM, "this node's policy file does not allow it")
+
+
+def _last(before: bytes, block: bytes, taken: int) -> bytes:
+    """What a mark holds of the bytes up to ``taken`` in the block."""
+    if taken >= MARK_BYTES:
+        return block[taken - MARK_BYTES : taken]
+    return (before + block[:taken])[-MARK_BYTES:]
 
 
 def _end_of_lines(block: bytes) -> int:

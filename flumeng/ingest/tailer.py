@@ -9,7 +9,9 @@ Rules
 4. A file that is shorter than its cursor, or begins otherwise than before, was written anew. If it
    was open meanwhile it is read from its beginning. Else it is another file with the inode of an
    old one: it is forgotten, and found like any new file when the globs mean it.
-5. The cursor of a file that is gone and fully read is removed from the state.
+5. A file that is gone is finished from its compressed copy beside it, if there is one. Compressed
+   files are not read otherwise.
+6. The cursor of a file that is gone and fully read is removed from the state.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from pathlib import Path
 from flumeng.ingest.chunk import Chunk, LineRules, Origin
 from flumeng.ingest.cursor import Cursor, FileKey, cursors, state_key
 from flumeng.ingest.names import Folders, matches, matching
-from flumeng.ingest.tailed_file import Change, TailedFile
+from flumeng.ingest.packed import MAGIC_BYTES, PackedFile, has_packed_name, is_packed
+from flumeng.ingest.tailed_file import ReplacedError, TailedFile
 from flumeng.spec.sources import Tail
 
 log = logging.getLogger(__name__)
@@ -34,7 +37,10 @@ _SEEN_PREFIX = "tail-seen:"
 
 
 class Tailer:
-    """``state`` is the journaled source state. Its methods are called one at a time."""
+    """``state`` is the journaled source state. Its methods are called one at a time.
+
+    ``unreadable`` says why, by path; ``skipped`` counts compressed files that are not read.
+    """
 
     def __init__(
         self,
@@ -47,6 +53,7 @@ class Tailer:
         allows: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.unreadable: dict[str, str] = {}
+        self.skipped = 0
         self._patterns = options.paths
         self._poll_seconds = options.poll_seconds
         self._hostname = hostname
@@ -56,6 +63,7 @@ class Tailer:
         self._allows = allows
         self._next_scan = float("-inf")
         self._files: dict[FileKey, TailedFile] = {}
+        self._packed: set[FileKey] = set()
         for key, cursor in cursors(state).items():
             if any(matches(cursor.path, pattern) for pattern in self._patterns):
                 self._add(key, cursor)
@@ -101,16 +109,21 @@ class Tailer:
     def _scan(self, now: float) -> None:
         began = self._timer()
         found = matching(self._patterns)
+        self._packed &= found.keys()
         for key, path in found.items():
             file = self._files.get(key)
-            if file is None:
-                file = self._add(key, Cursor(path))
+            if file is None and has_packed_name(path):
+                self._skip_packed(key, path)
+            elif file is None and key not in self._packed:
+                file = self._add(key, Cursor.new(path))
                 if any(matches(path, pattern) for pattern in self._skip_what_is_there):
                     self._to_skip.add(key)
         folders = Folders()
         for key, file in self._files.items():
+            if isinstance(file, PackedFile):
+                continue
             file.followed = key in found
-            name = found.get(key) or folders.find(key, file.cursor.path)
+            name = found.get(key) or folders.find(key, file.cursor)
             if name != file.name:
                 file.name, file.quiet_since = name, now
         took = self._timer() - began
@@ -122,7 +135,7 @@ class Tailer:
         except FileNotFoundError:
             return None  # renamed or deleted since the scan; the next one tells
         except OSError as error:
-            self._not_readable(file, error)
+            self._not_readable(self._files[file.key], error)
             return None
         if self.unreadable:
             self.unreadable.pop(file.cursor.path, None)
@@ -131,21 +144,28 @@ class Tailer:
     def _take(self, file: TailedFile, now: float) -> Chunk | None:
         if not file.is_open:
             if file.name is None:
-                return self._forget(file)
+                return self._finish(file, now)
             wanted = file.followed or Path(file.name).stat().st_size > file.cursor.offset
             if not wanted or not file.open(file.name):
                 return None
+        if file.cursor.offset == 0 and is_packed(file.beginning(MAGIC_BYTES)):
+            self._skip_packed(file.key, file.cursor.path)
+            return self._forget(file)
         if file.key in self._to_skip:
             self._to_skip.discard(file.key)
             return file.start_at_end()
-        change = file.look(now)
-        if change is Change.REPLACED:
+        try:
+            return self._read(file, now)
+        except ReplacedError:
             if not file.trusted:
-                return self._forget(file)
+                return self._finish(file, now)
             log.info("%s was cut or written anew; reading it from its beginning", file.name)
             return file.start_over()
+
+    def _read(self, file: TailedFile, now: float) -> Chunk | None:
+        more = file.look(now)
         file.trusted |= file.followed
-        chunk = None if change is Change.NONE else file.read()
+        chunk = file.read() if more else None
         renamed = file.name != file.cursor.path
         if chunk is None and renamed and now - file.quiet_since >= QUIET_SECONDS:
             chunk = file.read(ended=True)
@@ -153,6 +173,27 @@ class Tailer:
                 file.close()
                 return self._forget(file) if file.name is None else None
         return chunk
+
+    def _finish(self, file: TailedFile, now: float) -> Chunk | None:
+        """The file is gone, but perhaps not all that was in it."""
+        if isinstance(file, PackedFile):
+            return self._forget(file)
+        file.close()
+        packed = self._files[file.key] = PackedFile(
+            file.key,
+            file.cursor,
+            self._hostname,
+            self._rules,
+            self._clock_us,
+            allows=self._allows,
+        )
+        return self._take(packed, now)
+
+    def _skip_packed(self, key: FileKey, path: str) -> None:
+        if key not in self._packed:
+            self._packed.add(key)
+            self.skipped += 1
+            log.info("%s is compressed and not read", path)
 
     def _forget(self, file: TailedFile) -> Chunk:
         file.close()
@@ -168,5 +209,5 @@ class Tailer:
         file.close()
         self._to_skip.discard(file.key)
         if file.cursor.path not in self.unreadable:
-            log.warning("cannot read %s: %s", file.cursor.path, error.strerror)
+            log.warning("cannot read %s: %s", file.cursor.path, error.strerror or error)
         self.unreadable[file.cursor.path] = error.strerror or str(error)
