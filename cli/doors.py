@@ -21,7 +21,7 @@ import click
 
 from cli import names
 from cli.options import zk_option
-from flumeng import waiting
+from flumeng import accounting, waiting
 from flumeng.overview import Ask, ask_worker
 from flumeng.store import Store
 
@@ -95,6 +95,7 @@ class Doors:
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     kept: Kept | None = None
+    accounts: accounting.Ask = accounting.ask_worker
 
     @contextmanager
     def store(self, hosts: str) -> Iterator[Store]:

@@ -1,34 +1,203 @@
-"""``flumeng journal``: which journals there are and what they hold."""
+"""``flumeng journal``: which journals there are, what they hold, and tools for damaged ones."""
 
 from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cli.doors import Doors, with_store
 from cli.options import json_option
 from cli.output import show_json, show_table
-from flumeng import overview
+from flumeng import accounting
+from flumeng.accounting import JournalRow
 from flumeng.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+directory_argument = click.argument(
+    "directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
+)
 
 
 @click.group()
 def journal() -> None:
-    """See which journals there are and what they hold."""
+    """See which journals there are and what they hold; look into their directories.
+
+    verify, dump and repair work on the directory of one journal, on its host, and need neither
+    ZooKeeper nor a node.
+    """
 
 
 @journal.command(name="list")
 @json_option
 @with_store
 def list_(doors: Doors, store: Store, as_json: bool) -> None:
-    """List all journals. Events from FLOOR up to SAFE can be read.
+    """List all journals. Events from FLOOR up to SAFE can be read, UNACKED of them are to be.
 
-    FLOOR and SAFE are unknown ("-") while the journal's node does not answer.
+    What only a journal's node knows is "-" while it does not answer. OLDEST is the age of the
+    oldest event that is not acked.
     """
-    rows = overview.journals(store, overview.positions(store, doors.ask))
+    rows = accounting.journals(store, doors.accounts, doors.clock())
     if as_json:
         show_json(rows)
         return
     show_table(
-        ("JOURNAL", "NODE", "FLOW", "TERM", "FLOOR", "SAFE", "CLOSED"),
-        ((r.journal, r.node, r.flow, r.term, r.floor, r.safe, r.closed) for r in rows),
+        ("JOURNAL", "NODE", "DURABILITY", "FLOOR", "SAFE", "UNACKED", "OLDEST", "SIZE", "STATE"),
+        (
+            (
+                row.journal,
+                row.node,
+                row.durability,
+                row.floor,
+                row.safe,
+                row.unacked,
+                _seconds(row.oldest_unacked_seconds),
+                _size(row.bytes),
+                _state(row),
+            )
+            for row in rows
+        ),
     )
+
+
+@journal.command()
+@click.argument("name")
+@json_option
+@with_store
+def show(doors: Doors, store: Store, name: str, as_json: bool) -> None:
+    """Show all that is known of one journal."""
+    row = accounting.journal(store, doors.accounts, doors.clock(), name)
+    if as_json:
+        show_json(row)
+        return
+    shown = dataclasses.asdict(row) | {
+        "oldest_unacked_seconds": _seconds(row.oldest_unacked_seconds),
+        "bytes": _size(row.bytes),
+        "max_bytes": _size(row.max_bytes),
+    }
+    show_table(("WHAT", "VALUE"), ((key.replace("_", " "), value) for key, value in shown.items()))
+
+
+@journal.command()
+@directory_argument
+@json_option
+def verify(directory: Path, as_json: bool) -> None:
+    """Check every bit of the journal in DIR. Changes nothing; exit code 1 when there is damage.
+
+    Of a journal that a process has open, only what is on disk for certain is looked at.
+    """
+    from flumeng.journal.survey import survey  # noqa: PLC0415  loads pyarrow
+
+    found = survey(directory)
+    if as_json:
+        show_json({"in_use": found.in_use, "findings": found.findings, "damaged": found.damaged})
+    else:
+        if found.in_use:
+            click.echo("a process has it open: what it writes now is not looked at", err=True)
+        for finding in found.findings:
+            click.echo(f"{'DAMAGE' if finding.damage else 'note'}: {finding}")
+        if not found.damaged:
+            known = found.checkpoint
+            assert known is not None
+            click.echo(f"{directory.name} is sound: events {known.floor} to {known.safe}")
+    if found.damaged:
+        raise SystemExit(1)
+
+
+@journal.command()
+@directory_argument
+@click.option(
+    "--from",
+    "start",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="SEQ",
+    help="The first event; the oldest when not given.",
+)
+@click.option(
+    "--to", "end", type=click.IntRange(min=0), metavar="SEQ", help="Behind the last event."
+)
+@click.option("--attrs", is_flag=True, help="With all attributes.")
+def dump(directory: Path, start: int, end: int | None, attrs: bool) -> None:
+    """Print the events of the journal in DIR as JSON, one a line. Changes nothing.
+
+    A body that is no UTF-8 text is given as "body_base64". What cannot be read is named on
+    standard error, and the exit code is 1.
+    """
+    from flumeng.journal.dump import dump as found_in  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.survey import Finding  # noqa: PLC0415
+
+    bad = False
+    for found in found_in(directory, start, end):
+        if isinstance(found, Finding):
+            bad = True
+            click.echo(f"flumeng: {found}", err=True)
+        else:
+            for event in _events(*found, attrs=attrs):
+                click.echo(json.dumps(event))
+    if bad:
+        raise SystemExit(1)
+
+
+@journal.command()
+@directory_argument
+@click.option("--accept-loss", is_flag=True, help="Let readers go on behind events that are lost.")
+@json_option
+def repair(directory: Path, accept_loss: bool, as_json: bool) -> None:
+    """Make the journal in DIR open again; its node must be stopped.
+
+    A torn tail is cut. Damaged files go to DIR/quarantine, and all events that are whole are kept.
+    Readers stop where the first one is lost, until that is accepted with --accept-loss.
+    """
+    from flumeng.journal.repair import repair as run  # noqa: PLC0415  loads pyarrow
+
+    done = run(directory, accept_loss=accept_loss)
+    if as_json:
+        show_json(done)
+        return
+    for start, end in done.lost:
+        click.echo(f"lost: events {start} to {end}")
+    for name in done.quarantined:
+        click.echo(f"kept as it was: {directory / 'quarantine' / name}")
+    state = "; it takes no more events" if done.closed else ""
+    click.echo(f"{directory.name} opens again with events {done.floor} to {done.end}{state}")
+    if done.waits_at is not None:
+        click.echo(
+            f"readers stop at seq {done.waits_at}, since events are lost (in all {done.events}); "
+            "to let them go on: flumeng journal repair --accept-loss"
+        )
+
+
+def _events(first: int, batch: pa.RecordBatch, *, attrs: bool) -> list[dict[str, Any]]:
+    events = []
+    for row, event in enumerate(batch.to_pylist()):
+        try:
+            body = {"body": event["body"].decode()}
+        except UnicodeDecodeError:
+            body = {"body_base64": base64.b64encode(event["body"]).decode()}
+        line = {"seq": first + row, "ts": event["ts"].isoformat(), "host": event["host"], **body}
+        events.append(line | {"attrs": dict(event["attrs"])} if attrs else line)
+    return events
+
+
+def _state(row: JournalRow) -> str:
+    if row.waits_at is not None:
+        return f"stops at {row.waits_at}: events are lost"
+    state = "closed" if row.closed else "open"
+    return f"{state}, {row.lost} lost" if row.lost else state
+
+
+def _seconds(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{seconds:.0f} s"
+
+
+def _size(nbytes: int | None) -> str | None:
+    return None if nbytes is None else f"{nbytes / (1 << 20):.1f} MiB"

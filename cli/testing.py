@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from cli.doors import Doors
 from cli.main import tree
 from flumeng.errors import UnavailableError
+from flumeng.journal.account import Account
 from flumeng.store import Store
 from flumeng.testing import FakeStore, FakeTree
 
@@ -63,6 +64,25 @@ class Shell:
             raise UnavailableError(f"{address} did not answer")
         return self.positions[address]
 
+    def accounts(self, address: str) -> Mapping[str, Account]:
+        """Of journals on disk with 100 bytes an event, the oldest one received a minute ago."""
+        return {
+            name: Account(
+                term=1,
+                durability="disk",
+                floor=reached.floor,
+                acked=reached.floor,
+                safe=reached.safe,
+                bytes=100 * (reached.safe - reached.floor),
+                max_bytes=1 << 30,
+                lost=0,
+                waits_at=None,
+                closed=False,
+                oldest_unacked_us=int((NOON - 60) * 1e6) if reached.safe > reached.floor else None,
+            )
+            for name, reached in self.ask(address).items()
+        }
+
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
         self.meanwhile()
@@ -75,6 +95,7 @@ class Shell:
             lambda: NOON,
             lambda: self.seconds,
             self.sleep,
+            accounts=self.accounts,
         )
 
     def run(self, *words: object, typed: str | None = None, zk: str | None = "zk:1/c") -> Result:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from flumeng.errors import UnavailableError
 from flumeng.operations import require_flow
@@ -19,6 +19,8 @@ from flumeng.store import Store, tree
 from zkschema import paths, records
 
 ASK_SECONDS = 2.0
+
+A = TypeVar("A")
 
 
 class Position(Protocol):
@@ -109,20 +111,6 @@ class NodeRow:
 
 
 @dataclass(frozen=True)
-class JournalRow:
-    """``floor`` and ``safe`` are ``None`` when the journal's node does not answer."""
-
-    journal: str
-    node: str
-    flow: str
-    term: int
-    floor: int | None
-    safe: int | None
-    closed: bool
-    end: int | None
-
-
-@dataclass(frozen=True)
 class AckRow:
     """``epoch`` and ``offset`` are ``None`` before the first ack, ``end`` when it is unknown."""
 
@@ -148,6 +136,13 @@ class Positions:
 
 def positions(store: Store, ask: Ask) -> Positions:
     """Ask all live nodes that serve journals; takes as long as the slowest answer."""
+    return Positions(*ask_all(store, ask))
+
+
+def ask_all(
+    store: Store, ask: Callable[[str], Mapping[str, A]]
+) -> tuple[Mapping[str, Mapping[str, A]], tuple[str, ...]]:
+    """The answers of the live nodes by node and journal, and the nodes that did not answer."""
     names = store.children(paths.live_nodes())
     found = store.read_many([paths.live_node(name) for name in names])
     served = [
@@ -157,7 +152,7 @@ def positions(store: Store, ask: Ask) -> Positions:
         if address
     ]
 
-    def answer(address: str) -> Mapping[str, Position] | None:
+    def answer(address: str) -> Mapping[str, A] | None:
         try:
             return ask(address)
         except UnavailableError:
@@ -165,14 +160,14 @@ def positions(store: Store, ask: Ask) -> Positions:
 
     with ThreadPoolExecutor(max_workers=16) as pool:
         answers = list(pool.map(answer, (address for _, address in served)))
-    by_node: dict[str, dict[str, Position]] = {}
+    by_node: dict[str, dict[str, A]] = {}
     silent = []
     for (name, _), answered in zip(served, answers, strict=True):
         if answered is None:
             silent.append(name)
         else:
             by_node.setdefault(name, {}).update(answered)
-    return Positions(by_node, tuple(dict.fromkeys(silent)))
+    return by_node, tuple(dict.fromkeys(silent))
 
 
 def flows(store: Store) -> list[FlowRow]:
@@ -260,26 +255,6 @@ def nodes(store: Store) -> list[NodeRow]:
         )
         if node is not None
     ]
-
-
-def journals(store: Store, where: Positions) -> list[JournalRow]:
-    tree.require(store)
-    rows = []
-    for name, journal in _journals(store).items():
-        position = where.of(name, journal)
-        rows.append(
-            JournalRow(
-                journal=name,
-                node=journal.primary,
-                flow=journal.flow,
-                term=journal.term,
-                floor=position.floor if position else None,
-                safe=position.safe if position else None,
-                closed=journal.closed,
-                end=journal.end,
-            )
-        )
-    return rows
 
 
 def acks(store: Store, where: Positions) -> list[AckRow]:

@@ -17,7 +17,8 @@ from pyarrow import flight
 
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal import reading
-from flumeng.journal.server import COUNTERS, ERROR_KINDS, POSITIONS
+from flumeng.journal.account import Account
+from flumeng.journal.server import ACCOUNTS, COUNTERS, ERROR_KINDS, POSITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,10 @@ class JournalClient:
         """Where all journals of the server stand. Raises UnavailableError."""
         positions = self._act(POSITIONS)
         return {name: Position(**position) for name, position in positions.items()}
+
+    def accounts(self) -> dict[str, Account]:
+        """What all journals of the server hold. Raises UnavailableError."""
+        return {name: Account(**account) for name, account in self._act(ACCOUNTS).items()}
 
     def counters(self) -> list[dict[str, Any]]:
         """What the server's process counts, a row for each source. Raises UnavailableError."""

@@ -12,13 +12,16 @@ import logging
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyarrow import flight
 
 from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
-from flumeng.journal.errors import AboveSafeError, BelowFloorError, NotServedError
+from flumeng.journal import reading
+from flumeng.journal.account import Account
+from flumeng.journal.errors import AboveSafeError, BelowFloorError, DataLossError, NotServedError
 from flumeng.journal.log import Log
 from flumeng.journal.segment import Window
 
@@ -26,6 +29,7 @@ log = logging.getLogger(__name__)
 
 FRAMES_SCHEMA = pa.schema([pa.field("frame", pa.binary())])
 POSITIONS = "positions"
+ACCOUNTS = "accounts"
 COUNTERS = "counters"
 MAX_TICKET_BYTES = 4096
 # What an error is called on the wire; the first that fits.
@@ -34,6 +38,7 @@ ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
     ("not-served", NotServedError),
     ("below-floor", BelowFloorError),
     ("above-safe", AboveSafeError),
+    ("data-loss", DataLossError),
     ("corrupt", CorruptError),
     ("unavailable", UnavailableError),
 )
@@ -89,6 +94,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         self._journals = journals
         self._actions: Mapping[str, Callable[[], object]] = {
             POSITIONS: self._positions,
+            ACCOUNTS: self._accounts,
             COUNTERS: counters,
         }
         super().__init__(flight.Location.for_grpc_tcp(host, port))
@@ -110,6 +116,9 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             }
             for name, journal in self._journals().items()
         }
+
+    def _accounts(self) -> dict[str, dict[str, object]]:
+        return {name: asdict(_account(journal)) for name, journal in self._journals().items()}
 
     def do_get(self, _context: Any, ticket: Any) -> Any:
         try:
@@ -136,6 +145,34 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
                 yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
         except FlumengError as error:
             _refuse(error)
+
+
+def _account(journal: Log) -> Account:
+    acked, safe, readable = journal.acked, journal.safe, journal.readable
+    return Account(
+        term=journal.term,
+        durability=journal.durability,
+        floor=journal.floor,
+        acked=acked,
+        safe=safe,
+        bytes=journal.bytes,
+        max_bytes=journal.limits.max_bytes,
+        lost=journal.lost,
+        waits_at=readable if readable < safe else None,
+        closed=journal.closed,
+        oldest_unacked_us=_received_us(journal, acked) if acked < readable else None,
+    )
+
+
+def _received_us(journal: Log, seq: int) -> int | None:
+    """When an event was received; None when it cannot be told."""
+    try:
+        frames = (frame for window in journal.read_frames(seq, seq + 1) for frame in window)
+        for batch in reading.rows(frames, journal.id, seq, seq + 1, replayed=False):
+            return int(batch.column("ts")[0].value)
+    except CorruptError:
+        pass
+    return None
 
 
 def parse_ticket(ticket: bytes) -> tuple[str, int, int]:

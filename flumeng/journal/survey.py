@@ -278,14 +278,15 @@ def _of_end(found: Survey) -> Iterator[Finding]:
         yield Finding(checkpoints.NAME, None, f"it knows of seqs {end} to {checkpoint.safe}")
     last = found.parts[-1] if found.parts else None
     whole = last.whole if last and last.base == checkpoint.segment else None
-    if last and whole and whole.end < checkpoint.offset:
+    unbroken = last and not last.bad and len(last.runs) <= 1
+    if last and whole and unbroken and whole.end < checkpoint.offset:
         what = f"it knows of {checkpoint.offset} bytes of {last.path.name}, not {whole.end}"
         yield Finding(checkpoints.NAME, None, what)
     if checkpoint.barrier != NO_BARRIER:
         what = f"events from seq {checkpoint.barrier} on are lost, which nobody has accepted"
         yield Finding(checkpoints.NAME, None, what)
     elif checkpoint.lost:
-        what = f"{checkpoint.lost} events are lost, which was accepted"
+        what = f"events that are lost, which was accepted: {checkpoint.lost}"
         yield Finding(checkpoints.NAME, None, what, False)
 
 

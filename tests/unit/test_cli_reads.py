@@ -121,15 +121,25 @@ def test_reads_go_on_when_no_node_answers(cluster: Shell) -> None:
     journals = cluster.run("journal", "list")
     assert journals.exit_code == 0
     assert journals.stdout.splitlines()[1:] == [
-        "web.n1.0.aa\tn1\tweb\t1\t-\t-\tno",
-        "web.n2.0.aa\tn2\tweb\t1\t-\t-\tno",
+        "web.n1.0.aa\tn1\t-\t-\t-\t-\t-\t-\topen",
+        "web.n2.0.aa\tn2\t-\t-\t-\t-\t-\t-\topen",
     ]
 
 
 def test_journal_list(cluster: Shell) -> None:
     assert cluster.run("journal", "list").stdout.splitlines()[1] == (
-        "web.n1.0.aa\tn1\tweb\t1\t10\t100\tno"
+        "web.n1.0.aa\tn1\tdisk\t10\t100\t90\t60 s\t0.0 MiB\topen"
     )
+    listed = cluster.json("journal", "list")[0]
+    assert listed == cluster.json("journal", "show", "web.n1.0.aa")
+    assert (listed["bytes"], listed["events"], listed["oldest_unacked_seconds"]) == (9000, 90, 60.0)
+    assert (listed["lost"], listed["waits_at"], listed["end"]) == (0, None, None)
+
+
+def test_a_journal_that_is_not_there_is_named_with_the_nearest(cluster: Shell) -> None:
+    shown = cluster.run("journal", "show", "web.n1.0.ab")
+    assert shown.exit_code == 2
+    assert 'did you mean "web.n1.0.aa"?' in shown.stderr
 
 
 def test_a_closed_journal_has_an_end_even_when_its_node_is_gone(

@@ -1,0 +1,101 @@
+"""What the journals of a cluster hold and for how long it has waited, as plain rows.
+
+Reads only. What is in ZooKeeper is always shown; the rest only nodes know, and is None while a
+journal's node does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from flumeng import overview
+from flumeng.errors import UserError
+from flumeng.journal.account import Account
+from flumeng.spec.problems import nearest
+from flumeng.store import Store, tree
+from zkschema import paths
+
+Ask = Callable[[str], Mapping[str, Account]]
+"""Gives the accounts of all journals served at an address. Raises ``UnavailableError``."""
+
+
+def ask_worker(address: str) -> Mapping[str, Account]:
+    """The ``Ask`` of a real cluster."""
+    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+
+    with JournalClient(address, overview.ASK_SECONDS) as client:
+        return client.accounts()
+
+
+@dataclass(frozen=True)
+class JournalRow:
+    """Offsets are half-open. ``end`` is set when the journal is closed; ``waits_at`` while readers
+    stop there until an operator accepts that events are lost."""
+
+    journal: str
+    node: str
+    flow: str
+    term: int
+    closed: bool
+    end: int | None
+    durability: str | None = None
+    floor: int | None = None
+    acked: int | None = None
+    safe: int | None = None
+    events: int | None = None
+    unacked: int | None = None
+    oldest_unacked_seconds: float | None = None
+    bytes: int | None = None
+    max_bytes: int | None = None
+    lost: int | None = None
+    waits_at: int | None = None
+
+
+def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
+    """All registered journals; ``now`` is in seconds since the epoch."""
+    tree.require(store)
+    names = store.children(paths.journals())
+    found = store.read_many([paths.journal(name) for name in names])
+    accounts, _ = overview.ask_all(store, ask)
+    rows = []
+    for name, journal in zip(names, found, strict=True):
+        if journal is None:
+            continue
+        record = journal.value
+        row = JournalRow(name, record.primary, record.flow, record.term, record.closed, record.end)
+        account = accounts.get(record.primary, {}).get(name)
+        rows.append(_with_account(row, account, now) if account else row)
+    return rows
+
+
+def journal(store: Store, ask: Ask, now: float, name: str) -> JournalRow:
+    """Raises ``UserError`` when there is no such journal."""
+    known = {row.journal: row for row in journals(store, ask, now)}
+    if name not in known:
+        hint = nearest(name, known) if known else "there are none"
+        raise UserError(f'there is no journal "{name}"; {hint}')
+    return known[name]
+
+
+def _with_account(row: JournalRow, account: Account, now: float) -> JournalRow:
+    oldest = account.oldest_unacked_us
+    return JournalRow(
+        row.journal,
+        row.node,
+        row.flow,
+        row.term,
+        row.closed,
+        row.end,
+        durability=account.durability,
+        floor=account.floor,
+        acked=account.acked,
+        safe=account.safe,
+        events=account.events,
+        unacked=account.unacked,
+        oldest_unacked_seconds=None if oldest is None else max(0.0, round(now - oldest / 1e6, 3)),
+        bytes=account.bytes,
+        max_bytes=account.max_bytes,
+        lost=account.lost,
+        waits_at=account.waits_at,
+    )

@@ -1,0 +1,32 @@
+"""What a journal holds, for people: told by its server, shown by the command line. Light."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Account:
+    """``oldest_unacked_us``: when the oldest event that is not acked was received, in microseconds
+    since the epoch. ``waits_at``: where readers stop until an operator accepts a loss."""
+
+    term: int
+    durability: str
+    floor: int
+    acked: int
+    safe: int
+    bytes: int
+    max_bytes: int
+    lost: int
+    waits_at: int | None
+    closed: bool
+    oldest_unacked_us: int | None
+
+    @property
+    def events(self) -> int:
+        """How many are kept."""
+        return self.safe - self.floor
+
+    @property
+    def unacked(self) -> int:
+        return self.safe - self.acked
