@@ -45,6 +45,11 @@ def make_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
     return table
 
 
+def count(number: int, noun: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def when(seconds: float) -> str:
     """A moment in UTC, to the second."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"

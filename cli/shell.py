@@ -1,7 +1,8 @@
 """``flumeng shell``: the same commands, one connection, and names that complete themselves.
 
 Every line is one command, in the words of ``shlex``: quotes as in a Unix shell, ``#`` begins a
-comment. A script stops at the first command that fails, with its exit code.
+comment. The word ``flumeng`` may stand before it, and ``help`` says what there is. A script stops
+at the first command that fails, with its exit code.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ class Session:
             return 0
         if words[0] in LEAVE:
             raise Left
-        if words[0] == "shell":
+        if words[0] == "flumeng":  # as it is written everywhere else
+            words = words[1:]
+        if words[:1] == ["help"]:
+            words = [*words[1:], "--help"]
+        if words[:1] == ["shell"]:
             click.echo("flumeng: this is the shell already", err=True)
             return 2
         try:

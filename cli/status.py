@@ -6,7 +6,7 @@ import click
 
 from cli.doors import Doors, with_store
 from cli.options import json_option
-from cli.output import show_json, show_table
+from cli.output import count, show_json, show_table
 from flumeng import health
 from flumeng.store import Store
 
@@ -20,9 +20,9 @@ def status(doors: Doors, store: Store, as_json: bool) -> None:
     if as_json:
         show_json(found)
     else:
-        masters, nodes = len(found["masters"]), found["nodes"]
+        nodes = found["nodes"]
         click.echo(
-            f"{found['health']}: {masters} master{'' if masters == 1 else 's'} live, "
+            f"{found['health']}: {count(len(found['masters']), 'master')} live, "
             f"{nodes['live']} of {nodes['registered']} nodes live"
         )
         for cause in found["causes"]:

@@ -10,7 +10,7 @@ import click
 
 from cli.doors import Doors, with_store
 from cli.options import json_option
-from cli.output import make_table, show_json, show_table
+from cli.output import count, make_table, show_json, show_table
 from flumeng import health, overview
 from flumeng.errors import UnavailableError
 from flumeng.store import Store
@@ -56,10 +56,10 @@ def _look(doors: Doors, store: Store) -> dict[str, Any]:
 
 
 def _headline(seen: dict[str, Any]) -> str:
-    nodes = seen["nodes"]
+    masters, nodes = len(seen["masters"]), seen["nodes"]
     return (
-        f"{seen['health']}: {len(seen['masters'])} masters, {nodes['live']} of "
-        f"{nodes['registered']} nodes live, {len(seen['causes'])} problems"
+        f"{seen['health']}: {count(masters, 'master')}, {nodes['live']} of "
+        f"{nodes['registered']} nodes live, {count(len(seen['causes']), 'problem')}"
     )
 
 

@@ -124,7 +124,7 @@ def _of_task(task: TaskRow) -> Cause:
         "away": "start its node, or wait until a master moves the task",
         "starting": "wait; if it lasts, look at the node's log",
         "draining": "wait: it moves to another node",
-        "waiting": "give a node the labels that the flow asks for, or change the flow",
+        "waiting": "start a node that may run it (role, labels, capacity), or change the flow",
         "failed": "correct the cause; it is tried again by itself",
         "stopped": "look at the node's log",
     }

@@ -216,7 +216,8 @@ class Machine:
 
     def _on_wanted(self, event: Wanted) -> list[Instruction]:
         before = f"assignment {self._wanted.version}" if self._wanted else ""
-        cause = f"{len(event.assignment.tasks)} tasks"
+        count = len(event.assignment.tasks)
+        cause = f"{count} task{'' if count == 1 else 's'}"
         self._record("node", "wanted", before, f"assignment {event.version}", cause)
         self._wanted = event
         return [i for child in self._children.values() for i in self._step(child, "wanted")]

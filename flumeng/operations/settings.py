@@ -105,25 +105,31 @@ SETTINGS: Mapping[str, Setting] = {
             lambda cluster: cluster.drain_limit_seconds,
             lambda cluster, value: replace(cluster, drain_limit_seconds=float(value)),
         ),
-        _throttle("balance", 1, "balance moves under way at once, in all,"),
-        _throttle("balance_per_node", None, "to or from one node,"),
-        _throttle("balance_per_flow", None, "and of one flow; unset: no bound of its own"),
+        _throttle("balance", 1, "how many balance moves may be under way at once"),
+        _throttle(
+            "balance_per_node",
+            None,
+            "of those, how many to or from one node; unset: no bound of its own",
+        ),
+        _throttle(
+            "balance_per_flow", None, "of those, how many of one flow; unset: no bound of its own"
+        ),
         _limit(
             "maintenance_nodes",
-            "maintenance begins by itself when at least so many active nodes are missing",
+            "maintenance begins by itself when at least so many active nodes are missing at once",
             lambda limits: limits.nodes,
             lambda limits, value: replace(limits, nodes=int(value)),
             whole=True,
         ),
         _limit(
             "maintenance_enter",
-            "and more than this share of all;",
+            "and when they are more than this share of all",
             lambda limits: limits.enter,
             lambda limits, value: replace(limits, enter=float(value)),
         ),
         _limit(
             "maintenance_leave",
-            "it ends by itself when at most this share is missing",
+            "maintenance that began by itself ends when at most this share is missing",
             lambda limits: limits.leave,
             lambda limits, value: replace(limits, leave=float(value)),
         ),

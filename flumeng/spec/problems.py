@@ -44,7 +44,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown ``word``: the nearest right one, or what there is."""
     names = list(known)
     folded = {name.lower().replace("_", "-"): name for name in names}
-    close = difflib.get_close_matches(word.lower().replace("_", "-"), folded, n=1)
+    wanted = word.lower().replace("_", "-")
+    close = difflib.get_close_matches(wanted, folded, n=1)
+    if not close and len(wanted) > 2:
+        close = [name for name in folded if name.startswith(wanted)][:1]
     if close:
         return f'did you mean "{folded[close[0]]}"?'
     more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""

@@ -304,7 +304,7 @@ def test_top_prints_once_in_a_pipe(shell: Shell, store: FakeStore) -> None:
     assert (shown.exit_code, shown.stdout.splitlines()[:5]) == (
         0,
         [
-            "degraded: 0 masters, 1 of 1 nodes live, 1 problems",
+            "degraded: 0 masters, 1 of 1 nodes live, 1 problem",
             "FLOW\tSTATE\tREVISION\tRUNNING\tLAG\tEVENTS/S",
             "web\trunning\t1\t1/1\t60\t-",
             "NODE\tLIVE\tDESIRED\tTASKS\tNOT RUNNING",
@@ -344,3 +344,13 @@ def test_top_goes_on_while_zookeeper_is_away_until_ctrl_c(
     shown = capsys.readouterr().out
     assert shown.count("1 of 1 nodes live") == 2
     assert "no connection to ZooKeeper now" in shown
+
+
+def test_a_line_may_begin_with_flumeng_and_help_says_what_there_is(shell: Shell) -> None:
+    pasted = shell.run("shell", "-c", "flumeng flow list", "-c", "help", "-c", "help flow wait")
+    assert pasted.exit_code == 0, pasted.stderr
+    assert pasted.stdout.startswith("FLOW\tSTATE")
+    assert "Run commands at a prompt" in pasted.stdout
+    assert "Usage: flumeng flow wait" in pasted.stdout
+    again = shell.run("shell", "-c", "flumeng shell")
+    assert (again.exit_code, "this is the shell already" in again.stderr) == (2, True)
