@@ -1,6 +1,9 @@
 """What a master sees at one moment: a frozen picture of the cluster, and nothing it remembers.
 
-Pure. The versions in it are those that the writes of a plan expect.
+Pure, and without a clock: what depends on time (a node is given up, a task drains for too long) is
+in the picture as a fact. The versions in it are those that the writes of a plan expect. A view is
+the same object in the next picture when nothing in it changed, so that planning can start from the
+differences.
 """
 
 from __future__ import annotations
@@ -9,32 +12,84 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from flumeng.spec import Place
+from flumeng.planned import Tasks
+from flumeng.spec import Place, Rollout
 from flumeng.store import ABSENT, Expected, Version
-from zkschema.records import Assignment, Flow, Journal, Node, NodeStatus, Plan
+from zkschema.records import Assignment, Cluster, Flow, Journal, Node, NodeStatus, Plan, PlannedTask
+
+Amounts = tuple[tuple[str, int], ...]
+"""Dimension and amount in thousandths: whole numbers, so that sums do not drift."""
 
 
 @dataclass(frozen=True)
 class FlowView:
-    """One flow. ``place`` is None when its current revision does not parse: see ``problem``."""
+    """One flow. ``place`` is None when its current revision does not parse: see ``problem``.
+
+    ``weights`` are those of the partitions that do not weigh what the flow's place says.
+    """
 
     name: str
     record: Flow
     version: Version
     place: Place | None
     problem: str = ""
+    rollout: Rollout | None = None
     plan: Plan = field(default_factory=Plan)
     plan_version: Expected = ABSENT
+    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        """The planned tasks."""
+        return Tasks.of(self.plan.tasks)
+
+    @cached_property
+    def draining(self) -> tuple[str, ...]:
+        """The tasks that their owners are to let go."""
+        return tuple(name for name, task in self.tasks.items() if task.state == "draining")
+
+    @property
+    def rolling(self) -> bool:
+        """Whether a rollout is under way: some tasks still run the revision before."""
+        return self.rollout is not None and self.plan.revision not in (0, self.record.revision)
+
+    def revision_of(self, task: PlannedTask) -> int:
+        """The revision that the task is to run now."""
+        current = self.record.revision
+        return current if not self.rolling or task.revision == current else self.plan.revision
+
+    def weight(self, partitions: tuple[str, ...]) -> Amounts:
+        """What a task that reads these costs; without any it costs as much as with one."""
+        if not self.weights:
+            return self._weight_of(max(1, len(partitions)))
+        total: dict[str, int] = {}
+        for partition in partitions:
+            own = self.weights.get(partition)
+            for dimension, amount in thousandths(own) if own else self._weight_of(1):
+                total[dimension] = total.get(dimension, 0) + amount
+        return tuple(sorted(total.items())) or self._weight_of(1)
+
+    def _weight_of(self, count: int) -> Amounts:
+        found = self._weights_by_count.get(count)
+        if found is None:
+            unit = thousandths((self.place or Place()).collect.weight)
+            found = tuple((dimension, amount * count) for dimension, amount in unit)
+            self._weights_by_count[count] = found
+        return found
+
+    @cached_property
+    def _weights_by_count(self) -> dict[int, Amounts]:
+        return {}
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """One registered node. ``gone_seconds``: since when the master misses it, 0 when live."""
+    """One registered node. ``lost``: not live for the whole grace period."""
 
     name: str
     record: Node
     live: bool
-    gone_seconds: float = 0.0
+    lost: bool = False
     assignment: Assignment = field(default_factory=Assignment)
     assignment_version: Expected = ABSENT
     status: NodeStatus | None = None
@@ -65,9 +120,10 @@ class Snapshot:
 
     ``committing`` names the flows that are to end but have sink commits in progress: their acks are
     ahead of what is visible. ``mine`` names the flows that this master looks after; the others'
-    tasks are left as they are. ``draining_seconds`` says for how long the master has seen a task
-    (``flow/task``) drain; past ``drain_limit_seconds`` it is taken away. ``balance_moves`` may be
-    under way at once.
+    tasks are left as they are. ``overdue`` names the tasks (``flow/task``) that have drained for
+    longer than they may, ``settled`` those that have run their flow's current revision for as long
+    as its rollout asks. ``balance_moves`` may be under way at once. ``leads`` is set for the one
+    master that decides about the whole cluster. ``now`` is for people to read, in records.
     """
 
     flows: Mapping[str, FlowView]
@@ -76,10 +132,13 @@ class Snapshot:
     drained: frozenset[str]
     mine: frozenset[str]
     committing: frozenset[str] = frozenset()
-    grace_seconds: float = 0.0
-    draining_seconds: Mapping[str, float] = field(default_factory=dict)
-    drain_limit_seconds: float = 60.0
+    overdue: frozenset[str] = frozenset()
+    settled: frozenset[str] = frozenset()
     balance_moves: int = 1
+    cluster: Cluster = field(default_factory=Cluster)
+    cluster_version: Version = field(default_factory=lambda: Version(0))
+    leads: bool = False
+    now: float = 0.0
 
     def journals_of(self, flow: str) -> list[str]:
         """The registered journals of a flow."""
@@ -91,3 +150,8 @@ class Snapshot:
         for name, journal in self.journals.items():
             by_flow.setdefault(journal.flow, []).append(name)
         return by_flow
+
+
+def thousandths(amounts: Mapping[str, float]) -> Amounts:
+    """Amounts as whole numbers, sorted by dimension."""
+    return tuple(sorted((name, round(value * 1000)) for name, value in amounts.items()))

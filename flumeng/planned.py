@@ -43,11 +43,19 @@ class Tasks(Mapping[str, PlannedTask]):
     def __getitem__(self, name: str) -> PlannedTask:
         return self._bucket(name)[name]
 
+    def find(self, name: str) -> PlannedTask | None:
+        """As ``get``, which the base class makes slow."""
+        return self._bucket(name).get(name)
+
     def __iter__(self) -> Iterator[str]:
         return chain.from_iterable(self.buckets)
 
     def __len__(self) -> int:
         return sum(map(len, self.buckets))
+
+    def spread(self) -> Tasks:
+        """The same tasks in buckets, however few."""
+        return self if len(self.buckets) > 1 else Tasks(_spread(self.buckets[0]))
 
     def items(self) -> ItemsView[str, PlannedTask]:
         if len(self.buckets) == 1:

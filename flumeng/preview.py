@@ -20,9 +20,10 @@ from flumeng.operations import (
     require_revision,
     restarted,
 )
-from flumeng.plan import Action, Assign, Replan, plan
+from flumeng.plan import plan
+from flumeng.plan.applied import applied
 from flumeng.spec import parse_flow
-from flumeng.store import Expected, Store, Version
+from flumeng.store import Store, Version
 from zkschema import paths
 from zkschema.records import Flow, NodeStatus, PlannedTask, TaskStatus
 
@@ -100,14 +101,14 @@ def _compare(now: Snapshot, wanted: Snapshot) -> Preview:
 
 
 Tasks = dict[str, tuple[PlannedTask, int]]
-"""``flow/task`` -> what is planned, and the flow's revision."""
+"""``flow/task`` -> what is planned, and the revision that it runs."""
 
 
 def _tasks(snapshot: Snapshot) -> Tasks:
     return {
-        f"{flow.name}/{name}": (task, flow.record.revision)
+        f"{flow.name}/{name}": (task, flow.revision_of(task))
         for flow in snapshot.flows.values()
-        for name, task in flow.plan.tasks.items()
+        for name, task in flow.tasks.items()
     }
 
 
@@ -140,28 +141,12 @@ def _settle(snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
         if not actions:
             break
         for action in actions:
-            snapshot = _after(snapshot, action)
+            snapshot = applied(snapshot, action)
             why += (reason for reason in action.why if reason not in why)
         nodes = {name: _obey(node) for name, node in snapshot.nodes.items()}
-        snapshot = replace(snapshot, nodes=nodes)
+        running = (key for node in nodes.values() if node.status for key in node.status.tasks)
+        snapshot = replace(snapshot, nodes=nodes, settled=frozenset(running))
     return snapshot, why
-
-
-def _after(snapshot: Snapshot, action: Action) -> Snapshot:
-    if isinstance(action, Replan):
-        flow = snapshot.flows[action.flow]
-        planned = replace(flow, plan=action.plan, plan_version=_next(action.expect))
-        return replace(snapshot, flows={**snapshot.flows, action.flow: planned})
-    if isinstance(action, Assign):
-        node = snapshot.nodes[action.node]
-        told = replace(node, assignment=action.assignment, assignment_version=_next(action.expect))
-        return replace(snapshot, nodes={**snapshot.nodes, action.node: told})
-    kept = {name: flow for name, flow in snapshot.flows.items() if name != action.flow}
-    return replace(snapshot, flows=kept, mine=snapshot.mine - {action.flow})
-
-
-def _next(expect: Expected) -> Version:
-    return Version(expect.number + 1 if isinstance(expect, Version) else 0)
 
 
 def _obey(node: NodeView) -> NodeView:

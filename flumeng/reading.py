@@ -1,152 +1,339 @@
-"""From the store to a snapshot. Everything is read anew at every tick; only texts that can never
-change (a revision's place) and the moments since which a node is missed or a task drains are kept
-in between.
+"""From the store to a snapshot: what a watch has named is read anew, and now and then everything.
+
+A watch only says where to look again. After a reconnect, after a failure and every minute nothing
+that was read before counts. A view is made anew only when something in it was read anew.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 from flumeng.model import FlowView, NodeView, Snapshot
-from flumeng.spec import Place, SpecError, parse_flow
-from flumeng.store import ABSENT, Store
-from zkschema import paths
+from flumeng.moments import Moments, Pauses
+from flumeng.planned import Tasks
+from flumeng.spec import FlowSpec, SpecError, parse_flow
+from flumeng.store import ABSENT, Path, Store, Version, Versioned
+from zkschema import paths, table
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Assignment, Cluster, Journal, Plan
+from zkschema.records import Assignment, Cluster, Journal, Plan, PlannedTask
+from zkschema.table import Row
+
+V = TypeVar("V")
+
+EVERYTHING_SECONDS = 60.0
+UNWATCHED_SECONDS = 2.0
+RETRY_SECONDS = 2.0
+WATCHED: tuple[Path, ...] = (
+    paths.flows(),
+    paths.nodes(),
+    paths.live(),
+    paths.journals(),
+    paths.cluster(),
+)
+OF_FLOW = (paths.flow, paths.plan, paths.plan_bucket, paths.partitions)
+OF_NODE = (paths.node, paths.assignment, paths.status, paths.live_node)
+READ = frozenset(
+    row.pattern for row in (*OF_FLOW, *OF_NODE, paths.live_master, paths.journal, paths.cluster)
+)
 
 
 class Reader:
-    """``clock`` gives seconds that only ever grow; ``me`` is this master's name."""
+    """``clock`` gives seconds that only ever grow, ``wall`` those since the epoch; ``me`` is this
+    master's name. ``hear`` may be called from any thread, all else from one."""
 
-    def __init__(self, store: Store, me: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        me: str,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
         self._store = store
         self._me = me
         self._clock = clock
-        self._places: dict[tuple[str, int, int], tuple[Place | None, str]] = {}
-        self._missed_since: dict[str, float] = {}
-        self._draining_since: dict[tuple[str, int], float] = {}
+        self._wall = wall
+        self._heard: SimpleQueue[str] = SimpleQueue()
+        self._stale = True
+        self._everything_at = 0.0
+        self._znodes: dict[str, Versioned[Any]] = {}
+        self._specs: dict[tuple[str, int, int], tuple[FlowSpec | None, str]] = {}
+        self._flows: dict[str, FlowView] = {}
+        self._nodes: dict[str, NodeView] = {}
+        self._journals: dict[str, Journal] = {}
+        self._drained: frozenset[str] = frozenset()
+        self._moments = Moments(clock)
+        self._pauses = Pauses(clock)
+
+    def hear(self, path: str) -> None:
+        """Something at ``path`` has changed; the path of a watch itself stands for all below."""
+        self._heard.put(path)
+
+    @property
+    def look_again_seconds(self) -> float:
+        """When to take the next snapshot although nothing was heard."""
+        if self._stale:
+            return RETRY_SECONDS
+        soonest = self._moments.soonest
+        rest = self._everything_at - self._clock()
+        return max(0.0, rest if soonest is None else min(rest, soonest))
 
     def snapshot(self) -> Snapshot:
         """Raises UnavailableError, and CorruptError or UserError for a record that is none."""
-        flows = self._flows()
-        journals = self._journals()
-        drained = self._drained(journals)
-        masters = self._store.children(paths.live_masters())
-        found = self._store.read(paths.cluster())
-        cluster = found.value if found else Cluster()
-        return Snapshot(
-            flows=flows,
-            nodes=self._nodes(),
-            journals=journals,
-            drained=drained,
-            committing=self._committing(flows),
-            mine=frozenset(
-                flow for flow in flows if looks_after(flow, masters) in (self._me, None)
-            ),
-            grace_seconds=cluster.grace_seconds,
-            draining_seconds=self._draining(flows),
-            drain_limit_seconds=cluster.drain_limit_seconds,
-            balance_moves=cluster.throttles.get("balance", 1),
+        heard = self._take_heard()
+        due = self._clock() >= self._everything_at
+        everything = self._stale or due or any(str(top) in heard for top in WATCHED)
+        self._stale = True
+        self._moments.begin()
+        if everything:
+            self._read_everything()
+        else:
+            self._read_again(heard)
+        snapshot = self._as_snapshot()
+        self._stale = False
+        if everything:
+            self._everything_at = self._clock() + EVERYTHING_SECONDS * _jitter(self._me)
+        return snapshot
+
+    def _take_heard(self) -> set[str]:
+        heard = set()
+        while not self._heard.empty():
+            heard.add(self._heard.get())
+        return heard
+
+    def _read_everything(self) -> None:
+        children = self._store.children
+        flows, nodes = children(paths.flows()), children(paths.nodes())
+        journals = children(paths.journals())
+        wanted: list[Path] = [paths.cluster(), *map(paths.journal, journals)]
+        wanted += (row(name) for row in OF_FLOW if row is not paths.plan_bucket for name in flows)
+        wanted += (row(name) for row in OF_NODE if row is not paths.live_node for name in nodes)
+        wanted += map(paths.live_node, children(paths.live_nodes()))
+        wanted += map(paths.live_master, children(paths.live_masters()))
+        self._znodes = {}
+        self._take(wanted)
+        self._flows = _with({}, {name: self._flow(name) for name in flows})
+        self._nodes = _with({}, {name: self._node(name) for name in nodes})
+        self._journals = _with({}, {name: self._journal(name) for name in journals})
+
+    def _read_again(self, heard: Iterable[str]) -> None:
+        """Only what was heard of, and the views that it is part of."""
+        wanted: list[Path] = []
+        flows, nodes, journals = set(), set(), set()
+        for path in sorted(heard):
+            row = table.find(path)
+            if row is None or row.pattern not in READ:
+                continue
+            names = row.matches(path)
+            assert names is not None
+            wanted.append(row(*names))
+            if row in OF_FLOW:
+                flows.add(names[0])
+            elif row in OF_NODE:
+                nodes.add(names[0])
+            elif row is paths.journal:
+                journals.add(names[0])
+        self._take(wanted)
+        self._flows = _with(self._flows, {name: self._flow(name) for name in flows})
+        self._nodes = _with(self._nodes, {name: self._node(name) for name in nodes})
+        self._journals = _with(self._journals, {name: self._journal(name) for name in journals})
+
+    def _take(self, wanted: list[Path]) -> None:
+        """Read these, and what lies in buckets below them."""
+        self._read(wanted)
+        missing: list[Path] = []
+        for path in wanted:
+            known = self._znodes.get(str(path))
+            if known is not None and path.row is paths.plan:
+                flow = str(path).split("/")[2]
+                buckets = (paths.plan_bucket(flow, str(n)) for n in range(known.value.buckets))
+                missing += (bucket for bucket in buckets if str(bucket) not in self._znodes)
+        self._read(missing)
+
+    def _read(self, wanted: list[Path]) -> None:
+        for path, found in zip(wanted, self._store.read_many(wanted), strict=True):
+            if found is None:
+                self._znodes.pop(str(path), None)
+            else:
+                self._znodes[str(path)] = found
+
+    def _found(self, path: Path) -> Versioned[Any] | None:
+        return self._znodes.get(str(path))
+
+    def _journal(self, name: str) -> Journal | None:
+        found = self._found(paths.journal(name))
+        return found.value if found else None
+
+    def _flow(self, name: str) -> FlowView | None:
+        record = self._found(paths.flow(name))
+        if record is None:
+            return None
+        spec, problem = self._spec(name, record.created, record.value.revision)
+        plan = self._found(paths.plan(name))
+        partitions = self._found(paths.partitions(name))
+        weights = partitions.value.partitions if partitions else {}
+        return FlowView(
+            name,
+            record.value,
+            record.version,
+            spec.place if spec else None,
+            problem,
+            spec.rollout if spec else None,
+            self._whole(name, plan.value) if plan else Plan(),
+            plan.version if plan else ABSENT,
+            {key: partition.weight for key, partition in weights.items() if partition.weight},
         )
 
-    def _flows(self) -> dict[str, FlowView]:
-        names = self._store.children(paths.flows())
-        records = self._store.read_many([paths.flow(name) for name in names])
-        plans = self._store.read_many([paths.plan(name) for name in names])
-        views = {}
-        for name, record, plan in zip(names, records, plans, strict=True):
-            if record is None:
-                continue
-            place, problem = self._place(name, record.created, record.value.revision)
-            views[name] = FlowView(
-                name,
-                record.value,
-                record.version,
-                place,
-                problem,
-                plan.value if plan else Plan(),
-                plan.version if plan else ABSENT,
-            )
-        return views
+    def _whole(self, flow: str, plan: Plan) -> Plan:
+        """The plan with the tasks of its buckets."""
+        if not plan.buckets:
+            return plan
+        found = (self._found(paths.plan_bucket(flow, str(n))) for n in range(plan.buckets))
+        return replace(
+            plan, tasks=Tasks([bucket.value.tasks if bucket else {} for bucket in found])
+        )
 
-    def _place(self, flow: str, created: int, revision: int) -> tuple[Place | None, str]:
-        """A flow that was removed and made again begins with another revision 1."""
+    def _spec(self, flow: str, created: int, revision: int) -> tuple[FlowSpec | None, str]:
+        """What the revision says, or why it cannot be read; a text never changes. A flow that was
+        removed and made again begins with another revision 1."""
         key = (flow, created, revision)
-        if key not in self._places:
+        if key not in self._specs:
             found = self._store.read(paths.revision(flow, str(revision)))
             if found is None:
                 return None, f"revision {revision} is not there"
             try:
-                self._places[key] = (parse_flow(found.value.text).place, "")
+                self._specs[key] = parse_flow(found.value.text), ""
             except SpecError as error:
-                self._places[key] = (None, str(error))
-        return self._places[key]
+                self._specs[key] = None, str(error)
+        return self._specs[key]
 
-    def _nodes(self) -> dict[str, NodeView]:
-        names = self._store.children(paths.nodes())
-        live = set(self._store.children(paths.live_nodes()))
-        records = self._store.read_many([paths.node(name) for name in names])
-        assignments = self._store.read_many([paths.assignment(name) for name in names])
-        statuses = self._store.read_many([paths.status(name) for name in names])
-        now = self._clock()
-        self._missed_since = {
-            name: self._missed_since.get(name, now) for name in names if name not in live
-        }
-        return {
-            name: NodeView(
-                name,
-                record.value,
-                name in live,
-                now - self._missed_since.get(name, now),
-                assignment.value if assignment else Assignment(),
-                assignment.version if assignment else ABSENT,
-                status.value if status else None,
-            )
-            for name, record, assignment, status in zip(
-                names, records, assignments, statuses, strict=True
-            )
-            if record is not None
-        }
-
-    def _journals(self) -> dict[str, Journal]:
-        names = self._store.children(paths.journals())
-        found = self._store.read_many([paths.journal(name) for name in names])
-        return {name: journal.value for name, journal in zip(names, found, strict=True) if journal}
-
-    def _drained(self, journals: Mapping[str, Journal]) -> frozenset[str]:
-        closed = {name: journal for name, journal in journals.items() if journal.closed}
-        acks = self._store.read_many(
-            [paths.ack(journal.flow, CURSOR_MAIN, name) for name, journal in closed.items()]
-        )
-        return frozenset(
-            name
-            for (name, journal), ack in zip(closed.items(), acks, strict=True)
-            if (ack.value.offset if ack else 0) >= (journal.end or 0)
+    def _node(self, name: str) -> NodeView | None:
+        record = self._found(paths.node(name))
+        if record is None:
+            return None
+        assignment = self._found(paths.assignment(name))
+        status = self._found(paths.status(name))
+        return NodeView(
+            name,
+            record.value,
+            live=self._found(paths.live_node(name)) is not None,
+            assignment=assignment.value if assignment else Assignment(),
+            assignment_version=assignment.version if assignment else ABSENT,
+            status=status.value if status else None,
         )
 
-    def _draining(self, flows: Mapping[str, FlowView]) -> dict[str, float]:
+    def _as_snapshot(self) -> Snapshot:
+        found = self._found(paths.cluster())
+        cluster = found.value if found else Cluster()
+        masters = [path.rpartition("/")[2] for path in self._znodes if _is(path, paths.live_master)]
+        self._give_up(cluster.grace_seconds)
+        draining = [(flow, name) for flow in self._flows.values() for name in flow.draining]
+        moving = any(flow.tasks[name].target for flow, name in draining)
+        pause = self._pauses.left(moving=moving)
+        if pause:
+            self._moments.look_in(pause)
+        drained = self._see_drained()
+        return Snapshot(
+            flows=self._flows,
+            nodes=self._nodes,
+            journals=self._journals,
+            drained=drained,
+            committing=self._committing(),
+            mine=frozenset(
+                flow for flow in self._flows if looks_after(flow, masters) in (self._me, None)
+            ),
+            overdue=self._overdue(draining, cluster.drain_limit_seconds),
+            settled=self._settled(),
+            balance_moves=0 if pause else cluster.throttles.get("balance", 1),
+            cluster=cluster,
+            cluster_version=found.version if found else Version(0),
+            leads=found is not None and looks_after("", masters) in (self._me, None),
+            now=self._wall(),
+        )
+
+    def _give_up(self, grace_seconds: float) -> None:
+        """Mark the nodes that have been missed for the whole grace period."""
+        missed = [name for name, node in self._nodes.items() if not node.live]
+        lost = self._moments.lasting("missed", missed, grace_seconds)
+        changed = {
+            name: replace(self._nodes[name], lost=name in lost)
+            for name in missed
+            if self._nodes[name].lost != (name in lost)
+        }
+        self._nodes = _with(self._nodes, changed)
+
+    def _overdue(
+        self, draining: Iterable[tuple[FlowView, str]], limit_seconds: float
+    ) -> frozenset[str]:
         """Each owner has its own time, also when the task drains towards the next one at once."""
-        now = self._clock()
-        self._draining_since = {
-            key: self._draining_since.get(key, now)
-            for flow in flows.values()
-            for name, task in flow.plan.tasks.items()
-            if task.state == "draining"
-            for key in ((f"{flow.name}/{name}", task.epoch),)
-        }
-        return {key: now - since for (key, _), since in self._draining_since.items()}
+        keys = [f"{flow.name}/{name}/{flow.tasks[name].epoch}" for flow, name in draining]
+        late = self._moments.lasting("draining", keys, limit_seconds)
+        return frozenset(key.rpartition("/")[0] for key in late)
 
-    def _committing(self, flows: Mapping[str, FlowView]) -> frozenset[str]:
-        """Read after the acks: a commit that they have moved for is then listed or finished."""
-        return frozenset(
+    def _see_drained(self) -> frozenset[str]:
+        """The closed journals of which everything is acked; acks never go back."""
+        closed = [
             name
-            for name, flow in flows.items()
+            for name, journal in self._journals.items()
+            if journal.closed and name not in self._drained
+        ]
+        acks = self._store.read_many(
+            [paths.ack(self._journals[name].flow, CURSOR_MAIN, name) for name in closed]
+        )
+        reached = {
+            name
+            for name, ack in zip(closed, acks, strict=True)
+            if (ack.value.offset if ack else 0) >= (self._journals[name].end or 0)
+        }
+        if len(reached) < len(closed):
+            self._moments.look_in(UNWATCHED_SECONDS)
+        if reached or not self._drained <= self._journals.keys():
+            self._drained = frozenset((self._drained & self._journals.keys()) | reached)
+        return self._drained
+
+    def _committing(self) -> frozenset[str]:
+        """Read after the acks: a commit that they have moved for is then listed or finished."""
+        found = frozenset(
+            name
+            for name, flow in self._flows.items()
             if flow.record.state != "running" and self._store.children(paths.commits(name))
         )
+        if found:
+            self._moments.look_in(UNWATCHED_SECONDS)
+        return found
+
+    def _settled(self) -> frozenset[str]:
+        """The tasks that have run the revision which is being rolled out for long enough."""
+        found: set[str] = set()
+        for flow in self._flows.values():
+            if not flow.rolling or flow.rollout is None:
+                continue
+            running = [
+                f"{flow.name}/{name}/{task.epoch}"
+                for name, task in flow.tasks.items()
+                if self._runs(flow, name, task)
+            ]
+            what = f"revision {flow.record.revision} of {flow.name}"
+            lasting = self._moments.lasting(what, running, flow.rollout.settle_seconds)
+            found.update(key.rpartition("/")[0] for key in lasting)
+        return frozenset(found)
+
+    def _runs(self, flow: FlowView, name: str, task: PlannedTask) -> bool:
+        """Whether the task's owner says that it runs the flow's current revision."""
+        node = self._nodes.get(task.node or "")
+        said = node.status.tasks.get(f"{flow.name}/{name}") if node and node.status else None
+        return said is not None and (said.state, said.revision, said.epoch) == (
+            "running",
+            flow.record.revision,
+            task.epoch,
+        )
 
 
-def looks_after(flow: str, masters: list[str]) -> str | None:
+def looks_after(flow: str, masters: Collection[str]) -> str | None:
     """Which of the live masters plans ``flow``, by rendezvous hashing (Thaler and Ravishankar).
 
     It spreads the work and is no lock: two masters that disagree only lose a compare-and-set.
@@ -156,3 +343,20 @@ def looks_after(flow: str, masters: list[str]) -> str | None:
         key=lambda master: hashlib.blake2b(f"{flow}\0{master}".encode(), digest_size=8).digest(),
         default=None,
     )
+
+
+def _with(known: Mapping[str, V], changed: Mapping[str, V | None]) -> dict[str, V]:
+    """The same mapping when nothing changed, else a sorted copy; None stands for gone."""
+    if not changed and isinstance(known, dict):
+        return known
+    together = {**known, **changed}
+    return {name: value for name in sorted(together) if (value := together[name]) is not None}
+
+
+def _is(path: str, row: Row[Any]) -> bool:
+    return row.matches(path) is not None
+
+
+def _jitter(name: str) -> float:
+    """0.8 to 1.2, another for each master, so that they do not read everything together."""
+    return 0.8 + 0.4 * (zlib.crc32(name.encode()) % 1000) / 1000

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -77,12 +78,14 @@ class Flow(Record):
     """What is wanted of a flow: ``running``, ``suspended``, ``stopped``, ``deleted``.
 
     ``deleted`` drains: sources stop, journals are collected to their end, then the flow goes.
-    With ``discard`` nothing is waited for.
+    With ``discard`` nothing is waited for. ``went_back`` says why a rollout ended at the revision
+    before.
     """
 
     revision: int
     state: str = "running"
     discard: bool = False
+    went_back: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,3 +298,7 @@ class Audit(Record):
     command: str
     reason: str
     time: float
+
+    def name(self, suffix: str) -> str:
+        """What its znode is called, so that names sort by time."""
+        return f"{datetime.fromtimestamp(self.time, UTC):%Y%m%dT%H%M%S.%f}-{suffix}"

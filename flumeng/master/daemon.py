@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import random
 import signal
 import socket
 import time
 import uuid
 from collections.abc import Callable
 
-from flumeng import __version__, plan
+from flumeng import __version__
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
-from flumeng.plan import Action, Drop
-from flumeng.reading import Reader
+from flumeng.plan import Action, Drop, Planner
+from flumeng.reading import WATCHED, Reader
 from flumeng.store import ABSENT, ANY, Path, Remove, Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths, table
@@ -23,10 +22,9 @@ from zkschema.records import LiveMaster
 
 log = logging.getLogger(__name__)
 
-FULL_TICK_SECONDS = 10.0
 SETTLE_SECONDS = 0.02
 DROP_AT_ONCE = 100
-UNINTERESTING = frozenset(row.pattern for row in (paths.plan, paths.assignment, paths.story))
+REASONS_SAID = 20
 
 
 class Master:
@@ -40,12 +38,13 @@ class Master:
     ) -> None:
         self._store = store
         self._name = name
-        self._reader = Reader(store, name, clock)
+        self._reader = Reader(store, name, clock, time.time)
+        self._planner = Planner()
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
         self._said = ""
-        for folder in (paths.flows(), paths.nodes(), paths.live(), paths.journals()):
-            store.watch(folder, self._on_change)
+        for top in WATCHED:
+            store.watch(top, self._on_change)
 
     def run(self) -> None:
         """Tick after each change and on a timer until ``stop``."""
@@ -64,7 +63,7 @@ class Master:
         try:
             tree.require(self._store)
             self._announce()
-            actions = plan.plan(self._reader.snapshot())
+            actions = self._planner.plan(self._reader.snapshot())
             for action in actions:
                 self._apply(action)
         except ConflictError as conflict:
@@ -74,7 +73,7 @@ class Master:
             return f"waiting for ZooKeeper: {error}"
         except FlumengError as error:
             return f"cannot plan: {error}"
-        return "; ".join(reason for action in actions for reason in action.why) or "nothing to do"
+        return _sentence([reason for action in actions for reason in action.why])
 
     def _apply(self, action: Action) -> None:
         if isinstance(action, Drop):
@@ -110,14 +109,13 @@ class Master:
             self._store.write(me, record, ABSENT)
 
     def _on_change(self, path: str) -> None:
-        row = table.find(path)
-        if row is None or row.pattern not in UNINTERESTING:
-            self._wakes.put(None)
+        self._reader.hear(path)
+        self._wakes.put(None)
 
     def _wait(self) -> None:
-        """Until something changed, or a full round is due; changes that come together are one."""
+        """Until something changed, or it is time; changes that come together are one."""
         try:
-            self._wakes.get(timeout=FULL_TICK_SECONDS * random.uniform(0.8, 1.2))
+            self._wakes.get(timeout=self._reader.look_again_seconds)
         except queue.Empty:
             return
         time.sleep(SETTLE_SECONDS)
@@ -128,6 +126,13 @@ class Master:
         if sentence != self._said:
             log.info("%s", sentence)
         self._said = sentence
+
+
+def _sentence(reasons: list[str]) -> str:
+    """What was done and why; of very much, how it begins."""
+    more = len(reasons) - REASONS_SAID
+    rest = [f"and {more} more"] if more > 0 else []
+    return "; ".join([*reasons[:REASONS_SAID], *rest]) or "nothing to do"
 
 
 def run(hosts: str, *, name: str | None = None, session_seconds: float = 10.0) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from flumeng.errors import ConflictError
 from flumeng.store import ABSENT, ANY, Put, Store, Write
@@ -24,6 +23,4 @@ def commit(store: Store, writes: Sequence[Write], entry: records.Audit) -> None:
 
 def put(entry: records.Audit) -> Put:
     """The entry's write; its name sorts by time and is never used twice."""
-    moment = datetime.fromtimestamp(entry.time, UTC)
-    name = f"{moment:%Y%m%dT%H%M%S.%f}-{uuid.uuid4().hex[:8]}"
-    return Put(paths.audit(name), entry, ABSENT)
+    return Put(paths.audit(entry.name(uuid.uuid4().hex[:8])), entry, ABSENT)

@@ -182,15 +182,17 @@ def _revise(
     before = store.read(paths.revision(flow, str(current.value.revision)))
     if before is not None and before.value.text == revision.text:
         return Applied(flow, current.value.revision, changed=False)
-    number = current.value.revision + 1
+    kept = [int(name) for name in store.children(paths.revisions(flow))]
+    number = max([current.value.revision, *kept]) + 1
+    record = replace(current.value, revision=number, went_back="")
     writes: list[Write] = [
-        Put(paths.flow(flow), replace(current.value, revision=number), current.version),
+        Put(paths.flow(flow), record, current.version),
         Put(paths.revision(flow, str(number)), revision, ABSENT),
     ]
     writes += [
-        Remove(paths.revision(flow, old), ANY)
-        for old in store.children(paths.revisions(flow))
-        if int(old) <= number - KEEP_REVISIONS
+        Remove(paths.revision(flow, str(old)), ANY)
+        for old in kept
+        if old <= number - KEEP_REVISIONS
     ]
     entry = records.Audit(
         who=revision.author,

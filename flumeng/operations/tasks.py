@@ -46,7 +46,7 @@ class TaskChange:
 def look(store: Store) -> Snapshot:
     """The cluster as a master that looks after all flows sees it."""
     tree.require(store)
-    found = Reader(store, "operator", time.monotonic).snapshot()
+    found = Reader(store, "operator", time.monotonic, time.time).snapshot()
     return replace(found, mine=frozenset(found.flows))
 
 

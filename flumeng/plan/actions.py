@@ -9,29 +9,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flumeng.store import Check, Expected, Put, Version, Write
+from flumeng.planned import Tasks, next_version, plan_writes
+from flumeng.store import ABSENT, Check, Expected, Put, Version, Write
 from zkschema import paths
-from zkschema.records import Assignment, Plan
+from zkschema.records import Assignment, Audit, Cluster, Flow, Plan
 
 
 @dataclass(frozen=True)
 class Replan:
-    """Give a flow's tasks new owners or new partitions; only as long as the flow is unchanged."""
+    """Give a flow's tasks new owners or new partitions; only as long as the flow is unchanged.
+
+    ``before`` are the tasks as they were at ``expect``.
+    """
 
     flow: str
     flow_version: Version
     plan: Plan
+    before: Tasks
     expect: Expected
     why: tuple[str, ...]
 
     @property
     def version_after(self) -> Version:
-        return _after(self.expect)
+        return next_version(self.expect)
 
     def writes(self) -> Sequence[Write]:
         return [
             Check(paths.flow(self.flow), self.flow_version),
-            Put(paths.plan(self.flow), self.plan, self.expect),
+            *plan_writes(self.flow, self.plan, self.before, self.expect),
         ]
 
 
@@ -47,11 +52,49 @@ class Assign:
 
     @property
     def version_after(self) -> Version:
-        return _after(self.expect)
+        return next_version(self.expect)
 
     def writes(self) -> Sequence[Write]:
         checks = [Check(paths.plan(flow), version) for flow, version in self.plans]
         return [*checks, Put(paths.assignment(self.node), self.assignment, self.expect)]
+
+
+@dataclass(frozen=True)
+class GoBack:
+    """End a rollout: the flow's current revision is again the one that its tasks ran before."""
+
+    flow: str
+    record: Flow
+    expect: Version
+    audit: Audit
+    why: tuple[str, ...]
+
+    @property
+    def version_after(self) -> Version:
+        return next_version(self.expect)
+
+    def writes(self) -> Sequence[Write]:
+        entry = self.audit.name(f"{self.flow}@{self.expect.number}")
+        return [
+            Put(paths.flow(self.flow), self.record, self.expect),
+            Put(paths.audit(entry), self.audit, ABSENT),
+        ]
+
+
+@dataclass(frozen=True)
+class Maintain:
+    """Begin or end the cluster's maintenance mode."""
+
+    cluster: Cluster
+    expect: Version
+    why: tuple[str, ...]
+
+    @property
+    def version_after(self) -> Version:
+        return next_version(self.expect)
+
+    def writes(self) -> Sequence[Write]:
+        return [Put(paths.cluster(), self.cluster, self.expect)]
 
 
 @dataclass(frozen=True)
@@ -62,9 +105,4 @@ class Drop:
     why: tuple[str, ...]
 
 
-Action = Replan | Assign | Drop
-
-
-def _after(expect: Expected) -> Version:
-    """A znode starts at version 0, and each write raises it by one."""
-    return Version(expect.number + 1 if isinstance(expect, Version) else 0)
+Action = Replan | Assign | GoBack | Maintain | Drop

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from flumeng.model import FlowView, NodeView, Snapshot
 from flumeng.plan.actions import Assign
-from flumeng.plan.placement import DRAINING
+from flumeng.plan.book import DRAINING, Book
 from flumeng.store import Version
 from zkschema.records import AssignedTask, PlannedTask
 
@@ -19,14 +19,19 @@ Key = tuple[str, str]
 Tasks = Mapping[Key, AssignedTask]
 
 
-def assign(snapshot: Snapshot) -> list[Assign]:
-    """Bring every assignment in line with the plans in ``snapshot``."""
+def assign(snapshot: Snapshot, book: Book, nodes: Iterable[str]) -> list[Assign]:
+    """Bring the assignments of these nodes in line with the plans, which ``book`` indexes."""
     takes, gives = [], []
-    for node, given in _given(snapshot).items():
-        view = snapshot.nodes[node]
+    for node in nodes:
+        view = snapshot.nodes.get(node)
+        if view is None:
+            continue
         current = {(task.flow, task.task): task for task in view.assignment.tasks}
-        wanted = {**_of_other_masters(current, snapshot), **given}
-        if wanted == current and isinstance(view.assignment_version, Version):
+        wanted = _wanted(view, current, snapshot, book)
+        chokes = _chokes(node, wanted, snapshot)
+        if chokes != view.assignment.chokes:
+            view = replace(view, assignment=replace(view.assignment, chokes=chokes))
+        elif wanted == current and isinstance(view.assignment_version, Version):
             continue
         kept = {key: task for key, task in wanted.items() if key in current}
         if kept != current:
@@ -36,33 +41,32 @@ def assign(snapshot: Snapshot) -> list[Assign]:
                 assignment=takes[-1].assignment,
                 assignment_version=takes[-1].version_after,
             )
-        if wanted != kept or not isinstance(view.assignment_version, Version):
-            gives.append(_action(view, kept, wanted, snapshot))
+            if wanted == kept:
+                continue
+        gives.append(_action(view, kept, wanted, snapshot))
     return [*takes, *gives]
 
 
-def _given(snapshot: Snapshot) -> dict[str, dict[Key, AssignedTask]]:
-    """What the plans of this master's flows give to each node."""
-    given: dict[str, dict[Key, AssignedTask]] = {name: {} for name in snapshot.nodes}
-    assigned = {
-        (task.flow, task.task, node.name): task
-        for node in snapshot.nodes.values()
-        for task in node.assignment.tasks
+def _wanted(
+    view: NodeView, current: Tasks, snapshot: Snapshot, book: Book
+) -> dict[Key, AssignedTask]:
+    """What the node is to run; tasks of other masters' flows stay as they are."""
+    wanted = {
+        key: task
+        for key, task in current.items()
+        if task.flow in snapshot.flows and task.flow not in snapshot.mine
     }
-    for name in snapshot.mine:
-        flow = snapshot.flows[name]
-        for task_name, task in flow.plan.tasks.items():
-            if task.node in given:
-                known = assigned.get((name, task_name, task.node))
-                given[task.node][name, task_name] = _assigned(flow, task_name, task, known)
-    return given
+    for key, task in book.of_node(view.name).items():
+        if key[0] in snapshot.mine:
+            wanted[key] = _assigned(snapshot.flows[key[0]], key[1], task, current.get(key))
+    return wanted
 
 
 def _assigned(
     flow: FlowView, name: str, task: PlannedTask, known: AssignedTask | None
 ) -> AssignedTask:
     """The task as its node is told of it: ``known`` itself when that says the same already."""
-    revision = flow.record.revision
+    revision = flow.revision_of(task)
     state = DRAINING if task.state == DRAINING else "running"
     if (
         known is not None
@@ -83,12 +87,14 @@ def _assigned(
     )
 
 
-def _of_other_masters(current: Tasks, snapshot: Snapshot) -> dict[Key, AssignedTask]:
-    return {
-        key: task
-        for key, task in current.items()
-        if task.flow in snapshot.flows and task.flow not in snapshot.mine
-    }
+def _chokes(node: str, wanted: Tasks, snapshot: Snapshot) -> dict[str, float]:
+    """Flow -> bytes per second that the node may accept of it; what is set for the node counts."""
+    limits = snapshot.cluster.chokes
+    if not limits:
+        return {}
+    flows = sorted({flow for flow, _ in wanted})
+    found = {flow: limits.get(f"{flow}@{node}", limits.get(flow)) for flow in flows}
+    return {flow: rate for flow, rate in found.items() if rate is not None}
 
 
 def _action(node: NodeView, before: Tasks, after: Tasks, snapshot: Snapshot) -> Assign:
@@ -98,7 +104,8 @@ def _action(node: NodeView, before: Tasks, after: Tasks, snapshot: Snapshot) -> 
         replace(node.assignment, tasks=tuple(after[key] for key in sorted(after))),
         node.assignment_version,
         _basis({flow for flow, _ in changed}, snapshot),
-        tuple(_difference(before.get(key), after.get(key)) for key in changed),
+        tuple(_difference(before.get(key), after.get(key)) for key in changed)
+        or (f"{node.name}: its assignment is brought up to date",),
     )
 
 

@@ -1,62 +1,119 @@
-"""How loaded the nodes are with collect tasks, over all flows, and which is loaded least."""
+"""How full the nodes are with collect tasks, over all flows, and where there is room.
+
+A node's *fullness* is the largest share that it gives of any of its capacities (the dominant share
+of Ghodsi et al., NSDI 2011). A capacity that a node declares is a limit. One that does not declare
+``slots`` counts as if it had eight, and takes any number.
+"""
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 
-from flumeng.model import FlowView
-from zkschema.records import COLLECT, PlannedTask
+from flumeng.model import Amounts, NodeView, thousandths
+from flumeng.plan.ranking import Ranking
+from zkschema.records import COLLECT
 
-
-class Load:
-    """Weight of the collect tasks of each node; a task that drains counts where it goes."""
-
-    def __init__(self, flows: Iterable[FlowView]) -> None:
-        self._weights: Counter[str] = Counter()
-        for flow in flows:
-            for task in flow.plan.tasks.values():
-                self.add(task)
-
-    def of(self, node: str) -> int:
-        return self._weights[node]
-
-    def add(self, task: PlannedTask) -> None:
-        if task.kind == COLLECT and (place := place_of(task)):
-            self._weights[place] += weight(task)
-
-    def remove(self, task: PlannedTask) -> None:
-        if task.kind == COLLECT and (place := place_of(task)):
-            self._weights[place] -= weight(task)
+SLOTS_UNDECLARED = {"slots": 8000}
+PoolKey = tuple[tuple[tuple[str, str], ...], str | None]
 
 
 class Seats:
-    """The nodes that may run a flow's collect tasks now.
+    """``used`` and capacities are in thousandths. Pools of nodes come into being when asked for."""
 
-    ``load`` is shared and may grow at any time; it may shrink only before the seats are made.
-    """
+    def __init__(self) -> None:
+        self._used: dict[str, dict[str, int]] = {}
+        self._limits: dict[str, Mapping[str, int]] = {}
+        self._nodes: dict[str, NodeView] = {}
+        self._pools: dict[PoolKey, Ranking[float]] = {}
+        self._pools_of: dict[str, list[Ranking[float]]] = {}
 
-    def __init__(self, nodes: Iterable[str], load: Load) -> None:
-        self._load = load
-        self._heap = [(load.of(node), node) for node in nodes]
-        heapq.heapify(self._heap)
+    def put_node(self, name: str, view: NodeView | None) -> None:
+        """The node as it is now; None when it is gone."""
+        if view is None:
+            self._nodes.pop(name, None)
+            self._limits.pop(name, None)
+        else:
+            self._nodes[name] = view
+            self._limits[name] = dict(thousandths(view.record.capacity))
+        for key, pool in self._pools.items():
+            self._enter(key, pool, name)
 
-    def least_loaded(self) -> str | None:
-        """The node with the least load, the first by name of several; None without nodes."""
-        while self._heap:
-            known, node = self._heap[0]
-            actual = self._load.of(node)
-            if known == actual:
-                return node
-            heapq.heapreplace(self._heap, (actual, node))
-        return None
+    def add(self, node: str, weight: Amounts, sign: int = 1) -> None:
+        """Count a task's weight on a node, or with sign -1 no longer."""
+        used = self._used.setdefault(node, {})
+        for dimension, amount in weight:
+            used[dimension] = used.get(dimension, 0) + sign * amount
+        pools = self._pools_of.get(node)
+        if pools:
+            fullness = self.fullness(node)
+            for pool in pools:
+                pool.set(node, fullness)
 
+    def fullness(self, node: str, more: Amounts = ()) -> float:
+        """Share used of the scarcest capacity, with ``more`` on top; over 1 when overloaded."""
+        used = self._used.get(node, {})
+        if more:
+            used = dict(used)
+            for dimension, amount in more:
+                used[dimension] = used.get(dimension, 0) + amount
+        limits = self._limits.get(node, SLOTS_UNDECLARED)
+        fullest = 0.0
+        for dimension, amount in used.items():
+            limit = limits.get(dimension) or SLOTS_UNDECLARED.get(dimension)
+            if limit and amount / limit > fullest:
+                fullest = amount / limit
+        return fullest
 
-def weight(task: PlannedTask) -> int:
-    """A task costs as much as the journals that it reads, and something even without any."""
-    return max(1, len(task.partitions))
+    def fits(self, node: str, weight: Amounts) -> bool:
+        """Whether what the node declares allows for a task of this weight on top."""
+        limits = self._limits.get(node)
+        if not limits:
+            return True
+        used = self._used.get(node, {})
+        return all(
+            used.get(dimension, 0) + amount <= limits[dimension]
+            for dimension, amount in weight
+            if dimension in limits
+        )
 
+    def pool(self, labels: Mapping[str, str], zone: str | None = None) -> Ranking[float]:
+        """The live nodes that may collect under these labels, least full first."""
+        key = (tuple(sorted(labels.items())), zone)
+        pool = self._pools.get(key)
+        if pool is None:
+            pool = self._pools[key] = Ranking()
+            for name in self._nodes:
+                self._enter(key, pool, name)
+        return pool
 
-def place_of(task: PlannedTask) -> str | None:
-    return task.target or task.node
+    def zones(self, labels: Mapping[str, str]) -> set[str]:
+        """The zones that have a node of that pool."""
+        return {self._nodes[name].record.zone for name, _ in self.pool(labels).items()}
+
+    def zone(self, node: str) -> str | None:
+        view = self._nodes.get(node)
+        return view.record.zone if view else None
+
+    def least_full(
+        self, pool: Ranking[float], weight: Amounts, accepts: Callable[[str], bool] | None = None
+    ) -> str | None:
+        """The least full node of the pool that has room for the weight and is accepted."""
+        if accepts is None:
+            return pool.first(lambda node: self.fits(node, weight))
+        return pool.first(lambda node: self.fits(node, weight) and accepts(node))
+
+    def _enter(self, key: PoolKey, pool: Ranking[float], name: str) -> None:
+        labels, zone = key
+        view = self._nodes.get(name)
+        if (
+            view is not None
+            and view.live
+            and view.eligible(COLLECT, dict(labels))
+            and zone in (None, view.record.zone)
+        ):
+            if name not in pool:
+                self._pools_of.setdefault(name, []).append(pool)
+            pool.set(name, self.fullness(name))
+        elif name in pool:
+            pool.discard(name)
+            self._pools_of[name].remove(pool)

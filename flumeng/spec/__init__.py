@@ -10,7 +10,15 @@ from functools import lru_cache
 from flumeng.spec import document, guarantees
 from flumeng.spec.component import Component
 from flumeng.spec.decode import INVALID, Decoder
-from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace, JournalOptions, Place
+from flumeng.spec.flow import (
+    Batch,
+    CollectPlace,
+    FlowSpec,
+    IngestPlace,
+    JournalOptions,
+    Place,
+    Rollout,
+)
 from flumeng.spec.problems import Problem, SpecError
 
 __all__ = [
@@ -22,6 +30,7 @@ __all__ = [
     "JournalOptions",
     "Place",
     "Problem",
+    "Rollout",
     "SpecError",
     "parse_flow",
 ]

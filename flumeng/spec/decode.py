@@ -123,6 +123,8 @@ class Decoder:
             return self.mapping(hint, node, path)
         if origin is None:
             return self._number(hint, node, path, option)
+        if get_args(hint)[1] is float:
+            return self._amounts(node, path, option)
         return self._labels(node, path, option)
 
     def _list(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
@@ -213,6 +215,20 @@ class Decoder:
             if not labels[name]:
                 return self._refuse(value, f"{path}.{name}", "expected the label's value")
         return labels
+
+    def _amounts(self, node: yaml.Node, path: str, option: Option) -> Any:
+        """Names with numbers, of which one at least is over nought."""
+        if not isinstance(node, yaml.MappingNode):
+            return self._refuse(node, path, f"expected amounts, like {option.example}")
+        amounts = {}
+        for name, _key, value in self._pairs(node, path):
+            try:
+                amounts[name] = quantities.amount(_scalar(value))
+            except ValueError as error:
+                return self._refuse(value, f"{path}.{name}", str(error))
+        if not any(amounts.values()):
+            return self._refuse(node, path, f"expected an amount over 0, like {option.example}")
+        return amounts
 
     def _refuse(
         self, node: yaml.Node, path: str, wanted: str, hint: str = ""

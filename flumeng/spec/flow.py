@@ -51,8 +51,23 @@ class CollectPlace:
     tasks: int = option(
         doc="Over how many tasks the flow's journals are spread.",
         minimum=1,
-        maximum=1000,
+        maximum=100_000,
         default=1,
+    )
+    weight: Mapping[str, float] = option(
+        doc="What it costs to read one journal, in the dimensions in which nodes declare capacity.",
+        example="{slots: 1, mb_per_second: 4}",
+        factory=lambda: {"slots": 1.0},
+    )
+    per_node: int = option(
+        doc="At most so many of the flow's tasks on one node; 0 for any number.",
+        minimum=0,
+        maximum=100_000,
+        default=0,
+    )
+    spread: Literal["load", "zone"] = option(
+        doc="Give a task to the least loaded node, or first to the zone with the fewest of them.",
+        default="load",
     )
 
 
@@ -62,6 +77,31 @@ class Place:
 
     ingest: IngestPlace = option(doc="Where the sources run.", default=IngestPlace())
     collect: CollectPlace = option(doc="Where filters and sinks run.", default=CollectPlace())
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """How a new revision reaches the flow's tasks. Without it, all take it at once."""
+
+    canary: int = option(
+        doc="So many tasks of each kind (ingest, collect) take it first.",
+        minimum=1,
+        maximum=1000,
+        default=1,
+    )
+    max_parallel: int = option(
+        doc="When the canary runs it, so many others take it at once.",
+        minimum=1,
+        maximum=100_000,
+        default=1,
+    )
+    settle_seconds: float = option(
+        doc="How long a task must have run it without failing before that counts.",
+        unit="seconds",
+        minimum=0,
+        maximum=86_400,
+        default=10.0,
+    )
 
 
 @dataclass(frozen=True)
@@ -156,3 +196,7 @@ class FlowSpec:
         doc="Where events go.", minimum=1, example="[files: {path: /data/app}]"
     )
     batch: Batch = option(doc="When collected events are written.", default=Batch())
+    rollout: Rollout | None = option(
+        doc="Give a new revision to a few tasks first, and go back when one of them fails.",
+        default=None,
+    )

@@ -10,6 +10,7 @@ import re
 
 WHOLE_NUMBER = "expected a whole number"
 SIZE = 'expected a size, like "64 KiB" or "1 MiB"'
+AMOUNT = "expected a number, like 1 or 0.5"
 DURATION = 'expected a duration, like "250 ms", "10 s" or "5 min"'
 
 _SIZES = {
@@ -41,6 +42,11 @@ def size(text: str) -> int:
     if value != int(value):
         raise ValueError("expected a whole number of bytes")
     return int(value)
+
+
+def amount(text: str) -> float:
+    """A plain number that is not negative."""
+    return float(_quantity(text, {"": 1.0}, AMOUNT))
 
 
 def duration(text: str) -> float:

@@ -1,0 +1,94 @@
+"""A flow's plan in the making: what has changed of it so far, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from flumeng.model import FlowView, Snapshot
+from flumeng.plan.book import ASSIGNED, Book, Page
+from flumeng.planned import Tasks
+from zkschema.records import Plan, PlannedTask
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is to be looked at: ``everything``, or what has changed since everything was in order.
+
+    ``journals`` and ``tasks`` are those of the flow; ``nodes`` in the order of their names.
+    """
+
+    everything: bool = True
+    nodes: tuple[str, ...] = ()
+    journals: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.everything or self.nodes or self.journals or self.tasks)
+
+
+@dataclass
+class Draft:
+    """The book is brought up to date with each change. ``epoch`` is the highest given so far,
+    ``revision`` the last that every task has run."""
+
+    flow: FlowView
+    snapshot: Snapshot
+    book: Book
+    epoch: int
+    revision: int
+    changes: dict[str, PlannedTask | None] = field(default_factory=dict)
+    why: list[str] = field(default_factory=list)
+
+    @property
+    def page(self) -> Page:
+        return self.book.page(self.flow.name)
+
+    def task(self, name: str) -> PlannedTask | None:
+        """The task as it is now."""
+        return self.changes[name] if name in self.changes else self.flow.tasks.find(name)
+
+    def set(self, name: str, task: PlannedTask | None) -> None:
+        """The task becomes this; None ends it."""
+        self.book.put(self.flow, name, self.task(name), task)
+        self.changes[name] = task
+
+    def end(self, name: str) -> None:
+        self.set(name, None)
+        self.why.append(f"{self.flow.name}/{name} ends: not wanted any more")
+
+    def given(
+        self,
+        kind: str,
+        name: str,
+        node: str,
+        reason: str,
+        *,
+        partitions: tuple[str, ...] = (),
+        revision: int = 0,
+    ) -> PlannedTask:
+        """The task as the node gets it, under a new epoch."""
+        self.epoch += 1
+        self.why.append(f"{self.flow.name}/{name} goes to {node}: {reason}")
+        return PlannedTask(
+            kind=kind,
+            node=node,
+            epoch=self.epoch,
+            state=ASSIGNED,
+            partitions=partitions,
+            revision=revision,
+        )
+
+    @property
+    def tasks(self) -> Tasks:
+        return self.flow.tasks.changed(self.changes) if self.changes else self.flow.tasks
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as it is to be written."""
+        return replace(
+            self.flow.plan,
+            epoch=self.epoch,
+            tasks=self.tasks,
+            revision=self.revision,
+            sharing=False,
+        )

@@ -1,0 +1,265 @@
+"""Planning from the differences: what has not changed since everything was in order still is.
+
+The memory only saves work. A planner that has just been made looks at everything, and comes to the
+same actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from flumeng.model import FlowView, NodeView, Snapshot
+from flumeng.plan.actions import Action, Drop, Maintain, Replan
+from flumeng.plan.assigning import assign
+from flumeng.plan.balance import balance
+from flumeng.plan.book import Book
+from flumeng.plan.draft import Draft, Scope
+from flumeng.plan.maintenance import maintain
+from flumeng.plan.placement import place
+from flumeng.plan.rollout import go_back, roll
+from flumeng.plan.steps import steps
+from flumeng.planned import Change, Tasks
+from flumeng.store import Version
+from zkschema.records import COLLECT, Journal
+
+
+@dataclass
+class _Seen:
+    """The last snapshot, with the tasks of each flow as they were planned then, which is what the
+    book says; and the nodes whose assignments were not in line with it."""
+
+    flows: Mapping[str, FlowView] = field(default_factory=dict)
+    nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    journals: Mapping[str, Journal] = field(default_factory=dict)
+    drained: frozenset[str] = frozenset()
+    mine: frozenset[str] = frozenset()
+    chokes: Mapping[str, float] = field(default_factory=dict)
+    maintenance: bool = False
+    behind: set[str] = field(default_factory=set)
+
+
+class Planner:
+    """Pure but for its memory: no I/O, clock, randomness or logging."""
+
+    def __init__(self) -> None:
+        self._book = Book()
+        self._seen = _Seen()
+
+    def plan(self, snapshot: Snapshot) -> list[Action]:
+        """What to do now so that every flow in ``snapshot.mine`` runs as it should."""
+        behind = set(self._seen.behind)
+        nodes = _changed(self._seen.nodes, snapshot.nodes)
+        for name in nodes:
+            self._book.put_node(name, snapshot.nodes.get(name))
+        behind.update(nodes)
+        mode = self._maintain(snapshot)
+        if mode is not None:
+            snapshot = replace(snapshot, cluster=mode.cluster)
+        scopes = self._notice(snapshot, nodes, behind)
+        back = {f.name: action for f in _mine(snapshot) if (action := go_back(f, snapshot))}
+        drafts = {
+            flow.name: Draft(flow, snapshot, self._book, flow.plan.epoch, flow.plan.revision)
+            for flow in _mine(snapshot)
+            if flow.name not in back
+        }
+        for name, draft in drafts.items():
+            if scopes[name] or draft.page.unsettled:
+                place(draft, scopes[name])
+        balance(drafts, snapshot, self._book)
+        for draft in drafts.values():
+            roll(draft)
+        replans = [action for draft in drafts.values() for action in _replans(draft)]
+        after = _after(snapshot, replans)
+        for name in {action.flow for action in replans}:
+            behind.update(_touched(snapshot.flows[name], after.flows[name]))
+        assigns = assign(after, self._book, sorted(behind))
+        drops = [drop for flow in _mine(snapshot) if (drop := _drop(flow, snapshot))]
+        self._remember(after, {action.node for action in assigns})
+        return [*([mode] if mode else ()), *back.values(), *replans, *assigns, *drops]
+
+    def _maintain(self, snapshot: Snapshot) -> Maintain | None:
+        if not snapshot.leads:
+            return None
+        missing = len(self._book.active & self._book.away)
+        return maintain(snapshot, len(self._book.active), missing)
+
+    def _notice(
+        self, snapshot: Snapshot, nodes: tuple[str, ...], behind: set[str]
+    ) -> dict[str, Scope]:
+        """Bring the book up to date; what is to be looked at of each flow of this master's.
+
+        The nodes whose assignments may be out of line are added to ``behind``.
+        """
+        seen = self._seen
+        journals = self._changed_journals(snapshot)
+        for name in seen.flows.keys() - snapshot.flows.keys():
+            gone = seen.flows[name]
+            behind.update(_nodes_of(gone))
+            self._book.remove_flow(gone)
+        if seen.mine != snapshot.mine or seen.chokes != snapshot.cluster.chokes:
+            behind.update(snapshot.nodes)
+        resumed = seen.maintenance != (snapshot.cluster.maintenance is not None)
+        scopes = {}
+        for name, flow in snapshot.flows.items():
+            scope = self._notice_flow(flow, behind)
+            scopes[name] = replace(
+                scope,
+                everything=scope.everything or resumed,
+                nodes=tuple(sorted({*nodes, *scope.nodes})) if scope.nodes else nodes,
+                journals=tuple(sorted(journals.get(name, set()).union(scope.journals))),
+            )
+        return scopes
+
+    def _notice_flow(self, flow: FlowView, behind: set[str]) -> Scope:
+        """The differences of one flow: its tasks, and whether all of it is to be looked at."""
+        before = self._seen.flows.get(flow.name)
+        if before is None:
+            self._book.put_flow(flow)
+            behind.update(_nodes_of(flow))
+            return Scope(everything=True)
+        if before is flow:
+            return Scope(everything=not self._is_followed(before, flow))
+        differences = list(flow.tasks.differences(before.tasks))
+        if (before.place, before.weights) != (flow.place, flow.weights):
+            self._book.remove_flow(before)
+            self._book.put_flow(flow)
+        else:
+            for name, old, new in differences:
+                self._book.put(flow, name, old, new)
+        behind.update(_touched(before, flow))
+        return _scope_of(differences, everything=not self._is_followed(before, flow))
+
+    def _is_followed(self, before: FlowView, flow: FlowView) -> bool:
+        """Whether what has changed of the flow is all that needs a look."""
+        return (
+            flow.name in self._seen.mine
+            and flow.record.state == "running"
+            and flow.record == before.record
+            and flow.place == before.place
+            and flow.weights == before.weights
+            and not flow.plan.sharing
+        )
+
+    def _changed_journals(self, snapshot: Snapshot) -> dict[str, set[str]]:
+        """Flow -> its journals that came, went, changed or were drained."""
+        seen = self._seen
+        names = {*_changed(seen.journals, snapshot.journals), *(seen.drained ^ snapshot.drained)}
+        changed: dict[str, set[str]] = {}
+        for name in names:
+            for journals in (seen.journals, snapshot.journals):
+                journal = journals.get(name)
+                if journal is not None:
+                    changed.setdefault(journal.flow, set()).add(name)
+        return changed
+
+    def _remember(self, after: Snapshot, behind: set[str]) -> None:
+        """The flows as planned: what is not written of it shows as a difference next time."""
+        self._seen = _Seen(
+            flows=after.flows,
+            nodes=after.nodes,
+            journals=after.journals,
+            drained=after.drained,
+            mine=after.mine,
+            chokes=after.cluster.chokes,
+            maintenance=after.cluster.maintenance is not None,
+            behind=behind,
+        )
+
+
+def _mine(snapshot: Snapshot) -> Iterator[FlowView]:
+    return (flow for name, flow in snapshot.flows.items() if name in snapshot.mine)
+
+
+def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
+    """The names of what is not as it was, sorted."""
+    if before is after:
+        return ()
+    changed = [
+        name
+        for name, value in after.items()
+        if (was := before.get(name)) is not value and was != value
+    ]
+    return tuple(sorted([*changed, *(before.keys() - after.keys())]))
+
+
+def _scope_of(differences: list[Change], *, everything: bool) -> Scope:
+    """What a flow whose tasks are not as they were planned needs a look at."""
+    nodes, journals = set(), set()
+    for _, old, new in differences:
+        task = old or new
+        assert task is not None
+        if old is None or new is None:
+            everything = everything or task.kind == COLLECT
+            nodes.update([task.node] if task.node else [])
+        else:
+            journals.update(set(old.partitions) ^ set(new.partitions))
+    names = tuple(name for name, _, _ in differences)
+    return Scope(everything, tuple(nodes), tuple(journals), names)
+
+
+def _nodes_of(flow: FlowView) -> Iterator[str]:
+    return (task.node for task in flow.tasks.values() if task.node)
+
+
+def _touched(before: FlowView, after: FlowView) -> set[str]:
+    """The nodes that may have to be told of the difference."""
+    if _told(before) != _told(after):
+        return {*_nodes_of(before), *_nodes_of(after)}
+    return {
+        task.node
+        for _, *both in after.tasks.differences(before.tasks)
+        for task in both
+        if task is not None and task.node is not None
+    }
+
+
+def _told(flow: FlowView) -> tuple[int, int]:
+    """What the revisions of its tasks derive from."""
+    return flow.record.revision, flow.plan.revision if flow.rolling else flow.record.revision
+
+
+def _replans(draft: Draft) -> list[Replan]:
+    """The flow's new plan, in as many steps as it needs."""
+    flow, plan = draft.flow, draft.plan
+    after = Tasks.of(plan.tasks)
+    same = after is flow.tasks or not any(after.differences(flow.tasks))
+    if same and isinstance(flow.plan_version, Version) and plan == replace(flow.plan, tasks=after):
+        return []
+    why = tuple(draft.why) or (f"{flow.name}: the plan is brought up to date",)
+    actions: list[Replan] = []
+    before, expect = flow.tasks, flow.plan_version
+    parts = steps(before, after)
+    for number, tasks in enumerate(parts, start=1):
+        last = number == len(parts)
+        step = replace(plan, tasks=tasks, sharing=not last)
+        actions.append(Replan(flow.name, flow.version, step, before, expect, why))
+        before, expect = tasks, actions[-1].version_after
+        why = (f"{flow.name}: step {number + 1} of {len(parts)}",)
+    return actions
+
+
+def _after(snapshot: Snapshot, replans: list[Replan]) -> Snapshot:
+    """The snapshot as it is when the plans are written."""
+    flows = dict(snapshot.flows)
+    for action in replans:
+        flows[action.flow] = replace(
+            flows[action.flow], plan=action.plan, plan_version=action.version_after
+        )
+    return replace(snapshot, flows=flows)
+
+
+def _drop(flow: FlowView, snapshot: Snapshot) -> Drop | None:
+    if flow.record.state != "deleted" or flow.tasks:
+        return None
+    waiting = any(name not in snapshot.drained for name in snapshot.journals_of(flow.name))
+    busy = any(
+        key.startswith(f"{flow.name}/")
+        for node in snapshot.nodes.values()
+        if node.live and node.status
+        for key in node.status.tasks
+    )
+    unfinished = waiting or flow.name in snapshot.committing
+    if busy or (unfinished and not flow.record.discard):
+        return None
+    return Drop(flow.name, (f"{flow.name} was deleted and is drained",))

@@ -1,0 +1,67 @@
+"""Names in the order of a number that keeps changing: a heap with lazy deletion.
+
+A changed number is a new entry; an entry that is not true any more is dropped when it is met.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, ItemsView
+from typing import Generic, TypeVar
+
+Rank = TypeVar("Rank", int, float)
+
+SPARE_ENTRIES = 1024
+
+
+class Ranking(Generic[Rank]):
+    """Smallest first; of equal ones the first by name."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[str, Rank] = {}
+        self._heap: list[tuple[Rank, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._ranks
+
+    def __getitem__(self, name: str) -> Rank:
+        return self._ranks[name]
+
+    def items(self) -> ItemsView[str, Rank]:
+        return self._ranks.items()
+
+    def set(self, name: str, rank: Rank) -> None:
+        before = self._ranks.get(name)
+        if before == rank:
+            return
+        self._ranks[name] = rank
+        heap = self._heap
+        if heap and heap[0] == (before, name):
+            heapq.heapreplace(heap, (rank, name))
+            return
+        heapq.heappush(heap, (rank, name))
+        if len(heap) > 2 * len(self._ranks) + SPARE_ENTRIES:
+            self._heap = [(rank, name) for name, rank in self._ranks.items()]
+            heapq.heapify(self._heap)
+
+    def discard(self, name: str) -> None:
+        self._ranks.pop(name, None)
+
+    def first(self, accepts: Callable[[str], bool] | None = None) -> str | None:
+        """The smallest that is accepted; None when there is none."""
+        refused: list[tuple[Rank, str]] = []
+        found = None
+        while self._heap and found is None:
+            rank, name = self._heap[0]
+            if self._ranks.get(name) != rank:
+                heapq.heappop(self._heap)
+            elif accepts is None or accepts(name):
+                found = name
+            else:
+                refused.append(heapq.heappop(self._heap))
+        for entry in refused:
+            heapq.heappush(self._heap, entry)
+        return found

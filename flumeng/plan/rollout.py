@@ -1,0 +1,113 @@
+"""How a new revision reaches a flow's tasks: at once, or behind a canary and in waves.
+
+A task that has been *let on* runs the flow's current revision, the others the one that all ran
+before. First ``canary`` tasks of each kind are let on; when they have run it for the settling time,
+the others follow, at most ``max_parallel`` under way at once. When a task that was let on fails,
+the flow goes back by itself. Tasks on nodes that are away are not waited for and come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from flumeng.model import FlowView, NodeView, Snapshot
+from flumeng.plan.actions import GoBack
+from flumeng.plan.book import DRAINING
+from flumeng.plan.draft import Draft
+from flumeng.spec import Rollout
+from zkschema.records import COLLECT, INGEST, Audit, PlannedTask, TaskStatus
+
+AUTHOR = "flumeng"
+
+
+def go_back(flow: FlowView, snapshot: Snapshot) -> GoBack | None:
+    """The end of a rollout of which a task says that it failed."""
+    if not flow.rolling:
+        return None
+    current, before = flow.record.revision, flow.plan.revision
+    for name, task in flow.tasks.items():
+        status = _said(flow, name, task, snapshot.nodes)
+        if task.revision != current or status is None:
+            continue
+        if status.revision == current and status.state == "failed":
+            why = f"{flow.name}/{name} on {task.node} failed with revision {current}: "
+            why = f"{why}{status.error or 'no reason given'}"
+            command = f"flow {flow.name}: rollout of revision {current} goes back to {before}"
+            entry = Audit(who=AUTHOR, command=command, reason=why, time=snapshot.now)
+            record = replace(flow.record, revision=before, went_back=why)
+            return GoBack(flow.name, record, flow.version, entry, (f"{command}: {why}",))
+    return None
+
+
+def roll(draft: Draft) -> None:
+    """Let tasks on, as many as may be now; when none is left, the rollout is over."""
+    flow = draft.flow
+    if flow.place is None:
+        return
+    if not flow.rolling:
+        draft.revision = flow.record.revision
+        return
+    assert flow.rollout is not None
+    waves = [_Wave(draft, kind) for kind in (INGEST, COLLECT)]
+    proven = [wave.canary_runs(flow.rollout) for wave in waves]
+    if not all(proven):
+        return
+    room = flow.rollout.max_parallel - sum(len(wave.under_way) for wave in waves)
+    for wave in waves:
+        room -= wave.let_on(room)
+    if not any(wave.waiting or wave.under_way for wave in waves):
+        draft.revision = flow.record.revision
+
+
+class _Wave:
+    """The tasks of one kind whose node is live: which run the new revision, which are on the way to
+    it, and which wait for their turn."""
+
+    def __init__(self, draft: Draft, kind: str) -> None:
+        self._draft = draft
+        self.runs: list[str] = []
+        self.under_way: list[str] = []
+        self.waiting: list[str] = []
+        for name in sorted(draft.tasks, key=lambda name: (len(name), name)):
+            task = draft.task(name)
+            assert task is not None
+            node = draft.snapshot.nodes.get(task.node or "")
+            if task.kind != kind or node is None or not node.live:
+                continue
+            if task.revision != draft.flow.record.revision:
+                self.waiting.append(name)
+            elif f"{draft.flow.name}/{name}" in draft.snapshot.settled:
+                self.runs.append(name)
+            else:
+                self.under_way.append(name)
+
+    def canary_runs(self, rollout: Rollout) -> bool:
+        """Let the canary on; gives whether enough tasks have proven the revision by now."""
+        canary = min(rollout.canary, len(self.runs) + len(self.under_way) + len(self.waiting))
+        self.let_on(canary - len(self.runs) - len(self.under_way))
+        return len(self.runs) >= canary
+
+    def let_on(self, count: int) -> int:
+        """The next tasks take the current revision; gives how many."""
+        chosen = self.waiting[: max(0, count)]
+        for name in chosen:
+            task = self._draft.task(name)
+            assert task is not None
+            current = self._draft.flow.record.revision
+            self._draft.set(name, replace(task, revision=current))
+            self._draft.why.append(f"{self._draft.flow.name}/{name} takes revision {current}")
+        del self.waiting[: len(chosen)]
+        self.under_way += chosen
+        return len(chosen)
+
+
+def _said(
+    flow: FlowView, name: str, task: PlannedTask, nodes: Mapping[str, NodeView]
+) -> TaskStatus | None:
+    """What its owner says of the task; nothing while it is not the owner's any more."""
+    node = nodes.get(task.node or "")
+    if node is None or node.status is None or task.state == DRAINING:
+        return None
+    status = node.status.tasks.get(f"{flow.name}/{name}")
+    return status if status and status.epoch == task.epoch else None

@@ -1,0 +1,140 @@
+"""Which task of a flow reads which of its journals: each stays in the task that it is in, new ones
+join the smallest. When tasks are added, as few journals as possible move to even the tasks out.
+
+A task that gets a journal from another one needs a higher epoch than that one had, since the acks
+refuse a lower one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from flumeng.plan.book import in_order, partitions_of, size_rank
+from flumeng.plan.draft import Draft, Scope
+from zkschema.records import COLLECT, PlannedTask
+
+
+class Sharing:
+    """A flow's journals over its tasks as they are to be; tasks not wanted any more are ended.
+
+    ``shares`` has the journals of those tasks whose journals change, ``homes`` the task of each
+    journal that changes, ``moved`` those that were taken from a task. ``Page.sizes`` is brought up
+    to date at once.
+    """
+
+    def __init__(self, draft: Draft, tasks: int, scope: Scope) -> None:
+        self._draft = draft
+        self._page = draft.page
+        self._shares: dict[str, list[str]] = {}
+        self._homes: dict[str, str | None] = {}
+        self._moved: set[str] = set()
+        self._fresh: list[str] = []
+        if scope.everything:
+            self._resize(tasks)
+        self._follow(_own_journals(draft) if scope.everything else scope.journals)
+
+    @property
+    def fresh(self) -> Mapping[str, tuple[str, ...]]:
+        """The tasks that were not planned before, in order, with what they are to read."""
+        return {name: tuple(sorted(self._shares[name])) for name in self._fresh}
+
+    def changed(self) -> dict[str, PlannedTask]:
+        """The tasks that were planned before and read other journals now."""
+        found = {}
+        for name in in_order(self._shares.keys() - set(self._fresh)):
+            task = self._draft.task(name)
+            partitions = tuple(sorted(self._shares[name]))
+            if task is not None and partitions != task.partitions:
+                found[name] = self._with(name, task, partitions)
+        return found
+
+    def _with(self, name: str, task: PlannedTask, partitions: tuple[str, ...]) -> PlannedTask:
+        draft = self._draft
+        draft.why.append(f"{draft.flow.name}/{name} now reads {len(partitions)} journals")
+        gained = set(partitions) - set(task.partitions)
+        if task.node and (gained & self._moved or (gained and draft.flow.plan.sharing)):
+            draft.epoch += 1
+            return replace(task, partitions=partitions, epoch=draft.epoch)
+        return replace(task, partitions=partitions)
+
+    def _resize(self, tasks: int) -> None:
+        """End the tasks that are too many, begin those that lack, and even them out then."""
+        wanted = [f"{COLLECT}.{number}" for number in range(tasks)]
+        old = {name: t for name, t in self._draft.flow.tasks.items() if t.kind == COLLECT}
+        for name in in_order(old.keys() - set(wanted)):
+            self._take(old[name].partitions)
+            self._draft.end(name)
+        self._fresh = [name for name in wanted if name not in old]
+        for name in self._fresh:
+            self._shares[name] = []
+            self._page.sizes.set(name, size_rank(name, 0))
+        if self._fresh and old:
+            self._even_out(wanted)
+
+    def _follow(self, journals: Collection[str]) -> None:
+        """Take in the journals that are open and in no task, drop those that are not open."""
+        homeless = []
+        for name in journals:
+            home = self._home(name)
+            if self._is_open(name):
+                if home is None:
+                    homeless.append(name)
+            elif home is not None:
+                self._share(home).remove(name)
+                self._resized(home)
+        sizes = self._page.sizes
+        for name in sorted(homeless):
+            home = sizes.first()
+            assert home is not None, "a flow that collects has a task"
+            self._homes[name] = home
+            self._share(home).append(name)
+            self._resized(home)
+
+    def _even_out(self, tasks: Collection[str]) -> None:
+        """Take journals from tasks that have more than their part; ``follow`` shares them out."""
+        counts = {name: partitions_of(self._page.sizes[name]) for name in tasks}
+        least, more = divmod(sum(counts.values()), len(counts))
+        by_size = sorted(counts, key=lambda name: -counts[name])
+        for place, name in enumerate(by_size):
+            most = least + 1 if place < more else least
+            if counts[name] > most:
+                share = self._share(name)
+                self._take(share[most:])
+                del share[most:]
+                self._resized(name)
+
+    def _take(self, journals: Collection[str]) -> None:
+        self._moved.update(journals)
+        self._homes.update(dict.fromkeys(journals))
+
+    def _home(self, journal: str) -> str | None:
+        """The task that has the journal now."""
+        if journal in self._homes:
+            return self._homes[journal]
+        return self._page.homes.get(journal)
+
+    def _share(self, name: str) -> list[str]:
+        share = self._shares.get(name)
+        if share is None:
+            task = self._draft.task(name)
+            share = self._shares[name] = list(task.partitions) if task else []
+        return share
+
+    def _resized(self, name: str) -> None:
+        self._page.sizes.set(name, size_rank(name, len(self._shares[name])))
+
+    def _is_open(self, name: str) -> bool:
+        snapshot = self._draft.snapshot
+        journal = snapshot.journals.get(name)
+        return (
+            journal is not None
+            and journal.flow == self._draft.flow.name
+            and name not in snapshot.drained
+        )
+
+
+def _own_journals(draft: Draft) -> Collection[str]:
+    """All that are the flow's, and all that its tasks read."""
+    own = draft.snapshot.journals_of(draft.flow.name)
+    return {*own, *draft.page.homes} if draft.page.homes else own
