@@ -19,9 +19,9 @@ from flumeng.ingest.chunk import Chunk, Origin
 from flumeng.ingest.framing import Cutter, Messages
 from flumeng.ingest.peers import Reception
 
-KERNEL_BUFFER_BYTES = 4 << 20
+KERNEL_BUFFER_BYTES = 16 << 20
 DATAGRAMS_AT_ONCE = 256
-LAST_READS = 64  # more than the kernel's buffer holds
+LAST_READS = 256  # more than the kernel's buffer holds
 PEERS_REMEMBERED = 4096
 DROPS_SECONDS = 1.0
 _MAX_DATAGRAM_BYTES = 65_536

@@ -1,0 +1,108 @@
+"""Senders that take what they can get, against a real worker: limits hold, others are served."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flumeng.ingest.testing import WorkerProcess, flow_text
+
+IDLE_CONNECTIONS = 10_000
+LONG_LINE_BYTES = 1 << 30
+MAX_LINE_BYTES = 1 << 20
+SERVED_SECONDS = 5.0
+MOST_RSS_MB = 160
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
+    worker = WorkerProcess(tmp_path / "node")
+    yield worker
+    if worker.process.poll() is None:
+        worker.kill()
+
+
+@pytest.fixture
+def descriptors() -> Iterator[int]:
+    """As many as the system lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def peak_rss_mb(worker: WorkerProcess) -> float:
+    status = Path(f"/proc/{worker.process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+class LongLine(threading.Thread):
+    """A sender whose line does not end for a gigabyte, as fast as it is let."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(daemon=True)
+        self.connection = connection
+
+    def run(self) -> None:
+        block = b"x" * (1 << 20)
+        for _ in range(LONG_LINE_BYTES // len(block)):
+            self.connection.sendall(block)
+        self.connection.sendall(b"\n")
+
+
+class Slow(threading.Thread):
+    """A sender that says a letter now and then."""
+
+    def __init__(self, connection: socket.socket, line: bytes) -> None:
+        super().__init__(daemon=True)
+        self.connection = connection
+        self.line = line
+
+    def run(self) -> None:
+        for letter in self.line:
+            self.connection.sendall(bytes([letter]))
+            time.sleep(0.05)
+
+
+def test_idle_endless_and_slow_senders_at_once_and_a_good_one_is_served(
+    worker: WorkerProcess, descriptors: int
+) -> None:
+    """Ten thousand idle connections, one line of a gigabyte, one sender that is slow; the next
+    connection is one too many."""
+    assert descriptors > IDLE_CONNECTIONS + 500, f"needs more than {descriptors} open files"
+    most = IDLE_CONNECTIONS + 3
+    source = f'tcp: {{listen: "127.0.0.1:0", max_connections: {most}}}'
+    worker.run(flow_text("f", source))
+    with contextlib.ExitStack() as stack:
+        for _ in range(IDLE_CONNECTIONS):
+            stack.enter_context(worker.connect("f"))
+        endless, slow, good = (stack.enter_context(worker.connect("f")) for _ in range(3))
+        senders = [LongLine(endless), Slow(slow, b"slow but whole\n")]
+        for sender in senders:
+            sender.start()
+        served = 0
+        while any(sender.is_alive() for sender in senders):
+            began = time.monotonic()
+            good.sendall(b"good\n")
+            served += 1
+            worker.eventually(lambda: worker.counters("f")["events"] >= served)  # noqa: B023
+            assert time.monotonic() - began < SERVED_SECONDS
+            time.sleep(0.05)
+        assert served > 5
+        with worker.connect("f") as refused:
+            refused.settimeout(SERVED_SECONDS)
+            with contextlib.suppress(ConnectionResetError):
+                assert refused.recv(1) == b""
+        lengths = [len(event["body"]) for event in worker.wait_for_events("f", served + 2)]
+        assert sorted(lengths) == [4] * served + [14, MAX_LINE_BYTES]
+        counters = worker.counters("f")
+        assert (counters["refused"], counters["truncated"]) == (1, 1)
+        assert peak_rss_mb(worker) < MOST_RSS_MB
+    worker.stop()
