@@ -64,7 +64,7 @@ class Cursor:
 
     @classmethod
     def new(cls, path: str) -> Cursor:
-        return cls(path, os.path.realpath(Path(path).parent))
+        return cls(path, str(Path(os.path.realpath(path)).parent))
 
     def to_state(self) -> dict[str, object]:
         return {

@@ -1,0 +1,270 @@
+"""Rotation torture: programs write into files that are rotated in every style, and the worker is
+killed again and again. Each line is in the journal exactly once, under the identity of its file and
+its offset.
+
+``FLUMENG_ROTATIONS=1000`` asks for the long form.
+
+What no reader can make up for is kept out, or told apart: a file is deleted only once it has been
+read, and rotated only once a part of it has been read, since until then nobody knows it. What is
+lost of a file that is copied and truncated is an end of it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from flumeng.ingest.testing import WorkerProcess, flow_text
+
+ROTATIONS = int(os.environ.get("FLUMENG_ROTATIONS", "120"))
+ROTATIONS_A_KILL = 12
+KEPT_FILES = 4
+WRITE_SECONDS = 0.001
+
+
+class Generation:
+    """One file from its making to its end: the offsets of its lines."""
+
+    def __init__(self, path: Path) -> None:
+        status = path.stat()
+        self.identity = f"{status.st_dev}:{status.st_ino}"
+        self.offsets: dict[str, int] = {}
+        self.size = 0
+
+
+class Log:
+    """A program's log and what its rotation has left. Used under ``lock``."""
+
+    def __init__(self, folder: Path, style: str) -> None:
+        self.lock = threading.Lock()
+        self.chance = random.Random(style)
+        self.style = style
+        self.path = folder / f"{style}.log"
+        self.rotated: list[tuple[Path, Generation]] = []
+        self.ended: list[Generation] = []
+        self.truncated: list[Generation] = []
+        self.rotations = self.lines = 0
+        self.reuse_inode = False
+        if style == "switched":
+            (folder / "release-0").mkdir()
+            self.path.symlink_to(folder / "release-0" / "app")
+        self.open()
+
+    def open(self) -> None:
+        self.file = self.path.open("ab", buffering=0)
+        self.current = Generation(self.path)
+
+    def write(self) -> None:
+        """A few lines; what a program writes at once may end anywhere."""
+        data = b""
+        for _ in range(self.chance.randrange(1, 8)):
+            text = f"{self.style} {self.lines} {'x' * self.chance.randrange(300)}"
+            self.lines += 1
+            self.current.offsets[text] = self.current.size + len(data)
+            data += text.encode() + b"\n"
+        cut = self.chance.randrange(len(data))
+        for part in (data[:cut], data[cut:]):
+            self.file.write(part)
+        self.current.size += len(data)
+
+    def reopen(self, moved: Path) -> None:
+        self.file.close()
+        self.rotated.append((moved, self.current))
+        self.open()
+
+    def generations(self) -> Iterator[Generation]:
+        """All but those that were truncated."""
+        yield from self.ended
+        yield from (generation for _, generation in self.rotated)
+        yield self.current
+
+    def rotate(self) -> None:
+        self.rotations += 1
+        getattr(self, f"_{self.style}")()
+
+    def _renamed(self) -> None:
+        """The program goes on writing into the old file for a moment."""
+        moved = self.path.with_name(f"{self.path.name}-{self.rotations:05}")
+        self.path.rename(moved)
+        self.write()
+        self.reopen(moved)
+
+    def _numbered(self) -> None:
+        """log.1 becomes log.2, and so on."""
+        newest = self.path.with_name(f"{self.path.name}.1")
+        for index, (path, generation) in enumerate(self.rotated):
+            further = newest.with_suffix(f".{len(self.rotated) - index + 1}")
+            path.rename(further)
+            self.rotated[index] = further, generation
+        self.path.rename(newest)
+        self.reopen(newest)
+
+    def _compressed(self) -> None:
+        plain = self.path.with_name(f"{self.path.name}.{self.rotations:05}")
+        self.path.rename(plain)
+        self.reopen(plain)
+        with plain.open("rb") as file, gzip.open(f"{plain}.gz", "wb", compresslevel=1) as packed:
+            shutil.copyfileobj(file, packed)
+        plain.unlink()
+        self.ended.append(self.rotated.pop()[1])
+
+    def _deleted(self) -> None:
+        """Some file systems give its inode to the next file at once; this stands for them, since
+        ext4 waits for some seconds."""
+        self.file.close()
+        if self.reuse_inode:
+            os.truncate(self.path, 0)
+        else:
+            self.path.unlink()
+        self.ended.append(self.current)
+        self.open()
+
+    def _truncated(self) -> None:
+        shutil.copy(self.path, self.path.with_name("copy"))
+        self.truncated.append(self.current)
+        os.truncate(self.path, 0)
+        self.current = Generation(self.path)
+
+    def _switched(self) -> None:
+        """The log is a symlink, which leads into another folder now."""
+        old = self.path.resolve()
+        folder = self.path.with_name(f"release-{self.rotations}")
+        folder.mkdir()
+        link = self.path.with_name("link")
+        link.symlink_to(folder / "app")
+        link.replace(self.path)
+        self.write()
+        self.reopen(old)
+
+
+STYLES = [name[1:] for name in vars(Log) if name.startswith("_") and not name.startswith("__")]
+
+
+class Reader:
+    """What is in the journals so far: where each line was taken from."""
+
+    def __init__(self, worker: WorkerProcess) -> None:
+        self.worker = worker
+        self.read: dict[str, int] = {}
+        self.taken: dict[str, list[tuple[str, int]]] = {}
+
+    def look(self) -> None:
+        for journal, position in self.worker.journals("f").items():
+            begin = self.read.get(journal, 0)
+            for batch in self.worker.client.read(journal, begin, position.safe):
+                bodies, attrs = (batch.column(name).to_pylist() for name in ("body", "attrs"))
+                for body, pairs in zip(bodies, map(dict, attrs), strict=True):
+                    place = pairs["inode"], int(pairs["offset"])
+                    self.taken.setdefault(body.decode(), []).append(place)
+            self.read[journal] = position.safe
+
+    def knows(self, generation: Generation) -> bool:
+        self.look()
+        return any(text in self.taken for text in generation.offsets) or not generation.offsets
+
+    def has_read(self, generation: Generation) -> bool:
+        return all(text in self.taken for text in generation.offsets)
+
+    def has_read_now(self, generation: Generation) -> bool:
+        self.look()
+        return self.has_read(generation)
+
+
+class Torture:
+    def __init__(self, folder: Path, worker: WorkerProcess) -> None:
+        self.chance = random.Random(1)
+        self.worker = worker
+        self.reader = Reader(worker)
+        self.logs = [Log(folder, style) for style in STYLES]
+        wanted = [f"{log.path}*" for log in self.logs if log.style not in ("truncated", "switched")]
+        wanted += [str(log.path) for log in self.logs if log.style in ("truncated", "switched")]
+        self.flow = flow_text("f", f"tail: {{paths: {json.dumps(wanted)}, poll_seconds: 0.01}}")
+        self.seen = {"kills": 0, "inodes used again": 0, "compressed before it was read": 0}
+        self.ended = threading.Event()
+        self.writer = threading.Thread(target=self._write, daemon=True)
+
+    def run(self, rotations: int) -> None:
+        self.worker.run(self.flow)
+        self.writer.start()
+        for number in range(rotations):
+            self._rotate(self.logs[number % len(self.logs)])
+        self.ended.set()
+        self.writer.join()
+
+    def _write(self) -> None:
+        while not self.ended.is_set():
+            for log in self.logs:
+                if log.lock.acquire(blocking=False):
+                    log.write()
+                    log.lock.release()
+                time.sleep(WRITE_SECONDS)
+
+    def _rotate(self, log: Log) -> None:
+        down = self.chance.random() < 1 / ROTATIONS_A_KILL
+        ready = self.reader.has_read_now if log.style == "deleted" else self.reader.knows
+        with log.lock:
+            self._wait(ready, log.current)
+            if down:
+                self.worker.kill()
+                self.seen["kills"] += 1
+            if log.style != "deleted":
+                for _ in range(10):
+                    log.write()
+            before = log.current
+            log.reuse_inode = down
+            log.rotate()
+            log.write()
+        again = log.style == "deleted" and log.current.identity == before.identity
+        self.seen["inodes used again"] += again
+        early = log.style == "compressed" and down and not self.reader.has_read(before)
+        self.seen["compressed before it was read"] += early
+        if down:
+            self.worker.start()
+            self.worker.run(self.flow)
+        while len(log.rotated) > KEPT_FILES:
+            path, generation = log.rotated[0]
+            self._wait(self.reader.has_read_now, generation)
+            with log.lock:
+                path.unlink()
+                log.ended.append(log.rotated.pop(0)[1])
+
+    def _wait(self, ask: Callable[[Generation], bool], generation: Generation) -> None:
+        self.worker.eventually(lambda: ask(generation))
+
+
+def test_each_line_once_by_file_and_offset(tmp_path: Path) -> None:
+    worker = WorkerProcess(tmp_path / "node")
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    try:
+        torture = Torture(folder, worker)
+        torture.run(ROTATIONS)
+        for log in torture.logs:
+            for generation in log.generations():
+                torture._wait(torture.reader.has_read_now, generation)
+        taken = torture.reader.taken
+        lost = 0
+        for log in torture.logs:
+            for generation in log.generations():
+                for text, offset in generation.offsets.items():
+                    assert taken.pop(text) == [(generation.identity, offset)]
+            for generation in log.truncated:
+                found = [text for text in generation.offsets if text in taken]
+                assert found == list(generation.offsets)[: len(found)]
+                lost += len(generation.offsets) - len(found)
+                for text in found:
+                    assert taken.pop(text) == [(generation.identity, generation.offsets[text])]
+        assert taken == {}
+        print(sum(log.lines for log in torture.logs), "lines;", torture.seen, f"{lost} truncated")
+        assert torture.seen["kills"] >= ROTATIONS // ROTATIONS_A_KILL // 2
+        assert ROTATIONS < 500 or all(torture.seen.values())
+    finally:
+        if worker.process.poll() is None:
+            worker.kill()
