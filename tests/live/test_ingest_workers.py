@@ -1,0 +1,149 @@
+"""Several ingest workers of one node, as real processes: shared sockets, kill -9, fewer of them."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flumeng import overview
+from flumeng.ingest.testing import WorkerProcess, flow_text
+from flumeng.journal.client import JournalClient
+from flumeng.journal.names import maker_of
+from flumeng.operations import apply_flow
+from flumeng.store import tree
+from flumeng.store.zookeeper import connect
+from flumeng.testing import RealZooKeeper
+from zkschema import paths
+
+FLUMENG = Path(sys.executable).with_name("flumeng")
+PATIENCE_SECONDS = 30.0
+
+
+def free_place() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def send(place: str, lines: list[str]) -> None:
+    """Each over a connection of its own, as far as there is one."""
+    host, _, port = place.rpartition(":")
+    for line in lines:
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(f"{line}\n".encode())
+
+
+def eventually(ask: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (answer := ask()):
+        assert time.monotonic() < deadline, f"still {answer!r}"
+        time.sleep(0.05)
+    return answer
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[list[WorkerProcess]]:
+    pair = [
+        WorkerProcess(tmp_path / "node", "--worker", number, "--workers", "2") for number in "01"
+    ]
+    yield pair
+    for worker in pair:
+        if worker.process.poll() is None:
+            worker.kill()
+
+
+def test_a_killed_worker_costs_nothing_that_was_safe_and_the_other_serves_on(
+    pair: list[WorkerProcess], tmp_path: Path
+) -> None:
+    """A file is read by one of them only."""
+    place, log = free_place(), tmp_path / "app.log"
+    log.write_text("".join(f"line {number}\n" for number in range(50)))
+    flow = flow_text("f", f'tcp: {{listen: "{place}"}}', f'tail: {{paths: ["{log}"]}}')
+    for worker in pair:
+        worker.run(flow)
+    sent = [f"sent {number}" for number in range(200)]
+    send(place, sent[:100])
+    eventually(lambda: sum(len(worker.bodies("f")) for worker in pair) == 150)
+    spread = [[b for b in worker.bodies("f") if b.startswith("sent")] for worker in pair]
+    assert all(spread), "the kernel gives senders to both"
+    before = pair[1].bodies("f")
+    pair[1].kill()
+    send(place, sent[100:])
+    eventually(lambda: len(pair[0].bodies("f")) == 150 + 100 - len(spread[1]))
+    pair[1].start()
+    assert pair[1].bodies("f") == before
+    pair[1].run(flow)
+    bodies = [body for worker in pair for body in worker.bodies("f")]
+    assert sorted(bodies) == sorted(sent + [f"line {number}" for number in range(50)])
+    assert {maker_of(name) for name in pair[1].journals("f")} == {1}
+
+
+def test_a_node_with_fewer_workers_than_before_serves_and_drains_all_journals(
+    tmp_path: Path,
+) -> None:
+    """What the second worker took is served by the first, and closed, so that it is collected."""
+    zookeeper = RealZooKeeper(tmp_path / "zookeeper")
+    zookeeper.start()
+    hosts, place = f"{zookeeper.address}/workers", free_place()
+    store = connect(hosts)
+    tree.init(store)
+    text = flow_text("f", f'tcp: {{listen: "{place}"}}')
+    apply_flow(store, text, author="test", reason="", now=0.0)
+    master = subprocess.Popen([sys.executable, "-m", "flumeng.master", hosts])
+    node: subprocess.Popen[bytes] | None = None
+
+    def start(workers: int) -> subprocess.Popen[bytes]:
+        command = [FLUMENG, "node", "run", "--zk", hosts, "--data", str(tmp_path / "node")]
+        options = ["--name", "n.1", "--role", "ingest", "--workers", str(workers)]
+        return subprocess.Popen([*command, *options])
+
+    def addresses() -> tuple[str, ...]:
+        live = store.read(paths.live_node("n.1"))
+        return live.value.addresses if live and all(live.value.addresses) else ()
+
+    def is_running() -> bool:
+        status = store.read(paths.status("n.1"))
+        return bool(status) and [t.state for t in status.value.tasks.values()] == ["running"]
+
+    def safe() -> dict[int, int]:
+        """Events by the number of the worker that took them, as an operator sees it."""
+        answered = overview.positions(store, overview.ask_worker).by_node.get("n.1", {})
+        return {maker_of(name): position.safe for name, position in answered.items()}
+
+    try:
+        node = start(workers=2)
+        eventually(lambda: len(addresses()) == 2 and is_running())
+        send(place, [f"{number}" for number in range(100)])
+        eventually(lambda: sum(safe().values()) == 100)
+        before = safe()
+        assert len(before) == 2
+        assert all(before.values())
+        eventually(lambda: len(store.children(paths.journals())) == 2)
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(timeout=PATIENCE_SECONDS) == 0
+        node = start(workers=1)
+        eventually(lambda: len(addresses()) == 1 and is_running())
+        assert safe() == before
+        (orphan,) = [n for n in store.children(paths.journals()) if maker_of(n) == 1]
+
+        def closed() -> bool:
+            found = store.read(paths.journal(orphan))
+            return bool(found) and found.value.closed and found.value.end == before[1]
+
+        eventually(closed)
+        with JournalClient(addresses()[0]) as client:
+            rows = sum(batch.num_rows for batch in client.read(orphan, 0, before[1]))
+        assert rows == before[1]
+    finally:
+        for process in filter(None, (node, master)):
+            process.terminate()
+            process.wait(timeout=PATIENCE_SECONDS)
+        store.close()
+        zookeeper.kill()
