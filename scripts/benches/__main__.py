@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("ingest", "e2e", "planner", "acks", "failover")
+NAMES = ("ingest", "e2e", "planner", "acks", "failover", "sessions")
 
 
 def main() -> None:
