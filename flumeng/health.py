@@ -93,7 +93,11 @@ def _of_nodes(nodes: Sequence[NodeRow], silent: Sequence[str]) -> Iterator[Cause
         yield Cause("no node has registered", "start `flumeng node run` on a host")
     for node in nodes:
         if not node.live and node.desired == "active":
-            yield Cause(f"node {node.node} is not live", "start `flumeng node run` on its host")
+            yield Cause(
+                f"node {node.node} is not live",
+                "start `flumeng node run` on its host; when that is gone for good: "
+                f"`flumeng node decommission {node.node} --discard`",
+            )
         if node.node in silent:
             yield Cause(
                 f"node {node.node} does not serve its journals at {node.address}",

@@ -17,7 +17,7 @@ from flumeng.operations.settings import refuse_in_maintenance
 from flumeng.planned import Tasks, plan_writes
 from flumeng.reading import Reader
 from flumeng.spec.problems import nearest
-from flumeng.store import Check, Store, tree
+from flumeng.store import Put, Store, tree
 from zkschema import paths, records
 from zkschema.records import COLLECT, INGEST, PlannedTask
 
@@ -165,7 +165,8 @@ def _because(what: str, reason: str) -> str:
 
 
 def _carry_out(store: Store, snapshot: Snapshot, change: TaskChange, entry: records.Audit) -> None:
+    """The flow's record is written as it is: masters do not wake for plans, which they write."""
     view = snapshot.flows[change.flow]
     after = change.applied(snapshot).flows[change.flow].plan
     writes = plan_writes(change.flow, after, Tasks.of(view.plan.tasks), view.plan_version)
-    audit.commit(store, [Check(paths.flow(change.flow), view.version), *writes], entry)
+    audit.commit(store, [Put(paths.flow(change.flow), view.record, view.version), *writes], entry)
