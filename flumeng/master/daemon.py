@@ -10,12 +10,13 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 from flumeng import __version__
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
 from flumeng.plan import Action, Drop, Planner
 from flumeng.reading import WATCHED, Reader
-from flumeng.store import ABSENT, ANY, Path, Remove, Store, tree
+from flumeng.store import ABSENT, ANY, Check, Path, Remove, Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths, table
 from zkschema.records import LiveMaster
@@ -82,12 +83,25 @@ class Master:
             self._store.commit(action.writes())
 
     def _drop(self, flow: str) -> None:
-        """Children first and the flow last, so that an interrupted removal is gone on with."""
+        """Children first and the flow last, so that an interrupted removal is gone on with.
+
+        Without its acks a flow looks as if nothing of it were collected. So it is marked before as
+        one of which nothing is waited for. It stays as it is marked until it is gone: a master that
+        was frozen meanwhile takes nothing away from the next flow of that name.
+        """
+        found = self._store.read(paths.flow(flow))
+        if found is None or found.value.state != "deleted":
+            raise ConflictError(f"flow {flow} is not one that was deleted any more")
+        version = found.version
+        if not found.value.discard:
+            marked = replace(found.value, discard=True)
+            version = self._store.write(paths.flow(flow), marked, version)
+        unchanged = Check(paths.flow(flow), version)
         for top in (paths.acks(flow), paths.commits(flow), paths.flow(flow)):
             if self._store.exists(top):
                 removals = [Remove(path, ANY) for path in reversed(self._tree(top))]
                 for start in range(0, len(removals), DROP_AT_ONCE):
-                    self._store.commit(removals[start : start + DROP_AT_ONCE])
+                    self._store.commit([unchanged, *removals[start : start + DROP_AT_ONCE]])
 
     def _tree(self, top: Path) -> list[Path]:
         """``top`` and all below it, parents first."""

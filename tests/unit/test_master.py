@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from flumeng import operations
+from flumeng.errors import UnavailableError
 from flumeng.master.daemon import Master
 from flumeng.reading import looks_after
-from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
+from flumeng.store import ABSENT, ANY, Remove, Store, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 
@@ -117,6 +118,80 @@ def test_a_deleted_flow_leaves_nothing_behind(cluster: FakeTree) -> None:
     settle([master])
     below = ("/flows/", "/acks/", "/commits/")
     assert [path for path in store.dump() if path.startswith(below)] == []
+
+
+def drained_flow(cluster: FakeTree) -> Store:
+    """A deleted flow whose one journal is acked to its end, and a node that runs none of it."""
+    store = FakeStore(cluster)
+    add_node(store, "n1")
+    apply(store, "a")
+    first_store = FakeStore(cluster)
+    settle([Master(first_store, "m1")])
+    first_store.close()
+    journal = records.Journal(
+        flow="a", node="n1", primary="n1", term=1, in_sync=("n1",), closed=True, end=7
+    )
+    store.write(paths.journal("a.n1.0"), journal, ABSENT)
+    store.write(paths.ack("a", "main", "a.n1.0"), records.Ack(epoch=1, offset=7), ABSENT)
+    operations.delete_flow(store, "a", author="a", reason="", now=0.0)
+    return store
+
+
+class Stumbling(FakeStore):
+    """Its connection is gone after so many writes."""
+
+    writes_left = 1000
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        if self.writes_left == 0:
+            raise UnavailableError("cut off")
+        self.writes_left -= 1
+        return super().commit(writes)
+
+
+@pytest.mark.parametrize("writes", range(8))
+def test_another_master_goes_on_with_a_removal(cluster: FakeTree, writes: int) -> None:
+    """Also when the acks that say that all is collected are gone already."""
+    store = drained_flow(cluster)
+    doomed_store = Stumbling(cluster)
+    doomed = Master(doomed_store, "m0")
+    doomed_store.writes_left = writes
+    for _ in range(3):
+        doomed.tick()
+    doomed_store.expire()
+    settle([Master(FakeStore(cluster), "m2")])
+    assert store.children(paths.flows()) == []
+    assert [path for path in store.dump() if path.startswith("/acks/")] == []
+
+
+def test_a_master_that_was_frozen_leaves_the_next_flow_of_that_name_alone(
+    cluster: FakeTree,
+) -> None:
+    store = drained_flow(cluster)
+
+    class Frozen(FakeStore):
+        """Wakes up when the flow it was about to remove is gone and there is another."""
+
+        frozen = False
+
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            if not self.frozen and any(isinstance(write, Remove) for write in writes):
+                self.frozen = True
+                settle([Master(FakeStore(cluster), other)])
+                store.remove(paths.journal("a.n1.0"), ANY)
+                apply(store, "a")
+            return super().commit(writes)
+
+    other = looks_after("a", ["m0", "m2"]) or ""
+    frozen_store = Frozen(cluster)
+    master = Master(frozen_store, "m2" if other == "m0" else "m0")
+    for _ in range(3):
+        master.tick()
+    assert frozen_store.frozen
+    found = store.read(paths.flow("a"))
+    assert found is not None
+    assert found.value.state == "running"
+    assert store.exists(paths.revision("a", "1"))
 
 
 def test_without_a_schema_a_master_says_what_to_do() -> None:
