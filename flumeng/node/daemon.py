@@ -206,8 +206,8 @@ class Node:
         self._registered = True
         wanted = self._znodes.assignment()
         if wanted is not None and wanted != self._applied:
-            self._home.keep(wanted)
             self._apply(wanted)
+            self._home.keep(wanted)  # after it: syncing takes as long as all the rest of a failover
 
     def _apply(self, wanted: Wanted) -> None:
         self._applied = wanted
