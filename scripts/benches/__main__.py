@@ -1,9 +1,13 @@
-"""``python -m benches NAME [--json]``: run one measurement and print what it found."""
+"""``python -m benches NAME [--json]``: run one measurement and print what it found.
+
+What its ``run`` takes are options: ``--events 1000000``.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import os
 import platform
@@ -12,15 +16,21 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("ingest", "e2e", "planner", "acks", "failover", "sessions")
+NAMES = ("ingest", "e2e", "planner", "acks", "failover", "sessions", "journal")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure one thing.")
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    given = parser.parse_args()
-    found: dict[str, object] = importlib.import_module(f"benches.{given.name}").run()
+    given, rest = parser.parse_known_args()
+    run = importlib.import_module(f"benches.{given.name}").run
+    options = argparse.ArgumentParser(prog=f"scripts/bench {given.name}", description=run.__doc__)
+    for name, option in inspect.signature(run).parameters.items():
+        options.add_argument(
+            f"--{name.replace('_', '-')}", type=type(option.default), default=option.default
+        )
+    found: dict[str, object] = run(**vars(options.parse_args(rest)))
     found["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}"
     found["date"] = datetime.now(UTC).strftime("%Y-%m-%d")
     if given.json:
