@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from cli.doors import Doors, with_store
+from cli.flow_rates import choke, counters
 from cli.moves import show_preview
 from cli.names import Name
 from cli.options import (
@@ -21,6 +22,7 @@ from cli.output import show_json, show_table, when
 from flumeng import conditions, history, operations, overview, preview
 from flumeng.errors import UserError
 from flumeng.flow_files import FlowFilesError, read_flows
+from flumeng.spec.guarantees import promise
 from flumeng.store import Store
 
 files_argument = click.argument(
@@ -37,6 +39,10 @@ name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 @click.group()
 def flow() -> None:
     """Validate, apply, look at, go back, pause and delete flows."""
+
+
+flow.add_command(choke)
+flow.add_command(counters)
 
 
 @flow.command()
@@ -56,6 +62,8 @@ def validate(files: tuple[Path, ...], as_json: bool) -> None:
         return
     for file in found:
         click.echo(f"{file.path}: flow {file.spec.flow} is valid")
+        for sentence in promise(file.spec):
+            click.echo(f"  {sentence}")
 
 
 @flow.command()

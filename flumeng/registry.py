@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import Any, Literal
 
 Kind = Literal["source", "filter", "sink"]
-Guarantee = Literal["replayable", "transactional"]
-"""``replayable``: a source that can read again what was lost before it was journaled.
+Guarantee = Literal["acknowledging", "replayable", "transactional"]
+"""``acknowledging``: a source that answers its senders once their events are journaled.
+``replayable``: a source that can read again what was lost before it was journaled.
 ``transactional``: a sink whose output and ack become visible in one step."""
 
 
@@ -38,7 +39,13 @@ _ENTRIES = (
     Entry("source", "syslog", "flumeng.spec.sources:Syslog", "flumeng.ingest.syslog:SyslogSource"),
     Entry("source", "tcp", "flumeng.spec.sources:Tcp", "flumeng.ingest.sockets:TcpSource"),
     Entry("source", "udp", "flumeng.spec.sources:Udp", "flumeng.ingest.sockets:UdpSource"),
-    Entry("source", "http", "flumeng.spec.sources:Http", "flumeng.ingest.http:HttpSource"),
+    Entry(
+        "source",
+        "http",
+        "flumeng.spec.sources:Http",
+        "flumeng.ingest.http:HttpSource",
+        frozenset({"acknowledging"}),
+    ),
     Entry(
         "source",
         "tail",

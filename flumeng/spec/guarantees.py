@@ -23,11 +23,14 @@ DELIVERS = {
 
 
 def promise(spec: FlowSpec) -> tuple[str, ...]:
-    """What results for the events of a flow, in sentences."""
+    """What results for the events of a flow, in sentences: before they are accepted, after that,
+    and in the sinks."""
     again = {e.name for e in registry.entries("source") if "replayable" in e.guarantees}
     names = dict.fromkeys(source.name for source in spec.sources)
     replayed = [name for name in names if name in again]
+    arrivals = dict.fromkeys((s.name, s.options.arrival()) for s in spec.sources)
     sentences = [
+        *(f"{name}: {arrival}." for name, arrival in arrivals),
         f"An accepted event {SURVIVES[spec.durability]} (durability {spec.durability}).",
         f"An event that survives {DELIVERS[spec.delivery]} (delivery {spec.delivery}).",
     ]

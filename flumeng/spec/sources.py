@@ -1,6 +1,7 @@
 """The options of every source.
 
-``claims`` are what only one source can have, ``needs`` is what a node may refuse (``Need``).
+``claims`` are what only one source can have, ``needs`` is what a node may refuse (``Need``),
+``arrival`` is what may happen to an event before it is accepted.
 """
 
 from __future__ import annotations
@@ -22,6 +23,14 @@ _CONNECTIONS_DOC = (
 _IDLE_DOC = "A TCP connection on which nothing arrives for so long is closed; by default none is."
 _LISTEN_DOC = "The address to listen on. Port 0 takes a free one."
 _TLS_DOC = "Serve over TLS."
+_STREAM_ARRIVAL = (
+    "senders are not answered: what is under way when a connection or the worker breaks is lost, "
+    "unless they send it again"
+)
+_DATAGRAM_ARRIVAL = (
+    "what the network or a full buffer of the kernel drops is lost, and what comes while no worker "
+    "listens"
+)
 _FRAMING_DOC = (
     "newlines, a length of four bytes (highest first) before each, or its length in digits and a "
     "space (RFC 6587)."
@@ -107,6 +116,9 @@ class Syslog:
         if self.tls is not None and self.protocol == "udp":
             yield "tls", "needs the protocol tcp"
 
+    def arrival(self) -> str:
+        return _STREAM_ARRIVAL if self.protocol == "tcp" else _DATAGRAM_ARRIVAL
+
 
 @dataclass(frozen=True)
 class Tcp:
@@ -130,6 +142,9 @@ class Tcp:
     def needs(self) -> Iterator[Need]:
         return _listening(self.listen, self.tls)
 
+    def arrival(self) -> str:
+        return _STREAM_ARRIVAL
+
 
 @dataclass(frozen=True)
 class Udp:
@@ -147,6 +162,9 @@ class Udp:
 
     def needs(self) -> Iterator[Need]:
         return _listening(self.listen, None)
+
+    def arrival(self) -> str:
+        return _DATAGRAM_ARRIVAL
 
 
 @dataclass(frozen=True)
@@ -174,6 +192,11 @@ class Http:
 
     def needs(self) -> Iterator[Need]:
         return _listening(self.listen, self.tls)
+
+    def arrival(self) -> str:
+        return (
+            "nothing is lost that senders repeat until they are answered 200; repeated is doubled"
+        )
 
 
 @dataclass(frozen=True)
@@ -210,6 +233,9 @@ class Tail:
         for path in self.paths:
             yield "path", path
 
+    def arrival(self) -> str:
+        return "each line of a file is taken once, but for what is cut off or deleted unread"
+
 
 @dataclass(frozen=True)
 class Exec:
@@ -245,6 +271,9 @@ class Exec:
     def needs(self) -> Iterator[Need]:
         yield "command", self.command
 
+    def arrival(self) -> str:
+        return "what was printed and not accepted when the worker broke is lost"
+
 
 @dataclass(frozen=True)
 class Generate:
@@ -276,3 +305,6 @@ class Generate:
 
     def claims(self) -> Iterator[tuple[str, str]]:
         yield "seed", f"generate {self.seed}"
+
+    def arrival(self) -> str:
+        return "each number is made once"

@@ -87,7 +87,15 @@ def test_sessions_are_closed(shell: Shell, store: FakeStore) -> None:
 def test_validate_says_what_is_valid(shell: Shell, write_flow: Callable[..., Path]) -> None:
     file = write_flow()
     result = shell.run("flow", "validate", file, zk=None)
-    assert (result.exit_code, result.stdout) == (0, f"{file}: flow web is valid\n")
+    first, *promised = result.stdout.splitlines()
+    assert (result.exit_code, first) == (0, f"{file}: flow web is valid")
+    assert promised == [
+        "  tail: each line of a file is taken once, but for what is cut off or deleted unread.",
+        "  An accepted event survives that a process is killed and that power is lost "
+        "(durability disk).",
+        "  An event that survives reaches the sinks once or, after a failure, more than once "
+        "(delivery at-least-once).",
+    ]
     assert shell.json("flow", "validate", file) == []
 
 

@@ -24,6 +24,7 @@ from flumeng.spec import (
     parse_flow,
 )
 from flumeng.spec.filters import Parse, Select, Where
+from flumeng.spec.guarantees import promise
 from flumeng.spec.sinks import Console, Files
 from flumeng.spec.sources import Syslog, Tail
 
@@ -142,6 +143,27 @@ def test_example_flows_are_valid(file: Path) -> None:
 
 def test_there_are_example_flows() -> None:
     assert len(FLOWS) >= 3
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ('syslog: {listen: "[::]:514"}', "under way when a connection or the worker breaks"),
+        ('syslog: {listen: "[::]:514", protocol: udp}', "what the network or a full buffer"),
+        ('tcp: {listen: "[::]:514"}', "senders are not answered"),
+        ('udp: {listen: "[::]:514"}', "what the network or a full buffer"),
+        ('http: {listen: "[::]:80"}', "repeat until they are answered 200"),
+        ("exec: {command: [/bin/date]}", "what was printed and not accepted"),
+        ("generate", "each number is made once"),
+    ],
+)
+def test_what_may_happen_before_acceptance_is_told_for_each_source(source: str, words: str) -> None:
+    spec = parse_flow(f"flow: f\nsources:\n  - {source}\nsinks: [noop]\n")
+    name = source.partition(":")[0]
+    first, *others = promise(spec)
+    assert first.startswith(f"{name}: ")
+    assert words in first
+    assert len(others) == 2
 
 
 def test_every_flow_in_the_docs_is_valid() -> None:
