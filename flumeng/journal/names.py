@@ -17,6 +17,11 @@ def flow_of(journal: str) -> str:
     return journal.partition(".")[0]
 
 
+def node_of(journal: str) -> str:
+    """The node that made the journal."""
+    return journal.rsplit(".", 2)[0].partition(".")[2]
+
+
 def maker_of(journal: str) -> int:
     """The number of the worker that made the journal; no other writes to it."""
     return int(journal.rsplit(".", 2)[1])

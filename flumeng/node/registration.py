@@ -12,6 +12,7 @@ from typing import Any
 
 from flumeng import __version__
 from flumeng.errors import UserError
+from flumeng.journal.names import node_of
 from flumeng.node.machine import Acked, Wanted
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write
 from zkschema import paths
@@ -173,9 +174,11 @@ class Registration:
         self._registered = None
 
     def _journals(self) -> dict[str, Versioned[Journal]]:
-        """The registered journals of this node, read once and then followed."""
+        """The registered journals of this node, read once and then followed. Only its own are read:
+        n nodes that read those of all would read n times n."""
         if self._registered is None:
-            names = self._store.children(paths.journals())
+            listed = self._store.children(paths.journals())
+            names = [name for name in listed if node_of(name) == self._me.name]
             found = self._store.read_many([paths.journal(name) for name in names])
             self._registered = {
                 name: journal

@@ -134,3 +134,22 @@ def test_source_state_is_forgotten_only_when_its_flow_is_gone(cluster: FakeTree)
     operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
     acked = Registration(store, identity()).acks(["web", "other"])
     assert acked.gone_flows == ("other",)
+
+
+def test_a_node_reads_the_journals_that_it_made_and_no_others(cluster: FakeTree) -> None:
+    """Hundreds of nodes that start at once would read the journals of all, each of them."""
+
+    class ReadStore(FakeStore):
+        def read_many(self, wanted: Any) -> list[Any]:
+            read.extend(path.name for path in wanted)
+            return super().read_many(wanted)
+
+    read: list[str] = []
+    store = ReadStore(cluster)
+    Registration(FakeStore(cluster), identity()).enter_journals(local())
+    for other in ("web.n11.0.ab", "web.x.n1.0.ab", "n1.n2.1.ab"):
+        journal = records.Journal(flow="web", node="n2", primary="n2", term=1, in_sync=("n2",))
+        store.write(paths.journal(other), journal, ABSENT)
+    registration = Registration(store, identity())
+    registration.enter_journals(local())
+    assert read == [JOURNAL]
