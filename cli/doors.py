@@ -21,7 +21,7 @@ import click
 
 from cli import names
 from cli.options import zk_option
-from flumeng import accounting, waiting
+from flumeng import accounting, counting, waiting
 from flumeng.overview import Ask, ask_worker
 from flumeng.store import Store
 
@@ -96,6 +96,7 @@ class Doors:
     sleep: Callable[[float], None] = time.sleep
     kept: Kept | None = None
     accounts: accounting.Ask = accounting.ask_worker
+    counters: counting.Ask = counting.ask_worker
 
     @contextmanager
     def store(self, hosts: str) -> Iterator[Store]:

@@ -44,12 +44,14 @@ class Reached:
 class Shell:
     """Runs commands against one tree, each with a session of its own.
 
-    ``positions`` are the answers of nodes by address; other addresses do not answer. ``cut`` takes
-    ZooKeeper away. ``meanwhile`` runs whenever a command sleeps, which takes no time here.
+    ``positions`` and ``counted`` are the answers of workers by address; other addresses do not
+    answer. ``cut`` takes ZooKeeper away. ``meanwhile`` runs whenever a command sleeps, which takes
+    no time here.
     """
 
     tree: FakeTree
     positions: dict[str, Mapping[str, Reached]] = field(default_factory=dict)
+    counted: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     cut: bool = False
     meanwhile: Callable[[], None] = lambda: None
     seconds: float = 0.0
@@ -83,6 +85,11 @@ class Shell:
             for name, reached in self.ask(address).items()
         }
 
+    def counters(self, address: str) -> list[dict[str, Any]]:
+        if address not in self.counted:
+            raise UnavailableError(f"{address} did not answer")
+        return self.counted[address]
+
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
         self.meanwhile()
@@ -96,6 +103,7 @@ class Shell:
             lambda: self.seconds,
             self.sleep,
             accounts=self.accounts,
+            counters=self.counters,
         )
 
     def run(self, *words: object, typed: str | None = None, zk: str | None = "zk:1/c") -> Result:

@@ -7,6 +7,7 @@ do, from what is written here.
 """
 
 from flumeng.operations.audit import KEEP_AUDIT
+from flumeng.operations.chokes import chokes, set_choke
 from flumeng.operations.cluster import (
     export_cluster,
     import_cluster,
@@ -68,6 +69,7 @@ __all__ = [
     "TaskChange",
     "apply_flow",
     "begin_maintenance",
+    "chokes",
     "decommission_node",
     "delete_flow",
     "discard_node",
@@ -94,6 +96,7 @@ __all__ = [
     "restart_task",
     "restarted",
     "rollback_flow",
+    "set_choke",
     "set_flow_state",
     "set_node_desired",
     "set_setting",

@@ -23,8 +23,8 @@ SIGN: Signature = {"author": "a", "reason": "", "now": 0.0}
 PROCESSES = {"standalone", "zookeeper", "master", "node:run", "shell"}
 READS = {
     "flow:validate", "flow:list", "flow:show", "flow:history", "flow:diff", "flow:wait",
-    "node:list", "node:show", "node:story", "task:list", "task:show", "task:wait", "ack:list",
-    "cluster:show", "schema:show", "schema:export", "status", "top",
+    "flow:counters", "node:list", "node:show", "node:story", "task:list", "task:show", "task:wait",
+    "ack:list", "cluster:show", "schema:show", "schema:export", "status", "top",
 }  # fmt: skip
 
 
@@ -64,6 +64,7 @@ CHANGES = {
     "flow:pause": Change("web"),
     "flow:resume": Change("web", lambda s: operations.set_flow_state(s, "web", "stopped", **SIGN)),
     "flow:stop": Change("web"),
+    "flow:choke": Change("web 10MB"),
     "flow:delete": Change("web"),
     "node:drain": Change("n1"),
     "node:undrain": Change(

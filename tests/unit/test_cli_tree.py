@@ -43,6 +43,8 @@ PROMISED = [
     "flow:stop",
     "flow:delete",
     "flow:wait",
+    "flow:choke",
+    "flow:counters",
     "ack:list",
     "journal:list",
     "journal:show",

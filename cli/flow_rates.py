@@ -1,0 +1,73 @@
+"""``flumeng flow choke`` and ``flumeng flow counters``: what comes in, and how much may."""
+
+from __future__ import annotations
+
+import click
+
+from cli.doors import Doors, with_store
+from cli.names import Name
+from cli.options import json_option, reason_option
+from cli.output import show_json, show_table
+from flumeng import counting, operations
+from flumeng.errors import UserError
+from flumeng.spec.quantities import size
+from flumeng.store import Store
+
+name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
+
+
+@click.command()
+@name_argument
+@click.argument("rate", metavar="RATE|off")
+@click.option("--node", type=Name("node"), help="Only there; counts before what is set for all.")
+@reason_option
+@with_store
+def choke(
+    doors: Doors, store: Store, *, name: str, rate: str, node: str | None, reason: str
+) -> None:
+    """Limit how much each node takes in of a flow, in bytes per second such as 10MB, while it runs.
+
+    Senders are held back as by a full journal; `flow counters` shows what is set.
+    """
+    changed = operations.set_choke(store, name, _rate(rate), node, **doors.sign(reason))
+    place = f" on node {node}" if node else ""
+    click.echo(f"choke of flow {name}{place} is {rate}{'' if changed else ' already'}")
+
+
+@click.command()
+@name_argument
+@json_option
+@with_store
+def counters(doors: Doors, store: Store, name: str, as_json: bool) -> None:
+    """Show what the sources of a flow took, cut, refused and dropped, and the flow's chokes.
+
+    Each number counts from the start of the node's workers.
+    """
+    chokes = operations.chokes(store, name)
+    rows, silent = counting.counters(store, doors.counters, name)
+    for away in silent:
+        click.echo(f"flumeng: node {away} does not answer; it is not counted", err=True)
+    if as_json:
+        show_json({"chokes": {node or "": rate for node, rate in chokes.items()}, "sources": rows})
+        return
+    for node, rate in chokes.items():
+        click.echo(f"choke: {rate:.0f} bytes per second on {node or 'each node'}")
+    show_table(
+        ("NODE", "SOURCE", "EVENTS", "BYTES", "ELSE"),
+        ((r.node, r.source, r.counters["events"], r.counters["bytes"], _else(r)) for r in rows),
+    )
+
+
+def _rate(text: str) -> float | None:
+    if text == "off":
+        return None
+    try:
+        return float(size(text.removesuffix("/s")))
+    except ValueError as error:
+        raise UserError(f"RATE is a size for each second, such as 10MB, or off: {error}") from error
+
+
+def _else(row: counting.CounterRow) -> str:
+    """What is to be looked at; nothing for a source that has only taken events."""
+    rest = {key: n for key, n in row.counters.items() if key not in ("events", "bytes") and n}
+    return ", ".join(f"{key} {number}" for key, number in sorted(rest.items()))

@@ -1,0 +1,53 @@
+"""What the sources of a flow took, cut, refused and dropped since their workers started.
+
+Reads only, and asks the nodes: none of this is in ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flumeng import overview
+from flumeng.operations import require_flow
+from flumeng.store import Store
+
+Ask = Callable[[str], Sequence[Mapping[str, Any]]]
+"""Gives the counters of all sources of the worker at an address, a row for each with its ``flow``
+and ``source``; see ``flumeng.ingest.counters``. Raises ``UnavailableError``."""
+
+
+def ask_worker(address: str) -> Sequence[Mapping[str, Any]]:
+    """The ``Ask`` of a real cluster."""
+    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
+
+    with JournalClient(address, overview.ASK_SECONDS) as client:
+        return client.counters()
+
+
+@dataclass(frozen=True)
+class CounterRow:
+    """One source on one node; ``counters`` are sums over the node's workers."""
+
+    node: str
+    source: str
+    counters: Mapping[str, int]
+
+
+def counters(store: Store, ask: Ask, flow: str) -> tuple[list[CounterRow], tuple[str, ...]]:
+    """The rows of a flow, and the nodes that did not answer. Raises ``UserError`` without one."""
+    require_flow(store, flow)
+
+    def ask_one(address: str) -> Mapping[str, Mapping[str, Any]]:
+        return {f"{address} {index}": row for index, row in enumerate(ask(address))}
+
+    answers, silent = overview.ask_all(store, ask_one)
+    sums: dict[tuple[str, str], dict[str, int]] = {}
+    for node, rows in answers.items():
+        for row in rows.values():
+            if row["flow"] == flow:
+                total = sums.setdefault((node, row["source"]), {})
+                for name in row.keys() - {"flow", "source"}:
+                    total[name] = total.get(name, 0) + row[name]
+    return [CounterRow(node, source, sums[node, source]) for node, source in sorted(sums)], silent

@@ -1,0 +1,101 @@
+"""Chokes and counters of flows, by command: on a fake store."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cli.testing import NOON, Shell
+from flumeng.operations import apply_flow
+from flumeng.store import ABSENT, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    apply_flow(store, FLOW, author="ann", reason="", now=NOON)
+    for name, addresses in (("n1", ("n1:1", "n1:2")), ("n2", ("n2:1",))):
+        store.write(paths.node(name), records.Node(uuid=name, roles=("ingest",)), ABSENT)
+        live = records.LiveNode(
+            uuid=name, incarnation="i", addresses=addresses, pid=1, version="0", since=NOON
+        )
+        store.write(paths.live_node(name), live, ABSENT)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree)
+
+
+def chokes(store: FakeStore) -> dict[str, float]:
+    found = store.read(paths.cluster())
+    assert found is not None
+    return dict(found.value.chokes)
+
+
+def test_a_choke_is_set_for_all_nodes_or_one_and_taken_away(shell: Shell, store: FakeStore) -> None:
+    assert shell.run("flow", "choke", "web", "10MB").stdout == "choke of flow web is 10MB\n"
+    shell.run("flow", "choke", "web", "1 MiB/s", "--node", "n1")
+    assert chokes(store) == {"web": 1e7, "web@n1": 2**20}
+    shown = shell.run("flow", "counters", "web", "--json")
+    assert json.loads(shown.stdout) == {"chokes": {"": 1e7, "n1": 2**20}, "sources": []}
+    assert shell.run("flow", "counters", "web").stdout.splitlines()[:2] == [
+        "choke: 10000000 bytes per second on each node",
+        "choke: 1048576 bytes per second on n1",
+    ]
+    again = shell.run("flow", "choke", "web", "10MB")
+    assert again.stdout == "choke of flow web is 10MB already\n"
+    shell.run("flow", "choke", "web", "off", "--reason", "enough")
+    assert chokes(store) == {"web@n1": 2**20}
+    entries = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
+    last = max((entry.value for entry in entries if entry), key=lambda entry: len(entry.reason))
+    assert (last.who, last.command, last.reason) == ("ann@ops", "flow choke web off", "enough")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("web", "fast"), "RATE is a size for each second, such as 10MB, or off"),
+        (("web", "0"), "take a rate above 0, or pause the flow"),
+        (("wob", "1MB"), 'there is no flow "wob"'),
+        (("web", "1MB", "--node", "n3"), 'there is no node "n3"'),
+    ],
+)
+def test_a_wrong_choke_changes_nothing(
+    shell: Shell, store: FakeStore, words: tuple[str, ...], said: str
+) -> None:
+    wrong = shell.run("flow", "choke", *words)
+    assert wrong.exit_code == 2
+    assert said in wrong.stderr
+    assert chokes(store) == {}
+
+
+def counted(flow: str, source: str, **counters: int) -> dict[str, Any]:
+    return {"flow": flow, "source": source, "events": 0, "bytes": 0, "refused": 0, **counters}
+
+
+def test_counters_are_summed_over_the_workers_of_a_node(shell: Shell) -> None:
+    shell.counted = {
+        "n1:1": [counted("web", "tcp :1", events=3, bytes=30), counted("other", "udp", events=9)],
+        "n1:2": [counted("web", "tcp :1", events=4, bytes=40, refused=2)],
+    }
+    shown = shell.run("flow", "counters", "web")
+    assert shown.stderr == "flumeng: node n2 does not answer; it is not counted\n"
+    assert shown.stdout.split() == [
+        *("NODE", "SOURCE", "EVENTS", "BYTES", "ELSE"),
+        *("n1", "tcp", ":1", "7", "70", "refused", "2"),
+    ]
+    (row,) = json.loads(shell.run("flow", "counters", "web", "--json").stdout)["sources"]
+    assert row == {
+        "node": "n1",
+        "source": "tcp :1",
+        "counters": {"events": 7, "bytes": 70, "refused": 2},
+    }
