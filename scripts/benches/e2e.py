@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from benches.ingest import LINE_BYTES, make_lines
+from benches.senders import LINE_BYTES, make_lines
 from flumeng.child import Message, decode, encode
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA

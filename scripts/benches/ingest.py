@@ -1,53 +1,63 @@
-"""How fast a real ingest worker takes syslog over TCP on this machine, every event synced to disk.
+"""How fast real ingest workers take events on this machine, every event synced to disk; beside it
+rsyslog, and what the disk itself can do.
 
-The worker runs as its own process and is spoken to as a node would; so does the sender. An event
-counts when the worker's Flight server reports it below ``safe``, that is synced. Timed is from the
-first byte sent to the last event safe.
+Workers run as processes and are spoken to as a node would; so does the sender. An event counts when
+the worker's Flight server reports it below ``safe``, that is synced, and for rsyslog when it is in
+the output file. Timed is from the first byte sent to the last event that counts.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import socket
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
-from typing import Any
+from statistics import quantiles
 
-from benches import footprint
-from flumeng.journal.client import JournalClient
+from benches import disk, footprint, rsyslog
+from benches.rsyslog import Rsyslog
+from benches.senders import LINE_BYTES, Sender
+from flumeng.ingest.testing import WorkerProcess, flow_text
 
-LINE_BYTES = 200
-DISTINCT_LINES = 100_000
-LINES_AT_ONCE = 1_000
 LOOK_SECONDS = 0.01
+LATENCY_LOOK_SECONDS = 0.001
 ACK_SECONDS = 0.25
 PATIENCE_SECONDS = 120.0
-FLOW = """
-flow: bench
-sources:
-  - syslog: {listen: "127.0.0.1:0"}
-sinks:
-  - noop
-"""
+RSYSLOG_SECONDS = 10.0
+UDP_EVENTS, UDP_RATE = 500_000, 100_000
+LATENCY_EVENTS, LATENCY_RATE = 500_000, 50_000
+HTTP_CONNECTIONS = 4
+FLOW = "bench"
 
 
 def run(events: int = 4_000_000) -> dict[str, object]:
-    """Measure one and four connections; rates are events a second, sizes decimal megabytes."""
-    one = _measure(events, connections=1)
-    four = _measure(events, connections=4)
+    """Rates are events a second, sizes decimal megabytes."""
+    one = _measure("stream", events)
+    four = _measure("stream", events, connections=4)
+    spread = _measure("stream", events, connections=4, workers=2)
+    http = _measure("posts", events // 4, connections=HTTP_CONNECTIONS, source="http")
+    with _folder() as folder:
+        disk_mb = disk.fdatasync_mb_per_second(folder, events * LINE_BYTES)
+    mb = one["rate"] * LINE_BYTES / 1e6
     return {
         "events": events,
         "line_bytes": LINE_BYTES,
         "events_per_second": round(one["rate"]),
         "events_per_second_4": round(four["rate"]),
-        "mb_per_second": round(one["rate"] * LINE_BYTES / 1e6, 1),
+        "events_per_second_4_workers_2": round(spread["rate"]),
+        "mb_per_second": round(mb, 1),
+        "disk_fdatasync_mb_per_second": round(disk_mb, 1),
+        "disk_share": round(mb / disk_mb, 2),
         "cpu_seconds_per_million": round(one["cpu_seconds"] / events * 1e6, 3),
+        "http_events_per_second": round(http["rate"]),
+        "http_cpu_seconds_per_million": round(http["cpu_seconds"] / events * 4e6, 3),
+        **_latency(),
+        "udp_events_sent_per_second": UDP_RATE,
+        "udp_loss_ratio": _udp_loss(),
+        **_rsyslog(events // 4),
         "rss_mb": {
             "ingest worker": round(max(one["rss_mb"], four["rss_mb"]), 1),
             "node control process": round(footprint.node_rss_mb(), 1),
@@ -56,145 +66,169 @@ def run(events: int = 4_000_000) -> dict[str, object]:
     }
 
 
-def _measure(events: int, connections: int) -> dict[str, float]:
-    """Into a fresh journal below /var/tmp, which is a disk also where /tmp is memory."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="flumeng-bench-") as data:
-        worker = _Worker(Path(data))
-        sender = subprocess.Popen(
-            [sys.executable, "-m", "benches.ingest", worker.listen, str(events), str(connections)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert sender.stdin and sender.stdout
-        assert sender.stdout.readline() == "prepared\n"
-        cpu_before = worker.cpu_seconds()
-        sender.stdin.write("go\n")
-        sender.stdin.flush()
-        finished = worker.wait_for(events)
-        started = float(sender.stdout.readline())
+def _measure(
+    kind: str, events: int, *, connections: int = 1, workers: int = 1, source: str = "syslog"
+) -> dict[str, float]:
+    with _folder() as folder:
+        crew = _Crew(folder, f'{source}: {{listen: "{_free_place()}"}}', workers)
+        sender = Sender(kind, crew.listen, events, connections)
+        cpu_before = crew.cpu_seconds()
+        sender.go()
+        finished = crew.wait_for(events, sender)
         result = {
-            "rate": events / (finished - started),
-            "cpu_seconds": worker.cpu_seconds() - cpu_before,
-            "rss_mb": worker.peak_rss_mb(),
+            "rate": events / (finished - sender.result()["began"]),
+            "cpu_seconds": crew.cpu_seconds() - cpu_before,
+            "rss_mb": crew.peak_rss_mb(),
         }
-        sender.wait()
-        worker.stop()
+        crew.stop()
         return result
 
 
-class _Worker:
-    """A worker process with one syslog flow, told of acks as if a collector followed it."""
+def _latency() -> dict[str, float]:
+    """From before a block is sent until all of it is seen to be safe; the look adds up to about a
+    millisecond."""
+    with _folder() as folder:
+        crew = _Crew(folder, f'syslog: {{listen: "{_free_place()}"}}', 1)
+        sender = Sender("paced", crew.listen, LATENCY_EVENTS, rate=LATENCY_RATE)
+        sender.go()
+        seen: list[tuple[float, int]] = []
+        while not seen or seen[-1][1] < LATENCY_EVENTS:
+            safe = crew.safe()
+            seen.append((time.monotonic(), safe))
+            assert len(seen) < 2 or seen[-1][0] - seen[0][0] < PATIENCE_SECONDS, seen[-1]
+            time.sleep(LATENCY_LOOK_SECONDS)
+        sent = sender.result()
+        crew.stop()
+    assert seen[-1][1] == LATENCY_EVENTS
+    looks = iter(seen)
+    when, safe = next(looks)
+    delays = []
+    for about_to_send, upto in sent["marks"]:
+        while safe < upto:
+            when, safe = next(looks)
+        delays.append((when - about_to_send) * 1000)
+    return {
+        "latency_events_sent_per_second": round(LATENCY_EVENTS / (sent["ended"] - sent["began"])),
+        "durable_latency_ms_p50": round(quantiles(delays, n=2)[0], 2),
+        "durable_latency_ms_p99": round(quantiles(delays, n=100)[98], 2),
+    }
 
-    def __init__(self, data: Path) -> None:
-        command = [sys.executable, "-m", "flumeng.ingest", "--data", str(data)]
-        self._process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--node", "bench"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self._client = JournalClient(self._receive("ready")["address"])
-        task = {"flow": "bench", "task": "0", "epoch": 1, "revision": 1, "spec": FLOW}
-        self._send({"type": "configure", "tasks": [task]})
-        while not (status := self._receive("status"))["tasks"]:
-            pass
-        self.listen: str = status["tasks"]["bench/0"]["listen"][0]
-        Thread(target=lambda: list(self._process.stdout or ()), daemon=True).start()
 
-    def wait_for(self, events: int) -> float:
+def _udp_loss() -> float:
+    """What the worker and the kernel count must be what was sent."""
+    with _folder() as folder:
+        listen = _free_place()
+        crew = _Crew(folder, f'syslog: {{listen: "{listen}", protocol: udp}}', 1)
+        sender = Sender("datagrams", listen, UDP_EVENTS, rate=UDP_RATE)
+        sender.go()
+        sender.result()
+        deadline = time.monotonic() + 10.0
+        while crew.counted() != UDP_EVENTS and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert crew.counted() == UDP_EVENTS, f"{crew.counted()} of {UDP_EVENTS} accounted for"
+        safe = crew.safe()
+        crew.stop()
+        return round(1 - safe / UDP_EVENTS, 5)
+
+
+def _rsyslog(events: int) -> dict[str, float | None]:
+    """Without rsyslog each of its figures is null."""
+    there = rsyslog.install()
+    found: dict[str, float | None] = {}
+    for mode, durable in (("memory", False), ("durable", True)):
+        for suffix, connections in (("", 1), ("_4", 4)):
+            key = f"rsyslog_{mode}_events_per_second{suffix}"
+            found[key] = _rsyslog_rate(events, connections, durable=durable) if there else None
+    found["rsyslog_udp_loss_ratio"] = _rsyslog_udp_loss() if there else None
+    return found
+
+
+def _rsyslog_rate(events: int, connections: int, *, durable: bool) -> int:
+    """What is there after some seconds counts, when it has not got all of them by then."""
+    with _folder() as folder:
+        server = Rsyslog(folder, durable=durable)
+        sender = Sender("stream", server.place, events, connections)
+        began = time.monotonic()
+        sender.go()
+        patience = RSYSLOG_SECONDS if durable else PATIENCE_SECONDS
+        finished, there = server.wait_for(events, patience)
+        sender.kill()
+        server.kill()
+        server.check()
+        assert durable or there == events, f"rsyslog has {there} of {events} events"
+        return round(there / (finished - began))
+
+
+def _rsyslog_udp_loss() -> float:
+    with _folder() as folder:
+        server = Rsyslog(folder, durable=False)
+        sender = Sender("datagrams", server.place, UDP_EVENTS, rate=UDP_RATE)
+        sender.go()
+        sender.result()
+        _, there = server.wait_for(UDP_EVENTS, 3.0)
+        server.kill()
+        return round(1 - there / UDP_EVENTS, 5)
+
+
+class _Crew:
+    """The workers of a node with one flow, told of acks as if a collector followed them."""
+
+    def __init__(self, data: Path, source: str, workers: int) -> None:
+        self._workers = [
+            WorkerProcess(data, "--worker", str(number), "--workers", str(workers))
+            for number in range(workers)
+        ]
+        for worker in self._workers:
+            worker.run(flow_text(FLOW, source))
+        self.listen: str = self._workers[0].task(FLOW)["listen"][0]
+        self._acked_at = 0.0
+
+    def safe(self) -> int:
+        """How many events are synced."""
+        total = 0
+        ack = time.monotonic() - self._acked_at > ACK_SECONDS
+        for worker in self._workers:
+            ((name, position),) = worker.client.positions().items()
+            total += position.safe
+            if ack:
+                self._acked_at = time.monotonic()
+                worker.send(type="acks", acks={name: position.safe})
+        return total
+
+    def wait_for(self, events: int, sender: Sender) -> float:
         """When the last event was seen to be safe, on the monotonic clock."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        acked_at = 0.0
-        while True:
-            positions = self._client.positions()
-            now = time.monotonic()
-            ((name, position),) = positions.items()
-            if now - acked_at > ACK_SECONDS:
-                acked_at = now
-                self._send({"type": "acks", "acks": {name: position.safe}})
-            if position.safe >= events:
-                assert position.safe == events, f"{position.safe} events, {events} were sent"
-                return now
-            if now > deadline:
-                raise TimeoutError(f"{position.safe} of {events} events after {PATIENCE_SECONDS} s")
+        while (safe := self.safe()) < events:
+            sender.check()
+            assert time.monotonic() < deadline, f"{safe} of {events} events"
             time.sleep(LOOK_SECONDS)
+        assert safe == events, f"{safe} events, {events} were sent"
+        return time.monotonic()
+
+    def counted(self) -> int:
+        """Events that are safe, and datagrams that the kernel dropped."""
+        dropped = sum(worker.counters(FLOW)["dropped"] for worker in self._workers)
+        return self.safe() + int(dropped)
 
     def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(footprint.cpu_seconds(worker.process.pid) for worker in self._workers)
 
     def peak_rss_mb(self) -> float:
-        return footprint.peak_rss_mb(self._process.pid)
+        return max(footprint.peak_rss_mb(worker.process.pid) for worker in self._workers)
 
     def stop(self) -> None:
-        self._client.close()
-        self._send({"type": "stop"})
-        assert self._process.wait(timeout=30) == 0
-
-    def _send(self, message: dict[str, Any]) -> None:
-        assert self._process.stdin
-        self._process.stdin.write(json.dumps(message).encode() + b"\n")
-        self._process.stdin.flush()
-
-    def _receive(self, kind: str) -> dict[str, Any]:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            message: dict[str, Any] = json.loads(line)
-            if message["type"] == kind:
-                return message
-        raise RuntimeError("the worker ended")
+        for worker in self._workers:
+            worker.stop()
 
 
-def make_lines(count: int) -> list[bytes]:
-    """Web server access lines in RFC 5424, all of one length, as varied as real ones."""
-    chance = random.Random(5424)
-    paths = ["/", "/index.html", "/api/v1/orders", "/api/v1/users/login", "/static/app.js", "/cart"]
-    agents = ["Mozilla/5.0 (X11; Linux x86_64)", "curl/8.5.0", "okhttp/4.12.0", "Googlebot/2.1"]
-    lines = []
-    for number in range(count):
-        second, micro = number // 20_000, chance.randrange(10**6)
-        client = ".".join(str(chance.randrange(1, 255)) for _ in range(4))
-        line = (
-            f"<{chance.randrange(16, 192)}>1 2026-11-21T08:{second // 60:02}:{second % 60:02}"
-            f".{micro:06}Z web-{chance.randrange(40):02} nginx {chance.randrange(300, 65535)}"
-            f" access - {client} GET {chance.choice(paths)}?id={chance.randrange(10**9)} 200 "
-            f'{chance.randrange(10**6)} {chance.random():.3f} "{chance.choice(agents)}" '
-        )
-        request = f"{chance.getrandbits(640):0160x}"
-        lines.append((line + request).encode()[: LINE_BYTES - 1] + b"\n")
-    return lines
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Below /var/tmp, which is a disk also where /tmp is memory."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="flumeng-bench-") as folder:
+        yield Path(folder)
+        os.sync()  # what is left to write must not slow down what is measured next
 
 
-def send(place: str, events: int, connections: int) -> None:
-    """The sender's process: prepares, waits for the word, sends, tells when it began."""
-    host, _, port = place.rpartition(":")
-    lines = make_lines(DISTINCT_LINES)
-    blocks = [
-        b"".join(lines[start : start + LINES_AT_ONCE])
-        for start in range(0, DISTINCT_LINES, LINES_AT_ONCE)
-    ]
-    sockets = [socket.create_connection((host, int(port))) for _ in range(connections)]
-    print("prepared", flush=True)
-    sys.stdin.readline()
-    share = events // connections // LINES_AT_ONCE
-    assert share * connections * LINES_AT_ONCE == events, "events must fill whole blocks"
-    threads = [Thread(target=_send_blocks, args=(sock, blocks, share)) for sock in sockets]
-    began = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    print(began, flush=True)
-
-
-def _send_blocks(connection: socket.socket, blocks: list[bytes], count: int) -> None:
-    for number in range(count):
-        connection.sendall(blocks[number % len(blocks)])
-    connection.close()
-
-
-if __name__ == "__main__":
-    if len(sys.argv) == 4:
-        send(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
-    else:
-        print(json.dumps(run(), indent=2))
+def _free_place() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
