@@ -24,6 +24,7 @@ from typing import Any
 
 from flumeng.journal.names import new_id
 from flumeng.operations import apply_flow
+from flumeng.planned import read_plan
 from flumeng.store import ABSENT, Put, Store, tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
@@ -225,7 +226,7 @@ def _order(nodes: dict[str, subprocess.Popen[str]], order: str, node: str) -> No
 
 
 def _planned(store: Store) -> dict[str, Any]:
-    found = store.read(paths.plan("bench"))
+    found = read_plan(store, "bench")
     return dict(found.value.tasks) if found else {}
 
 
