@@ -30,6 +30,7 @@ files_argument = click.argument(
 )
 CONDITIONS = {
     "running": conditions.flow_running,
+    "rolled-out": conditions.flow_rolled_out,
     "stopped": conditions.flow_stopped,
     "gone": conditions.flow_gone,
 }
@@ -148,10 +149,26 @@ def show(_doors: Doors, store: Store, name: str, as_json: bool) -> None:
     reason = f": {found.reason}" if found.reason else ""
     click.echo(f"flow {found.flow} is {found.state}")
     click.echo(f"revision {found.revision} by {found.author}, {when(found.time)} UTC{reason}")
+    if found.rollout:
+        click.echo(f"rollout: {found.rollout}")
+    if found.went_back:
+        click.echo(f"it went back to this revision by itself: {found.went_back}")
     click.echo(f"\n{found.text.strip()}\n")
     show_table(
-        ("TASK", "KIND", "NODE", "EPOCH", "STATE", "PARTITIONS", "WHY"),
-        ((t.task, t.kind, t.node, t.epoch, t.state, t.partitions, t.why) for t in found.tasks),
+        ("TASK", "KIND", "NODE", "EPOCH", "REVISION", "STATE", "PARTITIONS", "WHY"),
+        (
+            (
+                task.task,
+                task.kind,
+                task.node,
+                task.epoch,
+                task.shown_revision,
+                task.state,
+                task.partitions,
+                task.why,
+            )
+            for task in found.tasks
+        ),
     )
 
 
@@ -292,8 +309,12 @@ def delete(
 
 @flow.command()
 @name_argument
+@click.option("--running", "condition", flag_value="running", help="Until all of its tasks run.")
 @click.option(
-    "--running", "condition", flag_value="running", help="Until all of its tasks run its revision."
+    "--rolled-out",
+    "condition",
+    flag_value="rolled-out",
+    help="Until all of its tasks run its revision; fails at once when it goes back by itself.",
 )
 @click.option(
     "--stopped", "condition", flag_value="stopped", help="Until all is collected and nothing runs."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from cli.doors import Doors, with_store
@@ -28,7 +30,7 @@ def status(doors: Doors, store: Store, as_json: bool) -> None:
         for cause in found["causes"]:
             click.echo(f"- {cause['what']}\n  {cause['advice']}")
         show_table(
-            ("FLOW", "STATE", "REVISION", "RUNNING", "LAG"),
+            ("FLOW", "STATE", "REVISION", "RUNNING", "LAG", "ROLLOUT"),
             (
                 (
                     flow["flow"],
@@ -36,9 +38,16 @@ def status(doors: Doors, store: Store, as_json: bool) -> None:
                     flow["revision"],
                     f"{flow['running']}/{flow['tasks']}",
                     f"{flow['lag']}{'+?' if flow['lag_unknown'] else ''}",
+                    _progress(flow["rollout"]),
                 )
                 for flow in found["flows"]
             ),
         )
     if found["health"] != "ok":
         raise SystemExit(1)
+
+
+def _progress(rollout: dict[str, Any] | None) -> str:
+    if rollout is None:
+        return ""
+    return f"{rollout['running']}/{rollout['tasks']} run {rollout['revision']} ({rollout['stage']})"

@@ -31,10 +31,19 @@ def list_(_doors: Doors, store: Store, as_json: bool) -> None:
         show_json(rows)
         return
     show_table(
-        ("TASK", "KIND", "NODE", "EPOCH", "STATE", "JOURNALS", "WHY"),
+        ("TASK", "KIND", "NODE", "EPOCH", "REVISION", "STATE", "JOURNALS", "WHY"),
         (
-            (f"{r.flow}/{r.task}", r.kind, r.node, r.epoch, r.state, len(r.partitions), r.why)
-            for r in rows
+            (
+                row.key,
+                row.kind,
+                row.node,
+                row.epoch,
+                row.shown_revision,
+                row.state,
+                len(row.partitions),
+                row.why,
+            )
+            for row in rows
         ),
     )
 
@@ -52,8 +61,8 @@ def show(doors: Doors, store: Store, key: str, as_json: bool) -> None:
     row = found.task
     click.echo(f"task {key} ({row.kind}) is {row.state}{': ' + row.why if row.why else ''}")
     click.echo(f"node {row.node or '-'}, epoch {row.epoch}")
-    applied = "none" if found.revision is None else found.revision
-    click.echo(f"revision {found.wanted_revision} is wanted, {applied} is applied")
+    applied = "none" if row.revision is None else row.revision
+    click.echo(f"revision {row.wanted} is wanted, {applied} is applied")
     if row.partitions:
         show_table(
             ("JOURNAL", "EPOCH", "OFFSET", "END", "LAG"),

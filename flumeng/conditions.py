@@ -6,19 +6,33 @@ from collections.abc import Sequence
 
 from flumeng import overview
 from flumeng.operations import require_flow
-from flumeng.overview import TaskRow
+from flumeng.running import TaskRow
 from flumeng.store import Store
+from flumeng.waiting import InVainError
 from zkschema import paths
 
 
 def flow_running(store: Store, flow: str) -> list[str]:
-    """Every task of the flow runs its current revision. Raises ``UserError`` without the flow."""
+    """Every task of the flow runs what it is to run now, which during a rollout may be the revision
+    before. Raises ``UserError`` without the flow."""
     found = overview.flow(store, flow)
     if found.state != "running":
         return [f"flow {flow} is to be {found.state}"]
     if not found.tasks:
         return [f"flow {flow} is not planned yet"]
     return [_line(task) for task in found.tasks if task.state != "running"]
+
+
+def flow_rolled_out(store: Store, flow: str) -> list[str]:
+    """Every task of the flow runs its current revision, and no canary or wave is out.
+
+    Raises ``UserError`` without the flow, ``InVainError`` when it went back by itself.
+    """
+    found = overview.flow(store, flow)
+    if found.went_back:
+        raise InVainError(f"flow {flow} went back to revision {found.revision}: {found.went_back}")
+    still = [str(found.rollout)] if found.rollout else []
+    return still + flow_running(store, flow)
 
 
 def flow_stopped(store: Store, flow: str) -> list[str]:
@@ -36,7 +50,7 @@ def flow_gone(store: Store, flow: str) -> list[str]:
 
 
 def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
-    """The tasks ``flow/task`` run the current revision of their flow; without keys: all do."""
+    """The tasks ``flow/task`` run what they are to run now; without keys: all do."""
     known = {f"{task.flow}/{task.task}": task for task in overview.tasks(store)}
     if not known and not keys:
         return ["nothing is planned yet"]

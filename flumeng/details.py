@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from flumeng import operations, overview
 from flumeng.errors import UserError
-from flumeng.overview import AckRow, NodeRow, Positions, TaskRow
+from flumeng.overview import AckRow, NodeRow, Positions
+from flumeng.running import TaskRow
 from flumeng.spec.problems import nearest
 from flumeng.store import Store
 from zkschema import paths
@@ -49,11 +50,9 @@ class NodeStory:
 
 @dataclass(frozen=True)
 class TaskDetail:
-    """A task, the revision that is wanted and the one that its node applied, and its acks."""
+    """A task with its acks."""
 
     task: TaskRow
-    wanted_revision: int
-    revision: int | None
     acks: tuple[AckRow, ...]
 
 
@@ -87,13 +86,8 @@ def story(store: Store, name: str) -> NodeStory:
 def task(store: Store, where: Positions, key: str) -> TaskDetail:
     """The task ``flow/task``. Raises ``UserError`` when there is none."""
     found = require_task(store, key)
-    flow = operations.require_flow(store, found.flow).value
-    status = store.read(paths.status(found.node)) if found.node else None
-    said = status.value.tasks.get(key) if status else None
     return TaskDetail(
         task=found,
-        wanted_revision=flow.revision,
-        revision=said.revision if said and said.epoch == found.epoch else None,
         acks=tuple(
             ack
             for ack in overview.acks(store, where)

@@ -6,12 +6,13 @@ The command line, the status page and ``/status.json`` show the one dict that ``
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from flumeng import overview
-from flumeng.overview import AckRow, Ask, FlowRow, NodeRow, TaskRow
+from flumeng.overview import AckRow, Ask, FlowRow, NodeRow
+from flumeng.running import TaskRow
 from flumeng.store import Store
 from zkschema import paths, records
 from zkschema.records import INGEST
@@ -63,6 +64,8 @@ def _flow(flow: FlowRow, acks: Sequence[AckRow]) -> dict[str, Any]:
         "acked": sum(ack.offset or 0 for ack in own),
         "lag": sum(known),
         "lag_unknown": len(lags) - len(known),
+        "rollout": asdict(flow.rollout) if flow.rollout else None,
+        "went_back": flow.went_back,
     }
 
 
@@ -111,6 +114,13 @@ def _of_flows(flows: Sequence[FlowRow]) -> Iterator[Cause]:
             yield Cause(
                 f"flow {flow.flow}: revision {flow.revision} cannot be read: {flow.problem}",
                 "apply a corrected file with `flumeng flow apply`",
+            )
+        if flow.went_back:
+            yield Cause(
+                f"flow {flow.flow} went back to revision {flow.revision} by itself: "
+                f"{flow.went_back}",
+                "correct the file and apply it (`flumeng flow history` and `diff` show what was "
+                "tried)",
             )
         if flow.state not in ("running", "suspended"):
             continue

@@ -11,11 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from flumeng import running
 from flumeng.errors import UnavailableError
+from flumeng.model import FlowView
 from flumeng.operations import require_flow
 from flumeng.planned import read_plan
+from flumeng.running import RolloutRow, TaskRow
 from flumeng.spec import FlowSpec, SpecError, parse_flow
-from flumeng.store import Store, tree
+from flumeng.store import Store, Versioned, tree
 from zkschema import paths, records
 
 ASK_SECONDS = 2.0
@@ -45,26 +48,9 @@ def ask_worker(address: str) -> Mapping[str, Position]:
 
 
 @dataclass(frozen=True)
-class TaskRow:
-    """A planned task and what became of it.
-
-    ``state`` is ``running``, ``draining``, ``starting`` (told, not done yet), ``failed``,
-    ``stopped``, ``waiting`` (nobody can run it) or ``away`` (its node is not live).
-    """
-
-    flow: str
-    task: str
-    kind: str
-    node: str | None
-    epoch: int
-    state: str
-    partitions: tuple[str, ...]
-    why: str
-
-
-@dataclass(frozen=True)
 class FlowRow:
-    """``problem`` is set when the current revision cannot be read by this flumeng."""
+    """``problem`` is set when the current revision cannot be read by this flumeng, ``went_back``
+    when a newer one was tried and a task failed with it."""
 
     flow: str
     state: str
@@ -74,6 +60,8 @@ class FlowRow:
     sinks: tuple[str, ...]
     tasks: tuple[TaskRow, ...]
     problem: str
+    rollout: RolloutRow | None
+    went_back: str
 
 
 @dataclass(frozen=True)
@@ -90,6 +78,8 @@ class FlowDetail:
     time: float
     text: str
     tasks: tuple[TaskRow, ...]
+    rollout: RolloutRow | None
+    went_back: str
 
 
 @dataclass(frozen=True)
@@ -179,7 +169,9 @@ def flows(store: Store) -> list[FlowRow]:
     for name, flow in zip(names, found, strict=True):
         if flow is None:
             continue
-        spec, problem = _spec(store, name, flow.value.revision)
+        spec, _ = _spec(store, name, flow.value.revision)
+        view = _view(store, name, flow)
+        tasks = running.rows(view, statuses)
         rows.append(
             FlowRow(
                 flow=name,
@@ -188,8 +180,10 @@ def flows(store: Store) -> list[FlowRow]:
                 delivery=spec.delivery if spec else "",
                 sources=tuple(source.name for source in spec.sources) if spec else (),
                 sinks=tuple(sink.name for sink in spec.sinks) if spec else (),
-                tasks=_tasks(store, name, flow.value.revision, statuses),
-                problem=problem,
+                tasks=tasks,
+                problem=view.problem,
+                rollout=running.rollout(view, tasks),
+                went_back=flow.value.went_back,
             )
         )
     return rows
@@ -197,7 +191,10 @@ def flows(store: Store) -> list[FlowRow]:
 
 def flow(store: Store, name: str) -> FlowDetail:
     """Raises ``UserError`` when there is no such flow."""
-    record = require_flow(store, name).value
+    found = require_flow(store, name)
+    record = found.value
+    view = _view(store, name, found)
+    tasks = running.rows(view, _statuses(store))
     revision = store.read(paths.revision(name, str(record.revision)))
     assert revision is not None, f"{paths.flow(name)} points to a revision that is not there"
     return FlowDetail(
@@ -210,7 +207,9 @@ def flow(store: Store, name: str) -> FlowDetail:
         reason=revision.value.reason,
         time=revision.value.time,
         text=revision.value.text,
-        tasks=_tasks(store, name, record.revision, _statuses(store)),
+        tasks=tasks,
+        rollout=running.rollout(view, tasks),
+        went_back=record.went_back,
     )
 
 
@@ -224,7 +223,7 @@ def tasks(store: Store) -> list[TaskRow]:
         task
         for name, flow in zip(names, found, strict=True)
         if flow is not None
-        for task in _tasks(store, name, flow.value.revision, statuses)
+        for task in running.rows(_view(store, name, flow), statuses)
     ]
 
 
@@ -318,39 +317,16 @@ def _spec(store: Store, flow: str, revision: int) -> tuple[FlowSpec | None, str]
         return None, str(error)
 
 
-def _tasks(
-    store: Store, flow: str, revision: int, statuses: Mapping[str, records.NodeStatus | None]
-) -> tuple[TaskRow, ...]:
-    plan = read_plan(store, flow)
-    rows = []
-    for name, task in sorted((plan.value if plan else records.Plan()).tasks.items()):
-        state, why = _task_state(f"{flow}/{name}", task, revision, statuses)
-        rows.append(
-            TaskRow(flow, name, task.kind, task.node, task.epoch, state, task.partitions, why)
-        )
-    return tuple(rows)
-
-
-def _task_state(
-    key: str,
-    task: records.PlannedTask,
-    revision: int,
-    statuses: Mapping[str, records.NodeStatus | None],
-) -> tuple[str, str]:
-    if task.state == "waiting" or task.node is None:
-        return "waiting", task.why
-    if task.node not in statuses:
-        return "away", f"node {task.node} is not live"
-    status = statuses[task.node]
-    said = status.tasks.get(key) if status else None
-    if task.state == "draining" and said is None:
-        return "draining", f"{task.why}; it let go, and no other node has it yet"
-    if said is None or said.epoch != task.epoch:
-        return "starting", f"node {task.node} has not started it yet"
-    if said.state != "running":
-        return said.state, said.error or ""
-    if task.state == "draining":
-        return "draining", task.why
-    if said.revision != revision:
-        return "starting", f"runs revision {said.revision}, {revision} is wanted"
-    return "running", ""
+def _view(store: Store, name: str, record: Versioned[records.Flow]) -> FlowView:
+    """The flow with its plan, as far as its current text can be read."""
+    spec, problem = _spec(store, name, record.value.revision)
+    plan = read_plan(store, name)
+    return FlowView(
+        name,
+        record.value,
+        record.version,
+        spec.place if spec else None,
+        problem,
+        spec.rollout if spec else None,
+        plan.value if plan else records.Plan(),
+    )

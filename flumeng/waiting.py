@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flumeng.errors import UnavailableError
+from flumeng.errors import FlumengError, UnavailableError
 
 LOOK_SECONDS = 0.5
+
+
+class InVainError(FlumengError):
+    """What is waited for cannot come any more: somebody must act first."""
 
 
 def wait_for(

@@ -14,10 +14,11 @@ from flumeng.model import FlowView, Snapshot
 from flumeng.operations import audit
 from flumeng.operations.nodes import require_node
 from flumeng.operations.settings import refuse_in_maintenance
+from flumeng.plan.seats import Seats
 from flumeng.planned import Tasks, plan_writes
 from flumeng.reading import Reader
 from flumeng.spec.problems import nearest
-from flumeng.store import Put, Store, tree
+from flumeng.store import Check, Store, tree
 from zkschema import paths, records
 from zkschema.records import COLLECT, INGEST, PlannedTask
 
@@ -115,7 +116,7 @@ def moved(snapshot: Snapshot, key: str, node: str, reason: str = "") -> TaskChan
         raise ConflictError(f"task {key} waits: masters give it to the first node that may run it")
     if task.state == "draining" and task.target is None:
         raise ConflictError(f"task {key} is taken from {task.node} already: {task.why}")
-    refusal = _refusal(snapshot, flow, node)
+    refusal = _refusal(snapshot, flow, node) or _fullness(snapshot, flow, task, node)
     if refusal:
         raise UserError(f"node {node} may not run task {key}: {refusal}")
     why = _because("moved by an operator", reason)
@@ -160,13 +161,34 @@ def _refusal(snapshot: Snapshot, flow: FlowView, node: str) -> str:
     return ""
 
 
+def _fullness(snapshot: Snapshot, flow: FlowView, task: PlannedTask, node: str) -> str:
+    """Why there is no room for the task on a node that may run it; empty when there is."""
+    view = snapshot.nodes[node]
+    there = [
+        (other, planned)
+        for other in snapshot.flows.values()
+        for planned in other.tasks.values()
+        if planned.kind == COLLECT and (planned.target or planned.node) == node
+    ]
+    seats = Seats()
+    seats.put_node(node, view)
+    for other, planned in there:
+        seats.add(node, other.weight(planned.partitions))
+    if not seats.fits(node, flow.weight(task.partitions)):
+        has = " ".join(f"{name}={amount:g}" for name, amount in view.record.capacity.items())
+        return f"its capacity ({has}) is used up (`flumeng node capacity {node} ...`)"
+    assert flow.place is not None
+    most = flow.place.collect.per_node
+    own = sum(other.name == flow.name for other, _ in there)
+    return f"it has {own} tasks of the flow, which allows {most}" if 0 < most <= own else ""
+
+
 def _because(what: str, reason: str) -> str:
     return f"{what}: {reason}" if reason else what
 
 
 def _carry_out(store: Store, snapshot: Snapshot, change: TaskChange, entry: records.Audit) -> None:
-    """The flow's record is written as it is: masters do not wake for plans, which they write."""
     view = snapshot.flows[change.flow]
     after = change.applied(snapshot).flows[change.flow].plan
     writes = plan_writes(change.flow, after, Tasks.of(view.plan.tasks), view.plan_version)
-    audit.commit(store, [Put(paths.flow(change.flow), view.record, view.version), *writes], entry)
+    audit.commit(store, [Check(paths.flow(change.flow), view.version), *writes], entry)

@@ -112,7 +112,9 @@ def test_node_show(shell: Shell) -> None:
 
 def test_task_list_and_show(shell: Shell) -> None:
     lines = shell.run("task", "list").stdout.splitlines()
-    assert lines[1] == "web/collect.0\tcollect\tn1\t3\tstarting\t1\truns revision 1, 2 is wanted"
+    assert lines[1] == (
+        "web/collect.0\tcollect\tn1\t3\t1 (2 wanted)\tstarting\t1\truns revision 1, 2 is wanted"
+    )
     assert [row["task"] for row in shell.json("task", "list")] == ["collect.0", "ingest.n1"]
     shown = shell.run("task", "show", "web/collect.0").stdout
     assert shown.startswith(
@@ -122,7 +124,7 @@ def test_task_list_and_show(shell: Shell) -> None:
     )
     assert "web.n1.0.aa\t3\t40\t100\t60\n" in shown
     as_json = shell.json("task", "show", "web/collect.0")
-    assert (as_json["wanted_revision"], as_json["revision"]) == (2, 1)
+    assert (as_json["task"]["wanted"], as_json["task"]["revision"]) == (2, 1)
 
 
 def test_the_revision_of_an_earlier_owner_is_not_told_as_applied(
@@ -132,7 +134,7 @@ def test_the_revision_of_an_earlier_owner_is_not_told_as_applied(
     assert plan is not None
     later = {name: replace(task, epoch=9) for name, task in plan.value.tasks.items()}
     store.write(paths.plan("web"), replace(plan.value, tasks=later), ANY)
-    assert shell.json("task", "show", "web/collect.0")["revision"] is None
+    assert shell.json("task", "show", "web/collect.0")["task"]["revision"] is None
 
 
 def test_unknown_names_get_the_nearest(shell: Shell) -> None:

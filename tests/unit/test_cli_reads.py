@@ -96,7 +96,7 @@ def test_flow_show(cluster: Shell) -> None:
     shown = cluster.run("flow", "show", "web").stdout
     assert "flow web is running\nrevision 1 by ann@ops, 2023-11-14 22:13:20 UTC\n" in shown
     assert FLOW in shown
-    assert "collect-0\tcollect\tn1\t3\trunning\tweb.n1.0.aa\t-\n" in shown
+    assert "collect-0\tcollect\tn1\t3\t1\trunning\tweb.n1.0.aa\t-\n" in shown
     assert cluster.json("flow", "show", "web")["text"] == FLOW
 
 
@@ -161,8 +161,8 @@ def test_status_of_a_well_cluster(cluster: Shell, store: FakeStore) -> None:
     assert (result.exit_code, result.stdout) == (
         0,
         "ok: 1 master live, 2 of 2 nodes live\n"
-        "FLOW\tSTATE\tREVISION\tRUNNING\tLAG\n"
-        "web\trunning\t1\t2/2\t60+?\n",
+        "FLOW\tSTATE\tREVISION\tRUNNING\tLAG\tROLLOUT\n"
+        "web\trunning\t1\t2/2\t60+?\t-\n",
     )
 
 

@@ -254,6 +254,27 @@ def test_a_node_that_may_not_run_a_task_is_refused_with_the_reason(
     assert store.dump() == before
 
 
+def test_a_node_that_has_no_room_left_is_refused(shell: Shell, store: FakeStore) -> None:
+    """Each of the flow's tasks weighs one slot here."""
+    change_node(store, "n2", capacity={"slots": 1.0})
+    full = shell.run("task", "move", "web/collect.0", "n2")
+    assert full.exit_code == 2
+    assert "its capacity (slots=1) is used up (`flumeng node capacity n2 ...`)" in full.stderr
+    change_node(store, "n2", capacity={"slots": 2.0})
+    assert shell.run("task", "move", "web/collect.0", "n2").exit_code == 0
+
+
+def test_a_flow_that_keeps_its_tasks_apart_is_heeded(shell: Shell, store: FakeStore) -> None:
+    apart = FLOW.replace("tasks: 2,", "tasks: 2, per_node: 1,")
+    operations.apply_flow(store, apart, **SIGN)
+    settle(store)
+    refused = shell.run("task", "move", "web/collect.0", "n2")
+    assert (refused.exit_code, "it has 1 tasks of the flow, which allows 1" in refused.stderr) == (
+        2, True,
+    )  # fmt: skip
+    assert shell.run("task", "move", "web/collect.0", "n3").exit_code == 0
+
+
 def test_a_source_is_not_moved(shell: Shell, store: FakeStore) -> None:
     refused = shell.run("task", "move", "web/ingest.n1", "n2")
     assert (refused.exit_code, "pinned" in refused.stderr) == (2, True)

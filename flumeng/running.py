@@ -1,0 +1,141 @@
+"""What became of a flow's planned tasks: a row for each, and the rollout as a whole. Pure.
+
+What is planned is compared with what the live nodes say of themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flumeng.model import FlowView
+from zkschema.records import NodeStatus, PlannedTask, TaskStatus
+
+Statuses = Mapping[str, NodeStatus | None]
+"""What each live node says of itself; None before it said anything."""
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """A planned task and what became of it.
+
+    ``state`` is ``running``, ``draining``, ``starting`` (told, not done yet), ``failed``,
+    ``stopped``, ``waiting`` (nobody can run it) or ``away`` (its node is not live). ``wanted`` is
+    the revision that it is to run now, ``revision`` the one that its node applied.
+    """
+
+    flow: str
+    task: str
+    kind: str
+    node: str | None
+    epoch: int
+    state: str
+    partitions: tuple[str, ...]
+    why: str
+    wanted: int
+    revision: int | None
+
+    @property
+    def key(self) -> str:
+        return f"{self.flow}/{self.task}"
+
+    @property
+    def shown_revision(self) -> str:
+        """For people."""
+        if self.revision == self.wanted:
+            return str(self.wanted)
+        return f"{'-' if self.revision is None else self.revision} ({self.wanted} wanted)"
+
+
+@dataclass(frozen=True)
+class RolloutRow:
+    """A new revision on its way: ``taken`` of ``tasks`` may run it, ``running`` of them do.
+
+    The others stay with revision ``before``. ``stage`` is ``canary`` or ``waves``.
+    """
+
+    revision: int
+    before: int
+    stage: str
+    canary: int
+    max_parallel: int
+    tasks: int
+    taken: int
+    running: int
+
+    def __str__(self) -> str:
+        stage = (
+            f"canary of {self.canary}"
+            if self.stage == "canary"
+            else f"waves of at most {self.max_parallel}"
+        )
+        return (
+            f"revision {self.revision} runs in {self.running} of {self.tasks} tasks, the others "
+            f"stay with {self.before} ({stage}, {self.taken} let on)"
+        )
+
+
+def rows(flow: FlowView, statuses: Statuses) -> tuple[TaskRow, ...]:
+    """All planned tasks of the flow, by name."""
+    return tuple(_row(flow, name, task, statuses) for name, task in sorted(flow.tasks.items()))
+
+
+def rollout(flow: FlowView, tasks: tuple[TaskRow, ...]) -> RolloutRow | None:
+    """None while none is under way; ``tasks`` are the flow's ``rows``."""
+    if not flow.rolling or flow.rollout is None:
+        return None
+    taken = [task for task in tasks if task.wanted == flow.record.revision]
+    kinds = {task.kind for task in tasks}
+    canary = sum(
+        min(flow.rollout.canary, sum(task.kind == kind for task in tasks)) for kind in kinds
+    )
+    return RolloutRow(
+        revision=flow.record.revision,
+        before=flow.plan.revision,
+        stage="canary" if len(taken) <= canary else "waves",
+        canary=flow.rollout.canary,
+        max_parallel=flow.rollout.max_parallel,
+        tasks=len(tasks),
+        taken=len(taken),
+        running=sum(task.state == "running" for task in taken),
+    )
+
+
+def _row(flow: FlowView, name: str, task: PlannedTask, statuses: Statuses) -> TaskRow:
+    wanted = flow.revision_of(task)
+    status = statuses.get(task.node or "")
+    said = status.tasks.get(f"{flow.name}/{name}") if status else None
+    own = said if said and said.epoch == task.epoch else None
+    state, why = _state(task, wanted, said, live=task.node in statuses)
+    return TaskRow(
+        flow=flow.name,
+        task=name,
+        kind=task.kind,
+        node=task.node,
+        epoch=task.epoch,
+        state=state,
+        partitions=task.partitions,
+        why=why,
+        wanted=wanted,
+        revision=own.revision if own else None,
+    )
+
+
+def _state(
+    task: PlannedTask, wanted: int, said: TaskStatus | None, *, live: bool
+) -> tuple[str, str]:
+    if task.state == "waiting" or task.node is None:
+        return "waiting", task.why
+    if not live:
+        return "away", f"node {task.node} is not live"
+    if task.state == "draining" and said is None:
+        return "draining", f"{task.why}; it let go, and no other node has it yet"
+    if said is None or said.epoch != task.epoch:
+        return "starting", f"node {task.node} has not started it yet"
+    if said.state != "running":
+        return said.state, said.error or ""
+    if task.state == "draining":
+        return "draining", task.why
+    if said.revision != wanted:
+        return "starting", f"runs revision {said.revision}, {wanted} is wanted"
+    return "running", ""

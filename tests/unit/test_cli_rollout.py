@@ -1,0 +1,168 @@
+"""A rollout as operators see it: who runs which revision, how far it is, and why it went back.
+
+Masters plan and nodes obey, on a fake store; a node can be told to fail a revision.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.doors import Signature
+from cli.testing import Shell
+from flumeng import operations, preview
+from flumeng.master.daemon import Master
+from flumeng.store import ABSENT, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+FLOW = """
+flow: web
+sources: [{syslog: {listen: "127.0.0.1:5514"}}]
+place: {collect: {tasks: 3}}
+sinks: [noop]
+rollout: {canary: 1, max_parallel: 2, settle_seconds: 0}
+"""
+NEWER = f"{FLOW}# newer\n"
+SIGN: Signature = {"author": "ann", "reason": "", "now": 0.0}
+NODES = ("n1", "n2", "n3")
+
+
+class Cluster:
+    """A master and obedient nodes, one step at a time."""
+
+    def __init__(self) -> None:
+        self.store = FakeStore()
+        tree.init(self.store)
+        self.shell = Shell(self.store.tree)
+        self.failing: dict[tuple[str, int], str] = {}
+        for name in NODES:
+            node = records.Node(uuid=name, roles=("ingest", "collect"))
+            self.store.write(paths.node(name), node, ABSENT)
+            live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
+            self.store.write(paths.live_node(name), live, ABSENT)
+        self.master = Master(FakeStore(self.store.tree), "m")
+        operations.apply_flow(self.store, FLOW, **SIGN)
+        self.settle()
+
+    def plan(self) -> str:
+        return self.master.tick()
+
+    def obey(self) -> None:
+        for name in NODES:
+            found = self.store.read(paths.assignment(name))
+            assert found is not None
+            said = {
+                f"{task.flow}/{task.task}": self._said(name, task)
+                for task in found.value.tasks
+                if task.state != "draining"
+            }
+            status = records.NodeStatus(assignment_version=found.version.number, tasks=said)
+            before = self.store.read(paths.status(name))
+            if before is None or before.value != status:
+                expect = before.version if before else ABSENT
+                self.store.write(paths.status(name), status, expect)
+
+    def settle(self) -> None:
+        for _ in range(50):
+            said = self.plan()
+            self.obey()
+            if said == "nothing to do" == self.plan():
+                return
+        pytest.fail("the masters did not come to rest")
+
+    def _said(self, node: str, task: records.AssignedTask) -> records.TaskStatus:
+        error = self.failing.get((node, task.revision))
+        return records.TaskStatus(
+            epoch=task.epoch,
+            revision=task.revision,
+            state="failed" if error else "running",
+            error=error,
+        )
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def revisions(shell: Shell) -> dict[str, tuple[int, int | None]]:
+    return {row["task"]: (row["wanted"], row["revision"]) for row in shell.json("task", "list")}
+
+
+def test_every_task_tells_which_revision_it_is_to_run_and_which_it_runs(cluster: Cluster) -> None:
+    shell = cluster.shell
+    assert set(revisions(shell).values()) == {(1, 1)}
+    assert shell.json("flow", "show", "web")["rollout"] is None
+    operations.apply_flow(cluster.store, NEWER, **SIGN)
+    cluster.plan()
+    seen = revisions(shell)
+    canary = [name for name, (wanted, _) in seen.items() if wanted == 2]
+    assert sorted(name.split(".")[0] for name in canary) == ["collect", "ingest"]
+    assert {seen[name] for name in canary} == {(2, 1)}
+    assert {row for name, row in seen.items() if name not in canary} == {(1, 1)}
+    shown = shell.run("task", "list").stdout
+    assert shown.count("\t1 (2 wanted)\t") == 2
+    assert shown.count("\t1\trunning\t") == 4
+    assert "\t1 (2 wanted)\t" in shell.run("flow", "show", "web").stdout
+
+
+def test_the_progress_of_a_rollout_is_shown_until_it_is_done(cluster: Cluster) -> None:
+    shell = cluster.shell
+    operations.apply_flow(cluster.store, NEWER, **SIGN)
+    cluster.plan()
+    assert (
+        "rollout: revision 2 runs in 0 of 6 tasks, the others stay with 1 (canary of 1, 2 let on)\n"
+    ) in shell.run("flow", "show", "web").stdout
+    cluster.obey()
+    (row,) = shell.json("status")["flows"]
+    assert row["rollout"] == {
+        "revision": 2, "before": 1, "stage": "canary", "canary": 1, "max_parallel": 2,
+        "tasks": 6, "taken": 2, "running": 2,
+    }  # fmt: skip
+    assert "\t2/6 run 2 (canary)\n" in shell.run("status").stdout
+    assert shell.run("flow", "wait", "web", "--running", "--timeout", 1).exit_code == 0
+    waiting = shell.run("flow", "wait", "web", "--rolled-out", "--timeout", 1)
+    assert waiting.exit_code == 1
+    assert "- revision 2 runs in 2 of 6 tasks" in waiting.stderr
+    cluster.plan()
+    assert shell.json("status")["flows"][0]["rollout"]["stage"] == "waves"
+    cluster.settle()
+    assert set(revisions(shell).values()) == {(2, 2)}
+    assert shell.json("flow", "show", "web")["rollout"] is None
+    done = shell.run("flow", "wait", "web", "--rolled-out", "--timeout", 1)
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_a_flow_that_went_back_says_so_and_why_until_it_is_applied_anew(cluster: Cluster) -> None:
+    shell = cluster.shell
+    operations.apply_flow(cluster.store, NEWER, **SIGN)
+    cluster.failing = {(name, 2): "no such table" for name in NODES}
+    cluster.settle()
+    assert set(revisions(shell).values()) == {(1, 1)}
+    shown = shell.run("flow", "show", "web").stdout
+    assert "revision 1 by ann" in shown
+    assert "it went back to this revision by itself: web/" in shown
+    assert "failed with revision 2: no such table" in shown
+    status = shell.run("status")
+    assert status.exit_code == 1
+    assert "- flow web went back to revision 1 by itself: web/" in status.stdout
+    assert "no such table\n  correct the file and apply it" in status.stdout
+    waiting = shell.run("flow", "wait", "web", "--rolled-out", "--timeout", 60)
+    assert (waiting.exit_code, cluster.shell.seconds) == (1, 0)
+    assert waiting.stderr.startswith("flumeng: flow web went back to revision 1: web/")
+    assert [row["revision"] for row in shell.json("flow", "history", "web")] == [1, 2]
+    entries = [cluster.store.read(paths.audit(n)) for n in cluster.store.children(paths.audits())]
+    assert any(e and "rollout of revision 2 goes back to 1" in e.value.command for e in entries)
+    cluster.failing = {}
+    assert operations.apply_flow(cluster.store, f"{FLOW}# right\n", **SIGN).revision == 3
+    cluster.settle()
+    assert shell.run("flow", "wait", "web", "--rolled-out", "--timeout", 1).exit_code == 0
+    assert "went back" not in shell.run("flow", "show", "web").stdout
+    assert not [c for c in shell.json("status")["causes"] if "went back" in c["what"]]
+
+
+def test_a_dry_run_of_a_rollout_shows_that_all_tasks_take_it(cluster: Cluster) -> None:
+    file_text = {"web": NEWER}
+    moves = preview.apply(cluster.store, file_text).moves
+    assert {move.what for move in moves} == {"takes revision 2"}
+    assert len(moves) == 6
