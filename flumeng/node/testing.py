@@ -36,23 +36,25 @@ class ScriptedChild:
         self._node = node
         self._hear = hear
         self._journals: dict[str, dict[str, Any]] = {}
+        self._tasks: list[Mapping[str, Any]] = []
         hear(Said(name, {"type": "ready", "address": f"{node}:1"}))
 
     def tell(self, message: Message) -> None:
         if message["type"] == "configure":
-            self._configure(message["tasks"])
+            self._tasks = message["tasks"]
+            self._report()
         elif message["type"] == "remove":
             for name in message["journals"]:
                 del self._journals[name]
-            self._configure([])
+            self._report()
         elif message["type"] == "stop":
             self._hear(Ended(self._name, 0))
 
     def kill(self) -> None:
         self._hear(Ended(self._name, -9))
 
-    def _configure(self, tasks: list[Mapping[str, Any]]) -> None:
-        running = [task for task in tasks if task["state"] != "draining"]
+    def _report(self) -> None:
+        running = [task for task in self._tasks if task["state"] != "draining"]
         status: Message = {
             "type": "status",
             "tasks": {

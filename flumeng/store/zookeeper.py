@@ -193,10 +193,11 @@ class ZooKeeperStore:
         return versions
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
-        self._watches.append((str(path), notify))
-        connection = self._connection
-        if not self._ready.is_set():
-            return
+        with self._changing:
+            self._watches.append((str(path), notify))
+            connection = self._connection
+            if not self._ready.is_set():
+                return
         try:
             _wait(recursive_watch.add_async(self._client, str(path)))
         except UnavailableError:
@@ -258,28 +259,36 @@ class ZooKeeperStore:
 
     def _restore(self, connection: int) -> None:
         """After each (re)connect: watches, and everyone is told to look again."""
-        while not self._add_watches():
-            if self._connection != connection:
-                return
-            time.sleep(RETRY_SECONDS)
-        with self._changing:
-            if self._connection != connection:
-                return
-            self._ready.set()
+        while self._connection == connection:
+            wanted = [path for path, _ in self._watches]
+            if not self._add_watches(wanted):
+                time.sleep(RETRY_SECONDS)
+            elif self._are_all(wanted, connection):
+                break
+        else:
+            return
         for path, notify in self._watches:
             notify(path)
         for listener in self._listeners:
             listener(True)
 
-    def _add_watches(self) -> bool:
-        """Whether all are there now."""
+    def _add_watches(self, wanted: Sequence[str]) -> bool:
+        """Whether all of these are there now."""
         try:
-            for path in dict(self._watches):
+            for path in dict.fromkeys(wanted):
                 _wait(recursive_watch.add_async(self._client, path))
         except UnavailableError as error:
             log.debug("watches are to be added again: %s", error)
             return False
         return True
+
+    def _are_all(self, added: Sequence[str], connection: int) -> bool:
+        """Whether no watch has come in between; then calls are let through from now on."""
+        with self._changing:
+            done = self._connection == connection and len(added) == len(self._watches)
+            if done:
+                self._ready.set()
+        return done
 
     def _heard(self, path: str) -> None:
         for watched, notify in self._watches:
