@@ -28,6 +28,7 @@ V = TypeVar("V")
 EVERYTHING_SECONDS = 60.0
 UNWATCHED_SECONDS = 2.0
 RETRY_SECONDS = 2.0
+MOST_LOOKS = 10
 WATCHED: tuple[Path, ...] = (
     paths.flows(),
     paths.nodes(),
@@ -83,21 +84,36 @@ class Reader:
         return max(0.0, rest if soonest is None else min(rest, soonest))
 
     def snapshot(self) -> Snapshot:
-        """Raises UnavailableError, and CorruptError or UserError for a record that is none."""
+        """The cluster as it was at one moment, unless it never holds still.
+
+        A watch tells before a read shows what it tells of. So when nothing was heard while reading,
+        all that was read is of one moment: no node seems to be gone that has only just joined when
+        the plan was read that gives it a task. Raises UnavailableError, and CorruptError or
+        UserError for a record that is none.
+        """
         heard = self._take_heard()
         due = self._clock() >= self._everything_at
-        everything = self._stale or due or any(str(top) in heard for top in WATCHED)
+        everything = self._stale or due or _everywhere(heard)
         self._stale = True
         self._moments.begin()
-        if everything:
-            self._read_everything()
-        else:
-            self._read_again(heard)
+        self._look(heard, everything=everything)
+        for _ in range(MOST_LOOKS):
+            heard = self._take_heard()
+            if not heard:
+                break
+            everything = everything or _everywhere(heard)
+            self._look(heard, everything=_everywhere(heard))
         snapshot = self._as_snapshot()
         self._stale = False
         if everything:
             self._everything_at = self._clock() + EVERYTHING_SECONDS * _jitter(self._me)
         return snapshot
+
+    def _look(self, heard: set[str], *, everything: bool) -> None:
+        if everything:
+            self._read_everything()
+        else:
+            self._read_again(heard)
 
     def _take_heard(self) -> set[str]:
         heard = set()
@@ -351,6 +367,11 @@ def _with(known: Mapping[str, V], changed: Mapping[str, V | None]) -> dict[str, 
         return known
     together = {**known, **changed}
     return {name: value for name in sorted(together) if (value := together[name]) is not None}
+
+
+def _everywhere(heard: set[str]) -> bool:
+    """Whether anything may have changed."""
+    return any(str(top) in heard for top in WATCHED)
 
 
 def _is(path: str, row: Row[Any]) -> bool:
