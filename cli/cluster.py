@@ -1,4 +1,4 @@
-"""``flumeng cluster``: settings of the whole cluster, and maintenance mode."""
+"""``flumeng cluster``: settings of the whole cluster, maintenance mode, and who changed what."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from click.shell_completion import CompletionItem
 from cli.doors import Doors, with_store
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table, when
-from flumeng import operations
+from flumeng import history, operations
 from flumeng.store import Store
 from zkschema import records
 
@@ -33,7 +33,7 @@ class Key(click.types.StringParamType):
 
 @click.group()
 def cluster() -> None:
-    """Look at and change settings of the whole cluster; begin and end maintenance mode."""
+    """Settings of the whole cluster, maintenance mode, and who changed what."""
 
 
 @cluster.command()
@@ -53,6 +53,29 @@ def show(_doors: Doors, store: Store, as_json: bool) -> None:
         ),
     )
     click.echo(f"maintenance mode is {_said(maintenance)}")
+
+
+@cluster.command()
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="How many entries, the newest.",
+)
+@json_option
+@with_store
+def audit(_doors: Doors, store: Store, last: int, as_json: bool) -> None:
+    """Show who changed what, when and why; the newest comes last."""
+    rows = history.audit(store, last)
+    if as_json:
+        show_json(rows)
+        return
+    show_table(
+        ("TIME (UTC)", "WHO", "COMMAND", "REASON"),
+        ((when(row.time), row.who, row.command, row.reason) for row in rows),
+    )
 
 
 @cluster.command(name="set")

@@ -17,7 +17,10 @@ COMMANDS = {
     ),
     "ack": Lazy("cli.ack:ack", "See how far each flow has delivered."),
     "journal": Lazy("cli.journal:journal", "See which journals there are and what they hold."),
-    "cluster": Lazy("cli.cluster:cluster", "Settings of the whole cluster, and maintenance mode."),
+    "cluster": Lazy(
+        "cli.cluster:cluster",
+        "Settings of the whole cluster, maintenance mode, and who changed what.",
+    ),
     "schema": Lazy("cli.schema:schema", "Look at, check, export, migrate the tree in ZooKeeper."),
     "status": Lazy("cli.status:status", "Say whether the cluster is well, and if not, why."),
     "top": Lazy("cli.top:top", "Show the cluster live: health, flows, rates, nodes."),

@@ -53,7 +53,7 @@ class Shell:
     positions: dict[str, Mapping[str, Reached]] = field(default_factory=dict)
     counted: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     cut: bool = False
-    meanwhile: Callable[[], None] = lambda: None
+    meanwhile: Callable[[], object] = lambda: None
     seconds: float = 0.0
 
     def connect(self, hosts: str) -> Store:

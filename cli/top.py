@@ -13,10 +13,11 @@ from cli.options import json_option
 from cli.output import count, make_table, show_json, show_table
 from flumeng import health, overview
 from flumeng.errors import UnavailableError
+from flumeng.overview import NodeRow
 from flumeng.store import Store
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
 
 REFRESH_SECONDS = 2.0
 
@@ -64,6 +65,9 @@ def _headline(seen: dict[str, Any]) -> str:
 
 
 def _tables(seen: dict[str, Any], rate: dict[str, float]) -> Iterator[Table]:
+    """The worst first: on a screen the others may not fit."""
+    if seen["causes"]:
+        yield ("PROBLEM", "WHAT TO DO"), [(c["what"], c["advice"]) for c in seen["causes"]]
     yield (
         ("FLOW", "STATE", "REVISION", "RUNNING", "LAG", "EVENTS/S"),
         [
@@ -75,7 +79,7 @@ def _tables(seen: dict[str, Any], rate: dict[str, float]) -> Iterator[Table]:
                 f"{flow['lag']}{'+?' if flow['lag_unknown'] else ''}",
                 f"{rate[flow['flow']]:.0f}" if flow["flow"] in rate else None,
             )
-            for flow in seen["flows"]
+            for flow in sorted(seen["flows"], key=lambda flow: -flow["lag"])
         ],
     )
     yield (
@@ -88,11 +92,13 @@ def _tables(seen: dict[str, Any], rate: dict[str, float]) -> Iterator[Table]:
                 len(row.tasks),
                 sum(state != "running" for state in row.tasks.values()),
             )
-            for row in seen["node_rows"]
+            for row in sorted(seen["node_rows"], key=_how_well)
         ],
     )
-    if seen["causes"]:
-        yield ("PROBLEM", "WHAT TO DO"), [(c["what"], c["advice"]) for c in seen["causes"]]
+
+
+def _how_well(row: NodeRow) -> tuple[bool, int]:
+    return row.live, -sum(state != "running" for state in row.tasks.values())
 
 
 def live(doors: Doors, store: Store) -> None:
@@ -111,15 +117,23 @@ def live(doors: Doors, store: Store) -> None:
                     screen.update(Text(str(error)), refresh=True)
                 else:
                     now = doors.monotonic()
-                    screen.update(_group(seen, rates(before, seen, now - looked)), refresh=True)
+                    rate = rates(before, seen, now - looked)
+                    screen.update(picture(seen, rate, screen.console.height), refresh=True)
                     before, looked = seen, now
                 doors.sleep(REFRESH_SECONDS)
         except KeyboardInterrupt:
             return
 
 
-def _group(seen: dict[str, Any], rate: dict[str, float]) -> Group:
+def picture(seen: dict[str, Any], rate: dict[str, float], lines: int) -> Group:
+    """For a screen with so many lines: of each table as many rows as fit, the worst first."""
     from rich.console import Group  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    return Group(Text(_headline(seen)), *(make_table(*table) for table in _tables(seen, rate)))
+    rows = max(3, lines // 4)
+    parts: list[RenderableType] = [Text(_headline(seen))]
+    for headers, found in _tables(seen, rate):
+        parts.append(make_table(headers, found[:rows]))
+        if len(found) > rows:
+            parts.append(Text(f"and {len(found) - rows} more"))
+    return Group(*parts)

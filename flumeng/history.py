@@ -1,4 +1,4 @@
-"""The revisions of a flow: who made which and why, and what is different between two."""
+"""Who changed what: the audit; the revisions of a flow, and what is different between two."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flumeng.errors import UserError
 from flumeng.operations import require_flow, require_revision
-from flumeng.store import Store
+from flumeng.store import Store, tree
 from zkschema import paths
 
 
@@ -18,6 +18,17 @@ class RevisionRow:
     reason: str
     time: float
     current: bool
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """One operator command, or what masters did by themselves; ``time`` in seconds since the
+    epoch."""
+
+    time: float
+    who: str
+    command: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,19 @@ def history(store: Store, flow: str) -> list[RevisionRow]:
         )
         for number, revision in zip(numbers, found, strict=True)
         if revision is not None
+    ]
+
+
+def audit(store: Store, most: int) -> list[AuditRow]:
+    """The newest ``most`` entries that are kept, oldest first. Raises ``UserError`` without a
+    cluster."""
+    tree.require(store)
+    names = store.children(paths.audits())[-most:]
+    found = store.read_many([paths.audit(name) for name in names])
+    return [
+        AuditRow(entry.value.time, entry.value.who, entry.value.command, entry.value.reason)
+        for entry in found
+        if entry is not None
     ]
 
 

@@ -24,7 +24,7 @@ PROCESSES = {"standalone", "zookeeper", "master", "node:run", "shell"}
 READS = {
     "flow:validate", "flow:list", "flow:show", "flow:history", "flow:diff", "flow:wait",
     "flow:counters", "node:list", "node:show", "node:story", "task:list", "task:show", "task:wait",
-    "ack:list", "cluster:show", "schema:show", "schema:export", "status", "top",
+    "ack:list", "cluster:show", "cluster:audit", "schema:show", "schema:export", "status", "top",
 }  # fmt: skip
 
 

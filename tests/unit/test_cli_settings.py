@@ -183,6 +183,19 @@ def test_maintenance_mode_that_began_by_itself_says_so(shell: Shell, store: Fake
     assert "on by itself (m1) since" in shell.run("cluster", "show").stdout
 
 
+def test_the_audit_tells_the_newest_changes_oldest_first(shell: Shell, store: FakeStore) -> None:
+    for number in range(30):
+        sign: Signature = {"author": "ann", "reason": f"why {number}", "now": NOON + number}
+        operations.set_setting(store, "balance", str(number + 2), **sign)
+    rows = shell.json("cluster", "audit", "--last", 3)
+    assert [(row["time"], row["who"], row["reason"]) for row in rows] == [
+        (NOON + number, "ann", f"why {number}") for number in (27, 28, 29)
+    ]
+    lines = shell.run("cluster", "audit").stdout.splitlines()
+    assert len(lines) == 21
+    assert lines[-1] == ("2023-11-14 22:13:49\tann\tcluster set balance 31 (was 30)\twhy 29")
+
+
 def test_no_task_is_moved_by_command_in_maintenance_mode(shell: Shell, store: FakeStore) -> None:
     operations.apply_flow(store, FLOW, **SIGN)
     for name in ("n1", "n2"):

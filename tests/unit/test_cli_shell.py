@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import time
@@ -17,13 +18,14 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
+from rich.console import Console
 
 from cli import top
 from cli.doors import Doors, Kept
 from cli.main import tree as commands
 from cli.prompt import TreeCompleter, ask, history
 from cli.testing import NOON, Reached, Shell
-from flumeng import operations
+from flumeng import health, operations, overview
 from flumeng.store import ABSENT, ANY, Store, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
@@ -301,10 +303,12 @@ def test_top_prints_once_in_a_pipe(shell: Shell, store: FakeStore) -> None:
     shell.positions["n1:7"] = {"web.n1.0.aa": Reached(floor=0, safe=100)}
     store.write(paths.ack("web", "main", "web.n1.0.aa"), records.Ack(epoch=3, offset=40), ABSENT)
     shown = shell.run("top")
-    assert (shown.exit_code, shown.stdout.splitlines()[:5]) == (
+    assert (shown.exit_code, shown.stdout.splitlines()) == (
         0,
         [
             "degraded: 0 masters, 1 of 1 nodes live, 1 problem",
+            "PROBLEM\tWHAT TO DO",
+            "no master is live: nothing is planned or moved\tstart `flumeng master`",
             "FLOW\tSTATE\tREVISION\tRUNNING\tLAG\tEVENTS/S",
             "web\trunning\t1\t1/1\t60\t-",
             "NODE\tLIVE\tDESIRED\tTASKS\tNOT RUNNING",
@@ -354,3 +358,24 @@ def test_a_line_may_begin_with_flumeng_and_help_says_what_there_is(shell: Shell)
     assert "Usage: flumeng flow wait" in pasted.stdout
     again = shell.run("shell", "-c", "flumeng shell")
     assert (again.exit_code, "this is the shell already" in again.stderr) == (2, True)
+
+
+def test_top_shows_the_worst_of_very_many_nodes_and_counts_the_others(
+    shell: Shell, store: FakeStore
+) -> None:
+    for number in range(100):
+        node = records.Node(uuid=str(number), roles=("ingest",))
+        store.write(paths.node(f"m{number:03}"), node, ABSENT)
+        if number != 77:
+            live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
+            store.write(paths.live_node(f"m{number:03}"), live, ABSENT)
+    doors = shell.doors()
+    seen = {**health.status(store, doors.ask), "node_rows": overview.nodes(store)}
+    console = Console(width=120, height=40, file=io.StringIO())
+    console.print(top.picture(seen, {}, 40))
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert len(shown.splitlines()) <= 40
+    assert "node m077 is not live" in shown
+    assert shown.index(" m077 ") < shown.index(" m000 ")
+    assert "and 91 more" in shown

@@ -52,6 +52,7 @@ PROMISED = [
     "journal:dump",
     "journal:repair",
     "cluster:show",
+    "cluster:audit",
     "cluster:set",
     "cluster:maintenance",
     "schema:show",
