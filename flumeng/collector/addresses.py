@@ -1,74 +1,78 @@
 """Where journals are served now: ``/journals/J`` names a node, ``/live/nodes/N`` its address.
 
-Shared by all tasks of the process. What was read is used until a watch says that something changed,
-or for ``LOOK_SECONDS``; while ZooKeeper is away it is used on.
+Shared by all tasks of the process. What was read is used for ``LOOK_SECONDS``; it is read again
+soon when nobody serves the journal yet, or when a task has found that the place is wrong. Nothing
+is watched: each of n collectors would hear of each of n nodes. While ZooKeeper is away, what is
+known is used on.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from flumeng.errors import UnavailableError
 from flumeng.journal.names import worker_of
 from flumeng.store import Store
 from zkschema import paths
 
-LOOK_SECONDS = 10.0
+LOOK_SECONDS = 60.0
+DOUBT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """``address`` is empty when nobody serves the journal."""
+
+    address: str
+    looked_at: float
+    look_at: float
 
 
 class Addresses:
-    """May be used from any thread."""
+    """May be used from any thread. ``clock`` gives seconds that only grow."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
+        self._clock = clock
         self._lock = threading.Lock()
-        self._changes = 0
-        self._seen = -1
-        self._look_at = 0.0
-        self._primaries: dict[str, str] = {}
-        self._addresses: dict[str, tuple[str, ...]] = {}
-        store.watch(paths.live_nodes(), self._on_change)
-        store.watch(paths.journals(), self._on_change)
+        self._known: dict[str, Found] = {}
 
     def of(self, journals: Iterable[str]) -> Mapping[str, str]:
         """Journal -> host:port. Lacks those whose node is not live or serves nothing yet."""
         wanted = sorted(journals)
         with self._lock:
-            self._look_if_needed(wanted)
-            found = {name: self._address(name) for name in wanted}
+            now = self._clock()
+            due = [name for name in wanted if not self._known_at(name, now)]
+            if due:
+                self._look(due, now)
+            found = {name: self._known[name].address for name in wanted if name in self._known}
         return {name: address for name, address in found.items() if address}
 
-    def _address(self, journal: str) -> str:
-        addresses = self._addresses.get(self._primaries.get(journal, ""), ())
-        return addresses[worker_of(journal, len(addresses))] if addresses else ""
+    def doubt(self, journals: Iterable[str]) -> None:
+        """They could not be read where ``of`` said: look again, but not all the time."""
+        with self._lock:
+            for name in journals:
+                found = self._known[name]
+                self._known[name] = replace(found, look_at=found.looked_at + DOUBT_SECONDS)
 
-    def _on_change(self, _path: str) -> None:
-        self._changes += 1
+    def _known_at(self, journal: str, now: float) -> bool:
+        return journal in self._known and now < self._known[journal].look_at
 
-    def _look_if_needed(self, wanted: list[str]) -> None:
-        known = all(name in self._primaries for name in wanted)
-        if known and self._seen == self._changes and time.monotonic() < self._look_at:
-            return
-        changes = self._changes
+    def _look(self, wanted: Sequence[str], now: float) -> None:
         try:
-            self._look(wanted)
+            journals = self._store.read_many([paths.journal(name) for name in wanted])
+            nodes = sorted({journal.value.primary for journal in journals if journal})
+            live = self._store.read_many([paths.live_node(node) for node in nodes])
         except UnavailableError:
             return
-        self._seen = changes
-        self._look_at = time.monotonic() + LOOK_SECONDS
-
-    def _look(self, wanted: list[str]) -> None:
-        names = sorted({*wanted, *self._primaries})
-        journals = self._store.read_many([paths.journal(name) for name in names])
-        primaries = {
-            name: journal.value.primary if journal else ""
-            for name, journal in zip(names, journals, strict=True)
-        }
-        nodes = sorted({node for node in primaries.values() if node})
-        live = self._store.read_many([paths.live_node(node) for node in nodes])
-        self._addresses = {
+        served = {
             node: found.value.addresses for node, found in zip(nodes, live, strict=True) if found
         }
-        self._primaries = primaries
+        for name, journal in zip(wanted, journals, strict=True):
+            addresses = served.get(journal.value.primary, ()) if journal else ()
+            address = addresses[worker_of(name, len(addresses))] if addresses else ""
+            look_at = now + (LOOK_SECONDS if address else DOUBT_SECONDS)
+            self._known[name] = Found(address, now, look_at)

@@ -50,6 +50,8 @@ class Positions:
         for address, names in wanted.items():
             safe = self._ask(address)
             reached |= {name: Reach(address, safe[name]) for name in names if name in safe}
+            if missing := [name for name in names if name not in safe]:
+                self._addresses.doubt(missing)
         return reached
 
     def close(self) -> None:

@@ -1,0 +1,101 @@
+"""Where journals are served is read when it is needed, and rarely otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from flumeng.collector.addresses import DOUBT_SECONDS, LOOK_SECONDS, Addresses
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from zkschema import paths
+from zkschema.records import Journal, LiveNode
+
+JOURNAL = "web.n1.0.00000000"
+
+
+class CountingStore(FakeStore):
+    looks = 0
+
+    def read_many(self, wanted: Sequence[Any]) -> list[Any]:
+        self.looks += 1
+        return super().read_many(wanted)
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.store = CountingStore()
+        tree.init(self.store)
+        self.addresses = Addresses(self.store, lambda: self.now)
+
+    def register(self, node: str) -> None:
+        journal = Journal(flow="web", node="n1", primary=node, term=1, in_sync=(node,))
+        self.store.write(paths.journal(JOURNAL), journal, ANY)
+
+    def serve(self, node: str, address: str) -> None:
+        live = LiveNode(
+            uuid="u", incarnation="i", addresses=(address,), pid=1, version="0", since=0.0
+        )
+        path = paths.live_node(node)
+        self.store.write(path, live, ANY if self.store.exists(path) else ABSENT)
+
+    def found(self) -> str:
+        return self.addresses.of([JOURNAL]).get(JOURNAL, "")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_what_was_found_is_used_for_a_while(world):
+    world.register("n1")
+    world.serve("n1", "a:1")
+    assert world.found() == "a:1"
+    looks = world.store.looks
+    world.now += LOOK_SECONDS - 1
+    assert world.found() == "a:1"
+    assert world.store.looks == looks
+    world.serve("n1", "a:2")
+    world.now += 1
+    assert world.found() == "a:2"
+
+
+def test_a_place_that_is_found_to_be_wrong_is_looked_up_soon_but_not_all_the_time(world):
+    world.register("n1")
+    world.serve("n1", "a:1")
+    assert world.found() == "a:1"
+    looks = world.store.looks
+    for _ in range(10):
+        world.addresses.doubt([JOURNAL])
+        assert world.found() == "a:1"
+    assert world.store.looks == looks
+    world.serve("n2", "b:1")
+    world.register("n2")
+    world.now += DOUBT_SECONDS
+    assert world.found() == "b:1"
+
+
+def test_a_journal_that_nobody_serves_yet_is_looked_up_again_soon(world):
+    assert world.found() == ""
+    world.register("n1")
+    world.serve("n1", "a:1")
+    world.now += DOUBT_SECONDS
+    assert world.found() == "a:1"
+
+
+def test_what_is_known_is_used_on_while_zookeeper_is_away(world):
+    world.register("n1")
+    world.serve("n1", "a:1")
+    assert world.found() == "a:1"
+    world.store.cut()
+    world.now += 10 * LOOK_SECONDS
+    assert world.found() == "a:1"
+
+
+def test_nothing_is_watched(world):
+    """Each of n collectors would hear of each of n nodes that come or go."""
+    assert world.store._watches == []
