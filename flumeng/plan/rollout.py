@@ -28,9 +28,7 @@ def go_back(flow: FlowView, snapshot: Snapshot) -> GoBack | None:
     current, before = flow.record.revision, flow.plan.revision
     for name, task in flow.tasks.items():
         status = _said(flow, name, task, snapshot.nodes)
-        if task.revision != current or status is None:
-            continue
-        if status.revision == current and status.state == "failed":
+        if status and (status.revision, status.state) == (current, "failed"):
             why = f"{flow.name}/{name} on {task.node} failed with revision {current}: "
             why = f"{why}{status.error or 'no reason given'}"
             command = f"flow {flow.name}: rollout of revision {current} goes back to {before}"

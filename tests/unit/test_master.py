@@ -9,6 +9,7 @@ import pytest
 from flumeng import operations
 from flumeng.errors import UnavailableError
 from flumeng.master.daemon import Master
+from flumeng.planned import BUCKETS, read_plan
 from flumeng.reading import looks_after
 from flumeng.store import ABSENT, ANY, Remove, Store, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
@@ -196,3 +197,21 @@ def test_a_master_that_was_frozen_leaves_the_next_flow_of_that_name_alone(
 
 def test_without_a_schema_a_master_says_what_to_do() -> None:
     assert "flumeng schema init" in Master(FakeStore(), "m1").tick()
+
+
+def test_a_plan_too_large_for_one_znode_is_written_read_and_followed(cluster: FakeTree) -> None:
+    store, master = FakeStore(cluster), Master(FakeStore(cluster), "m1")
+    for number in range(3):
+        add_node(store, f"n{number}")
+    text = FLOW.format(name="big") + "place: {collect: {tasks: 2000}}\n"
+    operations.apply_flow(store, text, author="a", reason="", now=0.0)
+    settle([master])
+    found = read_plan(store, "big")
+    assert found is not None
+    assert len(found.value.tasks) == 2003
+    assert found.value.buckets == len(store.children(paths.plan("big"))) == BUCKETS
+    assert len(tasks(store, "n0")) in (668, 667)
+    store.remove(paths.live_node("n0"), ANY)
+    settle([master, Master(FakeStore(cluster), "m2")])
+    assert len(tasks(store, "n1")) in (1001, 1000)
+    assert Master(FakeStore(cluster), "m3").tick() == "nothing to do"

@@ -1,0 +1,391 @@
+"""What the planner does with weights, capacities, zones, throttles, rollouts and maintenance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from flumeng.model import FlowView, NodeView, Snapshot
+from flumeng.plan import Action, Assign, GoBack, Maintain, Planner, Replan, plan
+from flumeng.plan.applied import applied
+from flumeng.plan.steps import steps
+from flumeng.planned import BUCKETS, Tasks
+from flumeng.spec import CollectPlace, Place, Rollout
+from flumeng.store import Version
+from zkschema.records import (
+    COLLECT,
+    INGEST,
+    Cluster,
+    Flow,
+    Journal,
+    Maintenance,
+    Node,
+    NodeStatus,
+    PlannedTask,
+    TaskStatus,
+)
+
+
+def node(
+    name: str, zone: str = "", roles: tuple[str, ...] = (COLLECT,), **capacity: float
+) -> NodeView:
+    return NodeView(name, Node(uuid=name, roles=roles, zone=zone, capacity=capacity), live=True)
+
+
+def flow(name: str = "f", **place: Any) -> FlowView:
+    return FlowView(name, Flow(revision=1), Version(0), Place(collect=CollectPlace(**place)))
+
+
+def cluster(views: list[FlowView], nodes: list[NodeView], **more: Any) -> Snapshot:
+    return Snapshot(
+        flows={view.name: view for view in views},
+        nodes={view.name: view for view in nodes},
+        journals=more.pop("journals", {}),
+        drained=frozenset(),
+        mine=frozenset(view.name for view in views),
+        **more,
+    )
+
+
+def journals(count: int, of: str = "f") -> dict[str, Journal]:
+    journal = Journal(flow=of, node="n", primary="n", term=1, in_sync=("n",))
+    return {f"j{number:03d}": journal for number in range(count)}
+
+
+def carried_out(snapshot: Snapshot, actions: list[Action] | None = None) -> Snapshot:
+    for action in plan(snapshot) if actions is None else actions:
+        snapshot = applied(snapshot, action)
+    return snapshot
+
+
+def obeyed(snapshot: Snapshot, failing: str = "") -> Snapshot:
+    """Every live node runs what it was told; the node ``failing`` fails with all it has."""
+    nodes = {}
+    for name, view in snapshot.nodes.items():
+        version = view.assignment_version
+        if view.live and isinstance(version, Version):
+            tasks = {
+                f"{task.flow}/{task.task}": TaskStatus(
+                    epoch=task.epoch,
+                    revision=task.revision,
+                    state="failed" if name == failing else "running",
+                    error="no such column" if name == failing else None,
+                )
+                for task in view.assignment.tasks
+                if task.state == "running"
+            }
+            status = NodeStatus(assignment_version=version.number, tasks=tasks)
+            nodes[name] = replace(view, status=status)
+        else:
+            nodes[name] = view
+    return replace(snapshot, nodes=nodes)
+
+
+def at_rest(snapshot: Snapshot) -> Snapshot:
+    for _ in range(100):
+        actions = plan(snapshot)
+        if not actions:
+            return snapshot
+        snapshot = obeyed(carried_out(snapshot, actions))
+    raise AssertionError("the plan does not come to rest")
+
+
+def owners(snapshot: Snapshot, name: str = "f") -> Counter[str | None]:
+    tasks = snapshot.flows[name].tasks.values()
+    return Counter(task.node for task in tasks if task.kind == COLLECT)
+
+
+# -- weights and capacities
+
+
+def test_a_node_with_twice_the_slots_gets_twice_the_tasks() -> None:
+    settled = at_rest(cluster([flow(tasks=12)], [node("a", slots=8), node("b", slots=16)]))
+    assert owners(settled) == {"a": 4, "b": 8}
+
+
+def test_no_node_gets_more_than_it_declares_in_any_dimension() -> None:
+    heavy = flow(tasks=6, weight={"slots": 1.0, "mb_per_second": 50.0})
+    nodes = [node("a", slots=10, mb_per_second=100), node("b", slots=1, mb_per_second=1000)]
+    settled = at_rest(cluster([heavy], nodes))
+    assert owners(settled) == {"a": 2, "b": 1, None: 3}
+    waiting = [task for task in settled.flows["f"].tasks.values() if task.node is None]
+    assert {task.why for task in waiting} == {"no node has room for it"}
+    more = replace(settled, nodes={**settled.nodes, "c": node("c")})
+    assert owners(at_rest(more))[None] == 0, "the tasks that waited do not get the new room"
+
+
+def test_the_heaviest_tasks_are_placed_first_and_the_load_comes_out_even() -> None:
+    weights = {f"j{number:03d}": {"slots": float(1 + number % 4)} for number in range(40)}
+    view = replace(flow(tasks=40), weights=weights)
+    settled = at_rest(cluster([view], [node("a"), node("b"), node("c")], journals=journals(40)))
+    loads: Counter[str] = Counter()
+    for task in settled.flows["f"].tasks.values():
+        loads[task.node or ""] += settled.flows["f"].weight(task.partitions)[0][1]
+    assert max(loads.values()) - min(loads.values()) <= 1000
+
+
+def test_tasks_of_one_flow_are_kept_apart() -> None:
+    settled = at_rest(cluster([flow(tasks=3, per_node=1)], [node("a"), node("b")]))
+    assert owners(settled) == {"a": 1, "b": 1, None: 1}
+
+
+def test_tasks_are_spread_over_zones_before_nodes() -> None:
+    nodes = [node("a1", "a"), node("a2", "a"), node("a3", "a"), node("b1", "b")]
+    assert owners(at_rest(cluster([flow(tasks=4, spread="zone")], nodes)))["b1"] == 2
+    assert owners(at_rest(cluster([flow(tasks=4)], nodes)))["b1"] == 1
+
+
+def test_a_zone_that_comes_back_gets_its_share() -> None:
+    settled = at_rest(cluster([flow(tasks=6, spread="zone")], [node("a1", "a"), node("a2", "a")]))
+    more = replace(settled, nodes={**settled.nodes, "b1": node("b1", "b")})
+    assert owners(at_rest(more)) == {"a1": 1, "a2": 2, "b1": 3} or owners(at_rest(more)) == {
+        "a1": 2,
+        "a2": 1,
+        "b1": 3,
+    }
+
+
+def test_tasks_that_are_added_get_their_share_of_the_journals() -> None:
+    settled = at_rest(cluster([flow(tasks=1)], [node("a"), node("b")], journals=journals(10)))
+    more = replace(settled.flows["f"], place=Place(collect=CollectPlace(tasks=4)))
+    after = at_rest(replace(settled, flows={"f": more}))
+    tasks = after.flows["f"].tasks
+    assert sorted(len(task.partitions) for task in tasks.values()) == [2, 2, 3, 3]
+    stayed = set(tasks["collect.0"].partitions) & set(
+        settled.flows["f"].tasks["collect.0"].partitions
+    )
+    assert len(stayed) == 3
+
+
+# -- throttles
+
+
+def draining(snapshot: Snapshot) -> list[PlannedTask]:
+    return [
+        task
+        for view in snapshot.flows.values()
+        for task in view.tasks.values()
+        if task.state == "draining"
+    ]
+
+
+def test_moves_are_throttled_by_cluster_node_and_flow() -> None:
+    settled = at_rest(cluster([flow("f", tasks=8), flow("g", tasks=8)], [node("a"), node("b")]))
+    grown = {name: node(name) for name in ("c", "d")}
+    joined = replace(settled, nodes={**settled.nodes, **grown}, balance_moves=8)
+
+    def begun(**throttles: int) -> list[PlannedTask]:
+        return draining(carried_out(replace(joined, cluster=Cluster(throttles=throttles))))
+
+    assert len(begun()) == 8
+    assert len(begun(balance_per_node=1)) == 2
+    assert len(begun(balance_per_flow=1)) == 2
+    assert not draining(carried_out(replace(joined, balance_moves=0)))
+
+
+def test_no_move_is_begun_while_a_task_has_no_live_owner() -> None:
+    settled = at_rest(cluster([flow(tasks=8)], [node("a"), node("b")]))
+    away = replace(settled.nodes["a"], live=False)
+    joined = replace(settled, nodes={"a": away, "b": settled.nodes["b"], "c": node("c")})
+    assert not draining(carried_out(joined))
+    back = replace(joined, nodes={**joined.nodes, "a": replace(away, live=True)})
+    assert len(draining(carried_out(back))) == 1
+
+
+# -- rollouts
+
+
+def rolling(*, failing: str = "", canary: int = 1, max_parallel: int = 2) -> Snapshot:
+    """Revision 2 of a flow of six tasks was applied, and one step of its rollout taken."""
+    settled = at_rest(cluster([flow(tasks=6)], [node("a"), node("b"), node("c")]))
+    assert settled.flows["f"].plan.revision == 1
+    applied_ = replace(
+        settled.flows["f"],
+        record=Flow(revision=2),
+        version=Version(1),
+        rollout=Rollout(canary=canary, max_parallel=max_parallel),
+    )
+    begun = replace(settled, flows={"f": applied_})
+    return obeyed(carried_out(begun), failing)
+
+
+def told(snapshot: Snapshot) -> Counter[int]:
+    return Counter(t.revision for view in snapshot.nodes.values() for t in view.assignment.tasks)
+
+
+def all_settled(snapshot: Snapshot) -> Snapshot:
+    keys = (key for view in snapshot.nodes.values() if view.status for key in view.status.tasks)
+    return replace(snapshot, settled=frozenset(keys))
+
+
+def test_a_revision_goes_to_the_canary_then_in_waves() -> None:
+    state = rolling()
+    assert told(state) == {1: 5, 2: 1}
+    assert plan(state) == [], "the canary has not run it long enough"
+    seen = []
+    for _ in range(6):
+        state = obeyed(carried_out(all_settled(state)))
+        seen.append(told(state)[2])
+    assert seen == [3, 5, 6, 6, 6, 6]
+    assert state.flows["f"].plan.revision == 2
+
+
+def test_a_canary_that_fails_takes_the_flow_back() -> None:
+    state = rolling(failing="a")
+    (back,) = (action for action in plan(state) if isinstance(action, GoBack))
+    assert back.record.revision == 1
+    assert "f/collect.0 on a failed with revision 2: no such column" in back.record.went_back
+    after = at_rest(carried_out(state, [back]))
+    assert told(after) == {1: 6}
+    assert after.flows["f"].record.revision == 1
+
+
+def test_a_task_that_failed_before_the_rollout_does_not_end_it() -> None:
+    state = rolling(failing="b")
+    assert not [action for action in plan(state) if isinstance(action, GoBack)]
+
+
+def test_a_rollout_does_not_wait_for_nodes_that_are_away() -> None:
+    settled = at_rest(
+        cluster([flow()], [node("a", roles=(INGEST,)), node("b", roles=(INGEST,)), node("c")])
+    )
+    away = replace(settled.nodes["a"], live=False)
+    rolled = replace(
+        settled.flows["f"], record=Flow(revision=2), version=Version(1), rollout=Rollout()
+    )
+    state = replace(settled, flows={"f": rolled}, nodes={**settled.nodes, "a": away})
+    for _ in range(4):
+        state = obeyed(carried_out(all_settled(state)))
+    assert state.flows["f"].plan.revision == 2
+    assert [task.revision for task in state.nodes["a"].assignment.tasks] == [2]
+
+
+def test_a_task_that_changes_hands_in_a_rollout_keeps_its_revision() -> None:
+    state = rolling()
+    (canary,) = (
+        t for view in state.nodes.values() for t in view.assignment.tasks if t.revision == 2
+    )
+    owner = state.flows["f"].tasks[canary.task].node
+    assert owner is not None
+    lost = replace(state.nodes[owner], live=False, lost=True)
+    after = carried_out(replace(state, nodes={**state.nodes, owner: lost}))
+    moved = after.flows["f"].tasks[canary.task]
+    assert (moved.node != owner, moved.revision) == (True, 2)
+
+
+def test_without_a_rollout_all_take_a_revision_at_once() -> None:
+    settled = at_rest(cluster([flow(tasks=6)], [node("a"), node("b")]))
+    view = replace(settled.flows["f"], record=Flow(revision=2), version=Version(1))
+    assert told(carried_out(replace(settled, flows={"f": view}))) == {2: 6}
+
+
+# -- maintenance mode
+
+
+def missing(count: int, of: int = 10, **more: Any) -> Snapshot:
+    settled = at_rest(cluster([flow(tasks=of)], [node(f"n{i}") for i in range(of)]))
+    views = {
+        name: replace(view, live=number >= count, lost=number < count)
+        for number, (name, view) in enumerate(settled.nodes.items())
+    }
+    return replace(settled, nodes=views, leads=True, **more)
+
+
+def test_many_missing_nodes_begin_maintenance_and_nothing_moves() -> None:
+    few, many = missing(5), missing(6)
+    assert not [action for action in plan(few) if isinstance(action, Maintain)]
+    (mode,) = plan(many)
+    assert isinstance(mode, Maintain)
+    assert mode.cluster.maintenance
+    assert mode.cluster.maintenance.why == "6 of 10 active nodes are missing"
+    assert plan(carried_out(many)) == []
+
+
+def test_maintenance_ends_below_a_stricter_threshold_and_work_goes_on() -> None:
+    planner = Planner()
+    begun = carried_out(missing(6), planner.plan(missing(6)))
+
+    def back(alive: int) -> Snapshot:
+        views = {
+            name: replace(view, live=number >= 10 - alive, lost=number < 10 - alive)
+            for number, (name, view) in enumerate(begun.nodes.items())
+        }
+        return replace(begun, nodes=views)
+
+    assert planner.plan(back(7)) == []
+    first, *moves = planner.plan(back(8))
+    assert isinstance(first, Maintain)
+    assert first.cluster.maintenance is None
+    assert any(isinstance(action, Replan) for action in moves), "nobody takes the lost nodes' tasks"
+
+
+def test_what_an_operator_began_only_he_ends() -> None:
+    mode = Cluster(maintenance=Maintenance(who="ann", why="switch", since=0.0))
+    lost_one = missing(1, cluster=mode)
+    assert plan(lost_one) == []
+    moved = carried_out(replace(lost_one, cluster=Cluster()))
+    assert "n0" not in owners(moved)
+
+
+def test_only_one_master_decides_about_the_cluster() -> None:
+    assert not [a for a in plan(replace(missing(6), leads=False)) if isinstance(a, Maintain)]
+
+
+# -- chokes
+
+
+def test_chokes_reach_the_nodes_that_run_the_flow() -> None:
+    limits = Cluster(chokes={"f": 1000.0, "f@b": 50.0, "other": 1.0})
+    settled = at_rest(cluster([flow(tasks=2)], [node("a"), node("b"), node("c")], cluster=limits))
+    chokes = {name: dict(view.assignment.chokes) for name, view in settled.nodes.items()}
+    assert chokes == {"a": {"f": 1000.0}, "b": {"f": 50.0}, "c": {}}
+    off = carried_out(replace(settled, cluster=Cluster()))
+    assert {name: dict(view.assignment.chokes) for name, view in off.nodes.items()} == {
+        "a": {},
+        "b": {},
+        "c": {},
+    }
+
+
+# -- large plans
+
+
+def task(number: int, *partitions: str) -> PlannedTask:
+    return PlannedTask(
+        kind=COLLECT, node="a", epoch=number, state="assigned", partitions=partitions
+    )
+
+
+def test_a_large_change_is_written_in_steps_and_no_partition_is_in_two_tasks() -> None:
+    before = Tasks.of({f"collect.{n}": task(n, f"j{n}") for n in range(2000)})
+    after = Tasks.of({f"collect.{n}": task(n, f"j{1999 - n}") for n in range(2000)})
+    found = steps(before, after, step_bytes=40_000)
+    assert len(found) > 10
+    assert found[-1] == after
+    for state in found:
+        read = [p for t in state.values() for p in t.partitions]
+        assert len(read) == len(set(read))
+    written = [
+        sum(new is not old for old, new in zip(one.buckets, two.buckets, strict=True))
+        for one, two in zip([before, *found], found, strict=False)
+    ]
+    assert max(written) < BUCKETS // 4
+
+
+def test_a_plan_in_steps_is_one_chain_of_versions() -> None:
+    empty = cluster([flow(tasks=20_000)], [node(f"n{i:03d}") for i in range(100)])
+    parts = [action for action in plan(empty) if isinstance(action, Replan)]
+    assert len(parts) > 1
+    assert [part.plan.sharing for part in parts] == [True] * (len(parts) - 1) + [False]
+    assert [part.version_after for part in parts[:-1]] == [part.expect for part in parts[1:]]
+    interrupted = carried_out(empty, [parts[0]])
+    assert at_rest(interrupted).flows["f"].tasks.keys() == parts[-1].plan.tasks.keys()
+
+
+def test_every_assignment_derives_from_the_plan_as_it_is_then() -> None:
+    actions = plan(cluster([flow(tasks=4)], [node("a"), node("b")]))
+    assert [type(action) for action in actions] == [Replan, Assign, Assign]
+    assert all(
+        action.plans == (("f", Version(0)),) for action in actions if isinstance(action, Assign)
+    )
