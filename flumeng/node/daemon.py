@@ -165,17 +165,24 @@ class Node:
         self.hear(event)
 
     def _publish(self) -> None:
-        """Bring ZooKeeper in line; what fails now is done at the next turn."""
+        """Bring ZooKeeper in line; what fails now is done at the next turn.
+
+        Journals come before the status: whoever reads that a flow has ended here also finds what it
+        has left.
+        """
         if not self._store.connected:
             return self._say("waiting for ZooKeeper; what is accepted stays in the journals")
         try:
             if self._clock() >= self._look_at:
                 self._look()
             self._znodes.announce(self._machine.addresses)
+            journals = self._machine.journals
+            if journals is not None:
+                self._znodes.enter_journals(journals)
             self._znodes.report(self._machine.status)
             self._storyteller.tell(self._machine.story, at_once=self._exit)
-            if self._machine.journals is not None:
-                self._publish_journals(self._machine.journals)
+            if journals is not None:
+                self._clear_up(journals)
         except ConflictError as conflict:
             self._znodes.look_anew()
             self._look_soon()
@@ -188,8 +195,8 @@ class Node:
             return self._say(f"not reporting: {error}")
         return self._say(f"registered as {self._settings.name}")
 
-    def _publish_journals(self, local: Mapping[str, Mapping[str, Any]]) -> None:
-        self._znodes.enter_journals(local)
+    def _clear_up(self, local: Mapping[str, Mapping[str, Any]]) -> None:
+        """Let the workers drop what is acked, and strike what is gone."""
         if self._clock() < self._acks_at:
             return
         self._acks_at = self._clock() + ACKS_SECONDS

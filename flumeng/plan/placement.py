@@ -95,6 +95,8 @@ def _spread(draft: Draft, place: CollectPlace, scope: Scope) -> None:
             homeless.append(_Homeless(name, task.partitions, reason, task))
         elif (kept := _keep(draft, name, task, place)) != before:
             draft.set(name, kept)
+        elif kept.state == ASSIGNED and draft.snapshot.nodes[kept.node or ""].live:
+            draft.page.unsettled.discard(name)
     if homeless:
         _hand_over(draft, place, homeless)
 
