@@ -316,3 +316,33 @@ def test_a_claim_ends_with_its_holder() -> None:
     first.release()
     second.take(options)
     second.release()
+
+
+def test_nothing_is_read_from_a_udp_socket_while_it_is_paused() -> None:
+    """Also when what was submitted just now was what made the pressure."""
+
+    async def test() -> None:
+        received = Received()
+        source = UdpSource(Udp("127.0.0.1:0"), received.inlet)
+
+        def submit(chunk: Chunk) -> None:
+            received.chunks.append(chunk)
+            if len(received.chunks) == 2:
+                source.pause()
+
+        object.__setattr__(received.inlet, "submit", submit)
+        await source.start()
+        place = ("127.0.0.1", int(source.addresses[0].rpartition(":")[2]))
+        with socket.socket(type=socket.SOCK_DGRAM) as sender:
+            for letter in b"abc":
+                sender.sendto(bytes([letter]), place)
+                await asyncio.sleep(0.05)
+            assert received.data == b"ab"
+            source.resume()
+            await eventually(lambda: received.data == b"abc")
+            sender.sendto(b"d", place)
+            sender.sendto(b"e", place)
+            await eventually(lambda: received.data == b"abcde")
+        await source.stop()
+
+    run(test)
