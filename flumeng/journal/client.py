@@ -6,19 +6,24 @@ so a client may be made in one process and used in another.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
 
-from flumeng.errors import FlumengError, UnavailableError
+from flumeng.errors import CorruptError, FlumengError, UnavailableError
 from flumeng.journal import reading
 from flumeng.journal.account import Account
-from flumeng.journal.server import ACCOUNTS, COUNTERS, ERROR_KINDS, POSITIONS
+from flumeng.journal.server import ACCOUNTS, COUNTERS, ERROR_KINDS, FRAMES_SCHEMA, POSITIONS
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +46,17 @@ class JournalClient:
         self._connection: flight.FlightClient | None = None
 
     def positions(self) -> dict[str, Position]:
-        """Where all journals of the server stand. Raises UnavailableError."""
-        positions = self._act(POSITIONS)
-        return {name: Position(**position) for name, position in positions.items()}
+        """Where all journals of the server stand. Raises UnavailableError, CorruptError."""
+        return self._ask(POSITIONS, partial(_each, Position))
 
     def accounts(self) -> dict[str, Account]:
-        """What all journals of the server hold. Raises UnavailableError."""
-        return {name: Account(**account) for name, account in self._act(ACCOUNTS).items()}
+        """What all journals of the server hold. Raises UnavailableError, CorruptError."""
+        return self._ask(ACCOUNTS, partial(_each, Account))
 
     def counters(self) -> list[dict[str, Any]]:
-        """What the server's process counts, a row for each source. Raises UnavailableError."""
-        counters: list[dict[str, Any]] = self._act(COUNTERS)
-        return counters
+        """What the server's process counts, a row for each source. Raises UnavailableError,
+        CorruptError."""
+        return self._ask(COUNTERS, list)
 
     def read(
         self, journal: str, start: int, end: int, *, replayed: bool = False
@@ -93,12 +97,17 @@ class JournalClient:
     ) -> None:
         self.close()
 
-    def _act(self, action: str) -> Any:
+    def _ask(self, action: str, understand: Callable[[Any], T]) -> T:
         try:
-            (result,) = self._connect().do_action(flight.Action(action, b""), self._options())
+            results = list(self._connect().do_action(flight.Action(action, b""), self._options()))
         except (flight.FlightError, pa.ArrowException) as error:
             raise self._translate(error) from error
-        return json.loads(result.body.to_pybytes())
+        try:
+            return understand(json.loads(b"".join(result.body for result in results)))
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise CorruptError(
+                f"{self._address} answers {action} with what this flumeng does not understand"
+            ) from error
 
     def _frames(self, journal: str, start: int, end: int) -> Iterator[pa.Buffer]:
         """One call. Its time limit spans the caller's own work between frames as well."""
@@ -107,11 +116,30 @@ class JournalClient:
             reader = self._connect().do_get(flight.Ticket(ticket), self._options())
             try:
                 for chunk in reader:
-                    yield from _split(chunk.data.column(0))
+                    yield from self._split(chunk.data)
             finally:
                 reader.cancel()
         except (flight.FlightError, pa.ArrowException) as error:
             raise self._translate(error) from error
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[pa.Buffer]:
+        """The rows of one batch as buffers, without a copy.
+
+        The frames have checksums; what says where each begins has none, so it is checked.
+        """
+        if batch.schema != FRAMES_SCHEMA:
+            raise CorruptError(f"{self._address} sends other columns than frames: {batch.schema}")
+        frames = batch.column(0)
+        try:
+            frames.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise CorruptError(f"{self._address} sends frames without bounds: {error}") from error
+        _, offsets, data = frames.buffers()
+        if offsets is None or data is None:
+            raise CorruptError(f"{self._address} sends frames without bytes")
+        bounds = memoryview(offsets).cast("i")[frames.offset : frames.offset + len(frames) + 1]
+        for begin, end in itertools.pairwise(bounds):
+            yield data.slice(begin, end - begin)
 
     def _connect(self) -> flight.FlightClient:
         if self._connection is None:
@@ -124,8 +152,9 @@ class JournalClient:
     def _translate(self, error: Exception) -> FlumengError:
         info = getattr(error, "extra_info", None)
         if info:
-            told = json.loads(info)
-            return dict(ERROR_KINDS)[told["kind"]](f"{self._address}: {told['message']}")
+            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+                told = json.loads(info)
+                return dict(ERROR_KINDS)[told["kind"]](f"{self._address}: {told['message']}")
         text = str(error).partition(" gRPC client debug context")[0]
         if isinstance(error, flight.FlightTimedOutError):
             return _OutOfTimeError(
@@ -138,9 +167,5 @@ class _OutOfTimeError(UnavailableError):
     """A call reached its time limit; with progress made, another one goes on from there."""
 
 
-def _split(frames: pa.BinaryArray) -> Iterator[pa.Buffer]:
-    """The rows of one batch as buffers, without a copy."""
-    _, offsets, data = frames.buffers()
-    bounds = memoryview(offsets).cast("i")[frames.offset : frames.offset + len(frames) + 1]
-    for row in range(len(frames)):
-        yield data.slice(bounds[row], bounds[row + 1] - bounds[row])
+def _each(kind: Callable[..., T], told: dict[str, dict[str, Any]]) -> dict[str, T]:
+    return {name: kind(**fields) for name, fields in told.items()}

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,18 +17,18 @@ from flumeng.journal.checkpoint import Checkpoint, CheckpointFile, Durability
 from flumeng.journal.disk import FULL, Disk
 from flumeng.journal.errors import DiskFullError
 from flumeng.journal.frame import identity
+from flumeng.journal.names import is_id
 from flumeng.journal.segment import SegmentHeader
 
 _LOCK = "lock"
 _HIDDEN = ".incomplete"
-_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _SPARE = "spare"
 _SPARE_BYTES = 64 << 10
 
 
 def place(parent: Path, journal: str) -> Path:
     """Where a journal of that id lies. Raises UserError for what cannot be one."""
-    if not _ID.fullmatch(journal):
+    if not is_id(journal):
         raise UserError(f"{journal!r} cannot be a journal's id: it names a directory")
     return parent / journal
 

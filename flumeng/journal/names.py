@@ -5,7 +5,15 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+
+_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+
+
+def is_id(text: str) -> bool:
+    """Whether a journal may be called that: a name for a directory, and for nothing else."""
+    return _ID.fullmatch(text) is not None
 
 
 def new_id(flow: str, node: str, worker: int) -> str:

@@ -23,6 +23,7 @@ from flumeng.journal import reading
 from flumeng.journal.account import Account
 from flumeng.journal.errors import AboveSafeError, BelowFloorError, DataLossError, NotServedError
 from flumeng.journal.log import Log
+from flumeng.journal.names import is_id
 from flumeng.journal.segment import Window
 
 log = logging.getLogger(__name__)
@@ -184,8 +185,8 @@ def parse_ticket(ticket: bytes) -> tuple[str, int, int]:
         name, start, end = wanted["journal"], wanted["start"], wanted["end"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError("a ticket is a JSON object with journal, start and end") from error
-    if not (isinstance(name, str) and type(start) is int and type(end) is int):
-        raise UserError("a ticket holds a name and two whole numbers")
+    if not (isinstance(name, str) and is_id(name) and type(start) is int and type(end) is int):
+        raise UserError("a ticket holds a journal's id and two whole numbers")
     if not 0 <= start <= end:
         raise UserError(f"a ticket's range is 0 <= start <= end, not {start} to {end}")
     return name, start, end
