@@ -9,6 +9,7 @@ import argparse
 import importlib
 import inspect
 import json
+import logging
 import os
 import platform
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given, rest = parser.parse_known_args()
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
     run = importlib.import_module(f"benches.{given.name}").run
     options = argparse.ArgumentParser(prog=f"scripts/bench {given.name}", description=run.__doc__)
     for name, option in inspect.signature(run).parameters.items():

@@ -50,11 +50,13 @@ class CountingProxy:
         self._loop = asyncio.new_event_loop()
         self._listening = threading.Event()
         self.address = ""
-        threading.Thread(target=self._run, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
         assert self._listening.wait(10), "the proxy does not listen"
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -63,6 +65,11 @@ class CountingProxy:
         self.address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
         self._listening.set()
         self._loop.run_forever()
+        serving = asyncio.all_tasks(self._loop)
+        for task in serving:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*serving, return_exceptions=True))
+        self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -71,7 +78,9 @@ class CountingProxy:
                 _pump(reader, back, self._on_bytes_in, Frames(self._on_request)),
                 _pump(there, writer, self._on_bytes_out, Frames(self._on_reply)),
             )
-        except OSError:
+        except (OSError, asyncio.CancelledError):
+            return
+        finally:
             writer.close()
 
     def _on_bytes_in(self, count: int) -> None:

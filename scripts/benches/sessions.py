@@ -8,7 +8,6 @@ leaving is timed from the first session that has ended.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,6 @@ from flumeng.testing import RealZooKeeper
 from zkschema import paths
 from zkschema.records import COLLECT, MaintenanceLimits
 
-NODES = int(os.environ.get("FLUMENG_BENCH_NODES", "500"))
 PROCESSES = 10
 MASTERS = 2
 TASKS = 100
@@ -53,6 +51,7 @@ class World:
     nodes: CountingProxy
     masters: CountingProxy
     light: list[subprocess.Popen[bytes]]
+    count: int
 
     def measure(self, act: Callable[[], float], count: int) -> dict[str, object]:
         """What ``count`` nodes cost while ``act`` runs, which gives the seconds it took."""
@@ -68,20 +67,21 @@ class World:
         }
 
 
-def run() -> dict[str, object]:
+def run(nodes: int = 500) -> dict[str, object]:
     """Operations, watch events and bytes for each node, in three phases."""
-    with _world() as world:
+    nodes = max(1, nodes // PROCESSES) * PROCESSES
+    with _world(nodes) as world:
 
         def stay() -> float:
             time.sleep(STEADY_SECONDS)
             return STEADY_SECONDS
 
-        join = world.measure(lambda: _join(world), NODES)
+        join = world.measure(lambda: _join(world), nodes)
         _until(lambda: _quiet(world.server), "an end of all moves")
-        steady = world.measure(stay, NODES)
-        leave = world.measure(lambda: _leave(world), NODES // 2)
+        steady = world.measure(stay, nodes)
+        leave = world.measure(lambda: _leave(world), nodes // 2)
         return {
-            "nodes": NODES,
+            "nodes": nodes,
             "masters": MASTERS,
             "collect_tasks": TASKS,
             "snapshot_bytes": sum(len(p) + len(d) for p, d in world.store.dump().items()),
@@ -102,7 +102,7 @@ def _per_node(who: str, counts: Counts, nodes: int) -> dict[str, object]:
 
 
 @contextmanager
-def _world() -> Iterator[World]:
+def _world(count: int) -> Iterator[World]:
     processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="flumeng-bench-") as folder:
         server = RealZooKeeper(Path(folder) / "zookeeper")
@@ -121,13 +121,13 @@ def _world() -> Iterator[World]:
                 for _ in range(MASTERS):
                     start("flumeng.master", f"{masters.address}/bench")
                 _until(lambda: len(store.children(paths.live_masters())) == MASTERS, "masters")
-                share = NODES // PROCESSES
+                share = count // PROCESSES
                 command = ("flumeng.node.testing", f"{nodes.address}/bench", folder)
                 light = [
                     start(*command, number * share, share, SESSION_SECONDS)
                     for number in range(PROCESSES)
                 ]
-                yield World(server, store, nodes, masters, light)
+                yield World(server, store, nodes, masters, light, count)
         except AssertionError:
             print(Path(folder, "log").read_text()[-5000:], file=sys.stderr)
             raise
@@ -154,7 +154,7 @@ def _prepare(store: Store) -> None:
 def _join(world: World) -> float:
     """From the start of the processes until everything runs on every node."""
     began = time.monotonic()
-    _until(lambda: _converged(world.store, NODES), "all nodes to run their tasks")
+    _until(lambda: _converged(world.store, world.count), "all nodes to run their tasks")
     return time.monotonic() - began
 
 
@@ -162,9 +162,9 @@ def _leave(world: World) -> float:
     for process in world.light[: PROCESSES // 2]:
         process.kill()
         process.wait()
-    _until(lambda: len(world.store.children(paths.live_nodes())) < NODES, "a session to end")
+    _until(lambda: len(world.store.children(paths.live_nodes())) < world.count, "a session to end")
     began = time.monotonic()
-    left = NODES - NODES // PROCESSES * (PROCESSES // 2)
+    left = world.count // 2
     _until(lambda: _converged(world.store, left), "the others to run all tasks")
     return time.monotonic() - began
 
