@@ -85,6 +85,15 @@ class Policy:
         default=(),
     )
 
+    journal_bytes: int | None = option(
+        doc="What all journals of this node together may hold on its disk; at that, senders wait. "
+        "Each ingest worker has an equal part of it.",
+        unit="bytes",
+        minimum=2**26,
+        maximum=2**60,
+        default=None,
+    )
+
     def require(self, source: Component) -> None:
         """Raises UserError when the source needs more than is allowed. Looks at the disk."""
         if source.name not in self.sources:

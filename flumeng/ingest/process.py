@@ -45,7 +45,7 @@ def main() -> int:
     _allow_many_files()
     try:
         allowed = policy.load(arguments.policy)
-        shelf = Shelf(arguments.data, arguments.node, crew)
+        shelf = Shelf(arguments.data, arguments.node, crew, allowed.journal_bytes)
     except UserError as error:
         print(f"ingest: {error}", file=sys.stderr)
         return 2

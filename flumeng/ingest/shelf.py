@@ -21,7 +21,7 @@ from flumeng.ingest.crew import ALONE, Crew
 from flumeng.ingest.kept_state import KeptState
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.journal import Journal
-from flumeng.journal.limits import Limits
+from flumeng.journal.limits import Limits, no_limit
 from flumeng.journal.log import Log
 from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.names import flow_of, maker_of, new_id
@@ -41,16 +41,20 @@ class Shelf:
     A journal that is taken belongs to the flow that writes it until it is given back.
     """
 
-    def __init__(self, data: Path, node: str, crew: Crew = ALONE) -> None:
+    def __init__(
+        self, data: Path, node: str, crew: Crew = ALONE, max_bytes: int | None = None
+    ) -> None:
         """Open everything that is ours in the node's data directory.
 
-        Raises UserError when that cannot be used.
+        ``max_bytes`` bounds what all journals of the node hold on disk; a worker has an equal part
+        of it. Raises UserError when that cannot be used.
         """
         self.journals: Mapping[str, Log] = {}
         self._lock = threading.RLock()
         self._journals = data / "journals"
         self._node = node
         self._crew = crew
+        self._max_bytes = None if max_bytes is None else max_bytes // crew.size
         self._taken: set[str] = set()
         self._broken: set[str] = set()
         try:
@@ -93,6 +97,7 @@ class Shelf:
                     journal.close_for_appends()
             journal = usable[0] if usable else self._create(flow, own, durability)
             journal.limits = limits or Limits()
+            journal.room = self._room
             self._taken.add(journal.id)
             return journal
 
@@ -151,6 +156,12 @@ class Shelf:
                     journal.close()
                 except (FlumengError, OSError) as error:
                     log.error("journal %s: %s", journal.id, error)
+
+    def _room(self) -> int:
+        if self._max_bytes is None:
+            return no_limit()
+        held = (j.bytes for j in self.journals.values() if j.durability != "memory")
+        return self._max_bytes - sum(held)
 
     def _open(self, name: str, patience: float = 0.0) -> None:
         while True:

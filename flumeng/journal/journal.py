@@ -36,7 +36,7 @@ from flumeng.journal.errors import (
     DiskFullError,
 )
 from flumeng.journal.frame import encode, identity
-from flumeng.journal.limits import Limits
+from flumeng.journal.limits import Limits, Room, no_limit
 from flumeng.journal.medium import Medium
 from flumeng.journal.segment import Window
 
@@ -52,11 +52,12 @@ class Journal:
 
     ``floor <= safe <= next_seq``: events in [floor, safe) can be read, those in [safe, next_seq)
     are appended but not synced. What is said of the journal is what its checkpoint says.
-    ``limits`` may be replaced at any time.
+    ``limits`` and ``room`` may be replaced at any time.
     """
 
     id: str
     limits: Limits
+    room: Room
     next_seq: int
     acked: int
     """As far as was said to ``trim`` since it was opened."""
@@ -121,6 +122,7 @@ class Journal:
     ) -> None:
         self.id = directory.name
         self.limits = limits
+        self.room = no_limit
         self._directory = directory
         self._identity = identity(self.id)
         self._segment_bytes = segment_bytes
@@ -248,6 +250,8 @@ class Journal:
         if self.durability == "spill":
             self._medium.sync_lazily(self.next_seq)
         self._medium.drop(self._chain.expired(self.acked, self.limits))
+        while self.room() <= 0 and self._chain.acked(self.acked):
+            self._medium.drop(1)
 
     def trim(self, ack: int) -> None:
         """Drop the segments whose events all lie below ``ack``, unless they are to be retained.
@@ -360,6 +364,8 @@ class Journal:
                 f"{free >> 20} MiB are free on the disk of {self._directory}, "
                 f"{self._keep_free_bytes >> 20} MiB are kept free"
             )
+        if self.room() < length:
+            return "all journals here together have the size that is allowed"
         waits = self.acked < self.next_seq or self._chain.acked(self.acked)
         if self.bytes + length > self.limits.max_bytes and waits:
             return (

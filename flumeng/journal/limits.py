@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 MAX_BYTES = 16 << 30
 MEMORY_BYTES = 64 << 20
 SEGMENTS_AT_LEAST = 8
+
+Room = Callable[[], int]
+"""How many bytes all journals of a process together may still grow by."""
+
+
+def no_limit() -> int:
+    """The ``Room`` of journals that only their own limits bound."""
+    return sys.maxsize
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from typing import Protocol
 import pyarrow as pa
 
 from flumeng.journal.checkpoint import Durability
-from flumeng.journal.limits import Limits
+from flumeng.journal.limits import Limits, Room
 from flumeng.journal.segment import Window
 
 
 class Log(Protocol):
     id: str
     limits: Limits
+    room: Room
     next_seq: int
 
     @property

@@ -32,7 +32,7 @@ from flumeng.journal.errors import (
     JournalFailedError,
 )
 from flumeng.journal.frame import HEADER_BYTES, FrameHeader, decode_state, encode, identity
-from flumeng.journal.limits import MEMORY_BYTES, Limits
+from flumeng.journal.limits import MEMORY_BYTES, Limits, Room, no_limit
 from flumeng.journal.recovery import merge_state
 from flumeng.journal.segment import WINDOW_BYTES, Window
 
@@ -43,7 +43,7 @@ class MemoryJournal:
     """An open journal. Made by ``create`` only: there is nothing to open after its process.
 
     Its calls, their threads and errors are those of ``Journal``. ``limits`` bounds its memory;
-    nothing is retained.
+    nothing is retained, and ``room``, which is of the disk, does not concern it.
     """
 
     durability: Durability = "memory"
@@ -63,6 +63,7 @@ class MemoryJournal:
     def __init__(self, directory: Path, limits: Limits, disk: Disk) -> None:
         self.id = directory.name
         self.limits = limits
+        self.room: Room = no_limit
         self.next_seq = 0
         self.bytes = 0
         self._directory = directory

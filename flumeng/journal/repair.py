@@ -101,7 +101,7 @@ class _Repair:
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
         self._disk = disk
-        self._found: Survey = survey(directory)
+        self._found: Survey = survey(directory, locked=True)
         self._quarantined: list[str] = []
 
     def run(self, *, accept_loss: bool) -> Repaired:
@@ -176,11 +176,12 @@ class _Repair:
         terms += [part.header.term for part in found.parts if part.header]
         runs = [piece for slot in slots for piece in slot.pieces if isinstance(piece, Run)]
         all_lost = [*lost, *(range_ for run in runs for range_ in run.lost)]
-        unsure = bool(lost) or known is None
+        newest = max([known.term if known else 1, *terms])
+        unsure = bool(lost) or known is None or newest > known.term
         barrier = known.barrier if known else NO_BARRIER
         return Checkpoint(
             found.journal,
-            term=max([known.term if known else 1, *terms]),
+            term=newest,
             segment=slots[-1].base,
             offset=_UNDER_REPAIR,
             safe=slots[-1].end,

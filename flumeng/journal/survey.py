@@ -111,14 +111,17 @@ class Survey:
         return any(finding.damage for finding in self.findings)
 
 
-def survey(directory: Path) -> Survey:
-    """Look at everything. Raises UserError for a directory that holds no journal, and for a
-    format that this code does not know."""
+def survey(directory: Path, *, locked: bool = False) -> Survey:
+    """Look at everything; ``locked`` says that the caller holds the journal's lock.
+
+    Raises UserError for a directory that holds no journal, and for a format that this code does
+    not know.
+    """
     paths = sorted(directory.glob(f"*{SUFFIX}"))
     if not paths and not (directory / checkpoints.NAME).exists():
         raise UserError(f"{directory} holds no journal")
     journal = identity(directory.name)
-    in_use = directories.in_use(directory)
+    in_use = not locked and directories.in_use(directory)
     findings: list[Finding] = []
     checkpoint: Checkpoint | None = None
     try:

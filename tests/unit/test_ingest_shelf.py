@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from flumeng.ingest.batch import NO_EVENTS
 from flumeng.ingest.crew import Crew
 from flumeng.ingest.shelf import Shelf
+from flumeng.journal.errors import DiskFullError
+from flumeng.journal.limits import Limits
 from flumeng.journal.names import maker_of
+from flumeng.journal.testing import numbered_events
 
 
 def read_to(shelf: Shelf, offset: int) -> str:
@@ -101,4 +106,23 @@ def test_a_flow_of_the_same_name_starts_afresh_once_the_old_one_is_gone(tmp_path
     stop_flow(shelf, read_to(shelf, 250))
     shelf.forget("web")
     assert position(shelf) is None
+    shelf.close()
+
+
+def test_all_journals_together_hold_no_more_than_the_node_allows(tmp_path: Path) -> None:
+    """What one gives back the other may take; what is only retained is given back."""
+    shelf = Shelf(tmp_path, "here", max_bytes=1 << 20)
+    keeps = Limits(max_bytes=1 << 20, retain_seconds=3600)
+    one, other = shelf.take("one", limits=keeps), shelf.take("other")
+    taken = 0
+    with pytest.raises(DiskFullError, match="together"):
+        while True:
+            one.append(numbered_events(taken, 100, 200))
+            taken = one.sync()
+    with pytest.raises(DiskFullError, match="together"):
+        other.append(numbered_events(0, 100, 200))
+    assert sum(journal.bytes for journal in shelf.journals.values()) <= 1 << 20
+    one.trim(one.safe)
+    one.append(numbered_events(0, 100, 200))
+    other.append(numbered_events(0, 100, 200))
     shelf.close()

@@ -164,6 +164,14 @@ def _empty_checkpoint(directory: Path) -> None:
     (directory / checkpoints.NAME).write_bytes(b"")
 
 
+def _older_checkpoint(directory: Path) -> None:
+    older = (directory / checkpoints.NAME).read_bytes()
+    journal = Journal.open(directory, segment_bytes=SEGMENT)
+    journal.append(numbered_events(EVENTS, 0), {"more": 1})
+    journal.close()
+    (directory / checkpoints.NAME).write_bytes(older)
+
+
 DAMAGES = {
     "a flipped payload": Damage(_flip_payload, ROWS, "payload's checksum"),
     "a flipped frame header": Damage(_flip_frame_header, ROWS, "header's checksum"),
@@ -182,6 +190,7 @@ DAMAGES = {
     "a segment under a second name": Damage(_copy_under_another_name, 0, "its header says"),
     "no checkpoint": Damage(_remove_checkpoint, 0, "missing"),
     "a flipped checkpoint": Damage(_flip_checkpoint, 0, "checksum"),
+    "an older checkpoint": Damage(_older_checkpoint, 0, "it is older than the events"),
     "an empty checkpoint": Damage(_empty_checkpoint, 0, "0 bytes"),
 }
 every_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
@@ -306,6 +315,26 @@ def test_a_torn_tail_is_cut_and_nothing_else_happens(directory: Path) -> None:
     repaired = repair(directory)
     assert (repaired.lost, repaired.quarantined, repaired.closed) == ((), (), False)
     assert last.read_bytes() == before
+
+
+def test_a_killed_journal_keeps_its_whole_frames_and_loses_its_torn_tail_only(
+    tmp_path: Path, directory: Path
+) -> None:
+    """Behind damage further up as well: what recovery would have kept, a repair keeps."""
+    journal = Journal.open(directory, segment_bytes=SEGMENT)
+    journal.append(numbered_events(EVENTS, ROWS))
+    journal.append(numbered_events(EVENTS + ROWS, ROWS))
+    killed = tmp_path / "killed" / ID
+    shutil.copytree(directory, killed)
+    journal.close()
+    last = parts(killed)[-1].path
+    last.write_bytes(last.read_bytes()[:-7])
+    _flip_payload(killed)
+    repaired = repair(killed)
+    assert (repaired.end, repaired.events) == (EVENTS + ROWS, ROWS)
+    assert not list((killed / QUARANTINE).glob(last.name)), "a torn tail is no damage"
+    repair(killed, accept_loss=True)
+    assert len(read_all(killed)) == EVENTS + ROWS - repaired.floor - ROWS
 
 
 def test_a_journal_in_use_is_looked_at_and_not_touched(directory: Path) -> None:
