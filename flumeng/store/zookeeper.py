@@ -2,6 +2,8 @@
 
 - kazoo drops every watch at a disconnect and never restores it: after each reconnect the recursive
   watches are added again and everyone who watches is told to look.
+- kazoo has no recursive watches: ``recursive_watch`` adds them, ``plain_watch`` does without where
+  the server has none either.
 - kazoo's default back-off between reconnects grows to an hour: ours ends at one second.
 - kazoo retries commands by itself, even over a session's expiry: we never let it.
 - kazoo queues calls while it is disconnected and ``get()`` waits for ever: we refuse at once, and
@@ -28,6 +30,7 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    UnimplementedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, ZnodeStat
@@ -50,6 +53,7 @@ from flumeng.store import (
     lease,
     recursive_watch,
 )
+from flumeng.store.plain_watch import PlainWatches
 from zkschema import codec
 from zkschema.records import Record
 from zkschema.table import ZPath
@@ -116,7 +120,8 @@ class ZooKeeperStore:
             )
         except ValueError as error:
             raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot: {error}") from error
-        recursive_watch.hear_events(self._client, self._heard)
+        self._plain: PlainWatches | None = None
+        recursive_watch.hear_events(self._client, self._on_event)
         lease.observe(self._client, self._lease)
         self._client.add_listener(self._on_state)
         self._client.start_async()
@@ -199,7 +204,7 @@ class ZooKeeperStore:
             if not self._ready.is_set():
                 return
         try:
-            _wait(recursive_watch.add_async(self._client, str(path)))
+            self._add_watch(str(path))
         except UnavailableError:
             self._client.handler.spawn(self._restore, connection)
 
@@ -276,11 +281,22 @@ class ZooKeeperStore:
         """Whether all of these are there now."""
         try:
             for path in dict.fromkeys(wanted):
-                _wait(recursive_watch.add_async(self._client, path))
+                self._add_watch(path)
         except UnavailableError as error:
             log.debug("watches are to be added again: %s", error)
             return False
         return True
+
+    def _add_watch(self, path: str) -> None:
+        """A server that knows no recursive watches says so and ends the connection."""
+        if self._plain is None:
+            try:
+                _wait(recursive_watch.add_async(self._client, path))
+            except UnimplementedError:
+                log.info("this ZooKeeper is older than 3.6: a watch for each znode")
+                self._plain = PlainWatches(self._client, self._heard)
+        if self._plain is not None:
+            self._plain.add(path, _wait)
 
     def _are_all(self, added: Sequence[str], connection: int) -> bool:
         """Whether no watch has come in between; then calls are let through from now on."""
@@ -289,6 +305,10 @@ class ZooKeeperStore:
             if done:
                 self._ready.set()
         return done
+
+    def _on_event(self, path: str) -> None:
+        if self._plain is None:
+            self._heard(path)
 
     def _heard(self, path: str) -> None:
         for watched, notify in self._watches:
@@ -300,7 +320,7 @@ def _wait(call: Any) -> Any:
     """The result of one of kazoo's async calls, in bounded time, with our errors."""
     try:
         return call.get(timeout=CALL_SECONDS)
-    except CONFLICTS:
+    except (*CONFLICTS, UnimplementedError):
         raise
     except (KazooException, KazooTimeoutError) as error:
         raise UnavailableError(f"ZooKeeper: {type(error).__name__} {error}".rstrip()) from error
