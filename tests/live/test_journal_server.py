@@ -6,6 +6,7 @@ it), I16 on the wire, and that a reader gets its whole range or an error of the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.journal.client import JournalClient, Position
 from flumeng.journal.errors import AboveSafeError, BelowFloorError, DataLossError, NotServedError
 from flumeng.journal.journal import Journal
+from flumeng.journal.repair import repair
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.journal.server import FRAMES_SCHEMA, JournalServer
 from flumeng.journal.testing import numbered_events
@@ -352,3 +354,55 @@ def test_the_journal_s_side_of_a_worker_stays_small(tmp_path: Path) -> None:
         assert worker.resident_mb() < 105
     finally:
         worker.kill()
+
+
+def test_accounts_say_what_is_kept_and_for_how_long_it_waits(
+    journal: Journal, client: JournalClient
+) -> None:
+    """The events' receive times are their numbers, in microseconds."""
+    journal.trim(12_345)
+    account = client.accounts()[ID]
+    assert (account.floor, account.acked, account.safe) == (journal.floor, 12_345, journal.safe)
+    assert account.oldest_unacked_us == 12_345
+    assert account.bytes == sum(path.stat().st_size for path in segments_of(journal))
+    assert (account.durability, account.lost, account.waits_at) == ("disk", 0, None)
+    journal.trim(journal.safe)
+    assert client.accounts()[ID].oldest_unacked_us is None
+
+
+def segments_of(journal: Journal) -> list[Path]:
+    return sorted(journal._directory.glob("*.segment"))
+
+
+def test_nobody_reads_past_a_loss_before_it_is_accepted(tmp_path: Path) -> None:
+    """The reader gets what is whole before it; then a DataLossError that says what to do."""
+    journal = Journal.create(tmp_path, ID, segment_bytes=100_000)
+    for first in range(0, FRAMES * ROWS, ROWS):
+        journal.append(numbered_events(first, ROWS, body_bytes=200))
+    journal.close()
+    damaged = segments_of(journal)[3]
+    start = int(damaged.name.partition(".")[0])
+    damaged.unlink()
+    (lost,) = repair(tmp_path / ID).lost
+    assert lost[0] == start
+    kept = [seq for seq in range(FRAMES * ROWS) if not lost[0] <= seq < lost[1]]
+    with serving(tmp_path / ID) as reader:
+        assert (reader.positions()[ID].safe, reader.accounts()[ID].waits_at) == (start, start)
+        assert seqs(reader.read(ID, 0, start)) == list(range(start))
+        with pytest.raises(DataLossError, match="repair --accept-loss"):
+            list(reader.read(ID, 0, FRAMES * ROWS))
+    repair(tmp_path / ID, accept_loss=True)
+    with serving(tmp_path / ID) as reader:
+        assert reader.positions()[ID].safe == FRAMES * ROWS
+        assert reader.accounts()[ID].waits_at is None
+        assert seqs(reader.read(ID, 0, FRAMES * ROWS)) == kept
+
+
+@contextlib.contextmanager
+def serving(directory: Path) -> Iterator[JournalClient]:
+    journal = Journal.open(directory)
+    server = JournalServer("127.0.0.1", journals=lambda: {ID: journal})
+    with JournalClient(server.address, timeout_seconds=10) as client:
+        yield client
+    assert server.stop()
+    journal.close()
