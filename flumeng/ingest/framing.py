@@ -120,6 +120,8 @@ class Framer:
     def _count(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
         view = memoryview(buffer)[min(self._skip, size) : size]
         self._skip -= min(self._skip, size)
+        if not view:
+            return []
         if len(self._partial) + len(view) < self._needed:
             self._partial += view
             return []
@@ -171,6 +173,9 @@ class PrefixedFramer(Framer):
 
     def __init__(self, max_line_bytes: int) -> None:
         super().__init__("octet-counted", max_line_bytes)
+
+    def feed(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
+        return [] if self.malformed else super().feed(buffer, size)
 
     def end(self) -> list[Messages]:
         rest = bytes(self._partial)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.ingest.framing import Framer, Framing, Messages
+from flumeng.ingest.framing import Cutter, Framer, Framing, Messages, cutter
 
 MAX = 64
 OVERLONG = b"x" * (MAX + 3)
+FRAMINGS: tuple[Framing, ...] = ("newline", "octet-counted", "length-prefixed")
 
 
 def single(found: Iterable[Messages]) -> list[bytes]:
@@ -27,7 +28,7 @@ def single(found: Iterable[Messages]) -> list[bytes]:
     return messages
 
 
-def feed(framer: Framer, pieces: Iterable[bytes]) -> list[bytes]:
+def feed(framer: Cutter, pieces: Iterable[bytes]) -> list[bytes]:
     """Through one buffer that is overwritten each time, as in the worker."""
     buffer = bytearray(1 << 16)
     messages = []
@@ -47,13 +48,15 @@ def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
 def framed(messages: list[bytes], framing: Framing) -> bytes:
     if framing == "newline":
         return b"".join(message + b"\n" for message in messages)
+    if framing == "length-prefixed":
+        return b"".join(len(message).to_bytes(4, "big") + message for message in messages)
     return b"".join(b"%d %b" % (len(message), message) for message in messages)
 
 
 @given(
     st.lists(st.binary(max_size=MAX), max_size=20),
     st.lists(st.integers(0, 10**6), max_size=30),
-    st.sampled_from(["newline", "octet-counted"]),
+    st.sampled_from(FRAMINGS),
 )
 def test_any_cut_of_the_stream_gives_the_same_messages(
     messages: list[bytes], cuts: list[int], framing: Framing
@@ -61,7 +64,7 @@ def test_any_cut_of_the_stream_gives_the_same_messages(
     """No byte of a message is lost or gets into another one."""
     if framing == "newline":
         messages = [message.replace(b"\n", b"") for message in messages]
-    framer = Framer(framing, MAX)
+    framer = cutter(framing, MAX)
     assert feed(framer, pieces_of(framed(messages, framing), cuts)) == messages
     assert framer.end() == []
     assert not framer.malformed
@@ -72,10 +75,20 @@ def test_an_overlong_message_is_passed_on_cut_and_the_next_one_is_whole(
     messages: list[bytes], cuts: list[int]
 ) -> None:
     """Its excess is what tells the commit thread to cut and count it, also when it came at once."""
-    for framing in ("newline", "octet-counted"):
+    for framing in FRAMINGS:
         messages = [message.replace(b"\n", b"") for message in messages]
-        found = feed(Framer(framing, MAX), pieces_of(framed(messages, framing), cuts))
+        found = feed(cutter(framing, MAX), pieces_of(framed(messages, framing), cuts))
         assert [message[: MAX + 3] for message in found] == [m[: MAX + 3] for m in messages]
+
+
+def test_the_rest_of_an_overlong_message_is_skipped_in_any_pieces() -> None:
+    """Also when several in a row are all of it."""
+    heads = {"octet-counted": b"90 ", "length-prefixed": b"\0\0\0\x5a"}
+    for framing in FRAMINGS[1:]:
+        made = cutter(framing, MAX)
+        pieces = [heads[framing] + b"x" * 67, *[b"x"] * 23, framed([b"next"], framing)]
+        assert feed(made, pieces) == [OVERLONG, b"next"]
+        assert not made.malformed
 
 
 def test_an_overlong_line_does_not_grow_in_memory() -> None:

@@ -1,0 +1,319 @@
+"""The HTTP source on loopback sockets: what it answers, and that no sender can hold it up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvloop
+
+from flumeng.ingest import batch, http, http_app
+from flumeng.ingest.chunk import Chunk
+from flumeng.ingest.http import HttpSource
+from flumeng.ingest.source import Inlet
+from flumeng.spec.sources import Http
+
+PATIENCE_SECONDS = 10.0
+
+
+class Journal:
+    """Takes what a source submits; makes it durable at once, or when told."""
+
+    def __init__(self, *, durable: bool = True) -> None:
+        self.chunks: list[Chunk] = []
+        self.durable = durable
+        self.inlet = Inlet("me", {}, self._submit, lambda _: None, lambda: None)
+
+    def _submit(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        if self.durable and chunk.on_durable is not None:
+            asyncio.get_running_loop().call_soon(chunk.on_durable)
+
+    def make_durable(self) -> None:
+        for chunk in self.chunks:
+            if chunk.on_durable is not None:
+                chunk.on_durable()
+
+    def bodies(self) -> list[bytes]:
+        return [
+            event["body"]
+            for frame, _ in batch.build(self.chunks, lambda _: None)
+            for event in frame.to_pylist()
+        ]
+
+
+class Client:
+    """One connection, on which raw bytes are sent."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, *parts: bytes) -> None:
+        for part in parts:
+            self.writer.write(part)
+
+    def post(self, body: bytes, *headers: str) -> None:
+        lines = ["POST /x HTTP/1.1", "Host: h", f"Content-Length: {len(body)}", *headers, "", ""]
+        self.send("\r\n".join(lines).encode(), body)
+
+    async def answer(self) -> tuple[int, dict[str, str], Any]:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = dict(line.lower().split(": ", 1) for line in head[1:-2])
+            body = await self.reader.readexactly(int(headers["content-length"]))
+        is_json = headers["content-type"] == "application/json"
+        return int(head[0].split()[1]), headers, json.loads(body) if is_json and body else body
+
+    async def status(self) -> int:
+        return (await self.answer())[0]
+
+    async def closed(self) -> None:
+        """Wait until the other side has closed; what it said before that does not matter."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            with contextlib.suppress(ConnectionError):
+                while await self.reader.read(65_536):
+                    pass
+
+
+@asynccontextmanager
+async def serving(
+    journal: Journal, **options: Any
+) -> AsyncIterator[tuple[HttpSource, Callable[[], Coroutine[Any, Any, Client]]]]:
+    source = HttpSource(Http(**{"listen": "127.0.0.1:0", **options}), journal.inlet)
+    clients: list[Client] = []
+    try:
+        await source.start()
+        port = int(source.addresses[0].rpartition(":")[2])
+
+        async def connect() -> Client:
+            client = Client(*await asyncio.open_connection("127.0.0.1", port))
+            clients.append(client)
+            return client
+
+        yield source, connect
+    finally:
+        await source.stop()
+        for client in clients:
+            client.writer.close()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    uvloop.run(test())
+
+
+def test_many_requests_on_one_connection() -> None:
+    """One after the other, and some sent before the answer to the one before."""
+
+    async def test() -> None:
+        journal = Journal()
+        async with serving(journal) as (_, connect):
+            client = await connect()
+            for number in range(3):
+                client.post(b"%d" % number)
+                assert await client.status() == 200
+            for number in range(3, 6):
+                client.post(b"%d" % number)
+            assert [await client.status() for _ in range(3)] == [200] * 3
+            chunked = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+            client.send(chunked, b"2\r\n6\n\r\n", b"1\r\n7\r\n", b"0\r\n\r\n")
+            assert await client.status() == 200
+            assert journal.bodies() == [b"%d" % number for number in range(8)]
+
+    run(test)
+
+
+def test_an_answer_waits_for_the_journal() -> None:
+    async def test() -> None:
+        journal = Journal(durable=False)
+        async with serving(journal) as (_, connect):
+            client = await connect()
+            client.post(b"x")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.reader.readline(), 0.2)
+            journal.make_durable()
+            assert await client.status() == 200
+
+    run(test)
+
+
+def test_under_pressure_senders_are_told_to_come_again() -> None:
+    async def test() -> None:
+        journal = Journal()
+        async with serving(journal) as (source, connect):
+            client = await connect()
+            source.pause()
+            client.post(b"x" * 100_000)
+            status, headers, said = await client.answer()
+            assert (status, headers["retry-after"]) == (429, "1")
+            assert "cannot keep up" in said["error"]
+            client.send(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert await client.status() == 429
+            source.resume()
+            client.post(b"x")
+            assert await client.status() == 200
+            assert journal.bodies() == [b"x"]
+
+    run(test)
+
+
+def test_what_is_not_durable_when_it_stops_is_not_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "SETTLE_SECONDS", 0.1)
+
+    async def test() -> None:
+        journal = Journal(durable=False)
+        async with serving(journal) as (source, connect):
+            client, half, idle = await connect(), await connect(), await connect()
+            client.post(b"x")
+            half.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nhalf")
+            while not journal.chunks:
+                await asyncio.sleep(0.01)
+            stopping = asyncio.create_task(source.stop())
+            status, headers, said = await client.answer()
+            assert (status, headers["retry-after"]) == (503, "1")
+            assert "stopping" in said["error"]
+            await half.closed()
+            await idle.closed()
+            await stopping
+            with pytest.raises(ConnectionError):
+                await connect()
+
+    run(test)
+
+
+def test_a_journal_that_takes_too_long_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_app, "DURABLE_SECONDS", 0.05)
+
+    async def test() -> None:
+        async with serving(Journal(durable=False)) as (_, connect):
+            client = await connect()
+            client.post(b"x")
+            assert await client.status() == 503
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        ("GET /health", 200),
+        ("HEAD /health", 200),
+        ("GET /", 404),
+        ("DELETE /", 405),
+        ("OPTIONS *", 405),
+        ("CONNECT h:80", 400),
+    ],
+)
+def test_other_requests(request_line: str, status: int) -> None:
+    async def test() -> None:
+        async with serving(Journal()) as (_, connect):
+            client = await connect()
+            client.send(f"{request_line} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+            first = await asyncio.wait_for(client.reader.readline(), PATIENCE_SECONDS)
+            assert int(first.split()[1]) == status
+            await client.closed()
+
+    run(test)
+
+
+GOOD = b"POST / HTTP/1.1\r\nHost: h\r\n"
+NO_END = b"x" * 65_536
+
+
+@pytest.mark.parametrize(
+    ("beginning", "endless"),
+    [
+        (b"", b"GET"),
+        (b"GET /", NO_END),
+        (GOOD + b"X: ", NO_END),
+        (GOOD, b"X: y\r\n"),
+        (GOOD + b"Transfer-Encoding: chunked\r\n\r\n1;", NO_END),
+        (GOOD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: ", NO_END),
+        (GOOD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n"),
+        (GOOD + b"Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + NO_END + b"\r\n"),
+        (GOOD + b"Content-Length: 100000000000\r\n\r\n", NO_END),
+        (GOOD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n", NO_END),
+        (GOOD + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", NO_END),
+    ],
+    ids=lambda part: repr(part[-20:]),
+)
+def test_whatever_never_ends_is_cut_off(beginning: bytes, endless: bytes) -> None:
+    """Good senders are served meanwhile."""
+
+    async def test() -> None:
+        journal = Journal()
+        async with serving(journal, max_body_bytes=100_000) as (_, connect):
+            bad, good = await connect(), await connect()
+            bad.send(beginning)
+            sent = 0
+            with contextlib.suppress(ConnectionError):
+                while sent < 100_000_000 and not bad.reader.at_eof():
+                    part = endless * max(1, 65_536 // len(endless))
+                    bad.send(part)
+                    sent += len(part)
+                    async with asyncio.timeout(PATIENCE_SECONDS):
+                        await bad.writer.drain()
+                    await asyncio.sleep(0)
+            assert sent < 20_000_000
+            good.post(b"good")
+            assert await good.status() == 200
+            assert journal.bodies() == [b"good"]
+
+    run(test)
+
+
+def test_slow_senders_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(http_app, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(http_app, "DRAIN_SECONDS", 0.1)
+
+    async def test() -> None:
+        journal = Journal()
+        async with serving(journal) as (_, connect):
+            silent, slow_head, slow_body = await connect(), await connect(), await connect()
+            slow_again = await connect()
+            slow_again.post(b"first")
+            assert await slow_again.status() == 200
+            slow_body.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n")
+
+            async def drip(client: Client) -> None:
+                while not client.writer.transport.is_closing():
+                    client.send(b"P")
+                    await asyncio.sleep(0.05)
+
+            drips = [asyncio.create_task(drip(c)) for c in (slow_head, slow_body, slow_again)]
+            for client in (silent, slow_head, slow_again):
+                await client.closed()
+            status, headers, _ = await slow_body.answer()
+            assert (status, headers["connection"]) == (408, "close")
+            await slow_body.closed()
+            await asyncio.gather(*drips)
+            assert journal.bodies() == [b"first"]
+
+    run(test)
+
+
+def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_app, "ALL_BODIES_BYTES", 100_000)
+
+    async def test() -> None:
+        async with serving(Journal()) as (_, connect):
+            holding, one_more = await connect(), await connect()
+            holding.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 90001\r\n\r\n")
+            holding.send(b"x" * 90_000)
+            await asyncio.sleep(0.1)
+            one_more.post(b"x" * 20_000)
+            assert await one_more.status() == 429
+            holding.send(b"x")
+            assert await holding.status() == 200
+            one_more.post(b"x" * 20_000)
+            assert await one_more.status() == 200
+
+    run(test)
