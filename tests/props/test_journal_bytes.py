@@ -1,23 +1,37 @@
 """Whatever bytes lie in a journal's files or arrive in a ticket: a typed error, never wrong data.
 
-Protects I16, I17 and I22 against damage that nobody thought of.
+Protects I16, I17 and I22 against damage that nobody thought of. ``FLUMENG_TEST_EXAMPLES`` says how
+much of each kind is tried.
 """
 
 from __future__ import annotations
 
+import os
+import random
+import struct
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flumeng.errors import CorruptError, FlumengError, UserError
-from flumeng.journal.frame import BadFrameError, decode, encode, identity
+from flumeng.journal import segment
+from flumeng.journal.checkpoint import NAME, Checkpoint
+from flumeng.journal.disk import Disk
+from flumeng.journal.frame import MAX_STATE_BYTES, BadFrameError, decode, encode, identity
 from flumeng.journal.journal import Journal
+from flumeng.journal.segment import SUFFIX
 from flumeng.journal.server import parse_ticket
 from flumeng.journal.testing import numbered_events
+
+EXAMPLES = int(os.environ.get("FLUMENG_TEST_EXAMPLES", "0"))
+FLIPS = EXAMPLES or 3000
+fuzzing = settings(deadline=None, max_examples=EXAMPLES or 150)
 
 ID = "web.n1.0.0a1b2c3d"
 JOURNAL = identity(ID)
@@ -39,16 +53,22 @@ def whole_journal() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in (Path(directory) / ID).iterdir()}
 
 
+def with_crc(block: bytes) -> bytes:
+    return block + struct.pack("<I", crc32c(block))
+
+
 FRAME = whole_frame()
 FILES = whole_journal()
 
 
+@fuzzing
 @given(st.binary(max_size=300))
 def test_no_bytes_pass_for_a_frame(data: bytes) -> None:
     with pytest.raises(BadFrameError):
         decode(pa.py_buffer(data), JOURNAL)
 
 
+@fuzzing
 @given(at=st.integers(0, len(FRAME) - 1), patch=st.binary(min_size=1, max_size=40))
 def test_no_overwritten_part_of_a_frame_passes(at: int, patch: bytes) -> None:
     damaged = (FRAME[:at] + patch + FRAME[at + len(patch) :])[: len(FRAME)]
@@ -57,7 +77,7 @@ def test_no_overwritten_part_of_a_frame_passes(at: int, patch: bytes) -> None:
             decode(pa.py_buffer(damaged), JOURNAL)
 
 
-@settings(deadline=None, max_examples=150)
+@fuzzing
 @given(
     name=st.sampled_from(sorted(name for name in FILES if name != "lock")),
     place=st.floats(0, 1, exclude_max=True),
@@ -98,3 +118,102 @@ def test_no_bytes_break_the_ticket_parser(ticket: bytes) -> None:
         return
     assert isinstance(name, str)
     assert 0 <= start <= end
+
+
+class QuickDisk(Disk):
+    """Syncs nothing: no power is cut here."""
+
+    def sync(self, fd: int) -> None:
+        pass
+
+    def sync_directory(self, directory: Path) -> None:
+        pass
+
+
+def varied_journal() -> dict[str, bytes]:
+    """Several segments, some frames compressed, some with source state."""
+    with tempfile.TemporaryDirectory() as directory:
+        journal = Journal.create(Path(directory), ID, segment_bytes=9000)
+        for turn in range(9):
+            rows = 3 if turn % 2 else 60
+            journal.append(numbered_events(journal.next_seq, rows, 200), {"turn": turn})
+        journal.close()
+        files = {path.name: path.read_bytes() for path in (Path(directory) / ID).iterdir()}
+        return {name: files[name] for name in files if name == NAME or name.endswith(SUFFIX)}
+
+
+def test_i16_of_thousands_of_flipped_bits_none_becomes_wrong_data(tmp_path: Path) -> None:
+    """Arrow alone takes four of five of them for other events."""
+    files = varied_journal()
+    path = tmp_path / ID
+    path.mkdir()
+
+    def opened(damaged: dict[str, bytes]) -> Journal:
+        for left in path.iterdir():
+            left.unlink()
+        for name, content in damaged.items():
+            (path / name).write_bytes(content)
+        return Journal.open(path, disk=QuickDisk(), keep_free_bytes=0)
+
+    whole = opened(files)
+    end, state = whole.safe, dict(whole.state)
+    events = pa.Table.from_batches(whole.read(0, end)).combine_chunks()
+    whole.close()
+    chance = random.Random(3000)
+    places = [(name, bit) for name, content in files.items() for bit in range(8 * len(content))]
+    unnoticed = 0
+    for name, bit in chance.choices(places, k=FLIPS):
+        content = bytearray(files[name])
+        content[bit // 8] ^= 1 << bit % 8
+        try:
+            journal = opened({**files, name: bytes(content)})
+        except (CorruptError, UserError):
+            assert (path / name).read_bytes() == content, "evidence was changed"
+            continue
+        try:
+            found = pa.Table.from_batches(journal.read(0, end)).combine_chunks()
+        except CorruptError:
+            continue
+        finally:
+            journal.close()
+        assert (found, dict(journal.state)) == (events, state), f"bit {bit} of {name}"
+        unnoticed += 1
+    assert unnoticed < FLIPS / 50, "only padding may be flipped without notice"
+
+
+@fuzzing
+@given(
+    data=st.binary(max_size=400),
+    state_bytes=st.integers(0, 2**32 - 1),
+    state_crc=st.none() | st.integers(0, 2**32 - 1),
+)
+def test_no_bytes_pass_for_a_segment(data: bytes, state_bytes: int, state_crc: int | None) -> None:
+    """Nor do they take more memory than source state may have, whatever the header says."""
+    crc = crc32c(data) if state_crc is None else state_crc
+    fields = segment.FIELDS.pack(
+        segment.MAGIC, segment.VERSION, 0, 0, state_bytes, crc, 1, 0, JOURNAL, 0, 0, 0, 0
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / segment.file_name(0)
+        for content in (data, fields + struct.pack("<I", crc32c(fields)) + data):
+            path.write_bytes(content)
+            tracemalloc.start()
+            try:
+                _, state = segment.open_segment(path, JOURNAL)
+                assert isinstance(state, dict)
+            except (CorruptError, UserError):
+                pass
+            finally:
+                _, peak = tracemalloc.get_traced_memory()
+                tracemalloc.stop()
+            assert peak < MAX_STATE_BYTES + (4 << 20)
+
+
+@fuzzing
+@given(st.binary(max_size=600) | st.binary(min_size=508, max_size=508).map(with_crc))
+def test_no_bytes_break_the_checkpoint(block: bytes) -> None:
+    try:
+        said = Checkpoint.unpack(block, JOURNAL, Path("checkpoint"))
+    except (CorruptError, UserError):
+        return
+    assert said.journal == JOURNAL
