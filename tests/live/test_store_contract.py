@@ -1,4 +1,4 @@
-"""One contract for every store: each test runs on the fake and on a real ZooKeeper."""
+"""One contract for every store: each test runs on the fakes and on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from flumeng.errors import ConflictError, UserError
+from flumeng.simulation import Ensemble, Session
 from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Version
+from flumeng.store.testing import Proxy
 from flumeng.store.zookeeper import connect
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 
 Connect = Callable[[], Store]
+ADD_WATCH = 106
 
 
-@pytest.fixture(params=["fake", "zookeeper"])
+@pytest.fixture(params=["fake", "model", "zookeeper", "zookeeper 3.5"])
 def connect_once(request: pytest.FixtureRequest) -> Iterator[Connect]:
-    """Opens any number of sessions on one empty tree."""
+    """Opens any number of sessions on one empty tree. A proxy plays the server that is too old for
+    recursive watches."""
     opened: list[Store] = []
     if request.param == "fake":
         tree = FakeTree()
@@ -28,16 +32,41 @@ def connect_once(request: pytest.FixtureRequest) -> Iterator[Connect]:
         def open_store() -> Store:
             opened.append(FakeStore(tree))
             return opened[-1]
+    elif request.param == "model":
+        ensemble = Ensemble()
+
+        def open_store() -> Store:
+            opened.append(Session(ensemble))
+            return opened[-1]
     else:
-        hosts = f"{request.getfixturevalue('zookeeper')}/contract-{uuid.uuid4().hex[:12]}"
+        address = request.getfixturevalue("zookeeper")
+        if request.param == "zookeeper 3.5":
+            address = request.getfixturevalue("old_server").address
+        hosts = f"{address}/contract-{uuid.uuid4().hex[:12]}"
 
         def open_store() -> Store:
             opened.append(connect(hosts))
+            if request.param == "zookeeper 3.5":
+                find_out(opened[-1])
             return opened[-1]
 
     yield open_store
     for store in opened:
         store.close()
+
+
+def find_out(store: Store) -> None:
+    """Let the store be refused a watch; it then has a new connection, and looks at all."""
+    looks: queue.Queue[str] = queue.Queue()
+    store.watch(paths.cluster(), looks.put)
+    assert looks.get(timeout=5) == "/cluster"
+
+
+@pytest.fixture(scope="module")
+def old_server(zookeeper: str) -> Iterator[Proxy]:
+    proxy = Proxy(int(zookeeper.rpartition(":")[2]), refused=frozenset([ADD_WATCH]))
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture
@@ -53,6 +82,7 @@ def flow(revision: int) -> records.Flow:
     return records.Flow(revision=revision)
 
 
+REVISION = records.Revision(text="", author="", reason="", time=0.0)
 LIVE = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
 
 
@@ -63,6 +93,21 @@ def test_read_gives_what_was_written_with_its_version(any_store: Store) -> None:
     found = any_store.read(paths.flow("web"))
     assert found is not None
     assert (found.value, found.version, found.session) == (flow(2), Version(1), 0)
+
+
+def test_what_was_removed_and_made_again_is_another_znode(any_store: Store) -> None:
+    def created() -> int:
+        found = any_store.read(paths.flow("web"))
+        assert found is not None
+        return found.created
+
+    any_store.write(paths.flow("web"), flow(1), ABSENT)
+    first = created()
+    any_store.write(paths.flow("web"), flow(2), Version(0))
+    assert created() == first
+    any_store.remove(paths.flow("web"), ANY)
+    any_store.write(paths.flow("web"), flow(1), ABSENT)
+    assert created() > first
 
 
 def test_version_zero_is_a_version(any_store: Store) -> None:
@@ -153,6 +198,31 @@ def test_a_watch_covers_the_subtree_and_is_not_used_up(
     writer.remove(paths.flow("web"), ANY)
     assert looks.get(timeout=5) == "/flows/web"
     assert looks.empty()
+
+
+def test_a_watch_follows_what_comes_and_goes_below_it(
+    any_store: Store, connect_once: Connect
+) -> None:
+    """Each change is told of at least once, also of what was made, removed and made again."""
+    looks: queue.Queue[str] = queue.Queue()
+    any_store.watch(paths.flows(), looks.put)
+    writer = connect_once()
+
+    def told(path: str) -> None:
+        while looks.get(timeout=5) != path:
+            pass
+
+    for _ in range(3):
+        writer.write(paths.flow("web"), flow(1), ABSENT)
+        told("/flows/web")
+        writer.commit([Remove(paths.flow("web"), ANY), Put(paths.flow("web"), flow(1), ABSENT)])
+        writer.write(paths.revisions("web"), None, ABSENT)
+        told("/flows/web/revisions")
+        writer.write(paths.revision("web", "1"), REVISION, ABSENT)
+        told("/flows/web/revisions/1")
+        for path in (paths.revision("web", "1"), paths.revisions("web"), paths.flow("web")):
+            writer.remove(path, ANY)
+            told(str(path))
 
 
 def test_too_large_a_value_is_refused_before_it_is_sent(any_store: Store) -> None:

@@ -1,0 +1,290 @@
+"""What must never happen, checked after every transaction and every deed on a disk.
+
+1. Once an ack of one node is accepted under an epoch, none of another node is at or below it; and
+   an offset is moved only by the process that claimed the partition last.
+2. The offset of a partition's ack never goes back.
+3. No ack is above what the journal holds, nothing is trimmed or removed above the ack, and who
+   claims a partition can read on at its ack.
+4. No task is told to two nodes, no partition is in two tasks of a flow, a flow's epoch never goes
+   back, each is given once, and a task or partition that changes hands gets a higher one.
+5. A live owner keeps a task until it has let it go, or its time for that is over.
+6. A flow goes only once it was deleted, and then all that it accepted is acked, or was to be
+   discarded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from flumeng.simulation.disk import JournalFile
+from flumeng.simulation.ensemble import Change, Changes
+from zkschema import paths, table
+from zkschema.records import Ack, Assignment, Cluster, Flow, Journal, NodeStatus, Plan
+
+if TYPE_CHECKING:
+    from flumeng.simulation.world import World
+
+DRAINING = "draining"
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The last ack of a partition, and who wrote it: which node, and which process of it."""
+
+    node: str
+    process: str
+    epoch: int
+    offset: int
+
+
+@dataclass
+class Mark:
+    """Since when a task is marked as draining."""
+
+    zxid: int
+    seconds: float
+
+
+class Checks:
+    """Hears of everything. ``acked``: the newest offset of each partition, also once it is gone."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._ensemble = world.ensemble
+        self.acked: dict[str, int] = {}
+        self._accepted: dict[str, Accepted] = {}
+        self._told: defaultdict[str, set[str]] = defaultdict(set)
+        self._marks: dict[tuple[str, str], Mark] = {}
+        self._returned: dict[str, int] = {}
+        self._let_go: dict[tuple[str, str], int] = {}
+        self._given: dict[tuple[str, int, int], tuple[str, str | None]] = {}
+        self._discarded: set[str] = set()
+        self._registered: set[str] = set()
+        self._handlers: Mapping[str, Callable[[str, Change, Names], None]] = {
+            paths.ack.pattern: self._on_ack,
+            paths.assignment.pattern: self._on_assignment,
+            paths.plan.pattern: self._on_plan,
+            paths.status.pattern: self._on_status,
+            paths.live_node.pattern: self._on_live,
+            paths.flow.pattern: self._on_flow,
+            paths.commit.pattern: self._on_commit,
+            paths.journal.pattern: self._on_journal,
+        }
+        self._ensemble.listeners.append(self._hear)
+
+    def on_trim(self, journal: str, file: JournalFile, ack: int) -> None:
+        self._require(
+            ack <= min(self.acked.get(journal, 0), file.end),
+            f"{journal} is trimmed to {ack}, acked is {self.acked.get(journal, 0)} of {file.end}",
+        )
+
+    def on_removed(self, journal: str, file: JournalFile) -> None:
+        acked = self.acked.get(journal, 0)
+        self._require(
+            acked >= file.end or file.flow in self._discarded or journal not in self._registered,
+            f"{journal} is removed with events up to {file.end}, acked is {acked}",
+        )
+
+    def on_claimed(self, journal: str, start: int) -> None:
+        file = self._world.file(journal)
+        floor = file.floor if file else 0
+        self._require(start >= floor, f"{journal} is to be read from {start}, kept from {floor}")
+
+    def _hear(self, session: int, changes: Changes) -> None:
+        for change in changes:
+            pattern, names = _kind(change.path)
+            handler = self._handlers.get(pattern)
+            if handler is not None:
+                handler(self._ensemble.name_of(session), change, names)
+
+    def _require(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            raise self._world.story.violation(otherwise)
+
+    def _on_ack(self, process: str, change: Change, names: Names) -> None:
+        if change.after is None:
+            return
+        journal = names[-1]
+        ack = change.after.value
+        assert isinstance(ack, Ack)
+        node = process.partition(".")[0]
+        new = Accepted(node, process, ack.epoch, ack.offset)
+        old = self._accepted.get(journal)
+        file = self._world.file(journal)
+        if file is not None:
+            self._require(ack.offset <= file.end, f"{journal}: {new} is above {file.end}")
+        if old is not None and file is not None:
+            self._require(new.offset >= old.offset, f"{journal}: the ack goes back: {old}, {new}")
+            least = old.epoch + (old.node != new.node)
+            self._require(new.epoch >= least, f"{journal}: fenced, and yet accepted: {old}, {new}")
+            claimed = (old.process, old.epoch) == (new.process, new.epoch)
+            self._require(
+                claimed or new.offset == old.offset,
+                f"{journal}: moved without a claim: {old}, {new}",
+            )
+        self._accepted[journal] = new
+        self.acked[journal] = max(ack.offset, self.acked.get(journal, 0))
+
+    def _on_assignment(self, _process: str, change: Change, names: Names) -> None:
+        node = names[0]
+        before, after = _tasks_told(change, before=True), _tasks_told(change, before=False)
+        for key in before - after:
+            self._told[key].discard(node)
+        for key in after - before:
+            self._told[key].add(node)
+            self._require(
+                len(self._told[key]) == 1, f"{key} is told to {sorted(self._told[key])} at once"
+            )
+
+    def _on_plan(self, _process: str, change: Change, names: Names) -> None:
+        if change.after is None:
+            return
+        flow = names[0]
+        old = change.before.value if change.before else Plan()
+        new = change.after.value
+        assert isinstance(old, Plan)
+        assert isinstance(new, Plan)
+        self._require(new.epoch >= old.epoch, f"the epoch of {flow} goes from {old.epoch} back")
+        owners: dict[str, tuple[str | None, str, int]] = {
+            partition: (task.node, name, task.epoch)
+            for name, task in old.tasks.items()
+            for partition in task.partitions
+        }
+        seen: set[str] = set()
+        for name, task in new.tasks.items():
+            was = old.tasks.get(name)
+            key = f"{flow}/{name}"
+            self._require(task.epoch <= new.epoch, f"{key} has an epoch that was not given")
+            if task.node is not None:
+                given = self._given.setdefault(
+                    (flow, change.after.created, task.epoch), (name, task.node)
+                )
+                self._require(
+                    given == (name, task.node),
+                    f"epoch {task.epoch} of {flow} is given to {given} and to {name}, {task.node}",
+                )
+            if was is not None and was.node is not None and was.node != task.node:
+                self._require(task.epoch > old.epoch, f"{key} changes hands under an old epoch")
+                self._on_handover(key, was.node, change)
+            for partition in task.partitions:
+                self._require(partition not in seen, f"{partition} is in two tasks")
+                seen.add(partition)
+                if task.node is not None and partition in owners:
+                    node, reader, epoch = owners[partition]
+                    least = epoch + ((node, reader) != (task.node, name))
+                    self._require(
+                        task.epoch >= least, f"{partition} changes hands under an old epoch"
+                    )
+            marked = was is not None and (was.state, was.node) == (DRAINING, task.node)
+            if task.state == DRAINING and task.node is not None and not marked:
+                self._marks[task.node, key] = Mark(self._ensemble.zxid, self._world.now)
+
+    def _on_handover(self, key: str, owner: str, change: Change) -> None:
+        """A master decides on what it has read after the plan that it replaces."""
+        assert change.before is not None
+        if self._ensemble.newest(str(paths.live_node(owner))) is None:
+            return
+        if self._returned.get(owner, 0) > change.before.changed:
+            return
+        mark = self._marks.get((owner, key))
+        self._require(mark is not None, f"{key} is taken from {owner}, which was not told to drain")
+        assert mark is not None
+        late = self._world.now - mark.seconds >= self._cluster.drain_limit_seconds
+        self._require(
+            late or self._let_go.get((owner, key), -1) >= mark.zxid,
+            f"{key} is taken from {owner}, which has not let it go and still had time",
+        )
+
+    @property
+    def _cluster(self) -> Cluster:
+        znode = self._ensemble.newest(str(paths.cluster()))
+        assert znode is not None
+        assert isinstance(znode.value, Cluster)
+        return znode.value
+
+    def _on_status(self, _process: str, change: Change, names: Names) -> None:
+        """Which tasks the node has let go, knowing that it should."""
+        if change.after is None:
+            return
+        node, status = names[0], change.after.value
+        assert isinstance(status, NodeStatus)
+        znode = self._ensemble.newest(str(paths.assignment(node)))
+        if znode is None or znode.version != status.assignment_version:
+            return
+        assert isinstance(znode.value, Assignment)
+        for task in znode.value.tasks:
+            key = f"{task.flow}/{task.task}"
+            if task.state == DRAINING and key not in status.tasks:
+                self._let_go[node, key] = self._ensemble.zxid
+
+    def _on_live(self, _process: str, change: Change, names: Names) -> None:
+        if change.before is None:
+            self._returned[names[0]] = self._ensemble.zxid
+
+    def _on_flow(self, process: str, change: Change, names: Names) -> None:
+        """A master marks a flow as discarded when it begins to remove it."""
+        flow = names[0]
+        if change.after is None:
+            assert change.before is not None
+            last = change.before.value
+            assert isinstance(last, Flow)
+            self._require(last.state == "deleted", f"{flow} is gone, and was {last.state}")
+            self._require(last.discard, f"{flow} is gone, and was not marked")
+            return
+        assert isinstance(change.after.value, Flow)
+        if not change.after.value.discard:
+            self._discarded.discard(flow)
+        elif flow not in self._discarded:
+            self._discarded.add(flow)
+            if process in self._world.masters:
+                self._require_collected(flow)
+
+    def _require_collected(self, flow: str) -> None:
+        for journal, file in self._world.files():
+            if file.flow == flow and journal in self._registered:
+                acked = self.acked.get(journal, 0)
+                self._require(
+                    acked >= file.end,
+                    f"{flow} is removed, and {journal} is at {acked} of {file.end}",
+                )
+
+    def _on_journal(self, _process: str, change: Change, names: Names) -> None:
+        """A journal counts when it is registered before its flow is deleted.
+
+        Whoever deletes a flow does not wait for journals that a node has not told of yet.
+        """
+        if change.after is not None:
+            assert isinstance(change.after.value, Journal)
+            flow = self._ensemble.newest(str(paths.flow(change.after.value.flow)))
+            if flow is not None:
+                assert isinstance(flow.value, Flow)
+                if flow.value.state != "deleted":
+                    self._registered.add(names[0])
+
+    def _on_commit(self, process: str, change: Change, names: Names) -> None:
+        if change.after is None and names[0] not in self._discarded:
+            by_owner = ".collect." in process
+            self._require(by_owner, f"{process} removes the decided commit {change.path}")
+
+
+@lru_cache(maxsize=10_000)
+def _kind(path: str) -> tuple[str, Names]:
+    """The pattern of the path's row, and the names in it."""
+    row = table.find(path)
+    assert row is not None, f"{path} is not in the schema"
+    names = row.matches(path)
+    assert names is not None
+    return row.pattern, names
+
+
+def _tasks_told(change: Change, *, before: bool) -> set[str]:
+    znode = change.before if before else change.after
+    if znode is None:
+        return set()
+    assert isinstance(znode.value, Assignment)
+    return {f"{task.flow}/{task.task}" for task in znode.value.tasks}

@@ -1,0 +1,63 @@
+"""A child of a node: messages come in, messages go out, and it ends when its node is gone."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from flumeng.child import Message
+from flumeng.node.machine import Ended, Said
+from flumeng.simulation.process import Process
+
+if TYPE_CHECKING:
+    from flumeng.simulation.host import Host
+
+END_OF_INPUT: Message = {"type": "end of input"}
+
+
+class ChildProcess(Process):
+    """``alive`` until it has ended; what it sends to a node that is gone is lost."""
+
+    def __init__(self, host: Host, role: str, name: str) -> None:
+        super().__init__(host.world, name)
+        self.host = host
+        self.role = role
+        self.alive = True
+        self.inbox: deque[Message] = deque()
+        self._parent = host.node
+        self._said: Message | None = None
+
+    @property
+    def ready(self) -> bool:
+        return super().ready or bool(self.inbox)
+
+    def tell(self, message: Message) -> None:
+        """The node's call."""
+        self.inbox.append(message)
+
+    def kill(self) -> None:
+        """SIGKILL, by its node or by chance."""
+        self.exit(-9)
+
+    def orphan(self) -> None:
+        self._parent = None
+        self.inbox.append(END_OF_INPUT)
+
+    def send(self, message: Message) -> None:
+        if self._parent is not None:
+            self._parent.node.hear(Said(self.role, message))
+
+    def report(self, status: Message) -> None:
+        """Send a status unless the last one said the same."""
+        if status != self._said:
+            self._said = status
+            self.send(status)
+
+    def exit(self, code: int) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        self.say(f"ends with code {code}")
+        self.world.leave(self)
+        if self._parent is not None:
+            self._parent.node.hear(Ended(self.role, code))

@@ -1,0 +1,252 @@
+"""A modelled collector: its tasks claim and move acks with the code that the real one has.
+
+What the batches do with events is left out; when and under which claim their acks move is as in
+``flumeng.collector.runner`` and ``flumeng.collector.task``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flumeng.collector.acks import Acks, SupersededError
+from flumeng.collector.publisher import Publisher
+from flumeng.collector.ranges import Range
+from flumeng.errors import ConflictError, UnavailableError
+from flumeng.simulation.child import END_OF_INPUT, ChildProcess
+from flumeng.store import ABSENT, ANY, Path, Put, Write
+from zkschema import paths
+from zkschema.records import Commit
+
+if TYPE_CHECKING:
+    from flumeng.simulation.host import Host
+
+RETRY_SECONDS = 0.5
+BATCH_SECONDS = 2.0
+POLL_SECONDS = 4.0
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the node wants of a task."""
+
+    flow: str
+    task: str
+    epoch: int
+    revision: int
+    partitions: tuple[str, ...]
+    draining: bool
+
+    @property
+    def key(self) -> str:
+        return f"{self.flow}/{self.task}"
+
+
+class Runner:
+    """One task. ``due`` is when it goes on; each step is one turn of its loop."""
+
+    def __init__(self, collector: Collector, wanted: Wanted) -> None:
+        self.collector = collector
+        self.wanted = wanted
+        self.stopping = False
+        self.due = 0.0
+        self.said: dict[str, Any] | None = None
+        self._turns = self._run()
+
+    def step(self) -> bool:
+        """Whether there will be another; gives the time to others in between."""
+        wait = next(self._turns, None)
+        if wait is None:
+            return False
+        self.due = self.collector.world.now + wait
+        return True
+
+    def assign(self, wanted: Wanted) -> None:
+        if wanted != self.wanted:
+            self.wanted, self.due = wanted, 0.0
+
+    def stop(self) -> None:
+        self.stopping, self.due = True, 0.0
+
+    def _run(self) -> Iterator[float]:
+        while not self.stopping:
+            wanted = self.wanted
+            if not self.collector.connected:
+                yield RETRY_SECONDS
+                continue
+            try:
+                if wanted.draining:
+                    self._say("stopped")
+                else:
+                    yield from self._batches(wanted)
+            except SupersededError as error:
+                self.collector.say(f"{wanted.key} is superseded: {error}")
+                self._say("stopped", "superseded")
+            except (ConflictError, UnavailableError) as error:
+                self.collector.say(f"{wanted.key} is claimed anew: {error}")
+                yield RETRY_SECONDS
+                continue
+            while self.wanted == wanted and not self.stopping:
+                yield NEVER
+
+    def _batches(self, wanted: Wanted) -> Iterator[float]:
+        """Own the task until it is wanted otherwise."""
+        collector = self.collector
+        acks = collector.claim(wanted)
+        collector.say(f"{wanted.key} is claimed under epoch {wanted.epoch}: {acks.offsets}")
+        collector.finish_commits(wanted.flow)
+        while self.wanted == wanted and not self.stopping:
+            self._say("running")
+            ranges = collector.next_ranges(acks.offsets)
+            if not ranges:
+                yield POLL_SECONDS
+                continue
+            yield BATCH_SECONDS * collector.world.random.random()
+            commit = collector.decide(wanted)
+            acks.advance(ranges, also=commit)
+            collector.say(f"{wanted.key} acks {', '.join(f'{r.journal}:{r.end}' for r in ranges)}")
+            if commit:
+                yield BATCH_SECONDS * collector.world.random.random()
+                collector.finish(commit)
+
+    def _say(self, state: str, error: str | None = None) -> None:
+        self.said = {
+            "epoch": self.wanted.epoch,
+            "revision": self.wanted.revision,
+            "state": state,
+            "error": error,
+        }
+        self.collector.report_tasks()
+
+
+class Collector(ChildProcess):
+    """Has a session of its own. Its tasks take turns, and messages come in between."""
+
+    def __init__(self, host: Host, role: str, name: str) -> None:
+        super().__init__(host, role, name)
+        self.session = self.world.connect(name)
+        self._publisher = Publisher(
+            self.session, gap_seconds=0.0, clock=self.world.clock, sleep=self.world.sleep
+        )
+        self._runners: dict[str, Runner] = {}
+        self._ending: list[Runner] = []
+        self._is_ready = False
+        self._commits = 0
+
+    @property
+    def connected(self) -> bool:
+        assert self.session is not None
+        return self.session.connected
+
+    def wake(self) -> None:
+        super().wake()
+        for runner in self._all:
+            runner.due = min(runner.due, self.world.now)
+
+    def step(self) -> None:
+        if not self._is_ready:
+            self._is_ready = True
+            self.send({"type": "ready"})
+        elif self.inbox:
+            self._handle(self.inbox.popleft())
+        elif due := [runner for runner in self._all if runner.due <= self.world.now]:
+            self._turn(self.world.random.choice(due))
+        self.due = min((runner.due for runner in self._all), default=NEVER)
+
+    def claim(self, wanted: Wanted) -> Acks:
+        assert self.session is not None
+        acks = self.world.parts.acks.claim(
+            self.session, self._publisher, wanted.flow, wanted.epoch, wanted.partitions
+        )
+        for name, start in acks.offsets.items():
+            self.world.checks.on_claimed(name, start)
+        return acks
+
+    def next_ranges(self, offsets: Mapping[str, int]) -> list[Range]:
+        """Some of what can be read now; each range begins at its ack.
+
+        Who cannot read on there has perhaps missed that somebody else has acked.
+        """
+        random, rough = self.world.random, self.world.rough
+        ranges = []
+        for name, start in sorted(offsets.items()):
+            file = self.world.journal(name)
+            if file is not None and file.floor > start:
+                raise UnavailableError(f"{name} does not hold {start} any more")
+            if file is not None and file.end > start:
+                end = random.randint(start + 1, file.end) if rough else file.end
+                ranges.append(Range(name, start, end))
+        return random.sample(ranges, random.randint(1, len(ranges))) if rough and ranges else ranges
+
+    def decide(self, wanted: Wanted) -> list[Write]:
+        """A commit record, when the flow is to be delivered exactly once."""
+        if not self.world.exactly_once:
+            return []
+        self._commits += 1
+        path = paths.commit(wanted.flow, f"{wanted.task}@{self.name}.{self._commits}")
+        return [Put(path, Commit(epoch=wanted.epoch, staging=(), files=()), ABSENT)]
+
+    def finish(self, commit: Sequence[Write]) -> None:
+        for write in commit:
+            self._remove(write.path)
+
+    def finish_commits(self, flow: str) -> None:
+        """Whatever an earlier owner has decided."""
+        assert self.session is not None
+        for name in self.session.children(paths.commits(flow)):
+            path = paths.commit(flow, name)
+            if self.session.read(path) is not None:
+                self._remove(path)
+
+    def report_tasks(self) -> None:
+        tasks = {key: runner.said for key, runner in self._runners.items() if runner.said}
+        self.report({"type": "status", "tasks": tasks})
+
+    def _remove(self, commit: Path) -> None:
+        assert self.session is not None
+        with contextlib.suppress(ConflictError):  # someone else has finished it too
+            self.session.remove(commit, ANY)
+
+    @property
+    def _all(self) -> list[Runner]:
+        return [*self._runners.values(), *self._ending]
+
+    def _turn(self, runner: Runner) -> None:
+        if not runner.step() and runner in self._ending:
+            self._ending.remove(runner)
+
+    def _handle(self, message: Mapping[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "configure":
+            self._configure({task.key: task for task in map(_wanted, message["tasks"])})
+        elif kind == "stop":
+            self.exit(0)
+        else:
+            assert message is END_OF_INPUT
+            self.exit(0)
+
+    def _configure(self, wanted: Mapping[str, Wanted]) -> None:
+        for key in sorted(self._runners.keys() - wanted.keys()):
+            runner = self._runners.pop(key)
+            runner.stop()
+            self._ending.append(runner)
+        self.report_tasks()
+        for key, task in wanted.items():
+            if key in self._runners:
+                self._runners[key].assign(task)
+            else:
+                self._runners[key] = Runner(self, task)
+
+
+def _wanted(task: Mapping[str, Any]) -> Wanted:
+    return Wanted(
+        task["flow"],
+        task["task"],
+        task["epoch"],
+        task["revision"],
+        tuple(task["partitions"]),
+        task["state"] == "draining",
+    )

@@ -1,0 +1,50 @@
+"""A master of a world: the real one, woken by its watches and its timer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flumeng.master.daemon import Master
+from flumeng.simulation.process import Process
+
+if TYPE_CHECKING:
+    from flumeng.simulation.world import World
+
+IDLE = "nothing to do"
+LEAST_REST_SECONDS = 0.1
+
+
+class SteppedMaster(Master):
+    """A master whose ticks are called for."""
+
+    @property
+    def woken(self) -> bool:
+        return not self._wakes.empty()
+
+    @property
+    def rests_seconds(self) -> float:
+        """When to tick again although nothing was heard."""
+        return self._reader.look_again_seconds
+
+    def turn(self) -> str:
+        """One tick; gives its sentence."""
+        while self.woken:
+            self._wakes.get()
+        return self.tick()
+
+
+class MasterProcess(Process):
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.session = world.connect(name)
+        self._master = world.parts.master(self.session, name, world.clock)
+
+    @property
+    def ready(self) -> bool:
+        return super().ready or self._master.woken
+
+    def step(self) -> None:
+        sentence = self._master.turn()
+        self.due = self.world.now + max(LEAST_REST_SECONDS, self._master.rests_seconds)
+        if sentence != IDLE:
+            self.say(sentence)

@@ -1,0 +1,113 @@
+"""The end of a world: nothing goes wrong any more, and all must come to rest as it should.
+
+Every flow that is to run is collected to the end of its journals, what was deleted is gone, what
+was drained is empty, and planning again gives nothing to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flumeng import plan
+from flumeng.operations.nodes import left
+from flumeng.reading import Reader
+from flumeng.simulation.master import MasterProcess
+from flumeng.simulation.session import Session
+from flumeng.store import Store
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN
+
+if TYPE_CHECKING:
+    from flumeng.simulation.world import World
+
+MOST_SECONDS = 900.0
+MOST_STEPS = 6000
+
+
+class Rest:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._store: Store = Session(world.ensemble)
+
+    def run(self) -> None:
+        """Raises ViolationError when something is not as it should be within the bound."""
+        world = self._world
+        self._repair()
+        until, last = world.now + MOST_SECONDS, world.story.step + MOST_STEPS
+        missing = "nobody was ever idle"
+        while world.anyone_ready or (missing := self._missing()):
+            if world.now > until or world.story.step > last:
+                raise world.story.violation(f"does not come to rest: {missing}")
+            self._start_nodes()
+            world.step()
+
+    def _repair(self) -> None:
+        """All faults end: whoever is gone comes back, whoever is cut off is connected."""
+        world = self._world
+        world.calm_down()
+        living = {id(process.session) for process in world.processes}
+        for session in [s for s in world.sessions if id(s) not in living]:
+            session.close()
+        for process in list(world.processes):
+            process.paused_until = 0.0
+            process.due = min(process.due, world.now)
+            if process.session is not None:
+                process.session.heal()
+        masters = {process.name for process in world.processes}
+        for name in world.masters:
+            if name not in masters:
+                world.enter(MasterProcess(world, name))
+
+    def _start_nodes(self) -> None:
+        for host in self._world.hosts.values():
+            if host.node is None:
+                host.start()
+
+    def _missing(self) -> str:
+        """What is not yet as it should be."""
+        return self._unfinished_flow() or self._unacked() or self._undrained() or self._unplanned()
+
+    def _unfinished_flow(self) -> str:
+        for name in self._store.children(paths.flows()):
+            flow = self._store.read(paths.flow(name))
+            assert flow is not None
+            if flow.value.state == "deleted":
+                return f"{name} is deleted and still there"
+            if self._store.children(paths.commits(name)) and flow.value.state == "running":
+                return f"{name} has commits that nobody finishes"
+        return ""
+
+    def _unacked(self) -> str:
+        for name, file in self._world.files():
+            flow = self._store.read(paths.flow(file.flow))
+            if flow is None:
+                return f"{name} is on disk, and its flow is gone"
+            if flow.value.state == "suspended":
+                continue
+            ack = self._store.read(paths.ack(file.flow, CURSOR_MAIN, name))
+            acked = ack.value.offset if ack else 0
+            if acked < file.end:
+                return f"{name} is acked up to {acked} of {file.end}"
+            if file.closed:
+                return f"{name} is closed and acked, and still on disk"
+        return ""
+
+    def _undrained(self) -> str:
+        for name in self._store.children(paths.nodes()):
+            node = self._store.read(paths.node(name))
+            assert node is not None
+            if node.value.desired == "draining":
+                remains = left(self._store, name)
+                if remains.tasks:
+                    return f"{name} is drained and has {remains.lines}"
+        return ""
+
+    def _reader(self, master: str) -> Reader:
+        return Reader(self._store, master, self._world.clock, self._world.clock)
+
+    def _unplanned(self) -> str:
+        for master in self._store.children(paths.live_masters()):
+            actions = plan.plan(self._reader(master).snapshot())
+            if actions:
+                return f"{master} finds something to do: {actions[0].why}"
+        return ""

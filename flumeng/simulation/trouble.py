@@ -1,0 +1,150 @@
+"""What goes wrong in a rough world, one thing at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flumeng.simulation.child import ChildProcess
+from flumeng.simulation.master import MasterProcess
+
+if TYPE_CHECKING:
+    from flumeng.simulation.world import World
+
+PAUSE_SECONDS = 20.0
+LONG_SECONDS = 15.0
+
+
+class Trouble:
+    """Chooses by the world's chance; what does not apply now does nothing."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._kinds: tuple[Callable[[], None], ...] = (
+            *[self._command] * 4,
+            *[self._cut] * 3,
+            *[self._heal] * 6,
+            *[self._expire] * 3,
+            *[self._arrive] * 2,
+            *[self._pause] * 2,
+            *[self._lose] * 4,
+            *[self._kill_child] * 2,
+            *[self._kill_node] * 2,
+            *[self._start_node] * 3,
+            self._stop_node,
+            *[self._kill_master] * 2,
+            *[self._start_master] * 3,
+            self._long,
+        )
+
+    def happen(self) -> None:
+        self._world.random.choice(self._kinds)()
+
+    def _command(self) -> None:
+        operator = self._world.operator
+        if not operator.busy:
+            operator.busy = True
+            operator.step()
+            operator.busy = False
+
+    def _cut(self) -> None:
+        process = self._world.random.choice(self._world.processes)
+        if process.session is not None and process.session.connected:
+            process.say("is cut off")
+            process.session.cut()
+
+    def _heal(self) -> None:
+        cut = [p for p in self._world.processes if p.session and not p.session.connected]
+        for process in cut[: self._world.random.randint(1, 2)]:
+            assert process.session is not None
+            process.say("is connected again")
+            process.session.heal()
+            process.wake()
+
+    def _expire(self) -> None:
+        """Only who is cut off, paused or gone can be too late with a heartbeat."""
+        world = self._world
+        living = {id(process.session): process for process in world.processes}
+        late = []
+        for session in world.sessions:
+            process = living.get(id(session))
+            silent = process is None or not session.connected or process.paused_until > world.now
+            if silent and world.ensemble.is_open(session.session):
+                late.append(session)
+        if late:
+            session = world.random.choice(late)
+            world.story.tell(session.name, "loses its session")
+            session.expire()
+            if id(session) not in living:
+                world.sessions.remove(session)
+
+    def _arrive(self) -> None:
+        for session in self._world.sessions:
+            session.arrive()
+
+    def _pause(self) -> None:
+        process = self._world.random.choice(self._world.processes)
+        if process.paused_until <= self._world.now:
+            seconds = self._world.random.random() * PAUSE_SECONDS
+            process.say(f"is frozen for {seconds:.1f} s")
+            process.paused_until = self._world.now + seconds
+
+    def _lose(self) -> None:
+        """A node is frozen for so long that its session ends; its children notice nothing."""
+        host = self._world.random.choice(list(self._world.hosts.values()))
+        if (
+            host.node is None
+            or host.node.session is None
+            or host.node.paused_until > self._world.now
+        ):
+            return
+        seconds = PAUSE_SECONDS * (0.5 + self._world.random.random())
+        host.node.say(f"is frozen for {seconds:.1f} s, and loses its session")
+        host.node.paused_until = self._world.now + seconds
+        host.node.session.expire()
+
+    def _kill_child(self) -> None:
+        children = [
+            process
+            for process in self._world.processes
+            if isinstance(process, ChildProcess) and not process.busy
+        ]
+        if children:
+            self._world.random.choice(children).kill()
+
+    def _kill_node(self) -> None:
+        host = self._world.random.choice(list(self._world.hosts.values()))
+        if host.node is not None and not host.node.busy:
+            host.node.say("is killed")
+            host.kill_node()
+
+    def _stop_node(self) -> None:
+        host = self._world.random.choice(list(self._world.hosts.values()))
+        if host.node is not None:
+            host.node.say("is to stop")
+            host.node.node.stop()
+
+    def _start_node(self) -> None:
+        gone = [host for host in self._world.hosts.values() if host.node is None]
+        if gone:
+            host = self._world.random.choice(gone)
+            self._world.story.tell(host.name, "starts")
+            host.start()
+
+    def _kill_master(self) -> None:
+        masters = [p for p in self._world.processes if isinstance(p, MasterProcess) and not p.busy]
+        if masters:
+            master = self._world.random.choice(masters)
+            master.say("is killed")
+            self._world.leave(master)
+
+    def _start_master(self) -> None:
+        there = {p.name for p in self._world.processes if isinstance(p, MasterProcess)}
+        for name in self._world.masters:
+            if name not in there:
+                self._world.enter(MasterProcess(self._world, name))
+                self._world.story.tell(name, "starts")
+
+    def _long(self) -> None:
+        """Nobody acts for a long time."""
+        self._world.now += self._world.random.random() * LONG_SECONDS

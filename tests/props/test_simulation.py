@@ -1,0 +1,156 @@
+"""Two thousand clusters in which everything goes wrong, and three faults that must be noticed.
+
+``FLUMENG_SIM_SEED=n`` runs one of them again, ``FLUMENG_SIM_SEEDS=n`` that many.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flumeng.collector.acks import Acks
+from flumeng.model import Snapshot
+from flumeng.reading import Reader
+from flumeng.simulation import Ensemble, Parts, SteppedMaster, ViolationError, World
+from flumeng.simulation.ensemble import Znode
+from flumeng.store import Expected, Put, Store, Version, Write
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN
+from zkschema.records import Ack, Plan
+
+ONE = os.environ.get("FLUMENG_SIM_SEED")
+SEEDS = int(os.environ.get("FLUMENG_SIM_SEEDS", "2000"))
+PARTS = 8
+CAUGHT_WITHIN = 400
+"""Seeds until a mutant must have been noticed."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_nothing_illegal_happens_and_everything_comes_to_rest(part: int) -> None:
+    """What is checked after every step is listed in ``flumeng.simulation.checks``."""
+    seeds = [int(ONE)] if ONE else range(part, SEEDS, PARTS)
+    for seed in seeds if part == 0 or not ONE else ():
+        World(seed).run()
+
+
+def seeds_until_noticed(parts: Parts, what: str) -> int:
+    """How many worlds it takes; fails when none of them notices ``what``."""
+    for seed in range(CAUGHT_WITHIN):
+        try:
+            World(seed, parts).run()
+        except ViolationError as violation:
+            assert what in str(violation).partition("\n")[0], violation
+            return seed + 1
+    pytest.fail(f"{CAUGHT_WITHIN} worlds did not notice the fault")
+
+
+class BlindClaims(Acks):
+    """Claims whatever the epoch of the last owner."""
+
+    def _claim(self, names: Sequence[str]) -> None:
+        found = self._store.read_many([paths.ack(self._flow, CURSOR_MAIN, n) for n in names])
+        highest = max((ack.value.epoch for ack in found if ack), default=0)
+        mine, self.epoch = self.epoch, max(self.epoch, highest)
+        self._blind_epoch = mine
+        super()._claim(names)
+        self.epoch = mine
+
+    def _put(self, partition: str, offset: int, expect: Expected) -> Put:
+        put = super()._put(partition, offset, expect)
+        return replace(put, value=Ack(epoch=self._blind_epoch, offset=offset))
+
+
+def careless_about(written: Callable[[str], bool]) -> type[Ensemble]:
+    """Servers that do not compare the version of some znodes when they are overwritten."""
+
+    class Careless(Ensemble):
+        def expectation_holds(self, write: Any, znode: Znode) -> bool:
+            careless = isinstance(write, Put) and written(str(write.path))
+            return careless or super().expectation_holds(write, znode)
+
+    return Careless
+
+
+class SameEpoch(Ensemble):
+    """Servers that give a task to its next owner under the epoch of the last one."""
+
+    def commit(self, session: int, writes: Sequence[Write]) -> list[Version]:
+        return super().commit(session, [self._spoilt(write) for write in writes])
+
+    def _spoilt(self, write: Write) -> Write:
+        old = self.newest(str(write.path))
+        if not isinstance(write, Put) or not isinstance(write.value, Plan) or old is None:
+            return write
+        assert isinstance(old.value, Plan)
+        before = old.value.tasks
+        tasks = {
+            name: replace(task, epoch=before[name].epoch)
+            if name in before and before[name].node not in (None, task.node)
+            else task
+            for name, task in write.value.tasks.items()
+        }
+        return replace(write, value=replace(write.value, tasks=tasks))
+
+
+class ImpatientReader(Reader):
+    """Finds that whoever is to let a task go has had time enough."""
+
+    def snapshot(self) -> Snapshot:
+        found = super().snapshot()
+        late = {f"{flow.name}/{name}" for flow in found.flows.values() for name in flow.draining}
+        return replace(found, overdue=frozenset(late))
+
+
+class ImpatientMaster(SteppedMaster):
+    def __init__(self, store: Store, name: str, clock: Callable[[], float]) -> None:
+        super().__init__(store, name, clock)
+        self._reader = ImpatientReader(store, name, clock, clock)
+
+
+MUTANTS = {
+    "epochs are not compared in a claim": (Parts(acks=BlindClaims), "fenced, and yet accepted"),
+    "versions are not compared in an ack": (
+        Parts(ensemble=careless_about(lambda path: path.startswith("/acks/"))),
+        "",
+    ),
+    "versions are not compared in a plan": (
+        Parts(ensemble=careless_about(lambda path: path.endswith("/plan"))),
+        "",
+    ),
+    "a task is taken before it was let go": (Parts(master=ImpatientMaster), "still had time"),
+    "a task is given on under its old epoch": (Parts(ensemble=SameEpoch), "under an old epoch"),
+}
+
+
+@pytest.mark.parametrize("fault", MUTANTS)
+def test_a_broken_part_is_noticed(fault: str) -> None:
+    parts, what = MUTANTS[fault]
+    seeds_until_noticed(parts, what)
+
+
+def test_a_seed_is_the_same_world_in_every_process() -> None:
+    """Whatever the order of sets is: a violation can be repeated."""
+    program = (
+        "from flumeng.simulation import World\n"
+        "for seed in range(5):\n"
+        "    world = World(seed)\n"
+        "    world.run()\n"
+        "    print(world.story.step, world.ensemble.zxid, list(world.story))\n"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": number},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for number in ("1", "2")
+    }
+    assert len(told) == 1
