@@ -74,6 +74,10 @@ class Reader:
         """Something at ``path`` has changed; the path of a watch itself stands for all below."""
         self._heard.put(path)
 
+    def doubt(self) -> None:
+        """A write may or may not have been carried out: look at everything, and soon."""
+        self._stale = True
+
     @property
     def look_again_seconds(self) -> float:
         """When to take the next snapshot although nothing was heard."""

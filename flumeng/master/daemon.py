@@ -60,6 +60,7 @@ class Master:
     def tick(self) -> str:
         """Gives the one sentence that says what was done and why."""
         if not self._store.connected:
+            self._reader.doubt()
             return "waiting for ZooKeeper"
         try:
             tree.require(self._store)
@@ -71,6 +72,7 @@ class Master:
             self._wakes.put(None)
             return f"looking again: {conflict}"
         except UnavailableError as error:
+            self._reader.doubt()
             return f"waiting for ZooKeeper: {error}"
         except FlumengError as error:
             return f"cannot plan: {error}"

@@ -188,6 +188,7 @@ class Node:
             self._look_soon()
             return self._say(f"looking again: {conflict}")
         except UnavailableError as error:
+            self._look_at = 0.0
             return self._say(f"waiting for ZooKeeper: {error}")
         except UserError as error:
             if not self._registered:

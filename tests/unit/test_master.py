@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -193,6 +195,36 @@ def test_a_master_that_was_frozen_leaves_the_next_flow_of_that_name_alone(
     assert found is not None
     assert found.value.state == "running"
     assert store.exists(paths.revision("a", "1"))
+
+
+class Unanswering(FakeStore):
+    """Connected all the time, but for a while no plan that is written is answered."""
+
+    answers = False
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        if not self.answers and writes[0].path != paths.live_master("m1"):
+            raise UnavailableError("time is up")
+        return super().commit(writes)
+
+
+def test_a_write_without_an_answer_is_looked_at_again_soon(cluster: FakeTree) -> None:
+    """Nothing wakes the master then: there is no change to hear of, and no reconnect."""
+    store = FakeStore(cluster)
+    add_node(store, "n1")
+    apply(store, "web")
+    unanswering = Unanswering(cluster)
+    master = Master(unanswering, "m1")
+    running = threading.Thread(target=master.run, daemon=True)
+    running.start()
+    time.sleep(0.2)
+    unanswering.answers = True
+    deadline = time.monotonic() + 10
+    while not tasks(store, "n1"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    master.stop()
+    running.join(5)
 
 
 def test_without_a_schema_a_master_says_what_to_do() -> None:
