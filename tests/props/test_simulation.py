@@ -124,7 +124,7 @@ MUTANTS = {
         "",
     ),
     "a task is taken before it was let go": (Parts(master=ImpatientMaster), "still had time"),
-    "a task is given on under its old epoch": (Parts(ensemble=SameEpoch), "under an old epoch"),
+    "a task is given on under its old epoch": (Parts(ensemble=SameEpoch), "epoch"),
 }
 
 
