@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from kazoo.client import KazooClient
 
+from cli.doors import Signature
 from flumeng import operations
 from flumeng.embedded import free_port
 from flumeng.errors import ConflictError
 from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
-from zkschema.migrations import Delete, Migration, Set
+from zkschema.migrations import Change, Delete, Migration, Set
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 
@@ -73,7 +75,7 @@ def test_a_node_that_is_live_is_not_decommissioned(hosts: str, store: Store) -> 
     tree.init(store)
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
     live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
-    sign = {"author": "a", "reason": "", "now": 0.0}
+    sign: Signature = {"author": "a", "reason": "", "now": 0.0}
 
     class Late:
         """The node comes live after it was looked at and before the transaction."""
@@ -117,13 +119,60 @@ def test_a_migration_on_a_real_server(store: Store) -> None:
     ack = paths.ack("web", "main", "p")
     store.write(ack, records.Ack(epoch=1, offset=7), ABSENT)
     cursor = str(paths.cursor("web", "main"))
-    changes = [Set(cursor, {"v": 2, "acks": {"p": 7}}), Delete(str(ack))]
+    changes: list[Change] = [Set(cursor, {"v": 2, "acks": {"p": 7}}), Delete(str(ack))]
     migration = Migration(1, "example", lambda _before: changes)
     operations.migrate_cluster(store, migration, author="a", reason="", now=0.0)
     found = store.dump()
     assert json.loads(found[cursor]) == {"v": 2, "acks": {"p": 7}}
     assert str(ack) not in found
     assert json.loads(found["/schema"])["version"] == 2
+
+
+def test_a_spoilt_tree_is_put_right_on_a_real_server(
+    hosts: str, store: Store, tmp_path: Path
+) -> None:
+    """Orphan, dangling reference, stale ephemeral, oversize and damaged value: all at once."""
+    file = tmp_path / "web.yaml"
+    file.write_text(FLOW)
+    flumeng("schema", "init", zk=hosts)
+    flumeng("flow", "apply", file, zk=hosts)
+    flumeng("flow", "pause", "web", zk=hosts)
+    store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
+    store.write(paths.ack("web", "main", "gone"), records.Ack(epoch=7, offset=1), ABSENT)
+    store.write(paths.plan("web"), records.Plan(epoch=7), ABSENT)
+    spoilt = {
+        paths.live_master("m0"): b'{"v":1,"host":"h","pid":1,"version":"0","since":0.0}',
+        paths.status("n1"): b'{"v":1,"assignment_version":0,"pad":"' + b"x" * 600_000 + b'"}',
+        paths.plan("web"): b"{",
+    }
+    client = KazooClient(hosts=hosts)
+    client.start()
+    try:
+        for path, data in spoilt.items():
+            if client.exists(str(path)):
+                client.set(str(path), data)
+            else:
+                client.create(str(path), data)
+        client.delete(str(paths.revision("web", "1")))
+        client.create(str(paths.revision("web", "2")), b"{}")
+    finally:
+        client.stop()
+        client.close()
+    found = flumeng("schema", "verify", "--json", zk=hosts)
+    assert found.returncode == 1
+    wrong = {problem["path"] for problem in json.loads(found.stdout)}
+    told = {str(path) for path in spoilt}
+    assert wrong == told | {
+        "/acks/web/main/gone", "/flows/web", "/flows/web/revisions/2",
+    }  # fmt: skip
+    fixed = flumeng("schema", "verify", "--fix", "--yes", "--reason", "tidy", zk=hosts)
+    assert (fixed.returncode, "5 of 5 repairs done" in fixed.stderr) == (1, True), fixed.stderr
+    flumeng("flow", "apply", file, zk=hosts)
+    clean = flumeng("schema", "verify", zk=hosts)
+    assert (clean.returncode, clean.stderr) == (0, ""), clean.stdout
+    plan = store.read(paths.plan("web"))
+    assert plan is not None
+    assert plan.value.epoch > 7
 
 
 def test_the_shell_on_a_terminal_completes_a_name_and_remembers(hosts: str, tmp_path: Path) -> None:
@@ -151,6 +200,10 @@ def test_the_shell_on_a_terminal_completes_a_name_and_remembers(hosts: str, tmp_
         terminal.until("web")
         os.write(mine, b"\n")
         terminal.until("flow web is running")
+        terminal.until("flumeng>")
+        os.write(mine, b"top\n")
+        terminal.until("no master is live")
+        process.send_signal(signal.SIGINT)
         terminal.until("flumeng>")
         os.write(mine, b"\x04")
         assert process.wait(timeout=10) == 0
