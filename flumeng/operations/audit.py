@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections.abc import Sequence
 
-from flumeng.errors import ConflictError
+from flumeng.errors import ConflictError, UnavailableError
 from flumeng.store import ABSENT, ANY, Put, Store, Write
 from zkschema import paths, records
 
 KEEP_AUDIT = 500
+SETTLE_SECONDS = 8.0
+LOOK_SECONDS = 0.1
 
 
 def commit(store: Store, writes: Sequence[Write], entry: records.Audit) -> None:
-    """All of ``writes`` and the entry, or nothing. Raises ConflictError, UnavailableError."""
+    """All of ``writes`` and the entry, or nothing.
+
+    When no answer comes, the entry tells whether it was done. Raises ConflictError, and
+    UnavailableError when that cannot be told in time.
+    """
     for old in store.children(paths.audits())[: -KEEP_AUDIT + 1]:
         with contextlib.suppress(ConflictError):  # another operator's command removed it
             store.remove(paths.audit(old), ANY)
-    store.commit([*writes, put(entry)])
+    own = put(entry)
+    try:
+        store.commit([*writes, own])
+    except UnavailableError as error:
+        if not _appears(store, own):
+            raise UnavailableError(
+                f"{error}: it is not known whether it was done; look, and repeat the command"
+            ) from error
+
+
+def _appears(store: Store, own: Put) -> bool:
+    """Whether the entry is seen in time. A server may lag: not to see it proves nothing."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(UnavailableError):
+            if store.exists(own.path):
+                return True
+        time.sleep(LOOK_SECONDS)
+    return False
 
 
 def put(entry: records.Audit) -> Put:
