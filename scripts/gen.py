@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
+from flumeng.policy import Policy
 from flumeng.spec.reference import to_markdown as components
+from flumeng.spec.reference import to_page
 from zkschema.table import to_markdown as znodes
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {
     "reference/znodes.md": ("The znodes", znodes),
     "reference/components.md": ("Sources, filters and sinks", components),
+    "reference/node.md": ("The policy file of a node", partial(to_page, Policy)),
 }
 
 

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from flumeng.journal.client import JournalClient, Position
 
@@ -104,15 +106,16 @@ class WorkerProcess:
         return {j: p for j, p in self.client.positions().items() if j.startswith(f"{flow}.")}
 
     def events(self, flow: str) -> list[dict[str, Any]]:
-        return [
-            event
-            for journal, position in sorted(self.journals(flow).items())
-            for batch in self.client.read(journal, position.floor, position.safe)
-            for event in batch.to_pylist()
-        ]
+        return [event for batch in self._batches(flow) for event in batch.to_pylist()]
+
+    def _batches(self, flow: str) -> Iterator[pa.RecordBatch]:
+        for journal, position in sorted(self.journals(flow).items()):
+            yield from self.client.read(journal, position.floor, position.safe)
 
     def bodies(self, flow: str) -> list[str]:
-        return [event["body"].decode() for event in self.events(flow)]
+        return [
+            body.decode() for batch in self._batches(flow) for body in batch["body"].to_pylist()
+        ]
 
     def counters(self, flow: str) -> dict[str, Any]:
         """Of the flow's only source."""

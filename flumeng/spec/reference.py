@@ -38,6 +38,11 @@ def to_markdown() -> str:
     return "\n".join(_lines()).rstrip("\n") + "\n"
 
 
+def to_page(cls: type[Any]) -> str:
+    """The page of one option class that has a file of its own, without its title."""
+    return "\n".join((_doc(cls), "", *_options(cls))).rstrip("\n") + "\n"
+
+
 def _lines() -> Iterator[str]:
     yield HEAD
     yield "## The flow\n"
@@ -108,6 +113,8 @@ def _default(value: Any, option: Option) -> str:
         return "none"
     if value in ((), {}) or dataclasses.is_dataclass(value):
         return "empty"
+    if isinstance(value, tuple):
+        return f"`{', '.join(value)}`"
     return f"`{_quantity(value, option)}`"
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flumeng import registry
 from flumeng.ingest.testing import WorkerProcess, flow_text
 
 
@@ -383,3 +384,80 @@ def test_what_the_policy_file_does_not_allow_fails_on_this_node_alone(tmp_path: 
         worker.wait_for_events("d", 1)
     finally:
         worker.kill()
+
+
+def test_every_source_gives_the_attributes_that_the_docs_list(
+    worker: WorkerProcess, tmp_path: Path
+) -> None:
+    """And the microsecond in which it received them."""
+    log = tmp_path / "app.log"
+    log.write_text("x\n")
+    sources = {
+        "syslog": listening("syslog"),
+        "tcp": listening("tcp"),
+        "udp": listening("udp"),
+        "http": listening("http"),
+        "tail": source("tail", paths=[str(log)]),
+        "exec": printing("echo x", mode="once"),
+        "generate": source("generate", count=1),
+    }
+    assert list(sources) == [entry.name for entry in registry.entries("source")]
+    before_us = time.time_ns() // 1000
+    worker.run(flow_text("f", *sources.values()))
+    for number in (0, 1):
+        with worker.connect("f", number) as connection:
+            connection.sendall(b"x\n")
+    with socket.socket(type=socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"x", place(worker, "f", 2))
+    client = http.client.HTTPConnection(*place(worker, "f", 3), timeout=10)
+    client.request("POST", "/", b"x", {"content-type": "text/plain"})
+    client.getresponse().read()
+    events = worker.wait_for_events("f", len(sources))
+    after_us = time.time_ns() // 1000
+    page = (Path(__file__).parents[2] / "docs" / "flows.md").read_text()
+    for event in events:
+        found = attrs(event)
+        own = event["host"] == socket.gethostname()
+        host = "this host's name" if own else "the peer's address"
+        listed = ", ".join(f"`{name}`" for name in found)
+        assert f"| `{found['source']}` | {host} | {listed} |" in page
+        assert own or event["host"] == "127.0.0.1"
+        assert before_us <= round(event["ts"].timestamp() * 1e6) <= after_us
+    assert {attrs(event)["source"] for event in events} == set(sources)
+    assert [event["seq"] for event in events] == list(range(len(sources)))
+
+
+def test_a_line_of_a_gigabyte_and_bombs_cost_little_memory(worker: WorkerProcess) -> None:
+    """Good senders are served meanwhile."""
+
+    def rss_mib() -> float:
+        lines = Path(f"/proc/{worker.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+
+    worker.run(flow_text("f", listening("tcp"), listening("http")))
+    http_place = place(worker, "f", 1)
+    good = http.client.HTTPConnection(*http_place, timeout=10)
+    bad = http.client.HTTPConnection(*http_place, timeout=10)
+    bombs = {"gzip": gzip.compress(bytes(1 << 28), 1)}
+    bombs["zstd"] = pa.compress(bytes(1 << 30), codec="zstd", asbytes=True)
+    good.request("POST", "/", b"first")
+    assert good.getresponse().read() == b"{}\n"
+    before, most, served = rss_mib(), 0.0, 0
+    part = bytes(1 << 22)
+    with worker.connect("f") as endless:
+        for sent in range(256):
+            endless.sendall(part)
+            if sent % 32 == 0:
+                for encoding, bomb in bombs.items():
+                    bad.request("POST", "/", bomb, {"content-encoding": encoding})
+                    answer = bad.getresponse()
+                    assert (answer.status, answer.read()[:9]) == (413, b'{"error":')
+                good.request("POST", "/", b"good")
+                assert good.getresponse().read() == b"{}\n"
+                served += 1
+                most = max(most, rss_mib())
+        endless.sendall(b"\nend\n")
+    worker.eventually(lambda: "end" in worker.bodies("f"))
+    assert most - before < 48
+    assert worker.bodies("f").count("good") == served == 8
+    assert sorted({len(event["body"]) for event in worker.events("f")}) == [3, 4, 5, 1 << 20]
