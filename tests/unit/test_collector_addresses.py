@@ -99,3 +99,17 @@ def test_what_is_known_is_used_on_while_zookeeper_is_away(world):
 def test_nothing_is_watched(world):
     """Each of n collectors would hear of each of n nodes that come or go."""
     assert world.store._watches == []
+
+
+def test_each_journal_is_asked_of_the_worker_that_has_it(world):
+    """Those of a worker that the node has no more are with the first."""
+    names = [f"web.n1.{number}.00000000" for number in range(3)]
+    for name in names:
+        journal = Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
+        world.store.write(paths.journal(name), journal, ABSENT)
+    live = LiveNode(
+        uuid="u", incarnation="i", addresses=("a:1", "a:2"), pid=1, version="0", since=0.0
+    )
+    world.store.write(paths.live_node("n1"), live, ABSENT)
+    found = world.addresses.of(names)
+    assert found == {names[0]: "a:1", names[1]: "a:2", names[2]: "a:1"}

@@ -177,6 +177,26 @@ def test_unfinished_messages_of_all_senders_take_bounded_memory(
     run(test)
 
 
+def test_what_a_sender_leaves_unfinished_is_let_go_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams_module, "HELD_BYTES", 100_000)
+
+    async def test() -> None:
+        received = Received()
+        source = TcpSource(Tcp("127.0.0.1:0"), received.inlet)
+        await source.start()
+        port = int(source.addresses[0].rpartition(":")[2])
+        for number in range(1, 6):
+            async with connected(port) as (_, writer):
+                writer.write(b"x" * 60_000)
+            await eventually(lambda number=number: len(received.data) == number * 60_001)
+        assert received.inlet.counters.overfull == 0
+        await source.stop()
+
+    run(test)
+
+
 def test_datagrams_that_the_kernel_drops_are_counted() -> None:
     async def test() -> None:
         received = Received()

@@ -1,0 +1,19 @@
+"""What a journal's id says: whose it is, and which worker of a node has it."""
+
+from __future__ import annotations
+
+from flumeng.journal.names import flow_of, maker_of, new_id, worker_of
+
+
+def test_an_id_says_flow_and_maker_also_where_the_node_has_dots() -> None:
+    name = new_id("web", "n1.example.org", 3)
+    assert (flow_of(name), maker_of(name)) == ("web", 3)
+    assert name.startswith("web.n1.example.org.3.")
+    assert new_id("web", "n1.example.org", 3) != name
+
+
+def test_a_journal_is_with_its_maker_or_with_the_first_when_that_is_gone() -> None:
+    made = [new_id("web", "n1", number) for number in range(4)]
+    assert [worker_of(name, 4) for name in made] == [0, 1, 2, 3]
+    assert [worker_of(name, 2) for name in made] == [0, 1, 0, 0]
+    assert [worker_of(name, 1) for name in made] == [0, 0, 0, 0]
