@@ -115,8 +115,8 @@ class Registration:
         if self._status is None:
             self._status = Versioned(status, self._store.write(path, status, ABSENT))
         elif self._status.value != status:
-            version = self._store.write(path, status, self._status.version)
-            self._status = Versioned(status, version)
+            known, self._status = self._status, None  # not known while a write may be on its way
+            self._status = Versioned(status, self._store.write(path, status, known.version))
 
     def enter_journals(self, local: Mapping[str, Mapping[str, Any]]) -> None:
         """Register what the ingest worker has on disk: from then on it is collected."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from flumeng import operations
-from flumeng.errors import UserError
+from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.node.registration import Identity, Registration
-from flumeng.store import ABSENT, ANY, tree
+from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 
@@ -127,6 +128,67 @@ def test_a_status_is_written_only_when_it_changed(cluster: FakeTree) -> None:
     found = store.read(paths.status("n1"))
     assert found is not None
     assert found.version.number == 0
+
+
+class LosesReplies(FakeStore):
+    """Carries the next write out and does not answer it."""
+
+    loses = True
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        versions = super().commit(writes)
+        self.loses = not self.loses
+        if not self.loses:
+            raise UnavailableError("ConnectionLoss")
+        return versions
+
+
+def test_writes_whose_replies_are_lost_are_recognised(cluster: FakeTree) -> None:
+    """As the node does: after a conflict it looks anew, and else it tries again."""
+    store = LosesReplies(cluster)
+    operations.apply_flow(FakeStore(cluster), FLOW, author="a", reason="", now=0.0)
+    node = Registration(store, identity())
+    told = records.NodeStatus(assignment_version=1)
+    steps: list[Callable[[], object]] = [
+        node.register,
+        lambda: node.announce(("h:1",)),
+        lambda: node.report(told),
+        lambda: node.enter_journals(local()),
+        lambda: node.enter_journals(local(closed=True, end=0)),
+        lambda: node.strike(node.acks([]).unneeded),
+    ]
+    for step in steps:
+        for _ in range(4):
+            try:
+                step()
+            except ConflictError:
+                node.look_anew()
+            except UnavailableError:
+                continue
+    live = store.read(paths.live_node("n1"))
+    assert live is not None
+    assert live.session == store.session
+    status = store.read(paths.status("n1"))
+    assert status is not None
+    assert status.value == told
+    assert store.children(paths.journals()) == []
+
+
+def test_a_report_that_may_have_been_written_is_not_taken_for_the_one_before(
+    cluster: FakeTree,
+) -> None:
+    store = LosesReplies(cluster)
+    node = Registration(store, identity())
+    before, between = (records.NodeStatus(assignment_version=n) for n in (1, 2))
+    Registration(FakeStore(cluster), identity()).register()
+    store.loses = False
+    node.report(before)
+    with pytest.raises(UnavailableError):
+        node.report(between)
+    node.report(before)
+    found = store.read(paths.status("n1"))
+    assert found is not None
+    assert found.value == before
 
 
 def test_source_state_is_forgotten_only_when_its_flow_is_gone(cluster: FakeTree) -> None:
