@@ -10,11 +10,9 @@ come at every third call; with FLUMENG_TEST_FULL set at every one, and in all wa
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import itertools
 import os
-import shutil
 import signal
 import struct
 import subprocess
@@ -28,8 +26,16 @@ import pytest
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import numbered_events
 
+
+def can_trace() -> bool:
+    try:
+        return subprocess.run(["strace", "-o", "/dev/null", "true"], check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
 FULL = bool(os.environ.get("FLUMENG_TEST_FULL"))
-pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+pytestmark = pytest.mark.skipif(not can_trace(), reason="needs strace, and to be let use it")
 
 CHILD = Path(__file__).with_name("journal_child.py")
 ROWS = 3
@@ -141,22 +147,13 @@ def children() -> Iterator[Children]:
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
     """In memory where that can be had: a killed process loses no written page anyway."""
-    if os.geteuid():
-        yield tmp_path
-        return
-    with mounted("-t", "tmpfs", "-o", "size=64m", "none", at=tmp_path / "mount") as place:
-        yield place
-
-
-@contextlib.contextmanager
-def mounted(*what: str | Path, at: Path) -> Iterator[Path]:
-    """Mount a file system of the test's own. Raises CalledProcessError where that cannot be."""
-    at.mkdir(exist_ok=True)
-    subprocess.run(["mount", *what, at], check=True, capture_output=True)
-    try:
-        yield at
-    finally:
-        subprocess.run(["umount", "--lazy", at], check=True)
+    place = tmp_path / "mount"
+    place.mkdir()
+    tmpfs = ["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(place)]
+    mounted = subprocess.run(tmpfs, check=False, capture_output=True).returncode == 0
+    yield place
+    if mounted:
+        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def leave_a_mess(path: Path) -> dict[str, int]:
@@ -211,17 +208,13 @@ def test_i1_a_kill_before_any_call_takes_nothing_that_was_acknowledged(
     assert ends_of(place, children, f"{call}:signal=KILL") == {KILLED}
 
 
-@pytest.mark.parametrize("call", [WRITES, "/^rename"])
-def test_spilled_events_survive_a_kill_before_any_call(
-    place: Path, children: Children, call: str
-) -> None:
-    assert ends_of(place, children, f"{call}:signal=KILL", "cycle_of_spill") == {KILLED}
+def test_spilled_events_survive_a_kill_before_any_write(place: Path, children: Children) -> None:
+    assert ends_of(place, children, f"{WRITES}:signal=KILL", "cycle_of_spill") == {KILLED}
 
 
 @pytest.mark.parametrize(
     "fault",
-    [f"{call}:error=EIO" for call in CALLS]
-    + [f"{call}:error=EROFS" for call in (WRITES, *NAMES, "ftruncate")],
+    [*(f"{call}:error=EIO" for call in CALLS), f"{WRITES}:error=EROFS"],
 )
 def test_i19_an_error_of_any_call_is_final_or_harmless_and_nothing_false_is_acknowledged(
     place: Path, children: Children, fault: str
@@ -256,7 +249,7 @@ class PowerCut:
         self._mount()
 
     def _mount(self) -> None:
-        mount = ["mount", "-o", "loop", self._image, self.place]
+        mount = ["mount", "-o", "loop", str(self._image), str(self.place)]
         subprocess.run(mount, check=True, capture_output=True)
 
     def strike(self, mode: int) -> None:

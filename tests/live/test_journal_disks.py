@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,13 +25,15 @@ from flumeng.journal.testing import numbered_events
 ID = "web.n1.0.0a1b2c3d"
 ROWS = 20
 SEGMENT_BYTES = 30_000
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 
 @contextlib.contextmanager
 def mounted(*what: str | Path, at: Path) -> Iterator[Path]:
+    """Mount a file system of the test's own; skips the test where nobody may mount."""
     at.mkdir()
-    subprocess.run(["mount", *what, at], check=True)
+    made = subprocess.run(["mount", *what, at], check=False, capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"cannot mount here: {made.stderr.strip()}")
     try:
         yield at
     finally:
@@ -79,7 +82,6 @@ def check(journal: Journal, end: int) -> None:
     journal.check()
 
 
-@needs_root
 def test_i21_a_disk_without_a_free_byte_is_trimmed_and_filled_again(small: Path) -> None:
     journal = Journal.create(small, ID, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
     for _ in range(3):
@@ -102,7 +104,6 @@ def test_i21_a_disk_without_a_free_byte_is_trimmed_and_filled_again(small: Path)
     again.close()
 
 
-@needs_root
 def test_i21_a_killed_journal_is_opened_and_trimmed_on_a_full_disk(small: Path) -> None:
     journal = Journal.create(small, ID, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
     end = fill(journal)
@@ -123,7 +124,6 @@ def test_i21_a_killed_journal_is_opened_and_trimmed_on_a_full_disk(small: Path) 
     again.close()
 
 
-@needs_root
 def test_i21_no_room_for_a_new_segment_and_then_room(small: Path) -> None:
     journal = Journal.create(small, ID, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
     while journal.bytes < SEGMENT_BYTES:
@@ -140,7 +140,6 @@ def test_i21_no_room_for_a_new_segment_and_then_room(small: Path) -> None:
     journal.close()
 
 
-@needs_root
 def test_i21_group_commit_waits_for_room_and_loses_nothing(small: Path) -> None:
     journal = Journal.create(small, ID, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
     durable: list[int] = []
@@ -192,7 +191,6 @@ def test_i21_a_short_write_is_cut_back_and_done_again(tmp_path: Path) -> None:
     journal.close()
 
 
-@needs_root
 def test_i19_a_disk_that_turns_read_only_fails_the_journal_and_takes_nothing(
     tmp_path: Path,
 ) -> None:
@@ -200,6 +198,8 @@ def test_i19_a_disk_that_turns_read_only_fails_the_journal_and_takes_nothing(
     image = tmp_path / "disk"
     with image.open("wb") as file:
         file.truncate(16 << 20)
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("needs mkfs.ext4")
     subprocess.run(["mkfs.ext4", "-q", image], check=True)
     options = ("-o", "loop,errors=remount-ro", image)
     with mounted(*options, at=tmp_path / "first") as place:
