@@ -30,6 +30,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flumeng.errors import UserError
 from flumeng.journal import checkpoint as checkpoints
+from flumeng.journal.checkpoint import Durability
 from flumeng.journal.errors import (
     AboveSafeError,
     BelowFloorError,
@@ -49,6 +50,8 @@ is_open = precondition(lambda machine: not machine.closed)
 
 
 class JournalMachine(RuleBasedStateMachine):
+    durability: Durability = "disk"
+
     @initialize()
     def begin(self) -> None:
         self.root = Path(tempfile.mkdtemp())
@@ -60,7 +63,13 @@ class JournalMachine(RuleBasedStateMachine):
         name = f"web.n1.0.{self.journals:08x}"
         self.path = self.root / name
         self.disk = FaultyDisk()
-        self.journal = Journal.create(self.root, name, segment_bytes=SEGMENT_BYTES, disk=self.disk)
+        self.journal = Journal.create(
+            self.root,
+            name,
+            durability=self.durability,
+            segment_bytes=SEGMENT_BYTES,
+            disk=self.disk,
+        )
         self.ends: list[tuple[int, States]] = [(0, {})]  # frame ends, with the state after each
         self.safe = self.ack = self.floor = 0
         self.closed = False
@@ -218,6 +227,9 @@ class JournalMachine(RuleBasedStateMachine):
 
         self._die()
         self.disk.power_cut(self.path, survive, names_survive=names_survive)
+        self._power_returns()
+
+    def _power_returns(self) -> None:
         self._open(1)
 
     def _die(self) -> None:
@@ -263,7 +275,31 @@ class JournalMachine(RuleBasedStateMachine):
                 next(journal.read_frames(journal.floor - 1, journal.safe))
 
 
+class SpillMachine(JournalMachine):
+    """With durability spill a kill takes nothing either. After a power cut there is at least what
+    was synced, which rolls do here, and no seq is given again: the journal takes no more events."""
+
+    durability = "spill"
+
+    def _die(self) -> None:
+        self.synced = self.journal._said.safe
+        super()._die()
+
+    def _power_returns(self) -> None:
+        self.safe = self.synced
+        self._open(1)
+        assert self.journal.closed
+        self.closed = True
+
+    def fail_a_sync(self) -> None:
+        """Not a rule here: syncs are another thread's, see tests/unit/test_journal_limits.py."""
+
+
 JournalMachine.TestCase.settings = settings(
     max_examples=EXAMPLES, stateful_step_count=40, deadline=None, print_blob=True
 )
 TestJournal = JournalMachine.TestCase
+SpillMachine.TestCase.settings = settings(
+    JournalMachine.TestCase.settings, max_examples=EXAMPLES // 4
+)
+TestSpill = SpillMachine.TestCase
