@@ -6,16 +6,16 @@ they are asked, all at once, and a node that does not answer leaves ``None``, ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from flumeng import running
-from flumeng.errors import UnavailableError
+from flumeng.errors import CorruptError, UnavailableError
 from flumeng.model import FlowView
 from flumeng.operations import require_flow
-from flumeng.planned import read_plan
+from flumeng.planned import read_plans
 from flumeng.running import RolloutRow, TaskRow
 from flumeng.spec import FlowSpec, SpecError, parse_flow
 from flumeng.store import Store, Versioned, tree
@@ -162,41 +162,37 @@ def ask_all(
 
 def flows(store: Store) -> list[FlowRow]:
     tree.require(store)
-    names = store.children(paths.flows())
-    found = store.read_many([paths.flow(name) for name in names])
     statuses = _statuses(store)
     rows = []
-    for name, flow in zip(names, found, strict=True):
-        if flow is None:
-            continue
-        spec, _ = _spec(store, name, flow.value.revision)
-        view = _view(store, name, flow)
+    for view, spec in _flows(store, store.children(paths.flows())):
         tasks = running.rows(view, statuses)
         rows.append(
             FlowRow(
-                flow=name,
-                state=flow.value.state,
-                revision=flow.value.revision,
+                flow=view.name,
+                state=view.record.state,
+                revision=view.record.revision,
                 delivery=spec.delivery if spec else "",
                 sources=tuple(source.name for source in spec.sources) if spec else (),
                 sinks=tuple(sink.name for sink in spec.sinks) if spec else (),
                 tasks=tasks,
                 problem=view.problem,
                 rollout=running.rollout(view, tasks),
-                went_back=flow.value.went_back,
+                went_back=view.record.went_back,
             )
         )
     return rows
 
 
 def flow(store: Store, name: str) -> FlowDetail:
-    """Raises ``UserError`` when there is no such flow."""
-    found = require_flow(store, name)
-    record = found.value
-    view = _view(store, name, found)
+    """Raises ``UserError`` when there is no such flow, ``CorruptError`` when its text is gone."""
+    record = require_flow(store, name).value
+    ((view, _),) = _flows(store, [name])
     tasks = running.rows(view, _statuses(store))
     revision = store.read(paths.revision(name, str(record.revision)))
-    assert revision is not None, f"{paths.flow(name)} points to a revision that is not there"
+    if revision is None:
+        raise CorruptError(
+            f"flow {name}: its revision {record.revision} is not there: see `flumeng schema verify`"
+        )
     return FlowDetail(
         flow=name,
         state=record.state,
@@ -216,14 +212,11 @@ def flow(store: Store, name: str) -> FlowDetail:
 def tasks(store: Store) -> list[TaskRow]:
     """All planned tasks of all flows."""
     tree.require(store)
-    names = store.children(paths.flows())
-    found = store.read_many([paths.flow(name) for name in names])
     statuses = _statuses(store)
     return [
         task
-        for name, flow in zip(names, found, strict=True)
-        if flow is not None
-        for task in running.rows(_view(store, name, flow), statuses)
+        for view, _ in _flows(store, store.children(paths.flows()))
+        for task in running.rows(view, statuses)
     ]
 
 
@@ -307,26 +300,28 @@ def _statuses(store: Store) -> dict[str, records.NodeStatus | None]:
     }
 
 
-def _spec(store: Store, flow: str, revision: int) -> tuple[FlowSpec | None, str]:
-    found = store.read(paths.revision(flow, str(revision)))
-    if found is None:
+def _flows(store: Store, names: Sequence[str]) -> list[tuple[FlowView, FlowSpec | None]]:
+    """Those that are there, with their plans, and what their texts say where they can be read."""
+    found = store.read_many([paths.flow(name) for name in names])
+    there = {name: flow for name, flow in zip(names, found, strict=True) if flow}
+    texts = store.read_many(
+        [paths.revision(name, str(flow.value.revision)) for name, flow in there.items()]
+    )
+    plans = read_plans(store, there)
+    views = []
+    for (name, record), text in zip(there.items(), texts, strict=True):
+        spec, problem = _spec(text, record.value.revision)
+        plan = plans[name].value if name in plans else records.Plan()
+        place, rollout = (spec.place, spec.rollout) if spec else (None, None)
+        view = FlowView(name, record.value, record.version, place, problem, rollout, plan)
+        views.append((view, spec))
+    return views
+
+
+def _spec(text: Versioned[records.Revision] | None, revision: int) -> tuple[FlowSpec | None, str]:
+    if text is None:
         return None, f"revision {revision} is not there"
     try:
-        return parse_flow(found.value.text), ""
+        return parse_flow(text.value.text), ""
     except SpecError as error:
         return None, str(error)
-
-
-def _view(store: Store, name: str, record: Versioned[records.Flow]) -> FlowView:
-    """The flow with its plan, as far as its current text can be read."""
-    spec, problem = _spec(store, name, record.value.revision)
-    plan = read_plan(store, name)
-    return FlowView(
-        name,
-        record.value,
-        record.version,
-        spec.place if spec else None,
-        problem,
-        spec.rollout if spec else None,
-        plan.value if plan else records.Plan(),
-    )

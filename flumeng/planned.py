@@ -109,19 +109,25 @@ def read_plan(store: Store, flow: str) -> Versioned[Plan] | None:
 
     Raises as ``Store.read``.
     """
-    found = store.read(paths.plan(flow))
+    return _whole(store, flow, store.read(paths.plan(flow)))
+
+
+def read_plans(store: Store, flows: Iterable[str]) -> dict[str, Versioned[Plan]]:
+    """The plans of those flows that have one. Raises as ``Store.read``."""
+    names = list(flows)
+    found = store.read_many([paths.plan(name) for name in names])
+    whole = {name: _whole(store, name, plan) for name, plan in zip(names, found, strict=True)}
+    return {name: plan for name, plan in whole.items() if plan}
+
+
+def _whole(store: Store, flow: str, found: Versioned[Plan] | None) -> Versioned[Plan] | None:
+    """With the tasks of its buckets."""
     if found is None or not found.value.buckets:
         return found
     numbers = range(found.value.buckets)
     buckets = store.read_many([paths.plan_bucket(flow, str(number)) for number in numbers])
     tasks = Tasks([bucket.value.tasks if bucket else {} for bucket in buckets])
     return replace(found, value=replace(found.value, tasks=tasks))
-
-
-def read_plans(store: Store, flows: Iterable[str]) -> dict[str, Versioned[Plan]]:
-    """The plans of those flows that have one. Raises as ``Store.read``."""
-    found = {flow: read_plan(store, flow) for flow in flows}
-    return {flow: plan for flow, plan in found.items() if plan}
 
 
 def plan_writes(flow: str, plan: Plan, before: Tasks, expect: Expected) -> list[Write]:

@@ -230,6 +230,8 @@ def test_very_many_leaked_acks_go_in_several_transactions(shell: Shell, store: F
 def test_a_flow_without_its_text_gets_the_newest_one_again(shell: Shell, store: FakeStore) -> None:
     store.remove(paths.revision("web", "2"), ANY)
     assert found(shell) == [("/flows/web", "revision 1 is applied again, as revision 3")]
+    lost = shell.run("flow", "show", "web")
+    assert (lost.exit_code, "see `flumeng schema verify`" in lost.stderr) == (1, True)
     assert shell.run("schema", "verify", "--fix", "--yes").exit_code == 0
     shown = shell.json("flow", "show", "web")
     assert (shown["revision"], shown["text"], shown["state"]) == (3, FLOW, "running")
