@@ -12,10 +12,14 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from flumeng.store import Store
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
+
+settings.register_profile("untimed", deadline=None)  # machines are shared: speed is for benches
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
