@@ -27,6 +27,7 @@ from flumeng.child import Message
 from flumeng.journal.names import worker_of
 from flumeng.node import children
 from flumeng.node.children import Child, State
+from flumeng.node.story import Step
 from zkschema.records import COLLECT, INGEST, AssignedTask, Assignment, NodeStatus
 
 STORY_EVENTS = 200
@@ -114,26 +115,6 @@ Instruction = Start | Tell | Kill | Exit
 
 class FaultError(AssertionError):
     """An event that cannot happen in this state; carries the machine's story."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One entry of the story: what changed of ``who`` (the node, a child or a task), and why.
-
-    ``number`` grows by one with each; ``seconds`` are those of the machine's clock.
-    """
-
-    number: int
-    seconds: float
-    who: str
-    event: str
-    before: str
-    after: str
-    cause: str = ""
-
-    def __str__(self) -> str:
-        cause = f": {self.cause}" if self.cause else ""
-        return f"{self.who}: {self.before or '-'} -> {self.after or '-'} ({self.event}{cause})"
 
 
 class Machine:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from flumeng.node.machine import Step
+from flumeng.node.story import Step
 from flumeng.store import ABSENT, Store
 from zkschema import codec, paths
 from zkschema.records import Story, StoryLine

@@ -8,7 +8,8 @@ import pytest
 
 from cli.testing import Shell
 from flumeng.errors import UnavailableError
-from flumeng.node.machine import Ended, Machine, Said, Step, Stop, Tick, Wanted
+from flumeng.node.machine import Ended, Machine, Said, Stop, Tick, Wanted
+from flumeng.node.story import Step
 from flumeng.node.storyteller import LINES, TELL_SECONDS, Storyteller
 from flumeng.store import ABSENT, Expected, Path, Version, tree
 from flumeng.testing import FakeStore
