@@ -11,9 +11,9 @@ class Counters:
 
     ``events`` and ``bytes`` (as received, with framing) were taken. ``truncated`` events were cut.
     What was ``malformed`` could not be told apart or read. Connections were ``refused`` (there were
-    too many), closed when ``idle`` for too long, or closed as ``overfull``: all unfinished messages
-    together took too much memory. ``dropped`` datagrams found the kernel's buffer full. ``skipped``
-    files were not read, since they are compressed.
+    too many; a request: later perhaps), closed when ``idle`` for too long, or closed as
+    ``overfull``: all unfinished messages together took too much memory. ``dropped`` datagrams found
+    the kernel's buffer full. ``skipped`` files were not read, since they are compressed.
     """
 
     events: int = 0

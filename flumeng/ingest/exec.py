@@ -30,6 +30,8 @@ HEALTHY_SECONDS = 60.0
 STOP_SECONDS = 4.0
 LAST_OUTPUT_SECONDS = 1.0
 STDERR_BYTES = 2048
+ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ")
+"""The rest of the worker's is its own; there may be secrets in it."""
 
 _GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")))
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
@@ -102,7 +104,12 @@ class ExecSource(Source):
         """The command's exit status, and what it said last on standard error."""
         loop = asyncio.get_running_loop()
         _, command = await loop.subprocess_exec(
-            lambda: _Command(self), *_GUARD, *self._options.command, cwd="/", start_new_session=True
+            lambda: _Command(self),
+            *_GUARD,
+            *self._options.command,
+            cwd="/",
+            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            start_new_session=True,
         )
         self._command = command
         if self._paused:

@@ -37,7 +37,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class HttpApp:
-    """``paused``: the journal is behind. ``problem`` is why nothing is taken at all, if so."""
+    """``paused``: the journal is behind."""
 
     def __init__(self, options: Http, inlet: Inlet) -> None:
         self.paused = False
@@ -58,7 +58,10 @@ class HttpApp:
             status, said = 200, {}
         except RefusedError as refused:
             status, said = refused.status, {"error": str(refused)}
+            if status in (400, 413, 415):
+                self._inlet.counters.malformed += 1
             if status in (429, 503):
+                self._inlet.counters.refused += 1
                 more = [(b"retry-after", b"%d" % RETRY_SECONDS)]
             if status == 405:
                 more = [(b"allow", b"POST, PUT")]

@@ -9,14 +9,21 @@ from __future__ import annotations
 import io
 from array import array
 from collections.abc import Iterator
-from typing import Any
+from itertools import accumulate
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from flumeng.ingest.framing import Messages
+from flumeng.journal.frame import MAX_ROWS
 
 PIECE_BYTES = 1 << 20
+ENTRIES_AT_ONCE = 10_000
+MOST_ENTRIES = 100_000
+"""Of an array. Each costs much more than its bytes, so that a body of commas must not be taken."""
+
+_NEWLINE = 10
 _READ_BYTES = 1 << 18
 _CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
 _LINES_OF_JSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -61,7 +68,7 @@ def too_large(most_bytes: int) -> RefusedError:
 
 
 def messages(body: bytes, content_type: str) -> Iterator[Messages]:
-    """The events in pieces of about 1 MiB, all of them checked. Raises RefusedError.
+    """The events in pieces of which each fits into a frame, all checked. Raises RefusedError.
 
     An array of JSON is one event for each entry, as it is written there; other JSON is one event.
     Everything else is lines, and lines of JSON are refused when one is not JSON.
@@ -86,6 +93,9 @@ def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
     while begin < len(body):
         end = body.rfind(b"\n", begin, begin + PIECE_BYTES) + 1
         end = end or body.index(b"\n", begin) + 1
+        if body.count(b"\n", begin, end) > MAX_ROWS:
+            newlines = np.flatnonzero(np.frombuffer(body, np.uint8)[begin:end] == _NEWLINE)
+            end = begin + int(newlines[MAX_ROWS - 1]) + 1
         yield body if end - begin == len(body) else body[begin:end]
         begin = end
 
@@ -115,24 +125,12 @@ def _pieces_of_array(body: bytes) -> Iterator[Messages]:
         yield Messages(body, (array("q", [0]), array("q", [len(body)])))
         return
     try:
-        values = iter(_decode_array(body))
+        values = _decode_array(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise RefusedError(400, f"the body is not a JSON array: {error}") from error
-    while piece := _some(values):
-        ends = array("q")
-        size = 0
-        for value in piece:
-            size += len(value)
-            ends.append(size)
+    if len(values) > MOST_ENTRIES:
+        raise RefusedError(413, f"more than {MOST_ENTRIES} entries: send lines, or it in parts")
+    for begin in range(0, len(values), ENTRIES_AT_ONCE):
+        piece = values[begin : begin + ENTRIES_AT_ONCE]
+        ends = array("q", accumulate(map(len, piece)))
         yield Messages(b"".join(piece), (array("q", [0, *ends[:-1]]), ends))
-
-
-def _some(values: Iterator[Any]) -> list[bytes]:
-    taken: list[bytes] = []
-    size = 0
-    for value in values:
-        taken.append(bytes(value))
-        size += len(taken[-1])
-        if size >= PIECE_BYTES:
-            break
-    return taken

@@ -24,9 +24,10 @@ from flumeng.ingest.testing import WorkerProcess, flow_text
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerProcess]:
     allowed = tmp_path / "node.yaml"
     allowed.write_text("commands: [/bin/sh *, /no/such/program]\n")
+    monkeypatch.setenv("SECRET", "x")
     worker = WorkerProcess(tmp_path / "node", "--policy", str(allowed))
     yield worker
     if worker.process.poll() is None:
@@ -279,12 +280,14 @@ def test_exec_takes_lines_and_tells_how_the_command_ended(worker: WorkerProcess)
             "f",
             printing("echo one; printf 'two\\n\\nlast'", mode="once"),
             printing("date +%s%N", mode="periodic", every_seconds=0.2),
+            printing("env | grep -c SECRET; pwd", mode="once"),
             printing("echo again; echo oh no >&2; exit 3"),
             source("exec", command=["/no/such/program"]),
         )
     )
     worker.eventually(lambda: worker.bodies("f").count("again") >= 2)
     worker.eventually(lambda: "/no/such/program" in (worker.task("f")["error"] or ""))
+    assert {"0", "/"} <= set(worker.bodies("f"))
     said = worker.task("f")["error"]
     assert "/bin/sh ended with status 3: oh no" in said
     assert "/no/such/program ended with status 127: No such file or directory" in said

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from flumeng.ingest import batch, http, http_app
+from flumeng.ingest import batch, http, http_app, http_body
 from flumeng.ingest.chunk import Chunk
+from flumeng.ingest.framing import Messages
 from flumeng.ingest.http import HttpSource
+from flumeng.ingest.http_body import RefusedError
 from flumeng.ingest.source import Inlet
+from flumeng.journal.frame import MAX_ROWS
 from flumeng.spec.sources import Http
 
 PATIENCE_SECONDS = 10.0
@@ -267,6 +270,26 @@ def test_whatever_never_ends_is_cut_off(beginning: bytes, endless: bytes) -> Non
             assert journal.bodies() == [b"good"]
 
     run(test)
+
+
+def test_many_events_in_a_body_fit_into_frames_each() -> None:
+    """What comes of many very short ones is many times as large as the body."""
+    lines = b"".join(b"%d\n" % (number % 10) for number in range(3 * MAX_ROWS))
+    for kind in ("text/plain", "application/x-ndjson"):
+        pieces = list(http_body.messages(lines, kind))
+        assert [piece.data.count(b"\n") for piece in pieces] == [MAX_ROWS] * 3
+        assert b"".join(piece.data for piece in pieces) == lines
+    entries = [b'"%d"' % number for number in range(http_body.MOST_ENTRIES)]
+    pieces = list(http_body.messages(b"[" + b", ".join(entries) + b"]", "application/json"))
+    assert [body for piece in pieces for body in bodies_of(piece)] == entries
+    with pytest.raises(RefusedError, match="more than 100000 entries"):
+        list(http_body.messages(b"[" + b"1," * 100_000 + b"1]", "application/json"))
+
+
+def bodies_of(piece: Messages) -> list[bytes]:
+    assert piece.bounds is not None
+    assert len(piece.bounds[0]) <= MAX_ROWS
+    return [piece.data[start:end] for start, end in zip(*piece.bounds, strict=True)]
 
 
 def test_slow_senders_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
