@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 import socket
 from typing import Literal
 
 from flumeng.errors import UserError
 
 BACKLOG = 4096
+RESERVED_FILES = 256
 _REASONS = {
     errno.EADDRINUSE: "the port is in use",
     errno.EACCES: "not permitted; ports below 1024 need the capability CAP_NET_BIND_SERVICE",
@@ -33,6 +35,14 @@ async def listen(place: str, protocol: Literal["tcp", "udp"], *, share: bool) ->
     except OSError as error:
         reason = _REASONS.get(error.errno or 0, error.strerror)
         raise UserError(f"cannot listen on {place} ({protocol}): {reason}") from error
+
+
+def takes_reserve(transport: asyncio.BaseTransport) -> bool:
+    """Whether a connection has one of the last descriptors that this process may open. They are for
+    the journals and for who reads them. (A new descriptor is the lowest that is free.)"""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    descriptor: int = transport.get_extra_info("socket").fileno()
+    return descriptor >= most - min(RESERVED_FILES, most // 4)
 
 
 def _bind(

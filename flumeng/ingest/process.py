@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import resource
 import signal
 import sys
@@ -17,11 +18,17 @@ from flumeng import logs, policy
 from flumeng.child import Message, Parent
 from flumeng.errors import UserError
 from flumeng.ingest.crew import Crew
+from flumeng.ingest.listening import RESERVED_FILES
 from flumeng.ingest.shelf import Shelf
 from flumeng.ingest.worker import Worker
 
+log = logging.getLogger(__name__)
+
 SWITCH_SECONDS = 0.0005
 """How long the commit thread may hold the interpreter lock while the event loop waits for it."""
+
+ENOUGH_FILES = 16_384
+"""For the ten thousand connections that a source serves when it does not say otherwise."""
 
 STOP: Message = {"type": "stop"}
 
@@ -76,3 +83,10 @@ def _allow_many_files() -> None:
     """A descriptor for each connection and file: as many as an administrator lets us have."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard < ENOUGH_FILES:
+        log.warning(
+            "at most %d open files, and so many connections less %d are served: raise the limit "
+            "(LimitNOFILE in the systemd unit) for more",
+            hard,
+            RESERVED_FILES,
+        )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from flumeng.ingest.chunk import Chunk, Origin
 from flumeng.ingest.framing import Cutter, Messages
-from flumeng.ingest.listening import BACKLOG
+from flumeng.ingest.listening import BACKLOG, takes_reserve
 from flumeng.ingest.peers import Reception, address
 from flumeng.ingest.tls import HANDSHAKE_SECONDS
 
@@ -150,7 +150,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]
         self._peer = transport.get_extra_info("peername") or ("unknown", 0)
         streams = self._streams
-        if len(streams.connections) >= streams.limits.connections:
+        many = len(streams.connections) >= streams.limits.connections
+        if many or takes_reserve(transport):
             streams.reception.inlet.counters.refused += 1
             self._transport.abort()
         else:

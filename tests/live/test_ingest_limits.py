@@ -71,6 +71,21 @@ class Slow(threading.Thread):
             time.sleep(0.05)
 
 
+def test_connections_never_take_the_descriptors_of_the_journals(worker: WorkerProcess) -> None:
+    """Where only a few files may be open, more idle senders than that are no harm."""
+    resource.prlimit(worker.process.pid, resource.RLIMIT_NOFILE, (120, 120))
+    worker.run(flow_text("f", 'tcp: {listen: "127.0.0.1:0"}'))
+    with contextlib.ExitStack() as stack:
+        good, *_ = [stack.enter_context(worker.connect("f")) for _ in range(200)]
+        worker.eventually(lambda: worker.counters("f")["refused"] > 80)
+        good.sendall(b"good\n")
+        worker.wait_for_events("f", 1)
+    with worker.connect("f") as next_one:
+        next_one.sendall(b"next\n")
+        assert worker.wait_for_events("f", 2)[1]["body"] == b"next"
+    worker.stop()
+
+
 def test_idle_endless_and_slow_senders_at_once_and_a_good_one_is_served(
     worker: WorkerProcess, descriptors: int
 ) -> None:
