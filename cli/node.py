@@ -23,7 +23,7 @@ from cli.options import (
     zk_option,
 )
 from cli.output import show_json, show_table, when
-from flumeng import details, logs, operations, overview, preview
+from flumeng import conditions, details, logs, operations, overview, preview
 from flumeng.policy import DEFAULT_FILE
 from flumeng.store import Store
 
@@ -153,7 +153,7 @@ def drain(
         return
     operations.set_node_desired(store, name, "draining", **doors.sign(reason))
     if wait:
-        doors.wait_for(lambda: operations.left(store, name).lines, timeout)
+        doors.wait_for(lambda: conditions.node_drained(store, name), timeout)
     found = details.node(store, overview.positions(store, doors.ask), name)
     if as_json:
         show_json(found.left)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flumeng import overview
-from flumeng.operations import require_flow
+from flumeng.operations import left, require_flow, require_node
 from flumeng.running import TaskRow
 from flumeng.store import Store
 from flumeng.waiting import InVainError
@@ -47,6 +47,20 @@ def flow_gone(store: Store, flow: str) -> list[str]:
     """There is no such flow."""
     found = store.read(paths.flow(flow))
     return [f"flow {flow} is to be {found.value.state}"] if found else []
+
+
+def node_drained(store: Store, node: str) -> list[str]:
+    """Nothing is left on the node. Raises ``UserError`` without the node."""
+    require_node(store, node)
+    still = left(store, node)
+    known = {task.key: task for task in overview.tasks(store)} if still.tasks else {}
+    tasks = [
+        _line(known[key]) if key in known else f"task {key} is stopping" for key in still.tasks
+    ]
+    return [
+        *tasks,
+        *(f"journal {journal} is not collected to its end" for journal in still.journals),
+    ]
 
 
 def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:

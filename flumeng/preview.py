@@ -127,7 +127,8 @@ def _moves(before: Tasks, after: Tasks) -> Iterator[Move]:
         elif old.partitions != new.partitions:
             what = f"reads {len(new.partitions)} journals instead of {len(old.partitions)}"
         elif old.state != new.state:
-            what = f"is {new.state}"
+            stuck = new.state == "draining"
+            what = "is let go and waits: no other live node may run it" if stuck else new.state
         else:
             continue
         yield Move(key, old.node if old else None, new.node if new else None, what)

@@ -129,7 +129,7 @@ def _state(
     if not live:
         return "away", f"node {task.node} is not live"
     if task.state == "draining" and said is None:
-        return "draining", f"{task.why}; it let go, and no other node has it yet"
+        return "draining", f"{task.why}; it let go, and no other node may run it, or has it yet"
     if said is None or said.epoch != task.epoch:
         return "starting", f"node {task.node} has not started it yet"
     if said.state != "running":

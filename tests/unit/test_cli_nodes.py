@@ -291,7 +291,10 @@ def test_drain_that_takes_too_long_says_what_is_missing(shell: Shell, store: Fak
     empty(store, "plan", "assignment", "status")
     result = shell.run("node", "drain", "n1", "--wait", "--timeout", 60)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == ("flumeng: not within 60 s; still missing:\n- journal web.n1.0.aa\n")
+    assert result.stderr == (
+        "flumeng: not within 60 s; still missing:\n"
+        "- journal web.n1.0.aa is not collected to its end\n"
+    )
     assert 60 <= shell.seconds < 62
 
 
@@ -380,3 +383,17 @@ def test_a_node_that_comes_back_meanwhile_is_not_removed(store: FakeStore, meddl
 def test_json_of_a_drain_is_what_is_left(shell: Shell) -> None:
     left = json.loads(shell.run("node", "drain", "n1", "--json").stdout)
     assert left["journals"] == ["web.n1.0.aa"]
+
+
+def test_a_drain_that_nobody_can_take_over_says_so(shell: Shell, store: FakeStore) -> None:
+    plan = store.read(paths.plan("web"))
+    assert plan is not None
+    task = replace(plan.value.tasks["collect.0"], state="draining", why="n1 may not keep it")
+    store.write(paths.plan("web"), records.Plan(tasks={"collect.0": task}), ANY)
+    empty(store, "status")
+    waited = shell.run("node", "drain", "n1", "--wait", "--timeout", 1)
+    assert waited.exit_code == 1
+    assert (
+        "- task web/collect.0 is draining: n1 may not keep it; it let go, and no other node may "
+        "run it, or has it yet\n"
+    ) in waited.stderr

@@ -147,7 +147,11 @@ def test_a_drain_of_the_last_node_says_that_tasks_wait(store: FakeStore) -> None
     found = preview.drain(store, "n1")
     stay = {move.task: move.what for move in found.moves if "collect" in move.task}
     assert len(stay) == 6
-    assert set(stay.values()) <= {"is draining", "moves", "waits: no live node may run it"}
+    assert set(stay.values()) <= {
+        "is let go and waits: no other live node may run it",
+        "moves",
+        "waits: no live node may run it",
+    }
 
 
 def test_a_preview_checks_what_the_change_would_check(store: FakeStore) -> None:
