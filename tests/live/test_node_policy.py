@@ -1,0 +1,81 @@
+"""A node's policy file, through a real node: what it forbids fails there, and is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flumeng.ingest.testing import flow_text
+from flumeng.operations import apply_flow
+from flumeng.store import Store, tree
+from zkschema import paths
+
+FLUMENG = Path(sys.executable).with_name("flumeng")
+PATIENCE_SECONDS = 30.0
+
+
+def eventually(ask: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (answer := ask()):
+        assert time.monotonic() < deadline, f"still {answer!r}"
+        time.sleep(0.05)
+    return answer
+
+
+def node_run(hosts: str, data: Path, policy: Path) -> list[str]:
+    where = ["--zk", hosts, "--data", str(data), "--name", "n", "--role", "ingest"]
+    return [str(FLUMENG), "node", "run", *where, "--policy", str(policy)]
+
+
+def test_a_flow_beyond_the_policy_is_failed_with_the_reason_and_others_run(
+    store: Store, hosts: str, tmp_path: Path
+) -> None:
+    policy = tmp_path / "node.yaml"
+    policy.write_text("commands: [/bin/date]\n")
+    tree.init(store)
+    for name, command in (("good", '["/bin/date"]'), ("bad", '["/bin/sh", "-c", "date"]')):
+        text = flow_text(name, f"exec: {{command: {command}, mode: once}}")
+        apply_flow(store, text, author="test", reason="", now=0.0)
+    master = subprocess.Popen([sys.executable, "-m", "flumeng.master", hosts])
+    node = subprocess.Popen(node_run(hosts, tmp_path / "data", policy))
+
+    def told() -> dict[str, tuple[str, str | None]]:
+        status = store.read(paths.status("n"))
+        found = status.value.tasks if status else {}
+        return {key.partition("/")[0]: (task.state, task.error) for key, task in found.items()}
+
+    try:
+        eventually(lambda: told().get("good") == ("running", None))
+        reason = "this node's policy file does not allow the command /bin/sh -c date"
+        eventually(lambda: told().get("bad") == ("failed", reason))
+    finally:
+        for process in (node, master):
+            process.terminate()
+            process.wait(timeout=PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sorces: [tail]\n", 'node.yaml: line 1: sorces: unknown option; did you mean "sources"?'),
+        ("paths: [/a]\nlisten: [80]\n", "node.yaml: line 2: listen[0]: expected host:port"),
+        (None, "node.yaml: No such file or directory"),
+    ],
+)
+def test_a_node_with_a_bad_policy_file_does_not_start(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
+    policy = tmp_path / "node.yaml"
+    if text is not None:
+        policy.write_text(text)
+    command = node_run("127.0.0.1:1", tmp_path / "data", policy)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert not (tmp_path / "data").exists()
