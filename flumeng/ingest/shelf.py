@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from flumeng.errors import FlumengError, UserError
+from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.ingest.batch import NO_EVENTS
 from flumeng.ingest.crew import ALONE, Crew
 from flumeng.ingest.kept_state import KeptState
@@ -56,6 +56,8 @@ class Shelf:
         self._crew = crew
         self._max_bytes = None if max_bytes is None else max_bytes // crew.size
         self._taken: set[str] = set()
+        self._limited: set[str] = set()  # what was taken once, and so knows what to retain
+        self._early_acks: dict[str, int] = {}
         self._broken: set[str] = set()
         try:
             self._journals.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -91,13 +93,12 @@ class Shelf:
             for journal in own:
                 if journal.closed or journal.id in self._taken:
                     continue
-                if journal.durability == durability:
+                if journal.durability == durability and self._prepare(journal, limits):
                     usable.append(journal)
                 else:
                     journal.close_for_appends()
             journal = usable[0] if usable else self._create(flow, own, durability)
-            journal.limits = limits or Limits()
-            journal.room = self._room
+            self._prepare(journal, limits)
             self._taken.add(journal.id)
             return journal
 
@@ -116,12 +117,38 @@ class Shelf:
                 wanted = flow_of(name) in flows and self._is_own(name)
                 if name not in self._taken and not journal.closed and not wanted:
                     log.info("journal %s is closed at seq %d", name, journal.close_for_appends())
+                    self._catch_up(journal)
 
     def trim(self, name: str, ack: int) -> None:
-        """Of a journal that is not taken; whoever took it trims it."""
+        """Of a journal that is not taken; whoever took it trims it.
+
+        What an open one is to retain is known when it is taken, or closed: then it is trimmed.
+        """
         with self._lock:
-            if name in self.journals and name not in self._taken:
-                self.journals[name].trim(ack)
+            journal = self.journals.get(name)
+            if journal is None or name in self._taken:
+                return
+            self._early_acks[name] = ack
+            if journal.closed or name in self._limited:
+                self._catch_up(journal)
+
+    def _prepare(self, journal: Log, limits: Limits | None) -> bool:
+        """Before it takes events. False when it has lost some that readers saw: it would give their
+        seqs to others."""
+        journal.limits = limits or Limits()
+        journal.room = self._room
+        self._limited.add(journal.id)
+        try:
+            self._catch_up(journal)
+        except CorruptError as error:
+            log.error("%s; it takes no more events", error)
+            return False
+        return True
+
+    def _catch_up(self, journal: Log) -> None:
+        ack = self._early_acks.pop(journal.id, None)
+        if ack is not None:
+            journal.trim(ack)
 
     def remove(self, name: str) -> None:
         """Delete a closed journal; one that is not there is deleted already.

@@ -148,6 +148,14 @@ class Journal:
                 now=True,
             )
             undo.pop_all()
+        if self.readable < self.safe:
+            log.error(
+                "journal %s: readers stop at seq %d of %d, where events are lost; "
+                "`flumeng journal repair --accept-loss` lets them go on",
+                self.id,
+                self.readable,
+                self.safe,
+            )
 
     @property
     def term(self) -> int:

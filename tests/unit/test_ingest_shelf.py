@@ -126,3 +126,39 @@ def test_all_journals_together_hold_no_more_than_the_node_allows(tmp_path: Path)
     one.append(numbered_events(0, 100, 200))
     other.append(numbered_events(0, 100, 200))
     shelf.close()
+
+
+def test_what_is_to_be_retained_outlives_the_worker(tmp_path: Path) -> None:
+    """Acks are known before the flow says what to retain."""
+    keeps = Limits(max_bytes=1 << 20, retain_seconds=3600)
+    shelf = Shelf(tmp_path, "here")
+    journal = shelf.take("web", limits=keeps)
+    while journal.bytes < 1 << 19:
+        journal.append(numbered_events(journal.next_seq, 100, 200))
+    ack = journal.sync()
+    journal.trim(ack)
+    shelf.close()
+    again = Shelf(tmp_path, "here")
+    again.trim(journal.id, ack)
+    kept = again.take("web", limits=keeps)
+    assert (kept.id, kept.floor, kept.acked) == (journal.id, 0, ack)
+    again.close()
+    third = Shelf(tmp_path, "here")
+    third.trim(journal.id, ack)
+    third.close_all_but(frozenset())
+    assert third.journals[journal.id].floor > 0, "a closed one retains nothing"
+    third.close()
+
+
+def test_a_journal_that_ends_below_an_ack_takes_no_more(tmp_path: Path) -> None:
+    """I4: its next events would get seqs that readers have seen with others."""
+    shelf = Shelf(tmp_path, "here")
+    journal = shelf.take("web")
+    journal.append(numbered_events(0, 10))
+    shelf.close()
+    again = Shelf(tmp_path, "here")
+    again.trim(journal.id, 11)
+    fresh = again.take("web")
+    assert fresh.id != journal.id
+    assert again.journals[journal.id].closed
+    again.close()

@@ -205,7 +205,7 @@ def test_a_sound_journal_has_no_findings(directory: Path) -> None:
 
 @every_damage
 def test_a_repaired_journal_serves_what_is_whole_and_no_gap(
-    directory: Path, damage: Damage
+    directory: Path, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
     floor = survey(directory).parts[0].base
     damage.do(directory)
@@ -225,6 +225,7 @@ def test_a_repaired_journal_serves_what_is_whole_and_no_gap(
     assert journal.readable == min([EVENTS, *lost])
     readable = [seq for seq in kept if seq < journal.readable]
     assert events(journal, journal.floor, journal.readable) == readable
+    assert ("readers stop at seq" in caplog.text) == bool(lost)
     if lost:
         assert journal.closed, "seqs could be used twice"
         with pytest.raises(DataLossError, match="accept-loss"):
