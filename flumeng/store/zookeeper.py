@@ -228,7 +228,7 @@ class ZooKeeperStore:
                 except NoNodeError:
                     continue
                 waiting += [f"{path.rstrip('/')}/{name}" for name in names]
-        del tree["/"]
+        tree.pop("/", None)
         return tree
 
     def close(self) -> None:

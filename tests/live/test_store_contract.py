@@ -248,6 +248,7 @@ def test_before_there_is_a_root_nothing_is_found(connect_once: Connect) -> None:
     store = connect_once()
     assert store.read(paths.schema()) is None
     assert store.children(paths.flows()) == []
+    assert store.dump() == {}
     store.make_root()
     store.make_root()
     store.write(paths.flows(), None, ABSENT)
