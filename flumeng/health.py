@@ -126,7 +126,8 @@ def _of_flows(flows: Sequence[FlowRow]) -> Iterator[Cause]:
             continue
         if not flow.tasks and flow.state == "running":
             yield Cause(
-                f"flow {flow.flow} is not planned yet", "wait: a master plans it as soon as it sees it"
+                f"flow {flow.flow} is not planned yet",
+                "wait: a master plans it as soon as it sees it",
             )
         for task in flow.tasks:
             if task.state != "running" and (flow.state == "running" or task.kind == INGEST):
