@@ -11,7 +11,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from flumeng.ingest.http_app import HttpApp
-from flumeng.ingest.listening import BACKLOG, listen
+from flumeng.ingest.listening import BACKLOG, listen, takes_reserve
 from flumeng.ingest.peers import address
 from flumeng.ingest.source import Inlet, Source
 from flumeng.ingest.tls import server_context
@@ -100,6 +100,9 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._start_timer()
+        if takes_reserve(transport):
+            assert isinstance(self.config.app, HttpApp)
+            self.config.app.refuse(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()

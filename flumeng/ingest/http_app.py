@@ -48,6 +48,11 @@ class HttpApp:
         self._held_bytes = 0
         self._undecided: set[asyncio.Future[None]] = set()
 
+    def refuse(self, transport: asyncio.Transport) -> None:
+        """Close a connection that is one too many."""
+        self._inlet.counters.refused += 1
+        transport.abort()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         body = _Body(receive, headers)
