@@ -25,6 +25,7 @@ from cli.options import (
 from cli.output import show_json, show_table, when
 from flumeng import conditions, details, logs, operations, overview, preview
 from flumeng.policy import DEFAULT_FILE
+from flumeng.spec.problems import nearest
 from flumeng.store import Store
 
 HEADERS = (
@@ -223,6 +224,12 @@ def capacity(doors: Doors, store: Store, name: str, changes: tuple[str, ...], re
     numbers = pairs.numbers(given, "capacity")
     fits = operations.resize_node(store, name, numbers, taken, **doors.sign(reason))
     click.echo(f"node {name} has {'capacity ' + _numbers(fits) if fits else 'no set capacity'}")
+    known = overview.dimensions(store) | {"slots"}
+    for dimension in sorted({*fits} - known):
+        hint = nearest(dimension, sorted(known))
+        click.echo(
+            f"no flow weighs its tasks in {dimension}: it bounds nothing yet; {hint}", err=True
+        )
 
 
 @node.command()

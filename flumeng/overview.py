@@ -209,6 +209,12 @@ def flow(store: Store, name: str) -> FlowDetail:
     )
 
 
+def dimensions(store: Store) -> set[str]:
+    """Those in which the flows' tasks weigh something: a capacity in another one bounds nothing."""
+    specs = (spec for _, spec in _flows(store, store.children(paths.flows())) if spec)
+    return {dimension for spec in specs for dimension in spec.place.collect.weight}
+
+
 def tasks(store: Store) -> list[TaskRow]:
     """All planned tasks of all flows."""
     tree.require(store)

@@ -187,6 +187,15 @@ def test_capacity_is_set_shown_and_removed(shell: Shell, store: FakeStore) -> No
     assert node(store).capacity == {}
 
 
+def test_a_capacity_that_bounds_nothing_is_told(shell: Shell) -> None:
+    assert shell.run("node", "capacity", "n1", "slots=16").stderr == ""
+    mistyped = shell.run("node", "capacity", "n1", "slot=16")
+    assert (mistyped.exit_code, mistyped.stderr) == (
+        0,
+        'no flow weighs its tasks in slot: it bounds nothing yet; did you mean "slots"?\n',
+    )
+
+
 @pytest.mark.parametrize(
     "words",
     [
