@@ -1,4 +1,4 @@
-"""A real worker process, driven as a node drives it: for tests and benches."""
+"""A real worker process, driven as a node drives it; a tailer alone: for tests and benches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from flumeng.ingest import batch
+from flumeng.ingest.chunk import Chunk
+from flumeng.ingest.tailer import Tailer
 from flumeng.journal.client import JournalClient, Position
+from flumeng.spec.sources import Tail
 
 PATIENCE_SECONDS = 20.0
 
@@ -41,6 +45,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
         )
         self.ready = {}
+        self.status = {"tasks": {}, "journals": {}}
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
         self._reader.start()
         self.client = JournalClient(self.eventually(lambda: self.ready.get("address")))
@@ -148,3 +153,70 @@ def flow_text(name: str, *sources: str) -> str:
     """A flow of these sources, each a line of YAML, that writes nothing."""
     listed = "".join(f"  - {source}\n" for source in sources)
     return f"flow: {name}\nsources:\n{listed}sinks:\n  - noop\n"
+
+
+class Follower:
+    """A tailer with a journal that keeps what is committed, and forgets the rest in a crash.
+
+    Nothing is written to disk; time passes by ``poll``.
+    """
+
+    def __init__(self, *paths: Path, **options: Any) -> None:
+        self.options = Tail(paths=tuple(map(str, paths)), **options)
+        self.events: list[dict[str, Any]] = []
+        self.state: dict[str, object] = {}
+        self.now = 0.0
+        self.truncated = 0
+        self.submitted: list[Chunk] = []
+        self.tailer = self._start()
+
+    def _start(self) -> Tailer:
+        return Tailer(self.options, "me", self.state, clock_us=lambda: 7, timer=lambda: 0.0)
+
+    def poll(self, seconds: float = 0.1) -> int:
+        self.now += seconds
+        chunks = self.tailer.poll(self.now)
+        self.submitted += chunks
+        return len(chunks)
+
+    def commit(self, chunks: int | None = None) -> None:
+        """Make the oldest submitted chunks durable, as the commit thread would."""
+        chunks = len(self.submitted) if chunks is None else chunks
+        durable, self.submitted = self.submitted[:chunks], self.submitted[chunks:]
+        for frame, state in batch.build(durable, self._count):
+            self.events += frame.to_pylist()
+            for key, value in state.items():
+                self.state[key] = value
+                if value is None:
+                    del self.state[key]
+
+    def _count(self, found: batch.Found) -> None:
+        self.truncated += found.truncated
+
+    def settle(self, seconds: float = 0.1) -> list[str]:
+        """Poll until nothing is new; all lines so far."""
+        while self.poll(seconds):
+            pass
+        self.commit()
+        return self.lines
+
+    def crash(self, *paths: Path) -> None:
+        """Only what is committed is left; perhaps the spec has changed meanwhile."""
+        self.submitted.clear()
+        self.tailer.close()
+        if paths:
+            self.options = Tail(paths=tuple(map(str, paths)), max_line_bytes=1000)
+        self.tailer = self._start()
+
+    @property
+    def lines(self) -> list[str]:
+        return [event["body"].decode() for event in self.events]
+
+    def attrs(self, row: int) -> dict[str, str]:
+        return dict(self.events[row]["attrs"])
+
+
+def write(path: Path, text: str) -> None:
+    """Append to a log."""
+    with path.open("a") as file:
+        file.write(text)
