@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -22,74 +18,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from flumeng.ingest import batch, names, packed, tailed_file
-from flumeng.ingest.chunk import Chunk
+from flumeng.ingest import names, tailed_file
 from flumeng.ingest.cursor import cursors
-from flumeng.ingest.tailer import QUIET_SECONDS, Tailer
-from flumeng.spec.sources import Tail
-
-
-class Follower:
-    """A tailer with a journal that keeps what is committed, and forgets the rest in a crash."""
-
-    def __init__(self, *paths: Path, **options: Any) -> None:
-        self.options = Tail(paths=tuple(map(str, paths)), **options)
-        self.events: list[dict[str, Any]] = []
-        self.state: dict[str, object] = {}
-        self.now = 0.0
-        self.truncated = 0
-        self.submitted: list[Chunk] = []
-        self.tailer = self._start()
-
-    def _start(self) -> Tailer:
-        return Tailer(self.options, "me", self.state, clock_us=lambda: 7, timer=lambda: 0.0)
-
-    def poll(self, seconds: float = 0.1) -> int:
-        self.now += seconds
-        chunks = self.tailer.poll(self.now)
-        self.submitted += chunks
-        return len(chunks)
-
-    def commit(self, chunks: int | None = None) -> None:
-        """Make the oldest submitted chunks durable, as the commit thread would."""
-        chunks = len(self.submitted) if chunks is None else chunks
-        durable, self.submitted = self.submitted[:chunks], self.submitted[chunks:]
-        for frame, state in batch.build(durable, self._count):
-            self.events += frame.to_pylist()
-            for key, value in state.items():
-                self.state[key] = value
-                if value is None:
-                    del self.state[key]
-
-    def _count(self, found: batch.Found) -> None:
-        self.truncated += found.truncated
-
-    def settle(self, seconds: float = 0.1) -> list[str]:
-        """Poll until nothing is new; all lines so far."""
-        while self.poll(seconds):
-            pass
-        self.commit()
-        return self.lines
-
-    def crash(self, *paths: Path) -> None:
-        """Only what is committed is left; perhaps the spec has changed meanwhile."""
-        self.submitted.clear()
-        self.tailer.close()
-        if paths:
-            self.options = Tail(paths=tuple(map(str, paths)), max_line_bytes=1000)
-        self.tailer = self._start()
-
-    @property
-    def lines(self) -> list[str]:
-        return [event["body"].decode() for event in self.events]
-
-    def attrs(self, row: int) -> dict[str, str]:
-        return dict(self.events[row]["attrs"])
-
-
-def write(path: Path, text: str) -> None:
-    with path.open("a") as file:
-        file.write(text)
+from flumeng.ingest.tailer import QUIET_SECONDS
+from flumeng.ingest.testing import Follower, write
 
 
 @pytest.fixture
@@ -385,118 +317,6 @@ def test_a_name_that_is_not_utf8_does_not_stop_the_flow(tmp_path: Path) -> None:
     follower = Follower(tmp_path / "*.log")
     assert follower.settle() == ["1"]
     assert follower.attrs(0)["path"].endswith("caf\ufffd.log")
-
-
-def pack(path: Path, suffix: str) -> Path:
-    """As a rotation does: the compressed file appears, then the other one goes."""
-    packed = path.with_name(path.name + suffix)
-    data = path.read_bytes()
-    if suffix == ".gz":
-        packed.write_bytes(gzip.compress(data))
-    elif suffix == ".bz2":
-        packed.write_bytes(bz2.compress(data))
-    else:
-        packed.write_bytes(pa.compress(data, codec="zstd", asbytes=True))
-    path.unlink()
-    return packed
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2"])
-def test_a_file_compressed_while_the_worker_is_down_is_finished(log: Path, suffix: str) -> None:
-    """With the same identity and offsets; and nothing of it is read twice, under any name."""
-    write(log, "1\n" * 1000)
-    follower = Follower(log.with_name("app.log*"))
-    follower.settle()
-    write(log, "2\nlast words")
-    inode = follower.attrs(0)["inode"]
-    rotated = log.with_name("app.log.1")
-    log.rename(rotated)
-    packed = pack(rotated, suffix)
-    write(log, "new\n")
-    follower.crash()
-    follower.settle(seconds=QUIET_SECONDS)
-    assert sorted(follower.lines[1000:]) == ["2", "last words", "new"]
-    row = follower.lines.index("last words")
-    assert follower.attrs(row) == {
-        "source": "tail", "path": str(log), "inode": inode, "offset": "2002",
-    }  # fmt: skip
-    packed.rename(log.with_name("app.log.2" + suffix))
-    follower.crash()
-    assert len(follower.settle(seconds=QUIET_SECONDS)) == 1003
-    assert follower.tailer.skipped == 1
-    assert len(cursors(follower.state)) == 1
-
-
-def test_finishing_a_compressed_file_goes_on_after_a_crash(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when the way to the cursor takes several looks."""
-    monkeypatch.setattr(packed, "SKIP_BYTES", 1)
-    monkeypatch.setattr(packed, "_UNPACK_BYTES", 1000)
-    monkeypatch.setattr(tailed_file, "READ_BYTES", 700)
-    lines = [f"line {number}" for number in range(5000)]
-    write(log, "\n".join(lines[:1000]) + "\n")
-    follower = Follower(log)
-    follower.settle()
-    write(log, "\n".join(lines[1000:]))
-    pack(log, ".gz")
-    for _ in range(6):
-        follower.crash()
-        for _ in range(100):
-            follower.poll()
-            follower.commit(1)
-    for _ in range(1000):
-        follower.poll()
-    follower.settle(seconds=QUIET_SECONDS)
-    assert follower.lines == lines
-    assert follower.state == {}
-
-
-def test_compressed_files_of_other_files_are_left_alone(tmp_path: Path) -> None:
-    """They begin in the same way, are damaged, or are shorter than what was read."""
-    head = "the same first line of every file, longer than a mark\n" * 6
-    log, other = tmp_path / "a.log", tmp_path / "other"
-    write(log, head + "one\ntwo\n")
-    follower = Follower(tmp_path / "*.log*")
-    follower.settle()
-    read = list(follower.lines)
-    log.unlink()
-    for text in (head + "ONE\ntwo\nnot this\n", head, "else\n"):
-        write(other, text)
-        pack(other, ".gz").rename(tmp_path / f"{len(text)}.log.gz")
-    (tmp_path / "damaged.log.gz").write_bytes(gzip.compress(b"x" * 10_000)[:-20])
-    (tmp_path / "no.log.gz").write_bytes(b"plain")
-    follower.crash()
-    assert follower.settle(seconds=QUIET_SECONDS) == read
-    assert follower.state == {}
-    assert follower.tailer.skipped == 5
-    assert follower.tailer.unreadable == {}
-
-
-def test_a_compressed_file_is_known_by_its_first_bytes_too(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_bytes(gzip.compress(b"no\nlines\n"))
-    write(tmp_path / "b.log", "b\n")
-    follower = Follower(tmp_path / "*.log")
-    assert follower.settle(seconds=QUIET_SECONDS) == ["b"]
-    assert follower.tailer.skipped == 1
-
-
-def test_a_damaged_copy_of_an_unfinished_file_is_told(log: Path) -> None:
-    write(log, "1\n")
-    follower = Follower(log)
-    follower.settle()
-    write(log, "".join(f"{number}\n" for number in range(200_000)))
-    copy = pack(log, ".gz")
-    whole = copy.read_bytes()
-    copy.write_bytes(whole[:-1000])
-    follower.crash()
-    follower.settle(seconds=QUIET_SECONDS)
-    assert list(follower.tailer.unreadable) == [str(log)]
-    copy.write_bytes(whole)
-    for _ in range(3):
-        follower.settle(seconds=QUIET_SECONDS)
-    assert follower.lines == ["1", *map(str, range(200_000))]
-    assert follower.tailer.unreadable == {}
 
 
 def test_a_symlink_that_leads_elsewhere_now_loses_nothing(tmp_path: Path) -> None:

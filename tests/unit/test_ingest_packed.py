@@ -1,0 +1,132 @@
+"""Compressed files beside a log: what was not read before is, and nothing is read twice."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flumeng.ingest import packed, tailed_file
+from flumeng.ingest.cursor import cursors
+from flumeng.ingest.tailer import QUIET_SECONDS
+from flumeng.ingest.testing import Follower, write
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "app.log"
+
+
+def pack(path: Path, suffix: str) -> Path:
+    """As a rotation does: the compressed file appears, then the other one goes."""
+    packed = path.with_name(path.name + suffix)
+    data = path.read_bytes()
+    if suffix == ".gz":
+        packed.write_bytes(gzip.compress(data))
+    elif suffix == ".bz2":
+        packed.write_bytes(bz2.compress(data))
+    else:
+        packed.write_bytes(pa.compress(data, codec="zstd", asbytes=True))
+    path.unlink()
+    return packed
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2"])
+def test_a_file_compressed_while_the_worker_is_down_is_finished(log: Path, suffix: str) -> None:
+    """With the same identity and offsets; and nothing of it is read twice, under any name."""
+    write(log, "1\n" * 1000)
+    follower = Follower(log.with_name("app.log*"))
+    follower.settle()
+    write(log, "2\nlast words")
+    inode = follower.attrs(0)["inode"]
+    rotated = log.with_name("app.log.1")
+    log.rename(rotated)
+    packed = pack(rotated, suffix)
+    write(log, "new\n")
+    follower.crash()
+    follower.settle(seconds=QUIET_SECONDS)
+    assert sorted(follower.lines[1000:]) == ["2", "last words", "new"]
+    row = follower.lines.index("last words")
+    assert follower.attrs(row) == {
+        "source": "tail", "path": str(log), "inode": inode, "offset": "2002",
+    }  # fmt: skip
+    packed.rename(log.with_name("app.log.2" + suffix))
+    follower.crash()
+    assert len(follower.settle(seconds=QUIET_SECONDS)) == 1003
+    assert follower.tailer.skipped == 1
+    assert len(cursors(follower.state)) == 1
+
+
+def test_finishing_a_compressed_file_goes_on_after_a_crash(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the way to the cursor takes several looks."""
+    monkeypatch.setattr(packed, "SKIP_BYTES", 1)
+    monkeypatch.setattr(packed, "_UNPACK_BYTES", 1000)
+    monkeypatch.setattr(tailed_file, "READ_BYTES", 700)
+    lines = [f"line {number}" for number in range(5000)]
+    write(log, "\n".join(lines[:1000]) + "\n")
+    follower = Follower(log)
+    follower.settle()
+    write(log, "\n".join(lines[1000:]))
+    pack(log, ".gz")
+    for _ in range(6):
+        follower.crash()
+        for _ in range(100):
+            follower.poll()
+            follower.commit(1)
+    for _ in range(1000):
+        follower.poll()
+    follower.settle(seconds=QUIET_SECONDS)
+    assert follower.lines == lines
+    assert follower.state == {}
+
+
+def test_compressed_files_of_other_files_are_left_alone(tmp_path: Path) -> None:
+    """They begin in the same way, are damaged, or are shorter than what was read."""
+    head = "the same first line of every file, longer than a mark\n" * 6
+    log, other = tmp_path / "a.log", tmp_path / "other"
+    write(log, head + "one\ntwo\n")
+    follower = Follower(tmp_path / "*.log*")
+    follower.settle()
+    read = list(follower.lines)
+    log.unlink()
+    for text in (head + "ONE\ntwo\nnot this\n", head, "else\n"):
+        write(other, text)
+        pack(other, ".gz").rename(tmp_path / f"{len(text)}.log.gz")
+    (tmp_path / "damaged.log.gz").write_bytes(gzip.compress(b"x" * 10_000)[:-20])
+    (tmp_path / "no.log.gz").write_bytes(b"plain")
+    follower.crash()
+    assert follower.settle(seconds=QUIET_SECONDS) == read
+    assert follower.state == {}
+    assert follower.tailer.skipped == 5
+    assert follower.tailer.unreadable == {}
+
+
+def test_a_compressed_file_is_known_by_its_first_bytes_too(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(gzip.compress(b"no\nlines\n"))
+    write(tmp_path / "b.log", "b\n")
+    follower = Follower(tmp_path / "*.log")
+    assert follower.settle(seconds=QUIET_SECONDS) == ["b"]
+    assert follower.tailer.skipped == 1
+
+
+def test_a_damaged_copy_of_an_unfinished_file_is_told(log: Path) -> None:
+    write(log, "1\n")
+    follower = Follower(log)
+    follower.settle()
+    write(log, "".join(f"{number}\n" for number in range(200_000)))
+    copy = pack(log, ".gz")
+    whole = copy.read_bytes()
+    copy.write_bytes(whole[:-1000])
+    follower.crash()
+    follower.settle(seconds=QUIET_SECONDS)
+    assert list(follower.tailer.unreadable) == [str(log)]
+    copy.write_bytes(whole)
+    for _ in range(3):
+        follower.settle(seconds=QUIET_SECONDS)
+    assert follower.lines == ["1", *map(str, range(200_000))]
+    assert follower.tailer.unreadable == {}
