@@ -1,4 +1,4 @@
-"""A real worker process, driven as a node drives it; a tailer alone: for tests and benches."""
+"""A real worker process, driven as a node drives it, and a tailer by itself; for tests, benches."""
 
 from __future__ import annotations
 
