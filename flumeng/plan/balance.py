@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from flumeng.model import Amounts, FlowView, Snapshot, thousandths
-from flumeng.plan.book import ASSIGNED, DRAINING, Book
+from flumeng.plan.book import ASSIGNED, DRAINING, WAITING, Book
 from flumeng.plan.draft import Draft
 from flumeng.plan.ranking import Ranking
 from flumeng.spec import CollectPlace
@@ -49,9 +49,10 @@ def _begin(snapshot: Snapshot, drafts: Drafts, book: Book) -> _Round | None:
         for task_name in book.page(name).unsettled:
             task = draft.task(task_name) if draft else view.tasks.get(task_name)
             assert task is not None, f"{name}/{task_name} is in the book only"
-            if task.state != DRAINING or task.node is None:
+            if task.state == WAITING:
                 return None
-            round_.count(name, task)
+            if task.state == DRAINING:
+                round_.count(name, task)
     return None if book.unowned else round_
 
 
@@ -182,7 +183,7 @@ class _Round:
     def _move(self, draft: Draft, name: str, task: PlannedTask, target: str) -> None:
         why = f"{task.node} has more to do than {target}"
         draining = replace(task, state=DRAINING, target=target, why=why)
-        draft.set(name, draining)
+        draft.become(name, draining)
         draft.why.append(f"{draft.flow.name}/{name} is to go from {task.node} to {target}: {why}")
         self.count(draft.flow.name, draining)
 

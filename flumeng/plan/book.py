@@ -16,7 +16,7 @@ from zkschema.records import COLLECT, PlannedTask
 ASSIGNED = "assigned"
 DRAINING = "draining"
 WAITING = "waiting"
-MOST_NAME = 1000
+ONE_MORE = 1000
 
 
 class Page:
@@ -31,25 +31,6 @@ class Page:
         self.homes: dict[str, str] = {}
         self.sizes: Ranking[int] = Ranking()
         self.nodes: Counter[str] = Counter()
-
-    def put(self, name: str, before: PlannedTask | None, after: PlannedTask | None) -> None:
-        if before is not None:
-            if place := place_of(before):
-                self.nodes[place] -= 1
-            for partition in before.partitions:
-                if self.homes.get(partition) == name:
-                    del self.homes[partition]
-        self.unsettled.discard(name)
-        if after is None:
-            self.sizes.discard(name)
-            return
-        if place := place_of(after):
-            self.nodes[place] += 1
-        for partition in after.partitions:
-            self.homes[partition] = name
-        self.sizes.set(name, size_rank(name, len(after.partitions)))
-        if after.state != ASSIGNED:
-            self.unsettled.add(name)
 
 
 class Book:
@@ -92,46 +73,69 @@ class Book:
             task.kind == COLLECT for node in self.away for task in self.of_node(node).values()
         )
 
+    def enter(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
+        """Tasks that the book does not have; each counts before the next is asked for."""
+        page, of_node = self.page(flow.name), self._of_node
+        homes, nodes = page.homes, page.nodes
+        for name, task in tasks:
+            if task.node is not None:
+                of_node.setdefault(task.node, {})[flow.name, name] = task
+            if task.kind != COLLECT:
+                continue
+            place = task.target or task.node  # what drains counts where it goes
+            if place is not None:
+                self.seats.add(place, flow.weight(task.partitions))
+                nodes[place] += 1
+            for partition in task.partitions:
+                homes[partition] = name
+            page.sizes.set(name, size_rank(name, len(task.partitions)))
+            if task.state != ASSIGNED:
+                page.unsettled.add(name)
+
+    def leave(self, flow: FlowView, name: str, task: PlannedTask) -> None:
+        """A task that the book has is not so any more."""
+        if task.node is not None:
+            del self._of_node[task.node][flow.name, name]
+        if task.kind != COLLECT:
+            return
+        page = self.page(flow.name)
+        place = task.target or task.node
+        if place is not None:
+            self.seats.add(place, flow.weight(task.partitions), -1)
+            page.nodes[place] -= 1
+        for partition in task.partitions:
+            if page.homes.get(partition) == name:
+                del page.homes[partition]
+        page.sizes.discard(name)
+        page.unsettled.discard(name)
+
     def put(
         self, flow: FlowView, name: str, before: PlannedTask | None, after: PlannedTask | None
     ) -> None:
         """A task of the flow is not ``before`` any more but ``after``."""
-        if before is not None and before.node is not None:
-            del self._of_node[before.node][flow.name, name]
-        if after is not None and after.node is not None:
-            self._of_node.setdefault(after.node, {})[flow.name, name] = after
-        if (after or before).kind != COLLECT:  # type: ignore[union-attr]
-            return
-        if before is not None and (place := place_of(before)):
-            self.seats.add(place, flow.weight(before.partitions), -1)
-        if after is not None and (place := place_of(after)):
-            self.seats.add(place, flow.weight(after.partitions))
-        self.page(flow.name).put(name, before, after)
+        if before is not None:
+            self.leave(flow, name, before)
+        if after is not None:
+            self.enter(flow, [(name, after)])
 
     def remove_flow(self, flow: FlowView) -> None:
         """All that it has goes, as it was put in."""
         for name, task in flow.tasks.items():
-            self.put(flow, name, task, None)
+            self.leave(flow, name, task)
         self._pages.pop(flow.name, None)
-
-    def put_flow(self, flow: FlowView) -> None:
-        for name, task in flow.tasks.items():
-            self.put(flow, name, None, task)
-
-
-def place_of(task: PlannedTask) -> str | None:
-    """Where the task's load counts: a task that drains counts where it goes."""
-    return task.target or task.node
 
 
 def size_rank(name: str, partitions: int) -> int:
-    """Smaller tasks first, of equal ones those with the shorter name: by name that is by number."""
-    return partitions * MOST_NAME + len(name)
+    """Smaller tasks first, of equal ones those with the shorter name: by name that is by number.
+
+    A task with one more partition ranks ``ONE_MORE`` higher.
+    """
+    return partitions * ONE_MORE + len(name)
 
 
 def partitions_of(rank: int) -> int:
     """How many partitions the task with this ``size_rank`` has."""
-    return rank // MOST_NAME
+    return rank // ONE_MORE
 
 
 def in_order(names: Iterable[str]) -> list[str]:

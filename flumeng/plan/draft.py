@@ -47,13 +47,13 @@ class Draft:
         """The task as it is now."""
         return self.changes[name] if name in self.changes else self.flow.tasks.find(name)
 
-    def set(self, name: str, task: PlannedTask | None) -> None:
+    def become(self, name: str, task: PlannedTask | None) -> None:
         """The task becomes this; None ends it."""
         self.book.put(self.flow, name, self.task(name), task)
         self.changes[name] = task
 
     def end(self, name: str) -> None:
-        self.set(name, None)
+        self.become(name, None)
         self.why.append(f"{self.flow.name}/{name} ends: not wanted any more")
 
     def given(
@@ -77,6 +77,12 @@ class Draft:
             partitions=partitions,
             revision=revision,
         )
+
+    @property
+    def touched(self) -> set[str]:
+        """The nodes that had or get a task that changes."""
+        both = (*self.changes.values(), *map(self.flow.tasks.find, self.changes))
+        return {task.node for task in both if task is not None and task.node is not None}
 
     @property
     def tasks(self) -> Tasks:

@@ -8,7 +8,7 @@ given away; past a deadline it is taken. In maintenance mode nothing moves that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ def _pin(draft: Draft, place: Place, scope: Scope) -> None:
         planned = draft.task(name) is not None
         if receives and view is not None and view.eligible(INGEST, place.ingest.labels):
             if not planned:
-                draft.set(name, draft.given(INGEST, name, node, "sources run there"))
+                draft.become(name, draft.given(INGEST, name, node, "sources run there"))
         elif planned:
             draft.end(name)
     if scope.everything:
@@ -84,21 +84,38 @@ def _spread(draft: Draft, place: CollectPlace, scope: Scope) -> None:
     sharing = Sharing(draft, place.tasks, scope)
     changed, fresh = sharing.changed(), sharing.fresh
     homeless = [_Homeless(name, reads, "nobody runs it", None) for name, reads in fresh.items()]
+    housed: list[tuple[str, PlannedTask]] = []
     for name in _suspects(draft, place, scope, changed):
         before = draft.task(name)
         if before is None:
             continue
         task = changed.get(name, before)
         reason = _must_leave(draft, name, task)
-        if reason is not None:
-            draft.set(name, None)
+        if reason is None:
+            housed.append((name, task))
+        else:
+            draft.become(name, None)
             homeless.append(_Homeless(name, task.partitions, reason, task))
-        elif (kept := _keep(draft, name, task, place)) != before:
-            draft.set(name, kept)
-        elif kept.state == ASSIGNED and draft.snapshot.nodes[kept.node or ""].live:
-            draft.page.unsettled.discard(name)
     if homeless:
-        _hand_over(draft, place, homeless)
+        stranded: list[str] = []
+        draft.book.enter(draft.flow, _handed_over(draft, place, homeless, stranded))
+        draft.page.unsettled.update(stranded)
+    if housed:
+        _keep_all(draft, place, housed)
+
+
+def _keep_all(draft: Draft, place: CollectPlace, housed: Iterable[tuple[str, PlannedTask]]) -> None:
+    """Those that have an owner stay with it for now; one that it may not keep is looked at again
+    each time, until there is room for it elsewhere."""
+    seating = Seating(draft, place)
+    for name, task in housed:
+        kept = _keep(draft, name, task, place, seating)
+        if kept != draft.task(name):
+            draft.become(name, kept)
+        owner = draft.snapshot.nodes[kept.node or ""]
+        if kept.state == ASSIGNED and owner.live:
+            stays = owner.eligible(COLLECT, place.labels)
+            (draft.page.unsettled.discard if stays else draft.page.unsettled.add)(name)
 
 
 def _suspects(
@@ -136,55 +153,86 @@ def _must_leave(draft: Draft, name: str, task: PlannedTask) -> str | None:
     return None
 
 
-def _keep(draft: Draft, name: str, task: PlannedTask, place: CollectPlace) -> PlannedTask:
-    """It stays with its owner for now, draining when the owner may not keep it."""
+def _keep(
+    draft: Draft, name: str, task: PlannedTask, place: CollectPlace, seating: Seating
+) -> PlannedTask:
+    """It stays with its owner for now, draining when the owner may not keep it and another may.
+
+    While no other may, the owner goes on, so that what it reads is read to the end.
+    """
     assert task.node is not None
     owner = draft.snapshot.nodes[task.node]
     if not owner.live:
         return task
-    flow = draft.flow.name
+    flow = draft.flow
     if not owner.eligible(COLLECT, place.labels):
-        if task.state == DRAINING:
-            return task
         if draft.snapshot.cluster.maintenance:
             return task
-        draft.why.append(f"{flow}/{name} is to leave {owner.name}")
+        if task.partitions and not seating.has_room(flow.weight(task.partitions)):
+            return replace(task, state=ASSIGNED, target=None, why="no other node may run it")
+        if task.state == DRAINING:
+            return task
+        draft.why.append(f"{flow.name}/{name} is to leave {owner.name}")
         return replace(task, state=DRAINING, target=None, why=f"{owner.name} may not keep it")
     target = draft.snapshot.nodes.get(task.target or "")
     if task.state == DRAINING and not (target and may_collect(target, place)):
-        draft.why.append(f"{flow}/{name} stays with {owner.name} after all")
+        draft.why.append(f"{flow.name}/{name} stays with {owner.name} after all")
         return replace(task, state=ASSIGNED, target=None, why="")
     return task
 
 
-def _hand_over(draft: Draft, place: CollectPlace, homeless: list[_Homeless]) -> None:
-    """Give each task to the node that it was to go to, else to the least full one, the heaviest
-    first, or let it wait."""
+def _handed_over(
+    draft: Draft, place: CollectPlace, homeless: list[_Homeless], stranded: list[str]
+) -> Iterator[tuple[str, PlannedTask]]:
+    """Each task as the node gets it that it was to go to, else the least full one, the heaviest
+    first. What waits is added to ``stranded``."""
     flow = draft.flow
     weighed = [(flow.weight(one.partitions), one) for one in homeless]
-    if any(weight != weighed[0][0] for weight, _ in weighed):
-        weighed.sort(key=lambda pair: (-_heaviness(pair[0]), len(pair[1].name), pair[1].name))
-    else:
-        weighed.sort(key=lambda pair: (len(pair[1].name), pair[1].name))
+    weighed.sort(key=lambda pair: (-_heaviness(pair[0]), len(pair[1].name), pair[1].name))
     seating = Seating(draft, place)
     for weight, (name, partitions, reason, before) in weighed:
         node = seating.find(weight, before.target if before else None)
         if node is not None:
             revision = before.revision if before else 0
-            given = draft.given(
+            task = draft.given(
                 COLLECT, name, node, reason, partitions=partitions, revision=revision
             )
-            draft.set(name, given)
             seating.taken(node)
-            continue
-        waits = "no live node may run it" if seating.empty else "no node has room for it"
-        task = before or PlannedTask(
-            kind=COLLECT, node=None, epoch=0, state=WAITING, partitions=partitions
+        else:
+            stranded.append(name)
+            task = _waiting(draft, name, partitions, before, seating)
+        draft.changes[name] = task
+        yield name, task
+
+
+def _waiting(
+    draft: Draft,
+    name: str,
+    partitions: tuple[str, ...],
+    before: PlannedTask | None,
+    seating: Seating,
+) -> PlannedTask:
+    """The task, for which there is no seat: with its old owner for now, or with nobody.
+
+    An owner that has let it go gets it back, while there is something to read.
+    """
+    why = "no live node may run it" if seating.empty else "no node has room for it"
+    if before is None:
+        draft.why.append(f"{draft.flow.name}/{name} waits: {why}")
+        return PlannedTask(
+            kind=COLLECT, node=None, epoch=0, state=WAITING, partitions=partitions, why=why
         )
-        if before is None:
-            draft.why.append(f"{flow.name}/{name} waits: {waits}")
-        draft.set(name, task if task.node else replace(task, why=waits))
-        draft.page.unsettled.add(name)
+    owner = draft.snapshot.nodes.get(before.node or "")
+    if owner and owner.live and partitions and owner.has_let_go(draft.flow.name, name):
+        return draft.given(
+            COLLECT,
+            name,
+            owner.name,
+            "no other node may run it",
+            partitions=partitions,
+            revision=before.revision,
+        )
+    return before if before.node else replace(before, why=why)
 
 
 class Seating:
@@ -204,6 +252,10 @@ class Seating:
     def empty(self) -> bool:
         """Whether no live node may run the flow's tasks, full or not."""
         return not len(self._pool)
+
+    def has_room(self, weight: Amounts) -> bool:
+        """Whether some node may take a task of this weight now."""
+        return self._seats.least_full(self._pool, weight, self._accepts) is not None
 
     def find(self, weight: Amounts, target: str | None) -> str | None:
         """``target`` when it may, else the least full node with room; in the zone that has the

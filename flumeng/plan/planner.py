@@ -72,7 +72,9 @@ class Planner:
         replans = [action for draft in drafts.values() for action in _replans(draft)]
         after = _after(snapshot, replans)
         for name in {action.flow for action in replans}:
-            behind.update(_touched(snapshot.flows[name], after.flows[name]))
+            behind.update(drafts[name].touched)
+            if _told(snapshot.flows[name]) != _told(after.flows[name]):
+                behind.update(_nodes_of(after.flows[name]))
         assigns = assign(after, self._book, sorted(behind))
         drops = [drop for flow in _mine(snapshot) if (drop := _drop(flow, snapshot))]
         self._remember(after, {action.node for action in assigns})
@@ -115,7 +117,7 @@ class Planner:
         """The differences of one flow: its tasks, and whether all of it is to be looked at."""
         before = self._seen.flows.get(flow.name)
         if before is None:
-            self._book.put_flow(flow)
+            self._book.enter(flow, flow.tasks.items())
             behind.update(_nodes_of(flow))
             return Scope(everything=True)
         if before is flow:
@@ -123,7 +125,7 @@ class Planner:
         differences = list(flow.tasks.differences(before.tasks))
         if (before.place, before.weights) != (flow.place, flow.weights):
             self._book.remove_flow(before)
-            self._book.put_flow(flow)
+            self._book.enter(flow, flow.tasks.items())
         else:
             for name, old, new in differences:
                 self._book.put(flow, name, old, new)

@@ -6,7 +6,7 @@ A changed number is a new entry; an entry that is not true any more is dropped w
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, ItemsView
+from collections.abc import Callable, ItemsView, Iterator, Mapping
 from typing import Generic, TypeVar
 
 Rank = TypeVar("Rank", int, float)
@@ -46,6 +46,23 @@ class Ranking(Generic[Rank]):
         if len(heap) > 2 * len(self._ranks) + SPARE_ENTRIES:
             self._heap = [(rank, name) for name, rank in self._ranks.items()]
             heapq.heapify(self._heap)
+
+    def set_all(self, ranks: Mapping[str, Rank]) -> None:
+        """As ``set``, for very many."""
+        self._ranks.update(ranks)
+        self._heap = [(rank, name) for name, rank in self._ranks.items()]
+        heapq.heapify(self._heap)
+
+    def take(self, count: int, step: Rank) -> Iterator[str]:
+        """The smallest, so many times; each grows by ``step`` as it is given."""
+        ranks = self._ranks
+        for _ in range(count):
+            while ranks.get((entry := self._heap[0])[1]) != entry[0]:
+                heapq.heappop(self._heap)
+            rank, name = entry
+            ranks[name] = rank + step
+            heapq.heapreplace(self._heap, (rank + step, name))
+            yield name
 
     def discard(self, name: str) -> None:
         self._ranks.pop(name, None)

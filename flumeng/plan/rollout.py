@@ -93,7 +93,7 @@ class _Wave:
             task = self._draft.task(name)
             assert task is not None
             current = self._draft.flow.record.revision
-            self._draft.set(name, replace(task, revision=current))
+            self._draft.become(name, replace(task, revision=current))
             self._draft.why.append(f"{self._draft.flow.name}/{name} takes revision {current}")
         del self.waiting[: len(chosen)]
         self.under_way += chosen

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from flumeng.plan.book import in_order, partitions_of, size_rank
+from flumeng.plan.book import ONE_MORE, in_order, partitions_of, size_rank
 from flumeng.plan.draft import Draft, Scope
 from zkschema.records import COLLECT, PlannedTask
 
@@ -66,30 +66,31 @@ class Sharing:
             self._take(old[name].partitions)
             self._draft.end(name)
         self._fresh = [name for name in wanted if name not in old]
-        for name in self._fresh:
-            self._shares[name] = []
-            self._page.sizes.set(name, size_rank(name, 0))
-        if self._fresh and old:
+        if not self._fresh:
+            return
+        self._shares.update((name, []) for name in self._fresh)
+        self._page.sizes.set_all({name: size_rank(name, 0) for name in self._fresh})
+        if old:
             self._even_out(wanted)
 
     def _follow(self, journals: Collection[str]) -> None:
         """Take in the journals that are open and in no task, drop those that are not open."""
+        snapshot, flow = self._draft.snapshot, self._draft.flow.name
         homeless = []
         for name in journals:
+            journal = snapshot.journals.get(name)
             home = self._home(name)
-            if self._is_open(name):
+            if journal and journal.flow == flow and name not in snapshot.drained:
                 if home is None:
                     homeless.append(name)
             elif home is not None:
                 self._share(home).remove(name)
                 self._resized(home)
-        sizes = self._page.sizes
-        for name in sorted(homeless):
-            home = sizes.first()
-            assert home is not None, "a flow that collects has a task"
+        homeless.sort()
+        homes = self._page.sizes.take(len(homeless), ONE_MORE)
+        for name, home in zip(homeless, homes, strict=True):
             self._homes[name] = home
             self._share(home).append(name)
-            self._resized(home)
 
     def _even_out(self, tasks: Collection[str]) -> None:
         """Take journals from tasks that have more than their part; ``follow`` shares them out."""
@@ -123,15 +124,6 @@ class Sharing:
 
     def _resized(self, name: str) -> None:
         self._page.sizes.set(name, size_rank(name, len(self._shares[name])))
-
-    def _is_open(self, name: str) -> bool:
-        snapshot = self._draft.snapshot
-        journal = snapshot.journals.get(name)
-        return (
-            journal is not None
-            and journal.flow == self._draft.flow.name
-            and name not in snapshot.drained
-        )
 
 
 def _own_journals(draft: Draft) -> Collection[str]:

@@ -158,6 +158,39 @@ def test_tasks_that_are_added_get_their_share_of_the_journals() -> None:
     assert len(stayed) == 3
 
 
+# -- draining
+
+
+def wanted(snapshot: Snapshot, name: str, desired: str) -> Snapshot:
+    view = snapshot.nodes[name]
+    changed = replace(view, record=replace(view.record, desired=desired))
+    return replace(snapshot, nodes={**snapshot.nodes, name: changed})
+
+
+def test_the_last_collector_goes_on_until_everything_is_read() -> None:
+    settled = at_rest(cluster([flow()], [node("a")], journals=journals(2)))
+    drained = at_rest(wanted(settled, "a", "draining"))
+    (kept,) = drained.flows["f"].tasks.values()
+    assert (kept.node, kept.state, kept.why) == ("a", "assigned", "no other node may run it")
+    joined = at_rest(replace(drained, nodes={**drained.nodes, "b": node("b")}))
+    assert owners(joined) == {"b": 1}, "the newcomer does not take it"
+    read = at_rest(replace(drained, drained=frozenset(journals(2))))
+    (empty,) = read.flows["f"].tasks.values()
+    assert (empty.state, empty.partitions) == ("draining", ())
+
+
+def test_a_task_that_was_let_go_for_nobody_goes_back_to_its_owner() -> None:
+    settled = at_rest(cluster([flow()], [node("a"), node("b")], journals=journals(2)))
+    (task,) = settled.flows["f"].tasks.values()
+    assert task.node is not None
+    other = "b" if task.node == "a" else "a"
+    let_go = obeyed(carried_out(wanted(settled, task.node, "draining")))
+    gone = replace(let_go.nodes[other], live=False, lost=True)
+    alone = at_rest(replace(let_go, nodes={**let_go.nodes, other: gone}))
+    (back,) = alone.flows["f"].tasks.values()
+    assert (back.node, back.state, back.epoch > task.epoch) == (task.node, "assigned", True)
+
+
 # -- throttles
 
 
