@@ -35,7 +35,9 @@ class KilledError(BaseException):
 
 
 class FaultyDisk(Disk):
-    """A real disk until told otherwise. For small journals: it keeps what is synced in memory.
+    """Writes to a real disk and remembers, in place of syncing, what a sync would have kept there.
+
+    For small journals: it keeps that in memory.
 
     To crash a journal: set ``dead``, close it (nothing of that reaches the files), then revive.
     To crash it in the middle of something: set ``lives_for``, and catch KilledError.
@@ -105,13 +107,11 @@ class FaultyDisk(Disk):
         if self.failing_sync is not None:
             code, self.failing_sync = self.failing_sync, None
             raise OSError(code, os.strerror(code))
-        super().sync(fd)
         self._durable[os.fstat(fd).st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()
 
     def sync_directory(self, directory: Path) -> None:
         if not self._live():
             return
-        super().sync_directory(directory)
         self._names[directory.stat().st_ino] = {
             path.name: self._durable.get(path.stat().st_ino, b"") for path in directory.iterdir()
         }

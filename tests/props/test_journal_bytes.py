@@ -22,12 +22,11 @@ from hypothesis import strategies as st
 from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal import segment
 from flumeng.journal.checkpoint import NAME, Checkpoint
-from flumeng.journal.disk import Disk
 from flumeng.journal.frame import MAX_STATE_BYTES, BadFrameError, decode, encode, identity
 from flumeng.journal.journal import Journal
 from flumeng.journal.segment import SUFFIX
 from flumeng.journal.server import parse_ticket
-from flumeng.journal.testing import numbered_events
+from flumeng.journal.testing import FaultyDisk, numbered_events
 
 EXAMPLES = int(os.environ.get("FLUMENG_TEST_EXAMPLES", "0"))
 FLIPS = EXAMPLES or 3000
@@ -96,7 +95,7 @@ def test_damage_to_synced_files_is_refused_or_found_on_reading(
         for other, content in FILES.items():
             (path / other).write_bytes(damaged if other == name else content)
         try:
-            journal = Journal.open(path)
+            journal = Journal.open(path, disk=FaultyDisk())
         except (CorruptError, UserError):
             assert (path / name).read_bytes() == damaged
             return
@@ -118,16 +117,6 @@ def test_no_bytes_break_the_ticket_parser(ticket: bytes) -> None:
         return
     assert isinstance(name, str)
     assert 0 <= start <= end
-
-
-class QuickDisk(Disk):
-    """Syncs nothing: no power is cut here."""
-
-    def sync(self, fd: int) -> None:
-        pass
-
-    def sync_directory(self, directory: Path) -> None:
-        pass
 
 
 def varied_journal() -> dict[str, bytes]:
@@ -153,7 +142,7 @@ def test_i16_of_thousands_of_flipped_bits_none_becomes_wrong_data(tmp_path: Path
             left.unlink()
         for name, content in damaged.items():
             (path / name).write_bytes(content)
-        return Journal.open(path, disk=QuickDisk(), keep_free_bytes=0)
+        return Journal.open(path, disk=FaultyDisk(), keep_free_bytes=0)
 
     whole = opened(files)
     end, state = whole.safe, dict(whole.state)

@@ -107,7 +107,7 @@ def test_i17_a_tail_torn_at_any_byte_of_the_last_two_frames_is_cut(
             (left / name).write_bytes(content)
         segment.write_bytes(torn)
 
-        journal = Journal.open(left)
+        journal = Journal.open(left, disk=FaultyDisk())
         frames = 3 if torn[:fourth] == whole[:fourth] else 2
         assert (journal.safe, dict(journal.state)) == (frames * ROWS, {"frame": frames - 1})
         assert bodies(journal) == list(range(frames * ROWS))
