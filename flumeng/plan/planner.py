@@ -21,7 +21,7 @@ from flumeng.plan.rollout import go_back, roll
 from flumeng.plan.steps import steps
 from flumeng.planned import Change, Tasks
 from flumeng.store import Version
-from zkschema.records import COLLECT, Journal
+from zkschema.records import COLLECT, INGEST, Journal
 
 
 @dataclass
@@ -252,16 +252,30 @@ def _after(snapshot: Snapshot, replans: list[Replan]) -> Snapshot:
 
 
 def _drop(flow: FlowView, snapshot: Snapshot) -> Drop | None:
+    """The end of a deleted flow. Without ``discard`` nodes that are away are waited for as well:
+    one of them may hold a journal that it could not tell of."""
     if flow.record.state != "deleted" or flow.tasks:
         return None
-    waiting = any(name not in snapshot.drained for name in snapshot.journals_of(flow.name))
-    busy = any(
-        key.startswith(f"{flow.name}/")
-        for node in snapshot.nodes.values()
-        if node.live and node.status
-        for key in node.status.tasks
-    )
-    unfinished = waiting or flow.name in snapshot.committing
-    if busy or (unfinished and not flow.record.discard):
+    patient = not flow.record.discard
+    unread = any(name not in snapshot.drained for name in snapshot.journals_of(flow.name))
+    if patient and (unread or flow.name in snapshot.committing):
         return None
+    for node in snapshot.nodes.values():
+        if (node.live or patient) and _has_of(node, flow, told=patient):
+            return None
     return Drop(flow.name, (f"{flow.name} was deleted and is drained",))
+
+
+def _has_of(node: NodeView, flow: FlowView, *, told: bool) -> bool:
+    """Whether the node says that it runs a task of the flow; with ``told`` also whether it may have
+    run its sources and has not said since that it has heard of their end."""
+    said = node.status.tasks if node.status else {}
+    if any(key.startswith(f"{flow.name}/") for key in said):
+        return True
+    version = node.assignment_version
+    if not told or not flow.place or not isinstance(version, Version):
+        return False
+    heard = node.status is not None and node.status.assignment_version == version.number
+    labels = flow.place.ingest.labels
+    matches = all(node.record.labels.get(key) == value for key, value in labels.items())
+    return not heard and INGEST in node.record.roles and matches

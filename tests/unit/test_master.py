@@ -137,6 +137,13 @@ def drained_flow(cluster: FakeTree) -> Store:
     store.write(paths.journal("a.n1.0"), journal, ABSENT)
     store.write(paths.ack("a", "main", "a.n1.0"), records.Ack(epoch=1, offset=7), ABSENT)
     operations.delete_flow(store, "a", author="a", reason="", now=0.0)
+    ending_store = FakeStore(cluster)
+    settle([Master(ending_store, "m1")])
+    ending_store.close()
+    assignment = store.read(paths.assignment("n1"))
+    assert assignment is not None
+    status = records.NodeStatus(assignment_version=assignment.version.number)
+    store.write(paths.status("n1"), status, ABSENT)
     return store
 
 

@@ -365,6 +365,31 @@ def test_only_one_master_decides_about_the_cluster() -> None:
     assert not [a for a in plan(replace(missing(6), leads=False)) if isinstance(a, Maintain)]
 
 
+# -- the end of a flow
+
+
+def test_a_deleted_flow_waits_for_a_node_that_may_hold_events_of_it() -> None:
+    roles = (INGEST, COLLECT)
+    settled = at_rest(cluster([flow()], [node("a", roles=roles), node("b", roles=roles)]))
+
+    def deleted(*, discard: bool) -> Snapshot:
+        record = Flow(revision=1, state="deleted", discard=discard)
+        view = replace(settled.flows["f"], record=record, version=Version(1))
+        away = replace(settled.nodes["a"], live=False, status=None)
+        nodes = {"a": away, "b": settled.nodes["b"]}
+        state = replace(settled, flows={"f": view}, nodes=nodes)
+        for _ in range(5):
+            state = obeyed(carried_out(state))
+        return state
+
+    waiting = deleted(discard=False)
+    assert list(waiting.flows) == ["f"], "it was never heard of the end of its sources"
+    back = replace(waiting.nodes["a"], live=True)
+    state = obeyed(replace(waiting, nodes={**waiting.nodes, "a": back}))
+    assert not carried_out(state).flows
+    assert not deleted(discard=True).flows
+
+
 # -- chokes
 
 
