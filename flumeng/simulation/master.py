@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 IDLE = "nothing to do"
 LEAST_REST_SECONDS = 0.1
+SETTLE_SECONDS = 2.0
+"""Changes that come together are one; at most so long after the last look."""
 
 
 class SteppedMaster(Master):
@@ -38,13 +40,15 @@ class MasterProcess(Process):
         super().__init__(world, name)
         self.session = world.connect(name)
         self._master = world.parts.master(self.session, name, world.clock)
+        self._settled = 0.0
 
     @property
     def ready(self) -> bool:
-        return super().ready or self._master.woken
+        return super().ready or (self._master.woken and self.world.now >= self._settled)
 
     def step(self) -> None:
         sentence = self._master.turn()
+        self._settled = self.world.now + SETTLE_SECONDS * self.world.random.random()
         self.due = self.world.now + max(LEAST_REST_SECONDS, self._master.rests_seconds)
         if sentence != IDLE:
             self.say(sentence)

@@ -48,3 +48,10 @@ class Rough:
 
     def arrives(self) -> bool:
         return self._random.random() < 0.5
+
+
+class Answering(Rough):
+    """As rough, but every write is answered: for an operator, who would look by hand."""
+
+    def fate(self) -> Fate:
+        return Fate.ANSWERED

@@ -16,7 +16,7 @@ from flumeng.store import Store
 if TYPE_CHECKING:
     from flumeng.simulation.host import Host
 
-TURN_SECONDS = 10 * TICK_SECONDS
+TURN_SECONDS = 30 * TICK_SECONDS
 
 
 class Child(Protocol):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from flumeng import operations
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.simulation.process import Process
+from flumeng.simulation.session import Session
 
 if TYPE_CHECKING:
     from flumeng.simulation.world import World
@@ -23,11 +24,11 @@ NOW = 0.0
 
 
 class Operator(Process):
-    """``flows`` are the names that it uses, again and again."""
+    """``flows`` are the names that it uses, again and again. It is always connected."""
 
     def __init__(self, world: World, flows: tuple[str, ...]) -> None:
         super().__init__(world, "operator")
-        self.session = world.connect("operator")
+        self.session = Session(world.ensemble, world.answering, self.name)
         self._flows = flows
 
     @property

@@ -27,7 +27,7 @@ class Trouble:
             *[self._expire] * 3,
             *[self._arrive] * 2,
             *[self._pause] * 2,
-            *[self._lose] * 4,
+            *[self._lose] * 8,
             *[self._kill_child] * 2,
             *[self._kill_node] * 2,
             *[self._start_node] * 3,
@@ -38,7 +38,9 @@ class Trouble:
         )
 
     def happen(self) -> None:
-        self._world.random.choice(self._kinds)()
+        kind = self._world.random.choice(self._kinds)
+        if self._world.processes or kind not in (self._cut, self._pause):
+            kind()
 
     def _command(self) -> None:
         operator = self._world.operator

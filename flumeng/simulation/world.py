@@ -14,7 +14,7 @@ from flumeng.simulation.disk import JournalFile
 from flumeng.simulation.ensemble import Ensemble
 from flumeng.simulation.host import Host
 from flumeng.simulation.master import MasterProcess, SteppedMaster
-from flumeng.simulation.network import Rough
+from flumeng.simulation.network import Answering, Rough
 from flumeng.simulation.operator import Operator
 from flumeng.simulation.process import Process
 from flumeng.simulation.rest import Rest
@@ -26,6 +26,7 @@ from zkschema import paths
 from zkschema.records import COLLECT, INGEST
 
 ROLES = ((INGEST, COLLECT), (INGEST, COLLECT), (INGEST,), (COLLECT,))
+ROUGH_STEPS = (120, 260)
 STEP_SECONDS = 0.2
 DELIVERS = 0.5
 TROUBLES = 0.2
@@ -54,6 +55,7 @@ class World:
         self.ensemble: Final = parts.ensemble()
         tree.init(Session(self.ensemble))
         self._network = Rough(self.random, self._meanwhile)
+        self.answering: Final = Answering(self.random, self._meanwhile)
         self._depth = 0
         self.processes: list[Process] = []
         self.sessions: list[Session] = []
@@ -74,7 +76,8 @@ class World:
 
     def run(self) -> None:
         """Rough times, then a calm in which everything must come to rest as it should."""
-        for _ in range(self.random.randint(120, 220)):
+        until = self.random.randint(*ROUGH_STEPS)
+        while self.story.step < until:
             self.step()
         Rest(self).run()
 
@@ -127,7 +130,7 @@ class World:
         self.story.step += 1
         self.now += self.random.random() * STEP_SECONDS
         if self.rough:
-            if self.random.random() < DELIVERS:
+            if self.processes and self.random.random() < DELIVERS:
                 self.random.choice(self.processes).hear()
             if self.random.random() < TROUBLES:
                 self.trouble.happen()
@@ -145,6 +148,7 @@ class World:
         self.story.tell("world", "calms down")
         self.rough = False
         self._network.calm_down()
+        self.answering.calm_down()
         for session in self.sessions:
             session.see(self.ensemble.zxid)
 
@@ -184,5 +188,4 @@ class World:
             host.start()
         for name in self.masters:
             self.enter(MasterProcess(self, name))
-        self.enter(self.operator)
         self.operator.apply_first()
