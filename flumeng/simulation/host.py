@@ -60,11 +60,6 @@ class Host:
         self.world.enter(child)
         return child
 
-    def child_of(self, role: str) -> ChildProcess | None:
-        """The youngest one that lives."""
-        living = [child for child in self._children if child.role == role and child.alive]
-        return living[-1] if living else None
-
     @property
     def serves(self) -> bool:
         """Whether its journals can be read now."""
