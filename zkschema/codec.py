@@ -35,10 +35,14 @@ class NewerVersionError(DecodeError):
     """The record was written by a newer flumeng: upgrade this process first."""
 
 
+def text_of(record: Record) -> str:
+    """Compact JSON with sorted keys, so that equal records are equal texts."""
+    return ENCODER.encode({"v": type(record).VERSION, **_plain_fields(record)})
+
+
 def encode(record: Record) -> bytes:
-    """Compact JSON with sorted keys, so that equal records are equal bytes; gzipped when large."""
-    document = {"v": type(record).VERSION, **_plain_fields(record)}
-    data = ENCODER.encode(document).encode()
+    """The bytes of ``text_of``, gzipped when large."""
+    data = text_of(record).encode()
     return data if len(data) < PACK_FROM_BYTES else gzip.compress(data, compresslevel=6, mtime=0)
 
 

@@ -238,5 +238,5 @@ def _is_newer(path: str, tree: Tree) -> bool:
 def _document(record: Record | None) -> Document | None:
     if record is None:
         return None
-    document: Document = json.loads(codec.unpack(codec.encode(record)))
+    document: Document = json.loads(codec.text_of(record))
     return document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import uuid
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from flumeng.files import write_durably
 from flumeng.node.machine import Wanted
 from zkschema import codec
 from zkschema.records import Assignment
+
+log = logging.getLogger(__name__)
 
 
 class Home:
@@ -42,19 +45,23 @@ class Home:
         """Remember the assignment, for a start while ZooKeeper is away."""
         document = {
             "version": wanted.version,
-            "assignment": codec.encode(wanted.assignment).decode(),
+            "assignment": codec.text_of(wanted.assignment),
             "texts": [[flow, number, text] for (flow, number), text in wanted.texts.items()],
         }
         write_durably(self.path / "assignment.json", json.dumps(document))
 
     def kept(self) -> Wanted | None:
-        """What ``keep`` wrote last."""
+        """What ``keep`` wrote last; None when it is damaged, since ZooKeeper tells it again."""
         file = self.path / "assignment.json"
         if not file.exists():
             return None
-        document = json.loads(file.read_text())
-        return Wanted(
-            document["version"],
-            codec.decode(Assignment, document["assignment"].encode()),
-            {(flow, number): text for flow, number, text in document["texts"]},
-        )
+        try:
+            document = json.loads(file.read_text())
+            return Wanted(
+                document["version"],
+                codec.decode(Assignment, document["assignment"].encode()),
+                {(flow, number): text for flow, number, text in document["texts"]},
+            )
+        except (ValueError, LookupError, TypeError) as error:
+            log.warning("%s is not used: %s", file, error)
+            return None

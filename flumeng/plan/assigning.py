@@ -98,7 +98,7 @@ def _chokes(node: str, wanted: Tasks, snapshot: Snapshot) -> dict[str, float]:
 
 
 def _action(node: NodeView, before: Tasks, after: Tasks, snapshot: Snapshot) -> Assign:
-    changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+    changed = sorted(key for key in {*before, *after} if before.get(key) is not after.get(key))
     return Assign(
         node.name,
         replace(node.assignment, tasks=tuple(after[key] for key in sorted(after))),

@@ -128,9 +128,9 @@ class _Round:
         """The heaviest task worth moving of the fullest node that has one."""
         seats = self.book.seats
         bound = seats.fullness(target, lightest)
-        if max(fullness for _, fullness in pool.items()) <= bound:
+        if max(fullness for fullness in pool.ranks.values()) <= bound:
             return None
-        fuller = [(full, node) for node, full in pool.items() if full > bound]
+        fuller = [(full, node) for node, full in pool.ranks.items() if full > bound]
         for full, source in sorted(fuller, key=lambda entry: (-entry[0], entry[1])):
             worth = [
                 (seats.fullness(target, draft.flow.weight(task.partitions)), draft, name, task)

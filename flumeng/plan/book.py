@@ -76,7 +76,7 @@ class Book:
     def enter(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
         """Tasks that the book does not have; each counts before the next is asked for."""
         page, of_node = self.page(flow.name), self._of_node
-        homes, nodes = page.homes, page.nodes
+        homes, nodes, sizes = page.homes, page.nodes, page.sizes.ranks
         for name, task in tasks:
             if task.node is not None:
                 of_node.setdefault(task.node, {})[flow.name, name] = task
@@ -88,7 +88,9 @@ class Book:
                 nodes[place] += 1
             for partition in task.partitions:
                 homes[partition] = name
-            page.sizes.set(name, size_rank(name, len(task.partitions)))
+            rank = size_rank(name, len(task.partitions))
+            if sizes.get(name) != rank:
+                page.sizes.set(name, rank)
             if task.state != ASSIGNED:
                 page.unsettled.add(name)
 

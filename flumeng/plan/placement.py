@@ -83,7 +83,7 @@ def _spread(draft: Draft, place: CollectPlace, scope: Scope) -> None:
     """
     sharing = Sharing(draft, place.tasks, scope)
     changed, fresh = sharing.changed(), sharing.fresh
-    homeless = [_Homeless(name, reads, "nobody runs it", None) for name, reads in fresh.items()]
+    homeless: list[_Homeless] = []
     housed: list[tuple[str, PlannedTask]] = []
     for name in _suspects(draft, place, scope, changed):
         before = draft.task(name)
@@ -96,6 +96,7 @@ def _spread(draft: Draft, place: CollectPlace, scope: Scope) -> None:
         else:
             draft.become(name, None)
             homeless.append(_Homeless(name, task.partitions, reason, task))
+    homeless += [_Homeless(name, reads, "nobody runs it", None) for name, reads in fresh.items()]
     if homeless:
         stranded: list[str] = []
         draft.book.enter(draft.flow, _handed_over(draft, place, homeless, stranded))
@@ -188,7 +189,8 @@ def _handed_over(
     first. What waits is added to ``stranded``."""
     flow = draft.flow
     weighed = [(flow.weight(one.partitions), one) for one in homeless]
-    weighed.sort(key=lambda pair: (-_heaviness(pair[0]), len(pair[1].name), pair[1].name))
+    if any(weight is not weighed[0][0] for weight, _ in weighed):
+        weighed.sort(key=lambda pair: -_heaviness(pair[0]))
     seating = Seating(draft, place)
     for weight, (name, partitions, reason, before) in weighed:
         node = seating.find(weight, before.target if before else None)
@@ -251,7 +253,7 @@ class Seating:
     @property
     def empty(self) -> bool:
         """Whether no live node may run the flow's tasks, full or not."""
-        return not len(self._pool)
+        return not self._pool.ranks
 
     def has_room(self, weight: Amounts) -> bool:
         """Whether some node may take a task of this weight now."""
@@ -260,7 +262,7 @@ class Seating:
     def find(self, weight: Amounts, target: str | None) -> str | None:
         """``target`` when it may, else the least full node with room; in the zone that has the
         fewest, when that counts."""
-        if target is not None and target in self._pool and self._seats.fits(target, weight):
+        if target is not None and target in self._pool.ranks and self._seats.fits(target, weight):
             return target
         if weight in self._refused:
             return None

@@ -146,6 +146,8 @@ class Planner:
     def _changed_journals(self, snapshot: Snapshot) -> dict[str, set[str]]:
         """Flow -> its journals that came, went, changed or were drained."""
         seen = self._seen
+        if not seen.flows:
+            return {}
         names = {*_changed(seen.journals, snapshot.journals), *(seen.drained ^ snapshot.drained)}
         changed: dict[str, set[str]] = {}
         for name in names:

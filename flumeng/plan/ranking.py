@@ -6,7 +6,7 @@ A changed number is a new entry; an entry that is not true any more is dropped w
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, ItemsView, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 Rank = TypeVar("Rank", int, float)
@@ -15,47 +15,35 @@ SPARE_ENTRIES = 1024
 
 
 class Ranking(Generic[Rank]):
-    """Smallest first; of equal ones the first by name."""
+    """Smallest first; of equal ones the first by name. ``ranks`` is for others to read only."""
 
     def __init__(self) -> None:
-        self._ranks: dict[str, Rank] = {}
+        self.ranks: dict[str, Rank] = {}
         self._heap: list[tuple[Rank, str]] = []
 
-    def __len__(self) -> int:
-        return len(self._ranks)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._ranks
-
-    def __getitem__(self, name: str) -> Rank:
-        return self._ranks[name]
-
-    def items(self) -> ItemsView[str, Rank]:
-        return self._ranks.items()
-
     def set(self, name: str, rank: Rank) -> None:
-        before = self._ranks.get(name)
+        before = self.ranks.get(name)
         if before == rank:
             return
-        self._ranks[name] = rank
+        self.ranks[name] = rank
         heap = self._heap
         if heap and heap[0] == (before, name):
             heapq.heapreplace(heap, (rank, name))
             return
         heapq.heappush(heap, (rank, name))
-        if len(heap) > 2 * len(self._ranks) + SPARE_ENTRIES:
-            self._heap = [(rank, name) for name, rank in self._ranks.items()]
+        if len(heap) > 2 * len(self.ranks) + SPARE_ENTRIES:
+            self._heap = [(rank, name) for name, rank in self.ranks.items()]
             heapq.heapify(self._heap)
 
     def set_all(self, ranks: Mapping[str, Rank]) -> None:
         """As ``set``, for very many."""
-        self._ranks.update(ranks)
-        self._heap = [(rank, name) for name, rank in self._ranks.items()]
+        self.ranks.update(ranks)
+        self._heap = [(rank, name) for name, rank in self.ranks.items()]
         heapq.heapify(self._heap)
 
     def take(self, count: int, step: Rank) -> Iterator[str]:
         """The smallest, so many times; each grows by ``step`` as it is given."""
-        ranks = self._ranks
+        ranks = self.ranks
         for _ in range(count):
             while ranks.get((entry := self._heap[0])[1]) != entry[0]:
                 heapq.heappop(self._heap)
@@ -65,7 +53,7 @@ class Ranking(Generic[Rank]):
             yield name
 
     def discard(self, name: str) -> None:
-        self._ranks.pop(name, None)
+        self.ranks.pop(name, None)
 
     def first(self, accepts: Callable[[str], bool] | None = None) -> str | None:
         """The smallest that is accepted; None when there is none."""
@@ -73,7 +61,7 @@ class Ranking(Generic[Rank]):
         found = None
         while self._heap and found is None:
             rank, name = self._heap[0]
-            if self._ranks.get(name) != rank:
+            if self.ranks.get(name) != rank:
                 heapq.heappop(self._heap)
             elif accepts is None or accepts(name):
                 found = name

@@ -18,11 +18,13 @@ PoolKey = tuple[tuple[tuple[str, str], ...], str | None]
 
 
 class Seats:
-    """``used`` and capacities are in thousandths. Pools of nodes come into being when asked for."""
+    """``used`` and capacities are in thousandths; ``limited`` are the nodes that declare any. Pools
+    of nodes come into being when asked for."""
 
     def __init__(self) -> None:
         self._used: dict[str, dict[str, int]] = {}
         self._limits: dict[str, Mapping[str, int]] = {}
+        self._limited: set[str] = set()
         self._nodes: dict[str, NodeView] = {}
         self._pools: dict[PoolKey, Ranking[float]] = {}
         self._pools_of: dict[str, list[Ranking[float]]] = {}
@@ -35,12 +37,15 @@ class Seats:
         else:
             self._nodes[name] = view
             self._limits[name] = dict(thousandths(view.record.capacity))
+        (self._limited.add if self._limits.get(name) else self._limited.discard)(name)
         for key, pool in self._pools.items():
             self._enter(key, pool, name)
 
     def add(self, node: str, weight: Amounts, sign: int = 1) -> None:
         """Count a task's weight on a node, or with sign -1 no longer."""
-        used = self._used.setdefault(node, {})
+        used = self._used.get(node)
+        if used is None:
+            used = self._used[node] = {}
         for dimension, amount in weight:
             used[dimension] = used.get(dimension, 0) + sign * amount
         pools = self._pools_of.get(node)
@@ -88,7 +93,7 @@ class Seats:
 
     def zones(self, labels: Mapping[str, str]) -> set[str]:
         """The zones that have a node of that pool."""
-        return {self._nodes[name].record.zone for name, _ in self.pool(labels).items()}
+        return {self._nodes[name].record.zone for name in self.pool(labels).ranks}
 
     def zone(self, node: str) -> str | None:
         view = self._nodes.get(node)
@@ -98,9 +103,11 @@ class Seats:
         self, pool: Ranking[float], weight: Amounts, accepts: Callable[[str], bool] | None = None
     ) -> str | None:
         """The least full node of the pool that has room for the weight and is accepted."""
-        if accepts is None:
-            return pool.first(lambda node: self.fits(node, weight))
-        return pool.first(lambda node: self.fits(node, weight) and accepts(node))
+        if not self._limited:
+            return pool.first(accepts)
+        return pool.first(
+            lambda node: self.fits(node, weight) and (accepts is None or accepts(node))
+        )
 
     def _enter(self, key: PoolKey, pool: Ranking[float], name: str) -> None:
         labels, zone = key
@@ -111,9 +118,9 @@ class Seats:
             and view.eligible(COLLECT, dict(labels))
             and zone in (None, view.record.zone)
         ):
-            if name not in pool:
+            if name not in pool.ranks:
                 self._pools_of.setdefault(name, []).append(pool)
             pool.set(name, self.fullness(name))
-        elif name in pool:
+        elif name in pool.ranks:
             pool.discard(name)
             self._pools_of[name].remove(pool)

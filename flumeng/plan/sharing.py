@@ -18,9 +18,9 @@ from zkschema.records import COLLECT, PlannedTask
 class Sharing:
     """A flow's journals over its tasks as they are to be; tasks not wanted any more are ended.
 
-    ``shares`` has the journals of those tasks whose journals change, ``homes`` the task of each
-    journal that changes, ``moved`` those that were taken from a task. ``Page.sizes`` is brought up
-    to date at once.
+    ``shares`` has the journals of those tasks whose journals change, ``moved`` the journals that
+    were taken from a task, which have no task in ``homes``. ``Page.sizes`` is brought up to date at
+    once.
     """
 
     def __init__(self, draft: Draft, tasks: int, scope: Scope) -> None:
@@ -37,14 +37,14 @@ class Sharing:
     @property
     def fresh(self) -> Mapping[str, tuple[str, ...]]:
         """The tasks that were not planned before, in order, with what they are to read."""
-        return {name: tuple(sorted(self._shares[name])) for name in self._fresh}
+        return {name: _in_order(self._shares[name]) for name in self._fresh}
 
     def changed(self) -> dict[str, PlannedTask]:
         """The tasks that were planned before and read other journals now."""
         found = {}
         for name in in_order(self._shares.keys() - set(self._fresh)):
             task = self._draft.task(name)
-            partitions = tuple(sorted(self._shares[name]))
+            partitions = _in_order(self._shares[name])
             if task is not None and partitions != task.partitions:
                 found[name] = self._with(name, task, partitions)
         return found
@@ -74,12 +74,13 @@ class Sharing:
             self._even_out(wanted)
 
     def _follow(self, journals: Collection[str]) -> None:
-        """Take in the journals that are open and in no task, drop those that are not open."""
+        """Drop the journals that are not open, take in those that are and are in no task."""
         snapshot, flow = self._draft.snapshot, self._draft.flow.name
         homeless = []
+        known, moved = self._page.homes, self._homes
         for name in journals:
             journal = snapshot.journals.get(name)
-            home = self._home(name)
+            home = moved[name] if name in moved else known.get(name)
             if journal and journal.flow == flow and name not in snapshot.drained:
                 if home is None:
                     homeless.append(name)
@@ -88,13 +89,13 @@ class Sharing:
                 self._resized(home)
         homeless.sort()
         homes = self._page.sizes.take(len(homeless), ONE_MORE)
+        shares = self._shares
         for name, home in zip(homeless, homes, strict=True):
-            self._homes[name] = home
-            self._share(home).append(name)
+            (shares[home] if home in shares else self._share(home)).append(name)
 
     def _even_out(self, tasks: Collection[str]) -> None:
         """Take journals from tasks that have more than their part; ``follow`` shares them out."""
-        counts = {name: partitions_of(self._page.sizes[name]) for name in tasks}
+        counts = {name: partitions_of(self._page.sizes.ranks[name]) for name in tasks}
         least, more = divmod(sum(counts.values()), len(counts))
         by_size = sorted(counts, key=lambda name: -counts[name])
         for place, name in enumerate(by_size):
@@ -109,12 +110,6 @@ class Sharing:
         self._moved.update(journals)
         self._homes.update(dict.fromkeys(journals))
 
-    def _home(self, journal: str) -> str | None:
-        """The task that has the journal now."""
-        if journal in self._homes:
-            return self._homes[journal]
-        return self._page.homes.get(journal)
-
     def _share(self, name: str) -> list[str]:
         share = self._shares.get(name)
         if share is None:
@@ -124,6 +119,10 @@ class Sharing:
 
     def _resized(self, name: str) -> None:
         self._page.sizes.set(name, size_rank(name, len(self._shares[name])))
+
+
+def _in_order(journals: list[str]) -> tuple[str, ...]:
+    return tuple(sorted(journals)) if len(journals) > 1 else tuple(journals)
 
 
 def _own_journals(draft: Draft) -> Collection[str]:

@@ -168,9 +168,10 @@ class Watcher:
 
     def address(self) -> str:
         live = self._store.read(paths.live_node("n1"))
-        if live is None or not live.value.address:
+        if live is None or not any(live.value.addresses):
             raise UnavailableError("the node is not there")
-        return live.value.address
+        (address,) = live.value.addresses
+        return address
 
     def positions(self) -> dict[str, Position]:
         with JournalClient(self.address(), timeout_seconds=5) as client:

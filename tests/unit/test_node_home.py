@@ -1,0 +1,58 @@
+"""The node's data directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flumeng.errors import UserError
+from flumeng.node.home import Home
+from flumeng.node.machine import Wanted
+from zkschema import codec
+from zkschema.records import COLLECT, AssignedTask, Assignment
+
+
+def wanted(tasks: int) -> Wanted:
+    assigned = tuple(
+        AssignedTask(
+            flow="web", task=f"collect.{n}", kind=COLLECT, epoch=n, revision=1, state="assigned"
+        )
+        for n in range(tasks)
+    )
+    return Wanted(7, Assignment(tasks=assigned), {("web", 1): "flow: web\nnäme: ✓"})
+
+
+@pytest.mark.parametrize("tasks", [0, 1, 5000])
+def test_the_last_assignment_is_kept(tmp_path: Path, tasks: int) -> None:
+    home = Home(tmp_path / "node")
+    assert home.kept() is None
+    home.keep(wanted(3))
+    home.keep(wanted(tasks))
+    assert home.kept() == wanted(tasks)
+
+
+def test_the_largest_one_kept_is_one_that_znodes_hold_packed() -> None:
+    assert codec.encode(wanted(5000).assignment).startswith(codec.GZIP_MAGIC)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 1, "assignment": "{}"}'])
+def test_a_damaged_assignment_is_none(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = Home(tmp_path)
+    (tmp_path / "assignment.json").write_text(text)
+    assert home.kept() is None
+    assert "assignment.json" in caplog.text
+
+
+def test_the_identity_is_made_once(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert home.identity() == home.identity() != Home(tmp_path / "other").identity()
+
+
+def test_a_directory_has_one_node(tmp_path: Path) -> None:
+    first = Home(tmp_path)
+    with pytest.raises(UserError, match="another node runs in"):
+        Home(tmp_path)
+    assert first.path == tmp_path
