@@ -83,12 +83,16 @@ def send(port: int, events: int, seen: Seen) -> None:
             seen.sent += chunk.count(b"\n")
 
 
+def safe_events(address: str) -> int:
+    with JournalClient(address) as client:
+        return sum(position.safe for position in client.positions().values())
+
+
 def look(store: Store, seen: Seen) -> None:
-    """Read the journal's end from its node and the acks from ZooKeeper."""
+    """Read the journals' ends from the node's workers and the acks from ZooKeeper."""
     live = store.read(paths.live_node(NODE))
-    if live is not None and live.value.address:
-        with JournalClient(live.value.address) as client:
-            seen.journal = sum(position.safe for position in client.positions().values())
+    if live is not None and all(live.value.addresses):
+        seen.journal = sum(safe_events(address) for address in live.value.addresses)
     acks = store.read_many(
         [paths.ack(FLOW, CURSOR_MAIN, p) for p in store.children(paths.cursor(FLOW, CURSOR_MAIN))]
     )
