@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from flumeng.spec.reference import to_page
 from zkschema.table import to_markdown as znodes
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = {
+PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "reference/znodes.md": ("The znodes", znodes),
     "reference/components.md": ("Sources, filters and sinks", components),
     "reference/node.md": ("The policy file of a node", partial(to_page, Policy)),

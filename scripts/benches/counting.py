@@ -115,7 +115,8 @@ class Frames:
             at, self._skip = at + step, self._skip - step
             if self._skip or len(data) - at < 4 + HEAD.size:
                 break
-            self._heard(*HEAD.unpack_from(data, at + 4), self._first)
+            first, second = HEAD.unpack_from(data, at + 4)
+            self._heard(first, second, self._first)
             self._first = False
             self._skip = 4 + int.from_bytes(data[at : at + 4], "big")
         self._buffer = data[at:]

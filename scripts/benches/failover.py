@@ -124,8 +124,13 @@ def _cluster() -> Iterator[tuple[Store, Trace, dict[str, subprocess.Popen[str]]]
 
                 def start(*arguments: object) -> subprocess.Popen[str]:
                     command = [sys.executable, "-m", "benches.traced", *map(str, arguments)]
-                    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-                    process = subprocess.Popen(command, stderr=log, text=True, **pipes)  # type: ignore[call-overload]
+                    process = subprocess.Popen(
+                        command,
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=log,
+                        text=True,
+                    )
                     processes.append(process)
                     trace.follow(process)
                     return process

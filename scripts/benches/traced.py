@@ -98,7 +98,7 @@ def run_master(hosts: str, name: str) -> None:
             say(what="commit", plan=bool(plans), told=told, began=began, **read)
 
     store = Traced(ZooKeeperStore(hosts, SESSION_SECONDS), committed)
-    Master(store, name).run()  # type: ignore[arg-type]
+    Master(store, name).run()
 
 
 class Journals:
@@ -229,4 +229,5 @@ def run_nodes(hosts: str, folder: str, first: str, count: str) -> None:
 if __name__ == "__main__":
     parentage.die_with_parent()
     logs.to_stderr(sys.argv[1])
-    {"master": run_master, "nodes": run_nodes}[sys.argv[1]](*sys.argv[2:])
+    run: dict[str, Callable[..., None]] = {"master": run_master, "nodes": run_nodes}
+    run[sys.argv[1]](*sys.argv[2:])

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,11 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_killed_at_random_moments_every_event_is_in_the_lake_once(cluster):
+def none_alive(pids: Iterable[int]) -> bool:
+    return not any(map(alive, pids))
+
+
+def test_killed_at_random_moments_every_event_is_in_the_lake_once(cluster: Cluster) -> None:
     chance = random.Random(4)
     names = [cluster.journal("n1"), cluster.journal("n2")]
     for number in range(KILLS):
@@ -226,7 +231,7 @@ def test_killed_at_random_moments_every_event_is_in_the_lake_once(cluster):
             time.sleep(0.03)
         below = family(collector.process.pid)
         collector.kill()
-        until(lambda below=below: not any(map(alive, below)), "JVM and workers to end")
+        until(partial(none_alive, below), "JVM and workers to end")
     collector = cluster.collector()
     collector.configure(cluster.task(*names, epoch=KILLS))
     until(cluster.drained, "all to be acked")
@@ -236,7 +241,7 @@ def test_killed_at_random_moments_every_event_is_in_the_lake_once(cluster):
     assert list((cluster.folder / "lake" / "_flumeng").iterdir()) == []
 
 
-def test_one_that_slept_is_fenced_when_it_wakes_and_spoils_nothing(cluster):
+def test_one_that_slept_is_fenced_when_it_wakes_and_spoils_nothing(cluster: Cluster) -> None:
     name = cluster.journal("n1")
     sleeper = cluster.collector()
     sleeper.configure(cluster.task(name, epoch=1))
@@ -262,7 +267,7 @@ def test_one_that_slept_is_fenced_when_it_wakes_and_spoils_nothing(cluster):
     cluster.check_exactly_once()
 
 
-def test_what_the_node_wants_is_done_between_batches(cluster):
+def test_what_the_node_wants_is_done_between_batches(cluster: Cluster) -> None:
     """Another partition, a failing sink and its repair, draining and taking back, and a stop."""
     first = cluster.journal("n1")
     collector = cluster.collector()
@@ -319,7 +324,7 @@ def test_what_the_node_wants_is_done_between_batches(cluster):
     cluster.check_exactly_once()
 
 
-def test_zookeeper_away_is_waited_for_and_nothing_is_lost(tmp_path):
+def test_zookeeper_away_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
     zookeeper = RealZooKeeper(tmp_path / "zookeeper")
     zookeeper.start()
     store = connect(f"{zookeeper.address}/away")
@@ -346,7 +351,7 @@ def test_zookeeper_away_is_waited_for_and_nothing_is_lost(tmp_path):
         zookeeper.kill()
 
 
-def test_it_ends_with_its_node_and_takes_the_jvm_along(cluster):
+def test_it_ends_with_its_node_and_takes_the_jvm_along(cluster: Cluster) -> None:
     collector = cluster.collector()
     until(lambda: {"type": "ready"} in collector.said, "Spark to run")
     below = family(collector.process.pid)
@@ -354,13 +359,13 @@ def test_it_ends_with_its_node_and_takes_the_jvm_along(cluster):
     assert collector.process.stdin
     collector.process.stdin.close()
     assert collector.process.wait(timeout=10) == 0
-    until(lambda: not any(map(alive, below)), "the JVM to end")
+    until(partial(none_alive, below), "the JVM to end")
     log = collector.log.read_text()
     assert "Traceback" not in log
     assert " WARN " not in log
 
 
-def test_without_the_jvm_it_ends_so_that_the_node_starts_it_anew(cluster):
+def test_without_the_jvm_it_ends_so_that_the_node_starts_it_anew(cluster: Cluster) -> None:
     collector = cluster.collector()
     until(lambda: {"type": "ready"} in collector.said, "Spark to run")
     jvm = next(int(p) for p in family(collector.process.pid) if b"java" in command_of(p))
@@ -368,7 +373,7 @@ def test_without_the_jvm_it_ends_so_that_the_node_starts_it_anew(cluster):
     assert collector.end() == 1
 
 
-def test_without_java_it_says_so_in_one_sentence(cluster, tmp_path):
+def test_without_java_it_says_so_in_one_sentence(cluster: Cluster, tmp_path: Path) -> None:
     collector = Collector(cluster.hosts, tmp_path, {"PATH": "/nowhere"})
     assert collector.end() == 2
     said = collector.log.read_text().strip()
@@ -376,7 +381,7 @@ def test_without_java_it_says_so_in_one_sentence(cluster, tmp_path):
     assert "no java found" in said
 
 
-def test_an_ack_of_a_later_owner_refuses_the_task(cluster):
+def test_an_ack_of_a_later_owner_refuses_the_task(cluster: Cluster) -> None:
     name = cluster.journal("n1")
     cluster.append(name, 5)
     cluster.store.write(paths.ack("web", CURSOR_MAIN, name), Ack(epoch=7, offset=0), ABSENT)

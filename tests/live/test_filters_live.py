@@ -75,7 +75,7 @@ LINES = (
 )
 
 
-def test_syslog_adds_columns_and_keeps_what_does_not_parse(frame):
+def test_syslog_adds_columns_and_keeps_what_does_not_parse(frame: Frames) -> None:
     found = rows(ParseFilter(SYSLOG).apply(frame(*LINES)))
     assert [row["severity"] for row in found] == [2, 5, None]
     assert [row["app"] for row in found] == ["su", "myproc", None]
@@ -91,7 +91,7 @@ def test_syslog_adds_columns_and_keeps_what_does_not_parse(frame):
     assert found[2]["ts"].replace(tzinfo=UTC) == RECEIVED
 
 
-def test_sql_and_arrow_stages_follow_each_other_in_any_order(frame):
+def test_sql_and_arrow_stages_follow_each_other_in_any_order(frame: Frames) -> None:
     first = WhereFilter(Where("length(body) > 4")).apply(frame(*LINES))
     parsed = ParseFilter(SYSLOG).apply(first)
     kept = WhereFilter(Where("severity <= 4")).apply(parsed)
@@ -99,14 +99,16 @@ def test_sql_and_arrow_stages_follow_each_other_in_any_order(frame):
     assert rows(chosen) == [{"seq": 0, "app": "SU", "body": LINES[0]}]
 
 
-def test_a_condition_that_cannot_be_computed_drops_the_event_and_not_the_batch(frame):
+def test_a_condition_that_cannot_be_computed_drops_the_event_and_not_the_batch(
+    frame: Frames,
+) -> None:
     kept = WhereFilter(Where("cast(cast(body AS string) AS int) > 1")).apply(
         frame(b"x", b"2", b"1")
     )
     assert [row["body"] for row in rows(kept)] == [b"2"]
 
 
-def test_neighbouring_arrow_stages_are_one_step_in_spark(frame):
+def test_neighbouring_arrow_stages_are_one_step_in_spark(frame: Frames) -> None:
     parsed = ParseFilter(Parse("regex", "(?P<first>.)")).apply(
         ParseFilter(SYSLOG).apply(frame(b"x"))
     )
@@ -114,7 +116,7 @@ def test_neighbouring_arrow_stages_are_one_step_in_spark(frame):
     assert plan.count("MapInArrow") == 1
 
 
-def test_a_pattern_adds_a_column_for_each_name(frame):
+def test_a_pattern_adds_a_column_for_each_name(frame: Frames) -> None:
     pattern = r"^(?P<who>\S+) (?P<number>[0-9]+)?"
     found = rows(
         ParseFilter(Parse("regex", pattern)).apply(frame(b"ann 12", "jörg x".encode(), b""))
@@ -139,7 +141,7 @@ JSON_LINES = (
 DDL = "user STRING, ms DOUBLE, ts TIMESTAMP, host STRING"
 
 
-def test_json_adds_its_columns_sets_ts_and_host_and_notes_what_is_malformed(frame):
+def test_json_adds_its_columns_sets_ts_and_host_and_notes_what_is_malformed(frame: Frames) -> None:
     found = rows(ParseFilter(Parse("json", schema=DDL)).apply(frame(*JSON_LINES)))
     assert [row["user"] for row in found] == ["ann", "bob", None, None, None, None, "caf\ufffd"]
     assert [row["ms"] for row in found] == [1.5, None, None, None, None, None, None]
@@ -150,7 +152,7 @@ def test_json_adds_its_columns_sets_ts_and_host_and_notes_what_is_malformed(fram
     assert [row["body"] for row in found] == list(JSON_LINES)
 
 
-def test_json_then_syslog_keeps_the_first_reason(frame):
+def test_json_then_syslog_keeps_the_first_reason(frame: Frames) -> None:
     first = ParseFilter(Parse("json", schema="user STRING")).apply(frame(b"junk"))
     (found,) = rows(ParseFilter(SYSLOG).apply(first))
     assert found["attrs"]["parse_error"] == "json: malformed"
@@ -167,12 +169,14 @@ def test_json_then_syslog_keeps_the_first_reason(frame):
         (Parse("regex", "(?P<a>.)("), "parse:"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_a_sentence(frame, options, message):
+def test_what_does_not_fit_is_refused_in_a_sentence(
+    frame: Frames, options: Parse, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         ParseFilter(options).apply(frame(b"x"))
 
 
-def test_parse_behind_select_says_what_is_missing(frame):
+def test_parse_behind_select_says_what_is_missing(frame: Frames) -> None:
     chosen = SelectFilter(Select(("body", "ts"))).apply(frame(b"x"))
     with pytest.raises(UserError, match="needs the column host"):
         ParseFilter(SYSLOG).apply(chosen)
@@ -215,7 +219,9 @@ CONDITIONS = {
 }
 
 
-def test_a_condition_means_in_arrow_what_it_means_in_spark(frame, spark):
+def test_a_condition_means_in_arrow_what_it_means_in_spark(
+    frame: Frames, spark: SparkSession
+) -> None:
     parsed = ParseFilter(SYSLOG).apply(frame(*LINES, b"<13>1 - - - - - -", b"<14>1 - h x x - - y"))
     table = parsed.rows().cache()
     for text, in_arrow in CONDITIONS.items():
@@ -227,7 +233,9 @@ def test_a_condition_means_in_arrow_what_it_means_in_spark(frame, spark):
             assert [row["seq"] for row in rows(kept)] == expected, text
 
 
-def test_a_choice_of_columns_means_in_arrow_what_it_means_in_spark(frame, spark):
+def test_a_choice_of_columns_means_in_arrow_what_it_means_in_spark(
+    frame: Frames, spark: SparkSession
+) -> None:
     plain = frame(*LINES)
     for texts, in_arrow in {
         ("seq", "HOST", "body AS line"): True,
@@ -250,7 +258,7 @@ def test_a_choice_of_columns_means_in_arrow_what_it_means_in_spark(frame, spark)
             assert sorted(map(str, chosen.collect())) == sorted(map(str, expected.collect()))
 
 
-def test_a_flow_that_compares_with_constants_stays_in_arrow(frame):
+def test_a_flow_that_compares_with_constants_stays_in_arrow(frame: Frames) -> None:
     kept = WhereFilter(Where("severity <= 4")).apply(ParseFilter(SYSLOG).apply(frame(*LINES)))
     chosen = SelectFilter(Select(("seq", "app"))).apply(kept)
     plan = chosen.rows()._jdf.queryExecution().executedPlan().toString()

@@ -94,7 +94,7 @@ def test_connections_never_take_the_descriptors_of_the_journals(
         with contextlib.suppress(ConnectionError), worker.connect("f") as connection:
             say(connection, b"next\n")
             time.sleep(0.1)
-        return worker.counters("f")["events"] > 1
+        return bool(worker.counters("f")["events"] > 1)
 
     worker.eventually(is_served)
     worker.stop()

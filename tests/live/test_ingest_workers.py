@@ -100,9 +100,9 @@ def test_a_node_with_fewer_workers_than_before_serves_and_drains_all_journals(
     node: subprocess.Popen[bytes] | None = None
 
     def start(workers: int) -> subprocess.Popen[bytes]:
-        command = [FLUMENG, "node", "run", "--zk", hosts, "--data", str(tmp_path / "node")]
+        command = [str(FLUMENG), "node", "run", "--zk", hosts, "--data", str(tmp_path / "node")]
         options = ["--name", "n.1", "--role", "ingest", "--workers", str(workers)]
-        return subprocess.Popen([*command, *options])
+        return subprocess.Popen(command + options)
 
     def addresses() -> tuple[str, ...]:
         live = store.read(paths.live_node("n.1"))
@@ -110,7 +110,8 @@ def test_a_node_with_fewer_workers_than_before_serves_and_drains_all_journals(
 
     def is_running() -> bool:
         status = store.read(paths.status("n.1"))
-        return bool(status) and [t.state for t in status.value.tasks.values()] == ["running"]
+        tasks = status.value.tasks.values() if status else ()
+        return [task.state for task in tasks] == ["running"]
 
     def safe() -> dict[int, int]:
         """Events by the number of the worker that took them, as an operator sees it."""
@@ -135,7 +136,7 @@ def test_a_node_with_fewer_workers_than_before_serves_and_drains_all_journals(
 
         def closed() -> bool:
             found = store.read(paths.journal(orphan))
-            return bool(found) and found.value.closed and found.value.end == before[1]
+            return found is not None and found.value.closed and found.value.end == before[1]
 
         eventually(closed)
         with JournalClient(addresses()[0]) as client:

@@ -78,7 +78,7 @@ def client(server: JournalServer) -> Iterator[JournalClient]:
 def seqs(batches: Iterator[pa.RecordBatch]) -> list[int]:
     """Checks that each body is its own number."""
     table = pa.Table.from_batches(batches, READ_SCHEMA)
-    found = table["seq"].to_pylist()
+    found: list[int] = table["seq"].to_pylist()
     assert [int(body.rstrip(b".")) for body in table["body"].to_pylist()] == found
     return found
 
@@ -150,7 +150,7 @@ def test_damage_on_disk_reaches_the_reader_as_damage(tmp_path: Path, client: Jou
         list(client.read(ID, 0, FRAMES * ROWS))
 
 
-class Lying(flight.FlightServerBase):
+class Lying(flight.FlightServerBase):  # type: ignore[misc]
     """Sends the frames it is given, whatever was asked for."""
 
     def __init__(self, frames: list[bytes]) -> None:

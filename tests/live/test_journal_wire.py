@@ -147,7 +147,7 @@ def test_i22_large_tickets_and_bodies_leave_no_memory_behind(
         assert client.positions()[ID].safe == EVENTS
 
 
-class Liar(flight.FlightServerBase):
+class Liar(flight.FlightServerBase):  # type: ignore[misc]
     """Answers what it is told to."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ LOCAL.rename([(root + "/_flumeng/batch/part", root + "/dt=1/hour=2/part")])
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_files_and_every_directory_on_the_way_are_synced_in_order(tmp_path):
+def test_files_and_every_directory_on_the_way_are_synced_in_order(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     root = tmp_path / "new" / "lake"
     calls = "trace=openat,fsync,rename,mkdir"

@@ -66,7 +66,9 @@ def write(spark: SparkSession, tmp_path: Path) -> Iterator[Write]:
     journal.close()
 
 
-def test_parquet_is_read_back_by_spark_with_all_columns(write, spark, tmp_path):
+def test_parquet_is_read_back_by_spark_with_all_columns(
+    write: Write, spark: SparkSession, tmp_path: Path
+) -> None:
     path = f"{tmp_path}/lake/dt=%Y-%m-%d/hour=%H"
     (written,) = write(f"files: {{path: '{path}'}}", "[parse: {format: syslog}]")
     assert written.events == 4
@@ -78,7 +80,9 @@ def test_parquet_is_read_back_by_spark_with_all_columns(write, spark, tmp_path):
     assert [row.seq for row in read.collect()] == [0, 1, 2, 3]
 
 
-def test_json_holds_the_whole_event_and_the_exact_bytes_where_they_are_not_text(write, tmp_path):
+def test_json_holds_the_whole_event_and_the_exact_bytes_where_they_are_not_text(
+    write: Write, tmp_path: Path
+) -> None:
     write(f"files: {{path: '{tmp_path}/lake/hour=%H', format: json, compression: none}}")
     lines = [
         line
@@ -95,13 +99,15 @@ def test_json_holds_the_whole_event_and_the_exact_bytes_where_they_are_not_text(
     assert events[0]["replayed"] is False
 
 
-def test_text_is_read_back_by_spark(write, spark, tmp_path):
+def test_text_is_read_back_by_spark(write: Write, spark: SparkSession, tmp_path: Path) -> None:
     write(f"files: {{path: '{tmp_path}/lake', format: text, compression: gzip}}")
     read = spark.read.text(f"{tmp_path}/lake").collect()
     assert sorted(row.value for row in read) == sorted(b.decode("utf-8", "replace") for b in BODIES)
 
 
-def test_several_sinks_get_the_same_batch(write, tmp_path, capfd):
+def test_several_sinks_get_the_same_batch(
+    write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     written = write(
         f"console, noop, {{files: {{path: '{tmp_path}/a', format: text}}}}, "
         f"{{files: {{path: '{tmp_path}/b'}}}}"
@@ -112,12 +118,12 @@ def test_several_sinks_get_the_same_batch(write, tmp_path, capfd):
     assert "\x00" not in shown
 
 
-def test_what_the_filters_drop_makes_no_files(write, tmp_path):
+def test_what_the_filters_drop_makes_no_files(write: Write, tmp_path: Path) -> None:
     (written,) = write(f"files: {{path: '{tmp_path}/lake'}}", "[where: 'seq > 100']")
     assert written == Written(0)
 
 
-def test_a_failed_batch_says_its_cause_in_one_line(write, tmp_path):
+def test_a_failed_batch_says_its_cause_in_one_line(write: Write, tmp_path: Path) -> None:
     with pytest.raises(BatchFailedError, match=r"\A.*severitee.*\Z"):
         write("noop", "[where: 'severitee > 1']")
     with pytest.raises(UnavailableError, match=r"\A127.0.0.1:1 does not answer.*\Z"):
@@ -128,7 +134,7 @@ def test_a_failed_batch_says_its_cause_in_one_line(write, tmp_path):
         write(f"files: {{path: '{tmp_path}/y/%H'}}", "[select: [body]]")
 
 
-def test_a_batch_that_is_too_wide_is_told_from_a_failure(write, tmp_path):
+def test_a_batch_that_is_too_wide_is_told_from_a_failure(write: Write, tmp_path: Path) -> None:
     path = f"{tmp_path}/lake/%Y/%m/%d/%H/%M"
     minutes = "sequence(timestamp'2026-01-01', timestamp'2026-01-01 10:00', interval 1 minute)"
     with pytest.raises(BatchTooWideError):

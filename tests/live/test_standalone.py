@@ -42,7 +42,7 @@ sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
         self.process: subprocess.Popen[str] | None = None
 
     def start(self, *arguments: str) -> None:
-        command = [FLUMENG, "standalone", "--data", self.state, *arguments]
+        command = [str(FLUMENG), "standalone", "--data", str(self.state), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         found = re.fullmatch(r"ready zk=(\S+)\n", self.process.stdout.readline())

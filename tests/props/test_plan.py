@@ -124,12 +124,12 @@ def apply_one(snapshot: Snapshot, action: Action) -> Snapshot:
         )
         return replace(snapshot, nodes={**snapshot.nodes, action.node: after})
     assert isinstance(action, Replan)
-    flow = snapshot.flows[action.flow]
-    assert (action.expect, action.flow_version) == (flow.plan_version, flow.version)
-    assert action.before == flow.tasks
+    view = snapshot.flows[action.flow]
+    assert (action.expect, action.flow_version) == (view.plan_version, view.version)
+    assert action.before == view.tasks
     assert action.why, "an action without a reason"
-    after_flow = replace(flow, plan=action.plan, plan_version=next_version(action.expect))
-    return replace(snapshot, flows={**snapshot.flows, action.flow: after_flow})
+    after_plan = replace(view, plan=action.plan, plan_version=next_version(action.expect))
+    return replace(snapshot, flows={**snapshot.flows, action.flow: after_plan})
 
 
 def next_version(expect: object) -> Version:

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError
-from flumeng.store import ABSENT, Put, Version, tree
+from flumeng.store import ABSENT, Put, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Ack, Commit, Flow
 
 
+class SizingStore(FakeStore):
+    """Remembers how many writes each transaction had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        self.sizes.append(len(writes))
+        return super().commit(writes)
+
+
 @pytest.fixture
-def store() -> FakeStore:
-    store = FakeStore()
+def store() -> SizingStore:
+    store = SizingStore()
     tree.init(store)
     store.write(paths.flow("web"), Flow(revision=1), ABSENT)
     for folder in flow_folders("web"):
@@ -35,14 +49,14 @@ def claim(store: FakeStore, epoch: int, partitions: list[str]) -> Acks:
     return Acks.claim(store, Publisher(store, gap_seconds=0.0), "web", epoch, partitions)
 
 
-def test_a_first_claim_starts_at_zero_and_says_that_nobody_was_there(store):
+def test_a_first_claim_starts_at_zero_and_says_that_nobody_was_there(store: FakeStore) -> None:
     acks = claim(store, 3, ["a", "b"])
     assert acks.offsets == {"a": 0, "b": 0}
     assert acks.inherited == set()
     assert ack(store, "a") == Ack(epoch=3, offset=0)
 
 
-def test_a_claim_goes_on_where_the_last_owner_was(store):
+def test_a_claim_goes_on_where_the_last_owner_was(store: FakeStore) -> None:
     claim(store, 3, ["a"]).advance([Range("a", 0, 7)])
     acks = claim(store, 4, ["a", "b"])
     assert acks.offsets == {"a": 7, "b": 0}
@@ -51,7 +65,9 @@ def test_a_claim_goes_on_where_the_last_owner_was(store):
 
 
 @pytest.mark.parametrize("later_epoch", [3, 4])
-def test_a_claim_fences_who_claimed_before_even_under_the_same_epoch(store, later_epoch):
+def test_a_claim_fences_who_claimed_before_even_under_the_same_epoch(
+    store: FakeStore, later_epoch: int
+) -> None:
     old = claim(store, 3, ["a"])
     claim(store, later_epoch, ["a"])
     with pytest.raises(ConflictError):
@@ -59,13 +75,13 @@ def test_a_claim_fences_who_claimed_before_even_under_the_same_epoch(store, late
     assert ack(store, "a").offset == 0
 
 
-def test_a_claim_under_an_older_epoch_is_refused(store):
+def test_a_claim_under_an_older_epoch_is_refused(store: FakeStore) -> None:
     claim(store, 4, ["a"])
     with pytest.raises(ConflictError, match="epoch 4"):
         claim(store, 3, ["a"])
 
 
-def test_one_fenced_partition_stops_the_whole_batch(store):
+def test_one_fenced_partition_stops_the_whole_batch(store: FakeStore) -> None:
     old = claim(store, 3, ["a", "b"])
     claim(store, 4, ["b"])
     record = Put(paths.commit("web", "t@1"), Commit(epoch=3, staging=(), files=()), ABSENT)
@@ -75,7 +91,7 @@ def test_one_fenced_partition_stops_the_whole_batch(store):
     assert store.children(paths.commits("web")) == []
 
 
-def test_acks_move_again_and_again_under_one_claim(store):
+def test_acks_move_again_and_again_under_one_claim(store: FakeStore) -> None:
     acks = claim(store, 1, ["a"])
     for start in range(5):
         acks.advance([Range("a", start, start + 1)])
@@ -84,16 +100,13 @@ def test_acks_move_again_and_again_under_one_claim(store):
     assert (found.value.offset, found.version) == (5, Version(5))
 
 
-def test_a_range_that_leaves_a_gap_is_a_fault(store):
+def test_a_range_that_leaves_a_gap_is_a_fault(store: FakeStore) -> None:
     acks = claim(store, 1, ["a"])
     with pytest.raises(AssertionError, match="does not follow"):
         acks.advance([Range("a", 1, 2)])
 
 
-def test_thousands_of_partitions_are_claimed_in_bounded_transactions(store):
-    sizes = []
-    commit = store.commit
-    store.commit = lambda writes: sizes.append(len(writes)) or commit(writes)  # type: ignore[method-assign]
+def test_thousands_of_partitions_are_claimed_in_bounded_transactions(store: SizingStore) -> None:
     acks = claim(store, 1, [f"p{number}" for number in range(2_500)])
     assert len(acks.offsets) == 2_500
-    assert max(sizes) <= 1_000
+    assert max(store.sizes) <= 1_000

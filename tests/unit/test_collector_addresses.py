@@ -51,7 +51,7 @@ def world() -> World:
     return World()
 
 
-def test_what_was_found_is_used_for_a_while(world):
+def test_what_was_found_is_used_for_a_while(world: World) -> None:
     world.register("n1")
     world.serve("n1", "a:1")
     assert world.found() == "a:1"
@@ -64,7 +64,9 @@ def test_what_was_found_is_used_for_a_while(world):
     assert world.found() == "a:2"
 
 
-def test_a_place_that_is_found_to_be_wrong_is_looked_up_soon_but_not_all_the_time(world):
+def test_a_place_that_is_found_to_be_wrong_is_looked_up_soon_but_not_all_the_time(
+    world: World,
+) -> None:
     world.register("n1")
     world.serve("n1", "a:1")
     assert world.found() == "a:1"
@@ -79,7 +81,7 @@ def test_a_place_that_is_found_to_be_wrong_is_looked_up_soon_but_not_all_the_tim
     assert world.found() == "b:1"
 
 
-def test_a_journal_that_nobody_serves_yet_is_looked_up_again_soon(world):
+def test_a_journal_that_nobody_serves_yet_is_looked_up_again_soon(world: World) -> None:
     assert world.found() == ""
     world.register("n1")
     world.serve("n1", "a:1")
@@ -87,7 +89,7 @@ def test_a_journal_that_nobody_serves_yet_is_looked_up_again_soon(world):
     assert world.found() == "a:1"
 
 
-def test_what_is_known_is_used_on_while_zookeeper_is_away(world):
+def test_what_is_known_is_used_on_while_zookeeper_is_away(world: World) -> None:
     world.register("n1")
     world.serve("n1", "a:1")
     assert world.found() == "a:1"
@@ -96,12 +98,12 @@ def test_what_is_known_is_used_on_while_zookeeper_is_away(world):
     assert world.found() == "a:1"
 
 
-def test_nothing_is_watched(world):
+def test_nothing_is_watched(world: World) -> None:
     """Each of n collectors would hear of each of n nodes that come or go."""
     assert world.store._watches == []
 
 
-def test_each_journal_is_asked_of_the_worker_that_has_it(world):
+def test_each_journal_is_asked_of_the_worker_that_has_it(world: World) -> None:
     """Those of a worker that the node has no more are with the first."""
     names = [f"web.n1.{number}.00000000" for number in range(3)]
     for name in names:

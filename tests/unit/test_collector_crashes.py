@@ -127,7 +127,7 @@ class FakePipeline:
 
     def __init__(self, spec: FlowSpec, root: str) -> None:
         self.spec = spec
-        self.roots = (root,)
+        self.roots: tuple[str, ...] = (root,)
 
     def write(
         self,
@@ -261,7 +261,7 @@ def number_of_steps(tmp_path: Path) -> int:
     return count
 
 
-def test_an_undisturbed_collector_shows_everything_once(tmp_path):
+def test_an_undisturbed_collector_shows_everything_once(tmp_path: Path) -> None:
     world = World(tmp_path)
     steps = world.collect(1)
     world.check_done()
@@ -275,7 +275,7 @@ def test_an_undisturbed_collector_shows_everything_once(tmp_path):
 
 
 @pytest.mark.parametrize("next_epoch", [1, 2])
-def test_it_may_die_at_any_step(tmp_path, next_epoch):
+def test_it_may_die_at_any_step(tmp_path: Path, next_epoch: int) -> None:
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
         world = next(fresh)
@@ -286,7 +286,7 @@ def test_it_may_die_at_any_step(tmp_path, next_epoch):
         world.check_done()
 
 
-def test_its_successor_may_die_at_any_step_too(tmp_path):
+def test_its_successor_may_die_at_any_step_too(tmp_path: Path) -> None:
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
         for then in range(0, 40, 5):
@@ -302,7 +302,9 @@ def test_its_successor_may_die_at_any_step_too(tmp_path):
 
 
 @pytest.mark.parametrize("next_epoch", [1, 2])
-def test_it_may_sleep_at_any_step_while_another_does_all_the_work(tmp_path, next_epoch):
+def test_it_may_sleep_at_any_step_while_another_does_all_the_work(
+    tmp_path: Path, next_epoch: int
+) -> None:
     """The sleeper wakes up believing that it owns the task. It must end fenced or find all done."""
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
@@ -318,7 +320,7 @@ def test_it_may_sleep_at_any_step_while_another_does_all_the_work(tmp_path, next
         world.check_done()
 
 
-def test_it_may_sleep_at_any_step_while_another_dies_at_any_step(tmp_path):
+def test_it_may_sleep_at_any_step_while_another_dies_at_any_step(tmp_path: Path) -> None:
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
         for then in range(1, 40, 4):
@@ -337,7 +339,7 @@ def test_it_may_sleep_at_any_step_while_another_dies_at_any_step(tmp_path):
             world.check_done()
 
 
-def test_two_may_take_turns_at_any_two_steps(tmp_path):
+def test_two_may_take_turns_at_any_two_steps(tmp_path: Path) -> None:
     """A third owner comes while the second is in the middle, the second wakes before the first."""
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
@@ -353,7 +355,9 @@ def test_two_may_take_turns_at_any_two_steps(tmp_path):
             world.check_done()
 
 
-def test_an_owner_that_wakes_up_late_removes_nothing_that_a_later_one_staged(tmp_path):
+def test_an_owner_that_wakes_up_late_removes_nothing_that_a_later_one_staged(
+    tmp_path: Path,
+) -> None:
     """It claimed, slept while a later owner staged, and slept again while that one decided."""
     names = World(tmp_path / "counted").collect(1).names
     decides = [place for place, name in enumerate(names) if name == "before commit"][1]
@@ -397,7 +401,7 @@ class Watched(Steps):
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_three_may_take_turns_in_any_order(tmp_path, seed):
+def test_three_may_take_turns_in_any_order(tmp_path: Path, seed: int) -> None:
     """Each step of each of three owners may be followed by any step of any other, or by death."""
     world = World(tmp_path)
     baton = Baton(random.Random(seed), owners=3)
@@ -453,7 +457,9 @@ class TurnTaking(Steps):
         self.baton.take_turn(self.number)
 
 
-def test_an_answer_that_is_lost_is_settled_by_comparing_or_by_claiming_again(tmp_path):
+def test_an_answer_that_is_lost_is_settled_by_comparing_or_by_claiming_again(
+    tmp_path: Path,
+) -> None:
     """A write may have happened although the caller was told that ZooKeeper is away."""
     raised = 0
 
@@ -472,7 +478,7 @@ def test_an_answer_that_is_lost_is_settled_by_comparing_or_by_claiming_again(tmp
     assert raised
 
 
-def test_a_file_that_its_reader_took_away_does_not_stop_recovery(tmp_path):
+def test_a_file_that_its_reader_took_away_does_not_stop_recovery(tmp_path: Path) -> None:
     """Shown, then compacted by a reader, before the record was removed: not lost, not an error."""
     names = World(tmp_path / "counted").collect(1).names
     world = World(tmp_path / "lake")
@@ -486,7 +492,7 @@ def test_a_file_that_its_reader_took_away_does_not_stop_recovery(tmp_path):
     world.check_done()
 
 
-def test_staging_that_vanished_under_a_decided_batch_is_said_loudly(tmp_path):
+def test_staging_that_vanished_under_a_decided_batch_is_said_loudly(tmp_path: Path) -> None:
     names = World(tmp_path / "counted").collect(1).names
     world = World(tmp_path / "lake")
     with pytest.raises(CrashError):
@@ -497,7 +503,7 @@ def test_staging_that_vanished_under_a_decided_batch_is_said_loudly(tmp_path):
     assert world.records() != []
 
 
-def test_another_clusters_staging_is_left_alone(tmp_path):
+def test_another_clusters_staging_is_left_alone(tmp_path: Path) -> None:
     """The same flow in two data centres may write into one lake: journals tell them apart."""
     world = World(tmp_path)
     foreign = tmp_path / "_flumeng" / "web.n1.0.cccccccc.1.0123"
@@ -507,7 +513,7 @@ def test_another_clusters_staging_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("at_step", ["after commit", "before rename", "after renames"])
-def test_at_least_once_may_repeat_a_batch_but_loses_none(tmp_path, at_step):
+def test_at_least_once_may_repeat_a_batch_but_loses_none(tmp_path: Path, at_step: str) -> None:
     names = World(tmp_path / "counted", "at-least-once").collect(1).names
     world = World(tmp_path / "lake", "at-least-once")
     with pytest.raises(CrashError):
@@ -517,7 +523,7 @@ def test_at_least_once_may_repeat_a_batch_but_loses_none(tmp_path, at_step):
     assert world.staged() == []
 
 
-def test_at_most_once_may_lose_a_batch_but_repeats_none(tmp_path):
+def test_at_most_once_may_lose_a_batch_but_repeats_none(tmp_path: Path) -> None:
     for at in range(World(tmp_path / "counted", "at-most-once").collect(1).count):
         world = World(tmp_path / f"lake-{at}", "at-most-once")
         with pytest.raises(CrashError):

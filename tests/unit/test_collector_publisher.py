@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from secrets import token_hex
 
 import pytest
@@ -90,10 +91,10 @@ def shared(
     """Outcomes of the tasks' acks in one transaction, which follows the one of another task."""
     advance(claim(store, publisher, "first"))
     store.sizes.clear()
-    return at_once([lambda acks=acks: advance(acks) for acks in tasks])
+    return at_once([partial(advance, acks) for acks in tasks])
 
 
-def test_a_task_that_is_alone_waits_for_nothing(store):
+def test_a_task_that_is_alone_waits_for_nothing(store: WatchedStore) -> None:
     publisher = Publisher(store, gap_seconds=LONG_SECONDS)
     acks = claim(store, publisher, "a")
     began = time.monotonic()
@@ -102,14 +103,16 @@ def test_a_task_that_is_alone_waits_for_nothing(store):
     assert offset(store, "a") == 1
 
 
-def test_acks_that_come_soon_after_share_a_transaction(store, publisher):
+def test_acks_that_come_soon_after_share_a_transaction(
+    store: WatchedStore, publisher: Publisher
+) -> None:
     tasks = [claim(store, publisher, f"a{n}", f"b{n}") for n in range(10)]
     assert [call.exception() for call in shared(store, publisher, tasks)] == [None] * 10
     assert store.sizes == [20]
     assert [offset(store, f"b{n}") for n in range(10)] == [1] * 10
 
 
-def test_a_full_transaction_leaves_at_once(store):
+def test_a_full_transaction_leaves_at_once(store: WatchedStore) -> None:
     publisher = Publisher(store, gap_seconds=LONG_SECONDS)
     tasks = [claim(store, publisher, *(f"p{t}.{n}" for n in range(FULL_ACKS))) for t in range(3)]
     began = time.monotonic()
@@ -119,7 +122,9 @@ def test_a_full_transaction_leaves_at_once(store):
     assert store.sizes == [FULL_ACKS] * 3
 
 
-def test_large_commit_records_do_not_share_a_transaction(store, publisher):
+def test_large_commit_records_do_not_share_a_transaction(
+    store: WatchedStore, publisher: Publisher
+) -> None:
     """Together they would pass the server's limit, which closes the connection."""
     tasks = [claim(store, publisher, f"p{n}") for n in range(2)]
     files = tuple((token_hex(300), token_hex(300)) for _ in range(500))
@@ -130,12 +135,14 @@ def test_large_commit_records_do_not_share_a_transaction(store, publisher):
         path = paths.commit("web", f"{next(iter(acks.offsets))}@1")
         advance(acks, [Put(path, Commit(epoch=1, staging=(), files=files), ABSENT)])
 
-    for call in at_once([lambda acks=acks: commit(acks) for acks in tasks]):
+    for call in at_once([partial(commit, acks) for acks in tasks]):
         call.result()
     assert store.sizes == [2, 2]
 
 
-def test_a_fenced_partition_fails_only_its_own_task(store, publisher):
+def test_a_fenced_partition_fails_only_its_own_task(
+    store: WatchedStore, publisher: Publisher
+) -> None:
     tasks = [claim(store, publisher, f"a{n}", f"b{n}") for n in range(5)]
     claim(store, publisher, "b2", epoch=2)
     errors = [call.exception() for call in shared(store, publisher, tasks)]
@@ -145,7 +152,9 @@ def test_a_fenced_partition_fails_only_its_own_task(store, publisher):
     assert [offset(store, f"a{n}") for n in range(5)] == [1, 1, 0, 1, 1]
 
 
-def test_what_cannot_be_sent_fails_only_its_own_task(store, publisher):
+def test_what_cannot_be_sent_fails_only_its_own_task(
+    store: WatchedStore, publisher: Publisher
+) -> None:
     tasks = [claim(store, publisher, f"p{n}") for n in range(2)]
     advance(claim(store, publisher, "first"))
     huge = Put(paths.flow("web"), Flow(revision=2, extra={"x": token_hex(5000)}), Version(0))
@@ -155,7 +164,9 @@ def test_what_cannot_be_sent_fails_only_its_own_task(store, publisher):
     assert [offset(store, f"p{n}") for n in range(2)] == [1, 0]
 
 
-def test_the_record_of_a_commit_goes_with_its_acks_or_not_at_all(store, publisher):
+def test_the_record_of_a_commit_goes_with_its_acks_or_not_at_all(
+    store: WatchedStore, publisher: Publisher
+) -> None:
     tasks = [claim(store, publisher, f"p{n}") for n in range(3)]
     claim(store, publisher, "p1", epoch=2)
     advance(claim(store, publisher, "first"))
@@ -164,24 +175,26 @@ def test_the_record_of_a_commit_goes_with_its_acks_or_not_at_all(store, publishe
         record = Commit(epoch=1, staging=(), files=())
         advance(tasks[number], [Put(paths.commit("web", f"t{number}@1"), record, ABSENT)])
 
-    at_once([lambda number=number: commit(number) for number in range(3)])
+    at_once([partial(commit, number) for number in range(3)])
     assert store.children(paths.commits("web")) == ["t0@1", "t2@1"]
     assert [offset(store, f"p{n}") for n in range(3)] == [1, 0, 1]
 
 
-def test_a_lost_reply_is_found_to_have_been_written(store, publisher):
+def test_a_lost_reply_is_found_to_have_been_written(
+    store: WatchedStore, publisher: Publisher
+) -> None:
     tasks = [claim(store, publisher, f"a{n}", f"b{n}") for n in range(3)]
     advance(claim(store, publisher, "first"))
     store.commits.append(store.lose_reply)
     store.sizes.clear()
     for _ in range(2):
-        for call in at_once([lambda acks=acks: advance(acks) for acks in tasks]):
+        for call in at_once([partial(advance, acks) for acks in tasks]):
             call.result()
     assert store.sizes == [6, 6], "nothing was sent twice, and the next versions are right"
     assert offset(store, "b2") == 2
 
 
-def test_a_lost_request_is_sent_again(store, publisher):
+def test_a_lost_request_is_sent_again(store: WatchedStore, publisher: Publisher) -> None:
     acks = claim(store, publisher, "a", "b")
     store.commits += [store.lose_request, store.lose_reply]
     for _ in range(2):
@@ -190,7 +203,9 @@ def test_a_lost_request_is_sent_again(store, publisher):
     assert offset(store, "b") == 2
 
 
-def test_a_request_that_arrives_late_is_not_taken_for_another_owner(store, publisher):
+def test_a_request_that_arrives_late_is_not_taken_for_another_owner(
+    store: WatchedStore, publisher: Publisher
+) -> None:
     """The look says untouched, then the first request arrives, so its repetition conflicts."""
     acks = claim(store, publisher, "a")
     late: list[Sequence[Write]] = []
@@ -212,8 +227,8 @@ def test_a_request_that_arrives_late_is_not_taken_for_another_owner(store, publi
 @pytest.mark.parametrize("epoch", [1, 2])
 @pytest.mark.parametrize("lost", ["reply", "request"])
 def test_a_lost_transaction_is_not_taken_for_ours_once_another_has_claimed(
-    store, publisher, lost, epoch
-):
+    store: WatchedStore, publisher: Publisher, lost: str, epoch: int
+) -> None:
     """Under the same epoch too: then only versions tell."""
     acks = claim(store, publisher, "a")
 
@@ -231,7 +246,9 @@ def test_a_lost_transaction_is_not_taken_for_ours_once_another_has_claimed(
     assert found.value == Ack(epoch=epoch, offset=1 if lost == "reply" else 0)
 
 
-def test_nobody_waits_for_ever_when_the_outcome_cannot_be_had(store, publisher, monkeypatch):
+def test_nobody_waits_for_ever_when_the_outcome_cannot_be_had(
+    store: WatchedStore, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "SETTLE_SECONDS", 0.1)
     acks = claim(store, publisher, "a")
     store.cut()
@@ -242,7 +259,9 @@ def test_nobody_waits_for_ever_when_the_outcome_cannot_be_had(store, publisher, 
     assert offset(store, "a") == 1
 
 
-def test_a_bounded_number_of_transactions_is_under_way(store, publisher):
+def test_a_bounded_number_of_transactions_is_under_way(
+    store: WatchedStore, publisher: Publisher
+) -> None:
     tasks = [
         claim(store, publisher, *(f"p{t}.{n}" for n in range(FULL_ACKS)))
         for t in range(IN_FLIGHT + 3)
@@ -276,7 +295,7 @@ def test_a_bounded_number_of_transactions_is_under_way(store, publisher):
     assert max(under_way) == IN_FLIGHT
 
 
-def test_every_call_is_answered_whatever_the_timing(store):
+def test_every_call_is_answered_whatever_the_timing(store: WatchedStore) -> None:
     """Many tasks, many rounds, no gap: nobody is forgotten, and each task's acks stay in order."""
     publisher = Publisher(store, gap_seconds=0.001)
     lock = threading.Lock()
@@ -292,7 +311,7 @@ def test_every_call_is_answered_whatever_the_timing(store):
         for _ in range(25):
             advance(acks)
 
-    for call in at_once([lambda acks=acks: work(acks) for acks in tasks]):
+    for call in at_once([partial(work, acks) for acks in tasks]):
         call.result()
     assert [offset(store, f"p{n}") for n in range(20)] == [25] * 20
     assert len(store.sizes) < 20 * 25

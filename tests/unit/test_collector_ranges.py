@@ -11,7 +11,9 @@ journals = st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(offsets, offse
 
 
 @given(journals, st.integers(1, 30_000))
-def test_ranges_follow_the_starts_and_never_pass_the_safe_offset(given_journals, limit):
+def test_ranges_follow_the_starts_and_never_pass_the_safe_offset(
+    given_journals: dict[str, tuple[int, int, int]], limit: int
+) -> None:
     starts = {name: start for name, (start, _, _) in given_journals.items()}
     safe = {name: start + more for name, (start, more, _) in given_journals.items()}
     marks = {name: mark for name, (_, _, mark) in given_journals.items()}
@@ -27,7 +29,9 @@ def test_ranges_follow_the_starts_and_never_pass_the_safe_offset(given_journals,
 
 
 @given(journals, st.integers(1, 30_000))
-def test_a_batch_is_full_while_events_wait(given_journals, limit):
+def test_a_batch_is_full_while_events_wait(
+    given_journals: dict[str, tuple[int, int, int]], limit: int
+) -> None:
     starts = {name: start for name, (start, _, _) in given_journals.items()}
     safe = {name: start + more for name, (start, more, _) in given_journals.items()}
 
@@ -36,7 +40,7 @@ def test_a_batch_is_full_while_events_wait(given_journals, limit):
     assert sum(r.events for r in ranges) == min(limit, backlog(starts, safe))
 
 
-def test_every_partition_gets_a_share_and_small_ones_leave_theirs_to_others():
+def test_every_partition_gets_a_share_and_small_ones_leave_theirs_to_others() -> None:
     starts = dict.fromkeys("abc", 0)
 
     ranges = next_ranges(starts, {"a": 1_000_000, "b": 10, "c": 1_000_000}, 1_010, {})
@@ -44,11 +48,11 @@ def test_every_partition_gets_a_share_and_small_ones_leave_theirs_to_others():
     assert ranges == (Range("a", 0, 500), Range("b", 0, 10), Range("c", 0, 500))
 
 
-def test_a_partition_that_cannot_be_reached_is_left_out():
+def test_a_partition_that_cannot_be_reached_is_left_out() -> None:
     assert next_ranges({"a": 5, "b": 0}, {"b": 3}, 100, {}) == (Range("b", 0, 3),)
 
 
-def test_more_partitions_than_a_transaction_holds_send_the_longest_first():
+def test_more_partitions_than_a_transaction_holds_send_the_longest_first() -> None:
     starts = {f"j{number:04}": 0 for number in range(1_500)}
     safe = {name: 1 + (number >= 1_000) for number, name in enumerate(starts)}
 
@@ -62,7 +66,9 @@ pieces = st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 5_000)), max_s
 
 
 @given(pieces, st.integers(1, 16), st.integers(1, 2_000))
-def test_splits_hold_the_same_events_in_the_same_order(given_pieces, parts, least):
+def test_splits_hold_the_same_events_in_the_same_order(
+    given_pieces: list[tuple[int, int]], parts: int, least: int
+) -> None:
     ranges = [
         Range(f"j{number}", start, start + more)
         for number, (start, more) in enumerate(given_pieces)
@@ -84,19 +90,19 @@ def test_splits_hold_the_same_events_in_the_same_order(given_pieces, parts, leas
     assert len(sizes) <= 1 or min(sizes) >= least
 
 
-def test_a_split_keeps_the_replayed_flag():
+def test_a_split_keeps_the_replayed_flag() -> None:
     (first, second) = split([Range("a", 0, 10, replayed=True)], 2, 1)
     assert (*first, *second) == (Range("a", 0, 5, True), Range("a", 5, 10, True))
 
 
-def test_the_size_finds_the_rate_and_stays_there():
+def test_the_size_finds_the_rate_and_stays_there() -> None:
     size = BatchSize(cap=100_000_000)
     for _ in range(20):
         size.measured(size.events, 0.2 + size.events / 1_000_000)
     assert size.events == pytest.approx(1_300_000, rel=0.05)
 
 
-def test_the_size_grows_by_two_at_most_and_never_over_the_cap():
+def test_the_size_grows_by_two_at_most_and_never_over_the_cap() -> None:
     size = BatchSize(cap=500_000)
     size.measured(size.events, 0.001)
     assert size.events == 400_000
@@ -104,7 +110,7 @@ def test_the_size_grows_by_two_at_most_and_never_over_the_cap():
     assert size.events == 500_000
 
 
-def test_a_batch_that_was_not_full_says_nothing_unless_it_was_slow():
+def test_a_batch_that_was_not_full_says_nothing_unless_it_was_slow() -> None:
     size = BatchSize(cap=10_000_000)
     size.measured(10, 0.3)
     assert size.events == BatchSize.FIRST
@@ -112,7 +118,7 @@ def test_a_batch_that_was_not_full_says_nothing_unless_it_was_slow():
     assert size.events == BatchSize.FIRST // 2
 
 
-def test_failures_make_it_smaller_and_success_large_again():
+def test_failures_make_it_smaller_and_success_large_again() -> None:
     size = BatchSize(cap=1_000_000)
     for _ in range(50):
         size.failed()
@@ -122,7 +128,7 @@ def test_failures_make_it_smaller_and_success_large_again():
     assert size.events == 1_000_000
 
 
-def test_a_batch_that_was_too_wide_sets_a_ceiling_that_rises_slowly():
+def test_a_batch_that_was_too_wide_sets_a_ceiling_that_rises_slowly() -> None:
     size = BatchSize(cap=1_000_000)
     size.too_wide()
     assert size.events == 100_000

@@ -18,7 +18,7 @@ from flumeng.collector.task import Assignment, Task
 from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.sinks import BatchTooWideError, Written
 from flumeng.spec import FlowSpec, parse_flow
-from flumeng.store import ABSENT, tree
+from flumeng.store import ABSENT, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
@@ -59,10 +59,24 @@ class ScriptedPipeline:
         self.cancelled.set()
 
 
+class LossyStore(FakeStore):
+    """Nobody hears the reply to transaction number ``lost``, counted from 1."""
+
+    commits = 0
+    lost = 0
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        versions = super().commit(writes)
+        self.commits += 1
+        if self.commits == self.lost:
+            raise UnavailableError("ConnectionLoss")
+        return versions
+
+
 @dataclass
 class World:
     safe: dict[str, int] = field(default_factory=lambda: {JOURNAL: 0})
-    store: FakeStore = field(default_factory=FakeStore)
+    store: LossyStore = field(default_factory=LossyStore)
     statuses: list[Status] = field(default_factory=list)
     runners: list[Runner] = field(default_factory=list)
 
@@ -117,7 +131,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_batches_run_and_one_status_is_said(world):
+def test_batches_run_and_one_status_is_said(world: World) -> None:
     pipeline = ScriptedPipeline(spec())
     world.safe[JOURNAL] = 250
     world.run(pipeline)
@@ -130,7 +144,7 @@ def test_batches_run_and_one_status_is_said(world):
     assert world.statuses == [Status(1, 1, "running", None, (JOURNAL,))]
 
 
-def test_acks_keep_the_order_of_batches_that_finish_out_of_order(world):
+def test_acks_keep_the_order_of_batches_that_finish_out_of_order(world: World) -> None:
     first_may_end = threading.Event()
 
     def wait(ranges: Sequence[Range]) -> None:
@@ -146,7 +160,9 @@ def test_acks_keep_the_order_of_batches_that_finish_out_of_order(world):
     until(lambda: world.ack() == 200)
 
 
-def test_a_failed_batch_is_said_once_and_tried_again_from_the_ack(world, caplog):
+def test_a_failed_batch_is_said_once_and_tried_again_from_the_ack(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     tries = []
 
     def fail_twice(ranges: Sequence[Range]) -> None:
@@ -164,7 +180,7 @@ def test_a_failed_batch_is_said_once_and_tried_again_from_the_ack(world, caplog)
     assert caplog.text.count("disk on fire") == 1
 
 
-def test_a_batch_behind_a_failed_one_is_not_acked(world):
+def test_a_batch_behind_a_failed_one_is_not_acked(world: World) -> None:
     second_is_written = threading.Event()
 
     def fail_first(ranges: Sequence[Range]) -> None:
@@ -179,7 +195,7 @@ def test_a_batch_behind_a_failed_one_is_not_acked(world):
     assert world.ack() == 0
 
 
-def test_a_batch_that_is_too_wide_becomes_smaller_and_is_no_failure(world):
+def test_a_batch_that_is_too_wide_becomes_smaller_and_is_no_failure(world: World) -> None:
     def refuse_wide(ranges: Sequence[Range]) -> None:
         if sum(piece.events for piece in ranges) > BatchSize.LEAST:
             raise BatchTooWideError("too many files")
@@ -191,7 +207,7 @@ def test_a_batch_that_is_too_wide_becomes_smaller_and_is_no_failure(world):
     assert world.states() == ["running"]
 
 
-def test_being_fenced_ends_the_work_until_something_else_is_wanted(world):
+def test_being_fenced_ends_the_work_until_something_else_is_wanted(world: World) -> None:
     runner = world.run(ScriptedPipeline(spec()))
     until(lambda: world.states() == ["running"])
     Acks.claim(world.store, Publisher(world.store), "web", 2, [JOURNAL])
@@ -205,7 +221,7 @@ def test_being_fenced_ends_the_work_until_something_else_is_wanted(world):
     assert world.statuses[-1].epoch == 3
 
 
-def test_a_twin_under_the_same_epoch_that_ends_does_not_end_the_work(world):
+def test_a_twin_under_the_same_epoch_that_ends_does_not_end_the_work(world: World) -> None:
     """A collector whose node was restarted may claim once more before it notices."""
     pipeline = ScriptedPipeline(spec())
     world.run(pipeline)
@@ -217,29 +233,19 @@ def test_a_twin_under_the_same_epoch_that_ends_does_not_end_the_work(world):
 
 
 @pytest.mark.parametrize("lost", range(1, 5))
-def test_an_owner_recognises_its_own_write_whose_reply_was_lost(world, lost):
+def test_an_owner_recognises_its_own_write_whose_reply_was_lost(world: World, lost: int) -> None:
     """The claim is the first write, then come two batches."""
-    writes = []
-    commit = world.store.commit
-
-    def lose_a_reply(batch):
-        versions = commit(batch)
-        writes.append(batch)
-        if len(writes) == lost:
-            raise UnavailableError("ConnectionLoss")
-        return versions
-
-    world.store.commit = lose_a_reply
+    world.store.lost = world.store.commits + lost
     world.safe[JOURNAL] = 200
     world.run(ScriptedPipeline(spec()))
     until(lambda: world.ack() == 200)
     world.safe[JOURNAL] = 250
     until(lambda: world.ack() == 250)
-    assert len(writes) >= lost
+    assert world.store.commits >= world.store.lost
     assert world.states() == ["running"]
 
 
-def test_a_draining_task_finishes_what_runs_and_lets_go(world):
+def test_a_draining_task_finishes_what_runs_and_lets_go(world: World) -> None:
     may_end = threading.Event()
     started = threading.Event()
 
@@ -259,7 +265,7 @@ def test_a_draining_task_finishes_what_runs_and_lets_go(world):
     assert (world.ack(), world.statuses[-1].error) == (10, None)
 
 
-def test_a_small_batch_waits_until_it_is_old_enough_unless_the_process_stops(world):
+def test_a_small_batch_waits_until_it_is_old_enough_unless_the_process_stops(world: World) -> None:
     pipeline = ScriptedPipeline(spec(seconds=3600.0))
     world.safe[JOURNAL] = 99
     runner = world.run(pipeline)
@@ -275,7 +281,7 @@ def test_a_small_batch_waits_until_it_is_old_enough_unless_the_process_stops(wor
     assert world.ack() == 101
 
 
-def test_a_successor_does_not_let_what_waited_for_an_owner_wait_again(world):
+def test_a_successor_does_not_let_what_waited_for_an_owner_wait_again(world: World) -> None:
     Acks.claim(world.store, Publisher(world.store), "web", 1, [JOURNAL])
     pipeline = ScriptedPipeline(spec(seconds=3600.0))
     world.safe[JOURNAL] = 10
@@ -286,7 +292,7 @@ def test_a_successor_does_not_let_what_waited_for_an_owner_wait_again(world):
     assert world.ack() == 10, "its second batch waits until it is old enough"
 
 
-def test_a_process_that_drains_waits_for_journals_that_it_cannot_reach(world):
+def test_a_process_that_drains_waits_for_journals_that_it_cannot_reach(world: World) -> None:
     end = world.safe.pop(JOURNAL)
     runner = world.run(ScriptedPipeline(spec()))
     runner.drain()
@@ -296,7 +302,9 @@ def test_a_process_that_drains_waits_for_journals_that_it_cannot_reach(world):
     assert world.ack() == 5
 
 
-def test_a_pause_of_zookeeper_holds_acks_back_and_redoes_nothing(world, caplog):
+def test_a_pause_of_zookeeper_holds_acks_back_and_redoes_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     pipeline = ScriptedPipeline(spec())
     world.run(pipeline)
     until(lambda: world.states() == ["running"])
@@ -310,7 +318,7 @@ def test_a_pause_of_zookeeper_holds_acks_back_and_redoes_nothing(world, caplog):
     assert world.states() == ["running"]
 
 
-def test_a_flow_that_cannot_be_built_is_failed_with_the_sentence(world):
+def test_a_flow_that_cannot_be_built_is_failed_with_the_sentence(world: World) -> None:
     def refuse(_assignment: Assignment) -> ScriptedPipeline:
         raise UserError("no such column")
 
@@ -326,7 +334,9 @@ def test_a_flow_that_cannot_be_built_is_failed_with_the_sentence(world):
 
 
 @pytest.mark.parametrize(("delivery", "marked"), [("at-least-once", True), ("at-most-once", False)])
-def test_only_at_least_once_marks_what_an_earlier_owner_may_have_delivered(world, delivery, marked):
+def test_only_at_least_once_marks_what_an_earlier_owner_may_have_delivered(
+    world: World, delivery: str, marked: bool
+) -> None:
     Acks.claim(world.store, Publisher(world.store), "web", 1, [JOURNAL])
     pipeline = ScriptedPipeline(spec(delivery))
     publisher = Publisher(world.store)
@@ -339,7 +349,7 @@ def test_only_at_least_once_marks_what_an_earlier_owner_may_have_delivered(world
     assert pipeline.batches == [(Range(JOURNAL, 0, 10, marked),), (Range(JOURNAL, 10, 15),)]
 
 
-def test_a_journal_that_ends_below_its_ack_is_said_to_have_lost_events(world):
+def test_a_journal_that_ends_below_its_ack_is_said_to_have_lost_events(world: World) -> None:
     world.safe[JOURNAL] = 10
     runner = world.run(ScriptedPipeline(spec()))
     until(lambda: world.ack() == 10)

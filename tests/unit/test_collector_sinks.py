@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from flumeng.spec.sinks import Files
 from zkschema import codec, paths
 from zkschema.records import Commit
 
+Compression = Literal["zstd", "snappy", "gzip", "none"]
 HOUR = 3_600_000_000
 
 
@@ -43,7 +45,7 @@ def stage(tmp_path: Path, options: Files, *batches: pa.RecordBatch) -> list[dict
     ]
 
 
-def test_parquet_keeps_every_column_and_type(tmp_path):
+def test_parquet_keeps_every_column_and_type(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake", "parquet", "zstd")
     (row,) = stage(tmp_path, options, batch(b"a", b"\xff"), batch(b"c"))
     table = pq.read_table(row["source"])
@@ -53,13 +55,13 @@ def test_parquet_keeps_every_column_and_type(tmp_path):
 
 
 @pytest.mark.parametrize("compression", ["zstd", "snappy", "gzip", "none"])
-def test_parquet_is_compressed_as_asked(tmp_path, compression):
+def test_parquet_is_compressed_as_asked(tmp_path: Path, compression: Compression) -> None:
     (row,) = stage(tmp_path, Files(f"{tmp_path}/lake", "parquet", compression), batch(b"a" * 999))
     found = pq.ParquetFile(row["source"]).metadata.row_group(0).column(0).compression
     assert found == ("UNCOMPRESSED" if compression == "none" else compression.upper())
 
 
-def test_parquet_grows_by_bounded_row_groups(tmp_path):
+def test_parquet_grows_by_bounded_row_groups(tmp_path: Path) -> None:
     parts = [batch(*[b"x" * 100] * 50) for _ in range(10)]
     path = str(tmp_path / "x.parquet")
     file = formats.ParquetFile(lake.LOCAL.open_output(path), parts[0].schema, "zstd", 10_000)
@@ -71,20 +73,20 @@ def test_parquet_grows_by_bounded_row_groups(tmp_path):
     assert (metadata.num_rows, metadata.num_row_groups) == (500, 5)
 
 
-def test_text_is_the_bodies_untouched(tmp_path):
+def test_text_is_the_bodies_untouched(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake", "text", "none")
     (row,) = stage(tmp_path, options, batch(b"a\xff\0", b"", None), batch(b"b").slice(0, 1))
     assert Path(str(row["source"])).read_bytes() == b"a\xff\0\n\n\nb\n"
 
 
-def test_lines_are_compressed_so_that_usual_tools_read_them(tmp_path):
+def test_lines_are_compressed_so_that_usual_tools_read_them(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake", "text", "gzip")
     (row,) = stage(tmp_path, options, batch(b"a", b"b"))
     assert str(row["source"]).endswith(".log.gz")
     assert gzip.decompress(Path(str(row["source"])).read_bytes()) == b"a\nb\n"
 
 
-def test_each_directory_has_its_file_and_no_row_is_lost(tmp_path):
+def test_each_directory_has_its_file_and_no_row_is_lost(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake/hour=%H", "text", "none")
     rows = stage(
         tmp_path,
@@ -99,26 +101,26 @@ def test_each_directory_has_its_file_and_no_row_is_lost(tmp_path):
     assert sum(int(str(row["events"])) for row in rows) == 5
 
 
-def test_too_many_directories_are_refused_and_not_an_error(tmp_path):
+def test_too_many_directories_are_refused_and_not_an_error(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake/%Y/%m/%d/%H", "text", "none")
     many = files.OPEN_FILES + 1
     (row,) = stage(tmp_path, options, batch(*[b"x"] * many, hours=list(range(many))))
     assert row == {"source": None, "target": None, "events": 0}
 
 
-def test_the_smallest_batch_is_never_too_wide():
+def test_the_smallest_batch_is_never_too_wide() -> None:
     assert BatchSize.LEAST <= files.OPEN_FILES
     names = [(f"/{'x' * 1_000}/{number}",) * 2 for number in range(BatchSize.LEAST)]
     record = Commit(epoch=1, staging=("x",), files=tuple(names))
     assert len(codec.encode(record)) < paths.commit("web", "t@1").row.size_bytes
 
 
-def test_no_events_make_no_files(tmp_path):
+def test_no_events_make_no_files(tmp_path: Path) -> None:
     assert stage(tmp_path, Files(f"{tmp_path}/lake"), batch()) == []
     assert list((tmp_path / "staging").iterdir()) == []
 
 
-def test_names_are_never_used_twice(tmp_path):
+def test_names_are_never_used_twice(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake", "text", "none")
     (tmp_path / "staging").mkdir()
     work = StageFiles(options, str(tmp_path / "staging"))
@@ -131,7 +133,7 @@ def test_names_are_never_used_twice(tmp_path):
     assert len(set(targets)) == 50
 
 
-def test_lines_cannot_be_snappy():
+def test_lines_cannot_be_snappy() -> None:
     with pytest.raises(UserError, match="use zstd, gzip"):
         FilesSink(Files("/lake", "json", "snappy"))
 
@@ -139,7 +141,7 @@ def test_lines_cannot_be_snappy():
 @pytest.mark.parametrize(
     "this", [lake.LOCAL, lake.RemoteLake(fs.SubTreeFileSystem("/", fs.LocalFileSystem()))]
 )
-def test_every_lake_keeps_the_contract(tmp_path, this):
+def test_every_lake_keeps_the_contract(tmp_path: Path, this: lake.Lake) -> None:
     source, target = f"{tmp_path}/s/one", f"{tmp_path}/t/deep/one"
     assert this.directories(f"{tmp_path}/s") == []
     this.make_directory(f"{tmp_path}/s")
@@ -159,28 +161,28 @@ def test_every_lake_keeps_the_contract(tmp_path, this):
     assert this.directories(str(tmp_path)) == ["s"]
 
 
-def test_places_are_paths_or_uris():
+def test_places_are_paths_or_uris() -> None:
     assert lake.place("/data/web") == (lake.LOCAL, "/data/web")
     assert lake.place("file:///data/web") == (lake.LOCAL, "/data/web")
     with pytest.raises(UserError, match="ftp://"):
         lake.place("ftp://host/web")
 
 
-def test_the_console_shows_the_first_events_of_a_batch_and_counts_the_rest():
+def test_the_console_shows_the_first_events_of_a_batch_and_counts_the_rest() -> None:
     (out,) = show(iter([batch(*[b"x"] * 15), batch(*[b"y"] * 15)]))
     (row,) = out.to_pylist()
     assert len(row["lines"]) == LINES_PER_BATCH
     assert row["events"] == 30
 
 
-def test_nothing_printed_can_act_on_the_terminal():
+def test_nothing_printed_can_act_on_the_terminal() -> None:
     line = render({"body": b"\x1b[2J\x07\r\n\x9b\xc2\x9b\x7f", "host": "a\u202eb\u200b", "x": None})
     assert line.isprintable()
     assert "\\u001b[2J" in line
     assert "x" not in render({"x": None})
 
 
-def test_a_long_line_is_cut_and_times_and_maps_are_readable():
+def test_a_long_line_is_cut_and_times_and_maps_are_readable() -> None:
     moment = datetime(2026, 1, 2, tzinfo=UTC)
     assert render({"ts": moment, "attrs": [("a", "b")]}) == (
         '{"ts": "2026-01-02 00:00:00+00:00", "attrs": {"a": "b"}}'

@@ -19,18 +19,18 @@ def rows(path: str, *moments: datetime | int | None) -> dict[str, list[int]]:
     return {directory: part["row"].to_pylist() for directory, part in found}
 
 
-def test_the_root_is_what_comes_before_the_first_pattern():
+def test_the_root_is_what_comes_before_the_first_pattern() -> None:
     assert TimedPath("/lake/web/dt=%Y-%m-%d/hour=%H").root == "/lake/web"
     assert TimedPath("s3a://lake/web/%Y/").root == "s3a://lake/web"
     assert TimedPath("/lake/web/").root == "/lake/web"
 
 
-def test_a_path_without_patterns_takes_everything_and_needs_no_time():
+def test_a_path_without_patterns_takes_everything_and_needs_no_time() -> None:
     plain = pa.RecordBatch.from_arrays([pa.array([1, 2])], ["row"])
     assert [(d, part.num_rows) for d, part in TimedPath("/lake/").split(plain)] == [("/lake", 2)]
 
 
-def test_rows_go_where_their_time_says_and_keep_their_order():
+def test_rows_go_where_their_time_says_and_keep_their_order() -> None:
     late, early = datetime(2026, 3, 1, 13, 5, tzinfo=UTC), datetime(2026, 2, 28, 23, tzinfo=UTC)
     assert rows("/l/dt=%Y-%m-%d/%H", late, early, late, early) == {
         "/l/dt=2026-02-28/23": [1, 3],
@@ -38,13 +38,13 @@ def test_rows_go_where_their_time_says_and_keep_their_order():
     }
 
 
-def test_periods_are_of_utc_and_the_finest_pattern_counts():
+def test_periods_are_of_utc_and_the_finest_pattern_counts() -> None:
     moment = datetime(2026, 3, 1, 23, 59, 59, 999_999, tzinfo=UTC)
     assert list(rows("/l/%Y", moment)) == ["/l/2026"]
     assert list(rows("/l/%m/%M", moment)) == ["/l/03/59"]
 
 
-def test_times_before_1970_and_beyond_the_calendar_have_a_place_too():
+def test_times_before_1970_and_beyond_the_calendar_have_a_place_too() -> None:
     first, last = -(2**62), 2**62
     assert list(rows("/l/%Y-%m-%d", -1)) == ["/l/1969-12-31"]
     assert list(rows("/l/%Y", first)) == ["/l/0001"]
@@ -52,11 +52,11 @@ def test_times_before_1970_and_beyond_the_calendar_have_a_place_too():
     assert list(rows("/l/%Y", None)) == ["/l/1970"]
 
 
-def test_an_empty_batch_goes_nowhere():
+def test_an_empty_batch_goes_nowhere() -> None:
     assert rows("/l/%Y") == {}
 
 
-def test_without_a_time_column_the_sentence_says_so():
+def test_without_a_time_column_the_sentence_says_so() -> None:
     plain = pa.RecordBatch.from_arrays([pa.array([1])], ["row"])
     with pytest.raises(UserError, match="needs the column ts"):
         list(TimedPath("/l/%Y").split(plain))

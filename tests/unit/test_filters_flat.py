@@ -13,7 +13,7 @@ rows = st.lists(st.none() | st.binary(max_size=12) | st.text(max_size=6).map(str
 
 @given(rows, st.integers(0, 3))
 @settings(max_examples=300)
-def test_text_decodes_each_row_by_itself(given_rows, skip):
+def test_text_decodes_each_row_by_itself(given_rows: list[bytes | None], skip: int) -> None:
     column = pa.array(given_rows, pa.binary()).slice(skip)
     decoded = text(column)
     decoded.validate(full=True)
@@ -22,7 +22,7 @@ def test_text_decodes_each_row_by_itself(given_rows, skip):
     ]
 
 
-def test_halves_of_a_character_in_two_rows_do_not_join():
+def test_halves_of_a_character_in_two_rows_do_not_join() -> None:
     assert text(pa.array([b"a\xc3", b"\xa9b", b"\xff"])).to_pylist() == [
         "a\ufffd",
         "\ufffdb",
@@ -31,7 +31,7 @@ def test_halves_of_a_character_in_two_rows_do_not_join():
 
 
 @given(st.lists(st.binary(max_size=9), min_size=1), st.integers(1, 6))
-def test_a_window_shows_each_row_and_zeros_behind_it(given_rows, width):
+def test_a_window_shows_each_row_and_zeros_behind_it(given_rows: list[bytes], width: int) -> None:
     flat = Flat(pa.array(given_rows, pa.binary()))
     window = flat.window(flat.starts, width, flat.ends)
     assert [bytes(window[:, row]) for row in range(len(given_rows))] == [
@@ -49,7 +49,9 @@ attributes = st.none() | st.dictionaries(
     st.integers(0, 2),
 )
 @settings(max_examples=300)
-def test_a_reason_is_added_where_there_is_one_and_none_yet(given_rows, skip):
+def test_a_reason_is_added_where_there_is_one_and_none_yet(
+    given_rows: list[tuple[dict[str, str] | None, str | None]], skip: int
+) -> None:
     maps = [None if attrs is None else list(attrs.items()) for attrs, _ in given_rows]
     attrs = pa.array(maps, pa.map_(pa.string(), pa.string())).slice(skip)
     reasons = pa.array([reason for _, reason in given_rows], pa.string()).slice(skip)
@@ -65,12 +67,12 @@ def test_a_reason_is_added_where_there_is_one_and_none_yet(given_rows, skip):
         assert dict(row or []) == expected
 
 
-def test_without_reasons_nothing_is_copied():
+def test_without_reasons_nothing_is_copied() -> None:
     attrs = pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string()))
     assert note(attrs, pa.array([None], pa.string())) is attrs
 
 
-def test_find_gives_positions_of_the_slice_only():
+def test_find_gives_positions_of_the_slice_only() -> None:
     flat = Flat(pa.array([b" a ", b" b", b"c "]).slice(1, 1))
     assert flat.find(" ").tolist() == [3]
     assert np.array_equal(flat.starts, [3]) and np.array_equal(flat.ends, [5])

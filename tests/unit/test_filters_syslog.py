@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ RECEIVED = datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)
 NAMES = [field.name for field in syslog.COLUMNS]
 
 
-def parse(*lines: bytes | None, received: datetime = RECEIVED) -> list[dict[str, object]]:
+def parse(*lines: bytes | None, received: datetime = RECEIVED) -> list[dict[str, Any]]:
     times = pa.array([received] * len(lines), pa.timestamp("us", "UTC"))
     parsed = syslog.parse(pa.array(lines, pa.binary()), times)
     for column, field in zip(parsed.columns, syslog.COLUMNS, strict=True):
@@ -24,7 +25,8 @@ def parse(*lines: bytes | None, received: datetime = RECEIVED) -> list[dict[str,
         column.validate(full=True)
     named = dict(zip(NAMES, parsed.columns, strict=True))
     named |= {"host": parsed.host, "ts": parsed.ts, "reason": parsed.reasons}
-    return pa.RecordBatch.from_pydict(named).to_pylist()
+    rows: list[dict[str, Any]] = pa.RecordBatch.from_pydict(named).to_pylist()
+    return rows
 
 
 def one(line: bytes, **wanted: object) -> None:
@@ -34,7 +36,7 @@ def one(line: bytes, **wanted: object) -> None:
     assert found == everything
 
 
-def test_rfc_5424_examples():
+def test_rfc_5424_examples() -> None:
     one(
         b"<34>1 2003-10-11T22:14:15.003Z mymachine.example.com su - ID47 - \xef\xbb\xbf'su root' "
         b"failed for lonvick on /dev/pts/8",
@@ -70,13 +72,13 @@ def test_rfc_5424_examples():
     )
 
 
-def test_rfc_5424_without_a_message_and_with_nothing_known():
+def test_rfc_5424_without_a_message_and_with_nothing_known() -> None:
     one(b"<0>1 - - - - - -", facility=0, severity=0, message="")
     one(b"<0>1 - - - - - - ", facility=0, severity=0, message="")
     one(b"<191>1 - - - - - [a]", facility=23, severity=7, structured="[a]", message="")
 
 
-def test_rfc_3164_examples():
+def test_rfc_3164_examples() -> None:
     one(
         b"<34>Oct 11 22:14:15 mymachine su: 'su root' failed",
         facility=4,
@@ -96,7 +98,7 @@ def test_rfc_3164_examples():
     )
 
 
-def test_rfc_3164_as_senders_write_it():
+def test_rfc_3164_as_senders_write_it() -> None:
     time = {"facility": 1, "severity": 5, "ts": datetime(2025, 8, 24, 5, 34, tzinfo=UTC)}
     one(
         b"<13>Aug 24 05:34:00 h sshd[77]: hi",
@@ -124,7 +126,7 @@ def test_rfc_3164_as_senders_write_it():
     one(b"<13>Aug 24 05:34:00 alone", message="alone", **time)
 
 
-def test_rfc_3164_with_the_time_of_rfc_3339_as_rsyslog_forwards_it():
+def test_rfc_3164_with_the_time_of_rfc_3339_as_rsyslog_forwards_it() -> None:
     one(
         b"<13>2024-01-02T03:04:05.5+01:00 h app[1]: x",
         facility=1,
@@ -137,7 +139,7 @@ def test_rfc_3164_with_the_time_of_rfc_3339_as_rsyslog_forwards_it():
     )
 
 
-def test_without_a_time_all_behind_the_priority_is_message():
+def test_without_a_time_all_behind_the_priority_is_message() -> None:
     one(b"<189>34: link down", facility=23, severity=5, message="34: link down")
     one(b"<189>", facility=23, severity=5, message="")
     one(b"<13>Feb 30 23:59:59 h a: x", facility=1, severity=5, message="Feb 30 23:59:59 h a: x")
@@ -164,7 +166,7 @@ def test_without_a_time_all_behind_the_priority_is_message():
         (b"<13>1 - h a p m zz", "syslog: bad structured data"),
     ],
 )
-def test_what_does_not_parse_has_a_reason_and_no_columns(line, reason):
+def test_what_does_not_parse_has_a_reason_and_no_columns(line: bytes, reason: str) -> None:
     assert parse(line) == [{**dict.fromkeys([*NAMES, "host"]), "ts": RECEIVED, "reason": reason}]
 
 
@@ -177,12 +179,14 @@ def test_what_does_not_parse_has_a_reason_and_no_columns(line, reason):
         (b"Feb 29 12:00:00", datetime(2024, 3, 1, tzinfo=UTC), 2024),
     ],
 )
-def test_a_time_without_a_year_takes_the_nearest_to_its_receipt(stamp, received, year):
+def test_a_time_without_a_year_takes_the_nearest_to_its_receipt(
+    stamp: bytes, received: datetime, year: int
+) -> None:
     (found,) = parse(b"<13>" + stamp + b" h a: x", received=received)
     assert found["ts"].year == year
 
 
-def test_text_that_is_not_utf_8_is_replaced_row_by_row():
+def test_text_that_is_not_utf_8_is_replaced_row_by_row() -> None:
     lines = [b"<13>Aug 24 05:34:00 h caf\xe9: a\nb\xe2\x82", "<13>Aug 24 05:34:00 h ü: ö".encode()]
     assert [(row["app"], row["message"]) for row in parse(*lines)] == [
         ("caf\ufffd", "a\nb\ufffd"),
@@ -190,7 +194,7 @@ def test_text_that_is_not_utf_8_is_replaced_row_by_row():
     ]
 
 
-def test_slices_and_mixed_forms_are_read_in_place():
+def test_slices_and_mixed_forms_are_read_in_place() -> None:
     lines = [b"<13>1 - a - - - - x", b"junk", b"<14>Aug 24 05:34:00 b t: y", b"<15>z"] * 3
     times = pa.array([RECEIVED] * len(lines), pa.timestamp("us", "UTC"))
     body = pa.array(lines, pa.binary())
@@ -202,7 +206,7 @@ def test_slices_and_mixed_forms_are_read_in_place():
     assert whole.columns[-1].to_pylist() == ["x", None, "y", "z"] * 3
 
 
-def test_an_empty_batch_gives_empty_columns():
+def test_an_empty_batch_gives_empty_columns() -> None:
     assert parse() == []
 
 
@@ -217,14 +221,16 @@ moments = st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1), timezones=st.
     st.lists(st.binary(max_size=60) | st.builds(lambda b: b"<13>1 " + b, st.binary(max_size=60)))
 )
 @settings(max_examples=300)
-def test_no_bytes_whatever_raise_or_change_another_row(lines):
+def test_no_bytes_whatever_raise_or_change_another_row(lines: list[bytes]) -> None:
     alone = [row for line in lines for row in parse(line)]
     assert parse(*lines) == alone
 
 
 @given(st.integers(0, 191), moments, st.lists(word, min_size=4, max_size=4), st.binary(max_size=20))
 @settings(max_examples=300)
-def test_rfc_5424_reads_as_a_regular_expression_would(priority, moment, words, message):
+def test_rfc_5424_reads_as_a_regular_expression_would(
+    priority: int, moment: datetime, words: list[bytes], message: bytes
+) -> None:
     line = b"<%d>1 %s %s - %s" % (priority, moment.isoformat().encode(), b" ".join(words), message)
     match = MODERN.fullmatch(line)
     (found,) = parse(line)
@@ -240,7 +246,7 @@ def test_rfc_5424_reads_as_a_regular_expression_would(priority, moment, words, m
 
 @given(moments, st.timedeltas(timedelta(days=-150), timedelta(days=150)))
 @settings(max_examples=300)
-def test_rfc_3164_times_come_back(moment, delay):
+def test_rfc_3164_times_come_back(moment: datetime, delay: timedelta) -> None:
     moment = moment.replace(microsecond=0)
     stamp = f"{moment:%b} {moment.day:>2} {moment:%H:%M:%S}".encode()
     (found,) = parse(b"<13>" + stamp + b" h a: x", received=moment + delay)

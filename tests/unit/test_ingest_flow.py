@@ -24,6 +24,7 @@ from flumeng.ingest.flow import FlowRunner, Task
 from flumeng.ingest.intake import PENDING_BYTES, Intake
 from flumeng.ingest.shelf import Shelf
 from flumeng.ingest.tailer import Tailer
+from flumeng.journal.journal import Journal
 from flumeng.journal.names import flow_of
 
 PATIENCE_SECONDS = 10.0
@@ -59,12 +60,12 @@ class Running:
         self.written += lines
 
     def safe_lines(self) -> list[str]:
-        return [
-            body.as_py().decode()
-            for journal in self.shelf.journals.values()
-            for rows in journal.read(journal.floor, journal.safe)
-            for body in rows.column("body")
-        ]
+        lines: list[str] = []
+        for journal in self.shelf.journals.values():
+            assert isinstance(journal, Journal)
+            for rows in journal.read(journal.floor, journal.safe):
+                lines += [body.as_py().decode() for body in rows.column("body")]
+        return lines
 
     async def all_safe(self) -> None:
         await eventually(lambda: len(self.safe_lines()) >= len(self.written))

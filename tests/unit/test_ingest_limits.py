@@ -187,10 +187,14 @@ def test_what_a_sender_leaves_unfinished_is_let_go_with_it(
         source = TcpSource(Tcp("127.0.0.1:0"), received.inlet)
         await source.start()
         port = int(source.addresses[0].rpartition(":")[2])
-        for number in range(1, 6):
+
+        async def leave_unfinished(received_bytes: int) -> None:
             async with connected(port) as (_, writer):
                 writer.write(b"x" * 60_000)
-            await eventually(lambda number=number: len(received.data) == number * 60_001)
+            await eventually(lambda: len(received.data) == received_bytes)
+
+        for number in range(1, 6):
+            await leave_unfinished(number * 60_001)
         assert received.inlet.counters.overfull == 0
         await source.stop()
 
@@ -308,8 +312,7 @@ def test_workers_share_an_address_and_others_may_not_have_it(tmp_path: Path) -> 
         with socket.create_server(("127.0.0.1", 0)) as free:
             listen = f"127.0.0.1:{free.getsockname()[1]}"
         pair = [Flow(tmp_path, Crew(number, 2), listen) for number in range(2)]
-        for flow in pair:
-            await eventually(lambda flow=flow: flow.state["state"] == "running")
+        await eventually(lambda: all(flow.state["state"] == "running" for flow in pair))
         other = Flow(tmp_path / "other", Crew(0, 2), listen)
         await eventually(lambda: other.state["state"] == "failed")
         assert "another source has the port" in other.state["error"]

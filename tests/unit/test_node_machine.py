@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -59,7 +59,9 @@ def ready(child: str, address: str = "") -> Said:
     return Said(child, {"type": "ready", "address": address})
 
 
-def status(child: str, state: str = "running", **journals: object) -> Said:
+def status(
+    child: str, state: str = "running", journals: Mapping[str, object] | None = None
+) -> Said:
     task = {"epoch": 1, "revision": 1, "state": state, "error": None}
     message = {"type": "status", "tasks": {f"f/{child.partition('.')[0]}.0": task}}
     return Said(child, {**message, "journals": journals} if journals else message)
@@ -122,7 +124,7 @@ def test_a_child_that_dies_comes_back_after_a_backoff_that_doubles(
 def test_nothing_is_said_for_a_child_that_is_gone(machine: Machine) -> None:
     running(machine)
     machine.handle(
-        status(WORKER, **{"f.n.0.a": {"flow": "f", "term": 1, "closed": False, "end": None}})
+        status(WORKER, journals={"f.n.0.a": {"flow": "f", "term": 1, "closed": False, "end": None}})
     )
     assert machine.status.tasks["f/ingest.0"].state == "running"
     assert list(machine.journals or ()) == ["f.n.0.a"]
@@ -259,9 +261,9 @@ def test_what_a_worker_that_is_away_has_on_disk_is_not_known(pair: Machine) -> N
     """Else its journals would count as gone."""
     journal = {"flow": "f", "term": 1, "closed": False, "end": None}
     assert pair.journals is None
-    pair.handle(status("ingest.0", **{"f.n.0.a": journal}))
+    pair.handle(status("ingest.0", journals={"f.n.0.a": journal}))
     assert (list(pair.journals or ()), pair.knows_all_journals) == (["f.n.0.a"], False)
-    pair.handle(status("ingest.1", **{"f.n.1.a": journal}))
+    pair.handle(status("ingest.1", journals={"f.n.1.a": journal}))
     assert (list(pair.journals or ()), pair.knows_all_journals) == (["f.n.0.a", "f.n.1.a"], True)
     pair.handle(Ended("ingest.0", -9))
     assert (list(pair.journals or ()), pair.knows_all_journals) == (["f.n.1.a"], False)

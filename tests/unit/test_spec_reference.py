@@ -46,7 +46,8 @@ def test_every_example_is_accepted(entry: Entry) -> None:
 
 def test_every_option_of_the_flow_is_on_the_page() -> None:
     page = to_markdown()
-    for cls in (FlowSpec, *(part for _, part in PARTS)):
+    classes: list[type[Any]] = [FlowSpec, *(part for _, part in PARTS)]
+    for cls in classes:
         for field in options(cls):
             assert f"| `{field.name}` |" in page
     assert [name for name, _ in PARTS if name.startswith("place.")] == [
