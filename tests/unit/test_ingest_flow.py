@@ -27,7 +27,7 @@ from flumeng.ingest.tailer import Tailer
 from flumeng.journal.journal import Journal
 from flumeng.journal.names import flow_of
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)

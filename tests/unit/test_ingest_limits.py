@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from flumeng.ingest.sockets import TcpSource, UdpSource
 from flumeng.ingest.source import Inlet, Source
 from flumeng.spec.sources import Tcp, Udp
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 class Received:
@@ -83,19 +83,19 @@ def test_connections_over_their_number_are_closed_and_counted() -> None:
         options = Tcp("127.0.0.1:0", max_connections=2)
         async with listening(TcpSource, options, received) as port, AsyncExitStack() as stack:
             served = [await stack.enter_async_context(connected(port)) for _ in range(2)]
-            await asyncio.sleep(0.05)
             for _ in range(3):
                 async with connected(port) as (refused, writer):
                     writer.write(b"refused\n")
                     assert await is_closed(refused)
             assert received.inlet.counters.refused == 3
             served[0][1].write(b"served\n")
+            served[1][1].write(b"last")
             await eventually(lambda: received.data == b"served\n")
             served[1][1].close()
-            await asyncio.sleep(0.05)
+            await eventually(lambda: received.data == b"served\nlast\n")
             async with connected(port) as (_, writer):
                 writer.write(b"next\n")
-                await eventually(lambda: received.data == b"served\nnext\n")
+                await eventually(lambda: received.data == b"served\nlast\nnext\n")
         assert received.inlet.counters.refused == 3
 
     run(test)
@@ -106,20 +106,20 @@ def test_an_idle_connection_is_closed_after_what_it_had_begun_is_taken() -> None
 
     async def test() -> None:
         received = Received()
-        options = Tcp("127.0.0.1:0", idle_seconds=0.4)
+        options = Tcp("127.0.0.1:0", idle_seconds=1.5)
         async with (
             listening(TcpSource, options, received) as port,
             connected(port) as (idle, begun),
             connected(port) as (_, slow),
         ):
             begun.write(b"begun")
-            for letter in b"slowly":
+            for letter in b"slow":
                 slow.write(bytes([letter]))
-                await asyncio.sleep(0.15)
+                await asyncio.sleep(0.5)
             slow.write(b"\n")
             assert await is_closed(idle)
             await eventually(lambda: len(received.chunks) == 2)
-            assert received.data == b"begun\nslowly\n"
+            assert received.data == b"begun\nslow\n"
             assert received.inlet.counters.idle == 1
 
     run(test)
@@ -128,14 +128,14 @@ def test_an_idle_connection_is_closed_after_what_it_had_begun_is_taken() -> None
 def test_nobody_is_idle_while_nothing_is_read() -> None:
     async def test() -> None:
         received = Received()
-        source = TcpSource(Tcp("127.0.0.1:0", idle_seconds=0.2), received.inlet)
+        source = TcpSource(Tcp("127.0.0.1:0", idle_seconds=1.0), received.inlet)
         await source.start()
         async with connected(int(source.addresses[0].rpartition(":")[2])) as (_, writer):
             writer.write(b"1\n")
             await eventually(lambda: received.data == b"1\n")
             source.pause()
             writer.write(b"2\n")
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1.5)
             assert received.data == b"1\n"
             source.resume()
             await eventually(lambda: received.data == b"1\n2\n")
@@ -278,6 +278,17 @@ async def send(listen: str, data: bytes) -> asyncio.Task[None]:
     return asyncio.create_task(run())
 
 
+async def passes(flow: Flow, least: float, most: float) -> None:
+    """A busy machine may take fewer bytes per second for a while, but never more."""
+    deadline, rate = time.monotonic() + PATIENCE_SECONDS, 0.0
+    while rate < least:
+        assert time.monotonic() < deadline, f"{rate} bytes per second"
+        began, before = time.monotonic(), flow.bytes()
+        await asyncio.sleep(0.9)
+        rate = (flow.bytes() - before) / (time.monotonic() - began)
+        assert rate < most
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_choke_holds_senders_back_and_is_changed_while_they_send(
     tmp_path: Path, workers: int
@@ -289,18 +300,13 @@ def test_a_choke_holds_senders_back_and_is_changed_while_they_send(
         flow.runner.limit(8e6 * workers)
         await eventually(lambda: flow.state["state"] == "running")
         sending = await send(flow.state["listen"][0], b"x" * 999 + b"\n")
-        marks = []
         for rate in (8e6, 2e6):
             flow.runner.limit(rate * workers)
             await asyncio.sleep(0.5)
-            marks.append(flow.bytes())
-            await asyncio.sleep(0.9)
-            marks.append(flow.bytes())
-        rates = [(after - before) / 0.9 for before, after in pairwise(marks)]
-        assert 5e6 < rates[0] < 11e6
-        assert rates[2] < 3.5e6
+            await passes(flow, 0.6 * rate, 1.5 * rate)
         flow.runner.limit(None)
-        await eventually(lambda: flow.bytes() > marks[-1] + 30e6)
+        taken = flow.bytes()
+        await eventually(lambda: flow.bytes() > taken + 30e6)
         sending.cancel()
         await flow.end()
 
@@ -357,9 +363,11 @@ def test_nothing_is_read_from_a_udp_socket_while_it_is_paused() -> None:
         await source.start()
         place = ("127.0.0.1", int(source.addresses[0].rpartition(":")[2]))
         with socket.socket(type=socket.SOCK_DGRAM) as sender:
-            for letter in b"abc":
-                sender.sendto(bytes([letter]), place)
-                await asyncio.sleep(0.05)
+            for expected in (b"a", b"ab"):
+                sender.sendto(expected[-1:], place)
+                await eventually(lambda: received.data == expected)  # noqa: B023
+            sender.sendto(b"c", place)
+            await asyncio.sleep(0.05)
             assert received.data == b"ab"
             source.resume()
             await eventually(lambda: received.data == b"abc")

@@ -19,7 +19,7 @@ from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import FaultyDisk, numbered_events
 
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,13 @@ def test_a_group_is_bounded_in_bytes(start: Start, disk: HeldDisk, told: Told) -
 
 
 def test_a_lone_item_waits_for_company_only_as_long_as_allowed(start: Start, told: Told) -> None:
-    commit = start(max_delay_seconds=0.5)
+    commit = start(max_delay_seconds=1.0)
     begin = time.monotonic()
     for first in range(3):
         commit.submit(Lines(first, 1))
     commit.drain(TIMEOUT_SECONDS)
     assert told.groups == [3]
-    assert 0.5 <= time.monotonic() - begin < 5
+    assert 1.0 <= time.monotonic() - begin < TIMEOUT_SECONDS / 2
 
 
 def test_a_full_group_does_not_wait(start: Start, told: Told) -> None:
@@ -178,15 +178,13 @@ def test_a_full_group_does_not_wait(start: Start, told: Told) -> None:
 
 
 def test_a_backlog_does_not_wait(start: Start, disk: HeldDisk, told: Told) -> None:
-    commit = start(max_delay_seconds=1.0)
+    commit = start(max_delay_seconds=TIMEOUT_SECONDS, group_bytes=1000)
     disk.open.clear()
     commit.submit(Lines(0, 1))
     wait_until(lambda: told.groups == [1])
-    commit.submit(Lines(1, 1))
-    begin = time.monotonic()
+    commit.submit(Lines(1, 1, nbytes=500))
     disk.open.set()
-    commit.drain(TIMEOUT_SECONDS)
-    assert time.monotonic() - begin < 0.9
+    commit.drain(TIMEOUT_SECONDS / 2)
 
 
 def test_pressure_is_told_at_the_marks_and_alternates(

@@ -34,7 +34,7 @@ def fill(journal: Journal, frames: int) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

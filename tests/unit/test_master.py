@@ -17,6 +17,8 @@ from flumeng.store import ABSENT, ANY, Remove, Store, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 
+PATIENCE_SECONDS = 60.0
+
 FLOW = """
 flow: {name}
 sources: [{{syslog: {{listen: "127.0.0.1:5514"}}}}]
@@ -207,10 +209,14 @@ def test_a_master_that_was_frozen_leaves_the_next_flow_of_that_name_alone(
 class Unanswering(FakeStore):
     """Connected all the time, but for a while no plan that is written is answered."""
 
-    answers = False
+    def __init__(self, shared: FakeTree) -> None:
+        super().__init__(shared)
+        self.answers = False
+        self.tried = threading.Event()
 
     def commit(self, writes: Sequence[Write]) -> list[Version]:
         if not self.answers and writes[0].path != paths.live_master("m1"):
+            self.tried.set()
             raise UnavailableError("time is up")
         return super().commit(writes)
 
@@ -224,14 +230,15 @@ def test_a_write_without_an_answer_is_looked_at_again_soon(cluster: FakeTree) ->
     master = Master(unanswering, "m1")
     running = threading.Thread(target=master.run, daemon=True)
     running.start()
-    time.sleep(0.2)
+    assert unanswering.tried.wait(PATIENCE_SECONDS)
     unanswering.answers = True
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not tasks(store, "n1"):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     master.stop()
-    running.join(5)
+    running.join(PATIENCE_SECONDS)
+    assert not running.is_alive()
 
 
 def test_without_a_schema_a_master_says_what_to_do() -> None:
