@@ -15,7 +15,7 @@ from flumeng.overview import AckRow, Ask, FlowRow, NodeRow
 from flumeng.running import TaskRow
 from flumeng.store import Store
 from zkschema import paths, records
-from zkschema.records import INGEST
+from zkschema.records import COLLECT, INGEST
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,12 @@ def _of_flows(flows: Sequence[FlowRow]) -> Iterator[Cause]:
         for task in flow.tasks:
             if task.state != "running" and (flow.state == "running" or task.kind == INGEST):
                 yield _of_task(task)
+            elif task.state == "running" and task.kind == COLLECT and task.why:
+                yield Cause(
+                    f"task {task.key} runs, but not in all of its journals: {task.why}",
+                    "the others go on, and so do these once they can be read; docs/journal.md "
+                    "says what to do about damage",
+                )
 
 
 def _of_task(task: TaskRow) -> Cause:

@@ -1,7 +1,8 @@
 """What a cluster looks like now, as plain rows: for the command line, the web page and tests.
 
 Reads only. What is in ZooKeeper is always shown. How far journals reach only their nodes know:
-they are asked, all at once, and a node that does not answer leaves ``None``, never an error.
+they are asked, all at once, and a node that does not answer, or makes no sense, leaves ``None``,
+never an error.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def ask_all(
     def answer(address: str) -> Mapping[str, A] | None:
         try:
             return ask(address)
-        except UnavailableError:
+        except (UnavailableError, CorruptError):
             return None
 
     with ThreadPoolExecutor(max_workers=16) as pool:

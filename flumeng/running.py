@@ -21,7 +21,8 @@ class TaskRow:
 
     ``state`` is ``running``, ``draining``, ``starting`` (told, not done yet), ``failed``,
     ``stopped``, ``waiting`` (nobody can run it) or ``away`` (its node is not live). ``wanted`` is
-    the revision that it is to run now, ``revision`` the one that its node applied.
+    the revision that it is to run now, ``revision`` the one that its node applied. ``why`` tells of
+    a task that runs in which journals it stands still.
     """
 
     flow: str
@@ -138,4 +139,4 @@ def _state(
         return "draining", task.why
     if said.revision != wanted:
         return "starting", f"runs revision {said.revision}, {wanted} is wanted"
-    return "running", ""
+    return "running", said.error or ""

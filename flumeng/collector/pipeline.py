@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from flumeng import registry
-from flumeng.collector.fetch import Fetch
+from flumeng.collector.fetch import Fetch, UnreadableError
 from flumeng.collector.ranges import Range, split
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.filters import Filter
@@ -46,7 +46,7 @@ class Pipeline(Protocol):
         """Run a batch through all sinks; ``staging`` gives each root's directory.
 
         May be called for two batches at once. Raises BatchTooWideError, UnavailableError,
-        BatchFailedError.
+        UnreadableError, BatchFailedError.
         """
 
     def cancel(self) -> None:
@@ -104,6 +104,8 @@ def _one_line(error: Exception) -> FlumengError:
     kind, message = raised[-1][1].rpartition(".")[2], raised[-1][2]
     if kind in (UnavailableError.__name__, "NotServedError"):
         return UnavailableError(message)
+    if kind == UnreadableError.__name__:
+        return UnreadableError.parse(message)
     if kind == BatchTooWideError.__name__:
         return BatchTooWideError(message)
     return BatchFailedError(f"{kind}: {message}")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from flumeng.collector.addresses import Addresses
-from flumeng.errors import UnavailableError
-from flumeng.journal.client import JournalClient
+from flumeng.errors import CorruptError, UnavailableError
+from flumeng.journal.client import JournalClient, Position
 
 log = logging.getLogger(__name__)
 
@@ -24,14 +24,20 @@ AVOID_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Reach:
-    """What can be read of a journal: everything below ``safe``, at ``address``."""
+    """What can be read of a journal: everything below ``safe``, at ``address``.
+
+    ``held`` more events are there, or were, and cannot be read. ``trouble``: the server does not
+    say how far the journal reaches, but something else.
+    """
 
     address: str
     safe: int
+    held: int = 0
+    trouble: str = ""
 
 
 class Positions:
-    """Used by one thread. ``close`` ends its connections."""
+    """Used by one thread. ``close`` ends its connections; they are made anew when needed."""
 
     def __init__(self, addresses: Addresses) -> None:
         self._addresses = addresses
@@ -48,18 +54,30 @@ class Positions:
             self._clients.pop(address).close()
         reached: dict[str, Reach] = {}
         for address, names in wanted.items():
-            safe = self._ask(address)
-            reached |= {name: Reach(address, safe[name]) for name in names if name in safe}
-            if missing := [name for name in names if name not in safe]:
+            try:
+                told = self._ask(address)
+            except CorruptError as error:
+                reached |= {name: Reach(address, 0, trouble=str(error)) for name in names}
+                continue
+            for name in names:
+                if name in told:
+                    reached[name] = Reach(address, told[name].safe, told[name].held)
+            if missing := [name for name in names if name not in told]:
                 self._addresses.doubt(missing)
         return reached
+
+    def probe(self, journal: str, address: str, start: int, end: int) -> None:
+        """Read the first events of [start, end), which is not empty; raises what
+        ``JournalClient.read`` raises when that is not possible."""
+        with JournalClient(address, TIMEOUT_SECONDS) as client:
+            next(client.read(journal, start, end), None)
 
     def close(self) -> None:
         for client in self._clients.values():
             client.close()
         self._clients = {}
 
-    def _ask(self, address: str) -> dict[str, int]:
+    def _ask(self, address: str) -> Mapping[str, Position]:
         if time.monotonic() < self._avoid_until.get(address, 0.0):
             return {}
         client = self._clients.setdefault(address, JournalClient(address, TIMEOUT_SECONDS))
@@ -72,4 +90,4 @@ class Positions:
             self._avoid_until[address] = time.monotonic() + AVOID_SECONDS
             return {}
         self._away.discard(address)
-        return {name: position.safe for name, position in positions.items()}
+        return positions

@@ -4,6 +4,7 @@ An owner with a higher epoch ends the work on an assignment; anything else is tr
 fenced is not proof of such an owner: it may be a process of this node that is ending, and so the
 next claim tells. A new assignment, a drain and a stop are looked at between batches. While it is
 not certain that the session lives, nothing begins: the task pauses and goes on, and has not failed.
+Nor has it when a journal cannot be read: the others go on.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flumeng.collector.acks import SupersededError
+from flumeng.collector.fetch import UnreadableError
+from flumeng.collector.journals import Journals, Reachable
 from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
-from flumeng.collector.task import POLL_SECONDS, Assignment, Reachable, Task
+from flumeng.collector.task import POLL_SECONDS, Assignment, Task
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
 from flumeng.sinks import BatchTooWideError
 from flumeng.store import Store
@@ -33,7 +36,10 @@ RUNNING, FAILED, STOPPED = "running", "failed", "stopped"
 
 @dataclass(frozen=True)
 class Status:
-    """What a task says of itself; ``partitions`` are those that it has claimed."""
+    """What a task says of itself; ``partitions`` are those that it has claimed.
+
+    While it runs, ``error`` tells of journals that stand still.
+    """
 
     epoch: int
     revision: int
@@ -66,6 +72,7 @@ class Runner:
         self._news = threading.Condition()
         self._draining = threading.Event()
         self._stopping = threading.Event()
+        self._journals = Journals(around.positions())
         self._pipeline: Pipeline | None = None
         self._size: BatchSize | None = None
         self._said: Status | None = None
@@ -117,6 +124,8 @@ class Runner:
                 assert self._size is not None
                 self._size.too_wide()
                 log.info("%s: %d events at most: %s", assignment.key, self._size.events, error)
+            except UnreadableError as error:
+                self._journals.stop(error)
             except (UnavailableError, ConflictError) as error:
                 self._log_trouble(logging.WARNING, f"{assignment.key} waits: {error}")
                 if self._size is not None:
@@ -151,14 +160,14 @@ class Runner:
         around = self._around
         pipeline = self._pipeline = around.build(assignment)
         size = self._batch_size(pipeline.spec.batch.events)
-        positions = around.positions()
-        task = Task(assignment, around.store, around.publisher, pipeline, positions, size=size)
+        journals = self._journals
+        task = Task(assignment, around.store, around.publisher, pipeline, journals, size=size)
         log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
         proven = self._said is None or self._said.state != FAILED
         try:
             while self._wanted == assignment and not self._stopping.is_set():
                 if proven:
-                    self._say(assignment, RUNNING, partitions=assignment.partitions)
+                    self._say(assignment, RUNNING, journals.trouble, assignment.partitions)
                 draining = self._draining.is_set()  # before the turn looks how far journals reach
                 busy = task.turn(eager=draining)
                 if not around.store.connected:

@@ -16,7 +16,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,7 +27,6 @@ from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range, backlog, next_ranges
-from flumeng.errors import CorruptError
 from flumeng.sinks import Written, lake
 from flumeng.store import Store
 
@@ -55,10 +54,10 @@ class Assignment:
         return f"{self.flow}/{self.task}"
 
 
-class Reachable(Protocol):
-    """Tells how far journals can be read now; see ``Positions``."""
+class Readable(Protocol):
+    """Tells how far journals can be read now; see ``Journals``."""
 
-    def of(self, journals: Iterable[str]) -> dict[str, Reach]: ...
+    def of(self, starts: Mapping[str, int]) -> dict[str, Reach]: ...
 
     def close(self) -> None: ...
 
@@ -89,7 +88,7 @@ class Task:
         store: Store,
         publisher: Publisher,
         pipeline: Pipeline,
-        positions: Reachable,
+        journals: Readable,
         *,
         size: BatchSize,
         clock: Callable[[], float] = time.monotonic,
@@ -97,7 +96,7 @@ class Task:
     ) -> None:
         self._store = store
         self._pipeline = pipeline
-        self._positions = positions
+        self._journals = journals
         self._size = size
         self._clock = clock
         self._running: deque[Batch] = deque()
@@ -119,7 +118,8 @@ class Task:
 
     @property
     def caught_up(self) -> bool:
-        """Whether, when last asked, all journals were reachable and everything safe was acked."""
+        """Whether, when last asked, all journals were reachable and all that can be read of them
+        was acked."""
         return self._caught_up and not self._running
 
     @property
@@ -159,16 +159,15 @@ class Task:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
-        self._positions.close()
+        self._journals.close()
 
     def _due(self, *, eager: bool) -> tuple[tuple[Range, ...], dict[str, str]] | None:
         """The next batch and where to read it, when there is enough or it has waited enough."""
         if not self._store.connected:
             return None
-        reached = self._positions.of(self.planned)
+        reached = self._journals.of(self.planned)
         safe = {journal: reach.safe for journal, reach in reached.items()}
-        self._check(safe)
-        self._mark_replayed(safe)
+        self._mark_replayed(reached)
         waiting = backlog(self.planned, safe)
         self._caught_up = waiting == 0 and len(reached) == len(self.planned)
         if waiting == 0:
@@ -184,20 +183,14 @@ class Task:
         ranges = next_ranges(self.planned, safe, self._size.events, self._replayed_below)
         return ranges, {piece.journal: reached[piece.journal].address for piece in ranges}
 
-    def _check(self, safe: Mapping[str, int]) -> None:
-        for journal, end in safe.items():
-            if end < self.planned[journal]:
-                raise CorruptError(
-                    f"{journal} ends at {end}, but {self.planned[journal]} is acked: "
-                    "it has lost events that were safe"
-                )
-
-    def _mark_replayed(self, safe: Mapping[str, int]) -> None:
-        """An earlier owner may have delivered, without acking, what was safe when we claimed."""
+    def _mark_replayed(self, reached: Mapping[str, Reach]) -> None:
+        """An earlier owner may have delivered, without acking, what was safe when we claimed, also
+        what cannot be read now."""
         if self._pipeline.spec.delivery != "at-least-once":
             return
-        for journal in safe.keys() & self._acks.inherited - self._replayed_below.keys():
-            self._replayed_below[journal] = safe[journal]
+        for journal in reached.keys() & self._acks.inherited - self._replayed_below.keys():
+            reach = reached[journal]
+            self._replayed_below[journal] = reach.safe + reach.held
 
     def _start(self, ranges: tuple[Range, ...], addresses: Mapping[str, str]) -> None:
         if self._pipeline.spec.delivery == "at-most-once":

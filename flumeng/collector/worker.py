@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from flumeng.child import Message, Parent
+from flumeng.collector.journals import Reachable
 from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.runner import Runner, Status, Surroundings
-from flumeng.collector.task import Assignment, Reachable
+from flumeng.collector.task import Assignment
 from flumeng.store import Store
 
 log = logging.getLogger(__name__)

@@ -28,12 +28,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What a server says of a journal: events of [floor, safe) can be read."""
+    """What a server says of a journal: events of [floor, safe) can be read.
+
+    ``held`` more, behind a loss that no operator has accepted, cannot.
+    """
 
     term: int
     floor: int
     safe: int
     closed: bool
+    held: int = 0
 
 
 class JournalClient:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from flumeng.errors import CorruptError
+from flumeng.errors import CorruptError, FlumengError
 from flumeng.journal.errors import DataLossError
 from flumeng.journal.frame import BadFrameError, events, identity, verify
 from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
@@ -31,7 +31,7 @@ def rows(
 
     Where a frame says that its events are lost, they are left out: whoever serves it refuses that
     until an operator has accepted the loss. Raises CorruptError for a damaged frame, DataLossError
-    when a seq of the range is missing.
+    when a seq of the range is missing; all events before that place are yielded first.
     """
     for seq, batch in _gather(_cut(frames, journal, start, end)):
         yield _with_position(batch, journal, seq, replayed=replayed)
@@ -60,22 +60,27 @@ def _cut(frames: Iterable[pa.Buffer], journal: str, start: int, end: int) -> Ite
 
 
 def _gather(parts: Iterable[Part]) -> Iterator[Part]:
-    """Join runs of small batches that follow one another."""
+    """Join runs of small batches that follow one another. What comes before an error is given."""
     small: list[pa.RecordBatch] = []
     first = count = 0
-    for seq, batch in parts:
-        if small and (
-            batch.num_rows >= GATHER_ROWS or count >= GATHERED_ROWS or seq != first + count
-        ):
+    try:
+        for seq, batch in parts:
+            if small and (
+                batch.num_rows >= GATHER_ROWS or count >= GATHERED_ROWS or seq != first + count
+            ):
+                yield first, _join(small)
+                small, count = [], 0
+            if batch.num_rows >= GATHER_ROWS:
+                yield seq, batch
+                continue
+            if not small:
+                first = seq
+            small.append(batch)
+            count += batch.num_rows
+    except FlumengError:
+        if small:
             yield first, _join(small)
-            small, count = [], 0
-        if batch.num_rows >= GATHER_ROWS:
-            yield seq, batch
-            continue
-        if not small:
-            first = seq
-        small.append(batch)
-        count += batch.num_rows
+        raise
     if small:
         yield first, _join(small)
 

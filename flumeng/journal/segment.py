@@ -24,7 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 from crc32c import crc32c
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal.disk import FULL, Disk, read_into
 from flumeng.journal.errors import BelowFloorError
 from flumeng.journal.frame import (
@@ -170,7 +170,8 @@ class Segment:
         """Yield the frames that hold events of [start, end), in order, a few at a time.
 
         ``end`` must not lie above what is synced. Raises BelowFloorError when the segment was
-        trimmed before the first read, CorruptError when a header is damaged.
+        trimmed before the first read, CorruptError when a header is damaged or cannot be read;
+        all frames before that one are yielded first.
         """
         with self._open() as fd:
             offset = self._seek(fd, start)
@@ -180,13 +181,25 @@ class Segment:
                 size = min(wanted, self.length - offset)
                 # Its own mapping: the C library would keep what many streams have used.
                 memory = mmap.mmap(-1, size)
-                _read(fd, memoryview(memory), offset, self.path)
+                try:
+                    _read(fd, memoryview(memory), offset, self.path)
+                except CorruptError:
+                    alone = read_frame_header(fd, offset, self._journal, self.path).length
+                    if size <= alone:
+                        raise
+                    wanted = alone  # one bad sector is no reason to miss the frames before it
+                    continue
                 buffer = pa.py_buffer(memory)
                 offsets = [0]
                 at = 0
                 wanted = WINDOW_BYTES
                 while seq < end and at < size:
-                    header = self._header(buffer, at, offset)
+                    try:
+                        header = self._header(buffer, at, offset)
+                    except FlumengError:
+                        if len(offsets) > 1:
+                            yield Window(buffer, offsets)
+                        raise
                     if at + header.length > size:
                         wanted = max(wanted, header.length)
                         break
@@ -217,11 +230,17 @@ class Segment:
         return self._index.find(seq, self.first)
 
     def _build_index(self, fd: int) -> Index:
-        """Walk over the headers of a segment that was written by an earlier process."""
+        """Walk over the headers of a segment that was written by an earlier process.
+
+        It ends at one that is damaged: who reads on to there finds it.
+        """
         index = Index()
         offset = self.first
         while offset < self.length:
-            header = read_frame_header(fd, offset, self._journal, self.path)
+            try:
+                header = read_frame_header(fd, offset, self._journal, self.path)
+            except CorruptError:
+                break
             index.add(header.first_seq, offset)
             offset += header.length
         return index

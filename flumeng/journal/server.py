@@ -108,15 +108,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         return iter([flight.Result(json.dumps(answer()).encode())])
 
     def _positions(self) -> dict[str, dict[str, object]]:
-        return {
-            name: {
-                "term": journal.term,
-                "floor": journal.floor,
-                "safe": journal.readable,
-                "closed": journal.closed,
-            }
-            for name, journal in self._journals().items()
-        }
+        return {name: _position(journal) for name, journal in self._journals().items()}
 
     def _accounts(self) -> dict[str, dict[str, object]]:
         return {name: asdict(_account(journal)) for name, journal in self._journals().items()}
@@ -146,6 +138,17 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
                 yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
         except FlumengError as error:
             _refuse(error)
+
+
+def _position(journal: Log) -> dict[str, object]:
+    safe, readable = journal.safe, journal.readable
+    return {
+        "term": journal.term,
+        "floor": journal.floor,
+        "safe": readable,
+        "closed": journal.closed,
+        "held": max(0, safe - readable),
+    }
 
 
 def _account(journal: Log) -> Account:

@@ -108,6 +108,8 @@ class Journals:
         safe = int(time.monotonic() * EVENTS_PER_SECOND)
         return {name: Reach("", safe) for name in journals}
 
+    def probe(self, journal: str, address: str, start: int, end: int) -> None: ...
+
     def close(self) -> None: ...
 
 

@@ -388,6 +388,7 @@ def test_nobody_reads_past_a_loss_before_it_is_accepted(tmp_path: Path) -> None:
     kept = [seq for seq in range(FRAMES * ROWS) if not lost[0] <= seq < lost[1]]
     with serving(tmp_path / ID) as reader:
         assert (reader.positions()[ID].safe, reader.accounts()[ID].waits_at) == (start, start)
+        assert reader.positions()[ID].held == FRAMES * ROWS - start
         assert seqs(reader.read(ID, 0, start)) == list(range(start))
         with pytest.raises(DataLossError, match="repair --accept-loss"):
             list(reader.read(ID, 0, FRAMES * ROWS))
@@ -396,6 +397,53 @@ def test_nobody_reads_past_a_loss_before_it_is_accepted(tmp_path: Path) -> None:
         assert reader.positions()[ID].safe == FRAMES * ROWS
         assert reader.accounts()[ID].waits_at is None
         assert seqs(reader.read(ID, 0, FRAMES * ROWS)) == kept
+
+
+def test_all_that_is_whole_before_damage_reaches_the_reader(tmp_path: Path) -> None:
+    """Also within the window that was read together with it, and in small frames that are gathered:
+    a flipped bit in a header and in events, and a file that ends early, like a bad sector."""
+    journal = Journal.create(tmp_path, ID)
+    for first in range(0, 400, 4):
+        journal.append(numbered_events(first, 4, body_bytes=200))
+    journal.close_for_appends()
+    (file,) = segments_of(journal)
+    journal.close()
+    whole = file.read_bytes()
+    begin = [at for at in range(0, len(whole), 64) if whole[at : at + 4] == b"FLFR"][50]
+    with serving(tmp_path / ID) as reader:
+        assert list(got_before_damage(reader, 0, 400)) == list(range(400))
+        for at in (begin + 4, begin + 30, begin + 200):
+            file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            assert list(got_before_damage(reader, 0, 400)) == list(range(200)), at
+        for at in (begin, begin + 10, begin + 200):
+            file.write_bytes(whole[:at])
+            assert list(got_before_damage(reader, 0, 400)) == list(range(200)), at
+        file.write_bytes(whole)
+        assert reader.positions()[ID].held == 0
+
+
+def test_a_damaged_header_hides_nothing_before_it_in_a_segment_of_an_earlier_process(
+    tmp_path: Path,
+) -> None:
+    """Where to begin in such a segment is found by walking over its headers."""
+    journal = Journal.create(tmp_path, ID, segment_bytes=100_000)
+    for first in range(0, 800, 4):
+        journal.append(numbered_events(first, 4, body_bytes=200))
+    journal.close()
+    file = segments_of(journal)[0]
+    damaged = bytearray(file.read_bytes())
+    begin = [at for at in range(0, len(damaged), 64) if damaged[at : at + 4] == b"FLFR"][50]
+    damaged[begin] ^= 1
+    file.write_bytes(damaged)
+    with serving(tmp_path / ID) as reader:
+        assert list(got_before_damage(reader, 100, 300)) == list(range(100, 200))
+
+
+def got_before_damage(reader: JournalClient, start: int, end: int) -> Iterator[int]:
+    """The seqs that are read before an error comes."""
+    with contextlib.suppress(CorruptError):
+        for batch in reader.read(ID, start, end):
+            yield from batch.column("seq").to_pylist()
 
 
 @contextlib.contextmanager

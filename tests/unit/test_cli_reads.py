@@ -196,6 +196,27 @@ def test_status_tells_of_each_task_that_does_not_run(
     assert said in [cause["what"] for cause in cluster.json("status")["causes"]]
 
 
+def test_a_task_that_runs_and_has_a_journal_that_stands_still_says_so(
+    cluster: Shell, store: FakeStore
+) -> None:
+    said = "journal web.n1.0.aa stops at seq 70: cut; on node n1: `flumeng journal verify`"
+    status = store.read(paths.status("n1"))
+    assert status is not None
+    tasks = dict(status.value.tasks)
+    tasks["web/collect-0"] = replace(tasks["web/collect-0"], error=said)
+    store.write(paths.status("n1"), replace(status.value, tasks=tasks), ANY)
+    assert (
+        f"task web/collect-0 (collect) is running: {said}"
+        in cluster.run("task", "show", "web/collect-0").stdout
+    )
+    shown = cluster.json("status")
+    (cause,) = [cause for cause in shown["causes"] if "collect-0" in cause["what"]]
+    assert said in cause["what"]
+    assert "docs/journal.md" in cause["advice"]
+    assert (shown["health"], shown["flows"][0]["running"]) == ("degraded", 2)
+    assert cluster.run("task", "wait", "web/collect-0", "--active").exit_code == 0
+
+
 def test_status_tells_of_tasks_that_nobody_can_run(cluster: Shell, store: FakeStore) -> None:
     plan = store.read(paths.plan("web"))
     assert plan is not None

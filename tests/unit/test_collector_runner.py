@@ -15,7 +15,7 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.task import Assignment, Task
-from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.errors import UnavailableError, UserError
 from flumeng.sinks import BatchTooWideError, Written
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, Version, Write, tree
@@ -88,6 +88,8 @@ class World:
 
     def of(self, journals: Iterable[str]) -> dict[str, Reach]:
         return {name: Reach("", self.safe[name]) for name in journals if name in self.safe}
+
+    def probe(self, journal: str, address: str, start: int, end: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -351,14 +353,11 @@ def test_only_at_least_once_marks_what_an_earlier_owner_may_have_delivered(
 
 def test_a_journal_that_ends_below_its_ack_is_said_to_have_lost_events(world: World) -> None:
     world.safe[JOURNAL] = 10
-    runner = world.run(ScriptedPipeline(spec()))
+    world.run(ScriptedPipeline(spec()))
     until(lambda: world.ack() == 10)
     world.safe[JOURNAL] = 9
-    until(lambda: world.states()[-1] == "failed")
-    assert "lost events" in str(world.statuses[-1].error)
-    runner.cancel()
-    with pytest.raises(CorruptError):
-        pipeline, publisher = ScriptedPipeline(spec()), Publisher(world.store)
-        Task(assignment(), world.store, publisher, pipeline, world, size=BatchSize(1)).turn(
-            eager=True
-        )
+    until(lambda: "lost events" in str(world.statuses[-1].error))
+    assert world.states()[-1] == "running"
+    world.safe[JOURNAL] = 11
+    until(lambda: world.ack() == 11)
+    until(lambda: world.statuses[-1].error is None)

@@ -1,0 +1,171 @@
+"""The journals of one task: how far each can be read, and which of them stand still, and why.
+
+Damage in one journal stops that journal only. It is read up to the place, its ack stays there, and
+the place is tried again now and then, so that a repair is noticed. The same goes for one that waits
+at a loss which no operator has accepted, and for one that ends below its ack.
+"""
+
+from __future__ import annotations
+
+import logging
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from flumeng.collector.fetch import UnreadableError
+from flumeng.collector.positions import Reach
+from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.journal.names import node_of
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+LOOK_MOST_SECONDS = 30.0
+NAMED = 3
+"""So many journals are named in a status, the others counted: it must fit into a znode."""
+WHY_CHARACTERS = 300
+
+
+class Reachable(Protocol):
+    """The servers of journals; see ``Positions``."""
+
+    def of(self, journals: Iterable[str]) -> dict[str, Reach]: ...
+
+    def probe(self, journal: str, address: str, start: int, end: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Stop:
+    """A place that could not be read; it is tried again at ``look_at``."""
+
+    seq: int
+    why: str
+    seconds: float
+    look_at: float
+
+
+class Journals:
+    """Used by one thread, over all claims of a task, since what it has learned stays true.
+
+    ``clock`` gives seconds that only grow.
+    """
+
+    def __init__(self, reachable: Reachable, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reachable = reachable
+        self._clock = clock
+        self._stops: dict[str, _Stop] = {}
+        self._last_seconds: dict[str, float] = {}
+        self._troubles: dict[str, str] = {}
+
+    @property
+    def trouble(self) -> str | None:
+        """Which journals stand still, where, why, and what an operator does; None: none."""
+        if not self._troubles:
+            return None
+        said = [text for _, text in sorted(self._troubles.items())]
+        more = [f"{len(said) - NAMED} more journals stand still"] if len(said) > NAMED else []
+        return "; ".join(said[:NAMED] + more)
+
+    def of(self, starts: Mapping[str, int]) -> dict[str, Reach]:
+        """How far each journal can be read that is to be read on from ``starts``.
+
+        Never beyond a place that is known to be unreadable. Lacks those that cannot be reached now,
+        and those whose end makes no sense.
+        """
+        found = self._reachable.of(starts)
+        self._forget(starts)
+        self._look_again(found)
+        bounded: dict[str, Reach] = {}
+        troubles: dict[str, str] = {}
+        for name, start in starts.items():
+            if name in found:
+                reach, text = self._bound(name, start, found[name])
+                if reach is not None:
+                    bounded[name] = reach
+            else:
+                text = self._troubles.get(name, "")
+            if text:
+                troubles[name] = text
+        self._tell(starts, troubles)
+        return bounded
+
+    def stop(self, error: UnreadableError) -> None:
+        """A batch has failed there: go no further for now."""
+        self._note(error.journal, error.seq, error.why)
+
+    def close(self) -> None:
+        self._reachable.close()
+
+    def _forget(self, starts: Mapping[str, int]) -> None:
+        """What is no longer ours, and what lies behind us: at most once acks before it reads."""
+        for name, stop in list(self._stops.items()):
+            if stop.seq < starts.get(name, stop.seq + 1):
+                del self._stops[name]
+                if name in starts:
+                    log.error(
+                        "journal %s could not be read at seq %d, which was acked before it was "
+                        "read: %s",
+                        name,
+                        stop.seq,
+                        stop.why,
+                    )
+
+    def _look_again(self, found: Mapping[str, Reach]) -> None:
+        """Try one of the places that are due."""
+        now = self._clock()
+        for name, stop in self._stops.items():
+            if now >= stop.look_at and name in found and found[name].safe > stop.seq:
+                try:
+                    self._reachable.probe(name, found[name].address, stop.seq, found[name].safe)
+                except (CorruptError, UserError) as error:
+                    self._note(name, stop.seq, str(error))
+                except UnavailableError:
+                    self._note(name, stop.seq, stop.why)
+                else:
+                    del self._stops[name]
+                return
+
+    def _note(self, name: str, seq: int, why: str) -> None:
+        """The waits of a journal grow for ever: what was healed may be as bad again at once."""
+        seconds = self._last_seconds.get(name, LOOK_SECONDS / 2) * 2
+        seconds = self._last_seconds[name] = min(seconds, LOOK_MOST_SECONDS)
+        why = textwrap.shorten(why, WHY_CHARACTERS)
+        self._stops[name] = _Stop(seq, why, seconds, self._clock() + seconds)
+
+    def _bound(self, name: str, start: int, reach: Reach) -> tuple[Reach | None, str]:
+        """As far as the journal can be read, and what is wrong with it."""
+        stop = self._stops.get(name)
+        end = reach.safe + reach.held
+        node = node_of(name)
+        if reach.trouble:
+            return None, f"journal {name} stands still: {reach.trouble}"
+        if end < start:
+            return None, (
+                f"journal {name} ends at seq {end}, but {start} is acked: it has lost events that "
+                f"were safe; on node {node}: `flumeng journal verify`"
+            )
+        if reach.held and (stop is None or reach.safe <= stop.seq):
+            safe = max(reach.safe, start)
+            return Reach(reach.address, safe, end - safe), (
+                f"journal {name} stops at seq {reach.safe}, where events are lost, which nobody "
+                f"has accepted; on node {node}: `flumeng journal repair --accept-loss`"
+            )
+        if stop is not None:
+            safe = min(reach.safe, stop.seq)
+            return Reach(reach.address, safe, end - safe), (
+                f"journal {name} stops at seq {stop.seq}: {stop.why}; on node {node}: `flumeng "
+                "journal verify`, then `repair`"
+            )
+        return reach, ""
+
+    def _tell(self, starts: Mapping[str, int], troubles: dict[str, str]) -> None:
+        for name, text in troubles.items():
+            if self._troubles.get(name) != text:
+                log.error("%s", text)
+        for name in (self._troubles.keys() & starts.keys()) - troubles.keys():
+            log.info("journal %s is read on from seq %d", name, starts[name])
+        self._troubles = troubles

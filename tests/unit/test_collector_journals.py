@@ -1,0 +1,316 @@
+"""One journal that cannot be read stands still, says so, and is tried again; the others go on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from flumeng.collector.acks import Acks
+from flumeng.collector.fetch import UnreadableError
+from flumeng.collector.journals import LOOK_MOST_SECONDS, LOOK_SECONDS, NAMED, Journals
+from flumeng.collector.positions import Reach
+from flumeng.collector.publisher import Publisher
+from flumeng.collector.ranges import Range
+from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.task import Assignment
+from flumeng.errors import CorruptError, UnavailableError
+from flumeng.sinks import Written
+from flumeng.spec import FlowSpec, parse_flow
+from flumeng.store import ABSENT, tree
+from flumeng.testing import FakeStore
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN, flow_folders
+from zkschema.records import Flow
+
+BAD = "web.n1.0.00000000"
+GOOD = "web.n2.0.00000000"
+PATIENCE_SECONDS = 10.0
+
+
+@dataclass
+class Servers:
+    """Journals with places that cannot be read, and a clock; ``probes`` counts the tries."""
+
+    reach: dict[str, Reach] = field(default_factory=dict)
+    bad: dict[str, tuple[int, Exception]] = field(default_factory=dict)
+    probes: int = 0
+    now: float = 1000.0
+
+    def of(self, journals: Iterable[str]) -> dict[str, Reach]:
+        return {name: self.reach[name] for name in journals if name in self.reach}
+
+    def probe(self, journal: str, _address: str, start: int, end: int) -> None:
+        assert start < end <= self.reach[journal].safe
+        self.probes += 1
+        if journal in self.bad and self.bad[journal][0] <= start:
+            raise self.bad[journal][1]
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def servers() -> Servers:
+    return Servers({BAD: Reach("a:1", 100), GOOD: Reach("a:1", 50)})
+
+
+@pytest.fixture
+def journals(servers: Servers) -> Journals:
+    return Journals(servers, lambda: servers.now)
+
+
+STARTS = {BAD: 10, GOOD: 20}
+
+
+def test_sound_journals_are_passed_on_as_they_are(servers: Servers, journals: Journals) -> None:
+    assert journals.of(STARTS) == servers.reach
+    assert journals.trouble is None
+    assert servers.probes == 0
+
+
+def test_it_is_read_up_to_the_damage_and_says_what_to_do(journals: Journals) -> None:
+    journals.stop(UnreadableError(BAD, 70, "the checksum does not match"))
+    assert journals.of(STARTS) == {BAD: Reach("a:1", 70, held=30), GOOD: Reach("a:1", 50)}
+    assert journals.trouble == (
+        f"journal {BAD} stops at seq 70: the checksum does not match; on node n1: "
+        "`flumeng journal verify`, then `repair`"
+    )
+
+
+def test_it_is_tried_again_ever_more_rarely_until_it_is_healed(
+    servers: Servers, journals: Journals, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    servers.bad[BAD] = (70, CorruptError("bad"))
+    journals.stop(UnreadableError(BAD, 70, "bad"))
+    tries: list[float] = []
+    for _ in range(400):
+        journals.of(STARTS)
+        if servers.probes > len(tries):
+            tries.append(servers.now)
+        servers.now += 0.25
+    waits = [after - before for before, after in zip([1000.0, *tries], tries, strict=False)]
+    assert waits[:5] == [LOOK_SECONDS, 2.0, 4.0, 8.0, 16.0]
+    assert set(waits[5:]) == {LOOK_MOST_SECONDS}
+    assert caplog.text.count("stops at seq 70") == 1
+    del servers.bad[BAD]
+    servers.now += LOOK_MOST_SECONDS
+    assert journals.of(STARTS) == servers.reach
+    assert journals.trouble is None
+    assert "is read on" in caplog.text
+
+
+def test_what_is_as_bad_again_at_once_waits_longer(servers: Servers, journals: Journals) -> None:
+    """A place that we can read here and the executors cannot must not cost a batch each second."""
+    for wait in (1.0, 2.0, 4.0):
+        journals.stop(UnreadableError(BAD, 70, "bad"))
+        servers.now += wait - 0.1
+        assert journals.of(STARTS)[BAD].safe == 70
+        servers.now += 0.1
+        assert journals.of(STARTS)[BAD].safe == 100
+
+
+def test_a_server_that_does_not_answer_heals_nothing(servers: Servers, journals: Journals) -> None:
+    servers.bad[BAD] = (0, UnavailableError("away"))
+    journals.stop(UnreadableError(BAD, 70, "bad"))
+    servers.now += LOOK_SECONDS
+    assert journals.of(STARTS)[BAD].safe == 70
+    assert servers.probes == 1
+    del servers.reach[BAD]
+    assert BAD not in journals.of(STARTS)
+    assert "stops at seq 70: bad" in (journals.trouble or "")
+
+
+def test_a_loss_that_nobody_accepted_is_said_from_the_start(
+    servers: Servers, journals: Journals
+) -> None:
+    servers.reach[BAD] = Reach("a:1", 60, held=40)
+    assert journals.of(STARTS) == servers.reach
+    assert journals.trouble == (
+        f"journal {BAD} stops at seq 60, where events are lost, which nobody has accepted; "
+        "on node n1: `flumeng journal repair --accept-loss`"
+    )
+    journals.stop(UnreadableError(BAD, 70, "found before the repair"))
+    journals.of(STARTS)
+    assert "nobody has accepted" in (journals.trouble or "")
+    servers.reach[BAD] = Reach("a:1", 100)
+    servers.now += LOOK_SECONDS
+    assert journals.of(STARTS) == servers.reach
+    assert journals.trouble is None
+
+
+def test_a_loss_below_the_ack_stops_it_where_it_is(servers: Servers, journals: Journals) -> None:
+    servers.reach[BAD] = Reach("a:1", 5, held=95)
+    assert journals.of(STARTS)[BAD] == Reach("a:1", 10, held=90)
+
+
+def test_one_that_ends_below_its_ack_or_makes_no_sense_is_left_out(
+    servers: Servers, journals: Journals
+) -> None:
+    servers.reach[BAD] = Reach("a:1", 9)
+    assert journals.of(STARTS).keys() == {GOOD}
+    assert "ends at seq 9, but 10 is acked: it has lost events" in (journals.trouble or "")
+    servers.reach[BAD] = Reach("a:1", 0, trouble="a:1 answers with gibberish")
+    assert journals.of(STARTS).keys() == {GOOD}
+    assert f"{BAD} stands still: a:1 answers with gibberish" in (journals.trouble or "")
+
+
+def test_what_lies_behind_the_ack_stops_nobody(
+    servers: Servers, journals: Journals, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At most once acks before it reads: it lost that batch, and says so."""
+    journals.stop(UnreadableError(BAD, 70, "bad"))
+    assert journals.of({BAD: 71, GOOD: 20}) == servers.reach
+    assert journals.trouble is None
+    assert "acked before it was read" in caplog.text
+
+
+def test_a_journal_of_somebody_else_is_forgotten(servers: Servers, journals: Journals) -> None:
+    journals.stop(UnreadableError(BAD, 70, "bad"))
+    journals.of(STARTS)
+    journals.of({GOOD: 20})
+    assert journals.trouble is None
+    assert journals.of(STARTS) == servers.reach
+
+
+def test_many_make_a_short_sentence(servers: Servers, journals: Journals) -> None:
+    names = [f"web.n{number}.0.00000000" for number in range(1000)]
+    servers.reach = {name: Reach("a:1", 100) for name in names}
+    for name in names:
+        journals.stop(UnreadableError(name, 0, "bad " * 10_000))
+    journals.of(dict.fromkeys(names, 0))
+    said = journals.trouble
+    assert said is not None
+    assert said.endswith(f"; {1000 - NAMED} more journals stand still")
+    assert len(said) < 3000
+
+
+def test_what_an_executor_says_is_understood() -> None:
+    error = UnreadableError(BAD, 70, "a:1: /x/y.segment at byte 7: cut: short")
+    again = UnreadableError.parse(str(error))
+    assert (again.journal, again.seq, again.why) == (error.journal, error.seq, error.why)
+
+
+@dataclass
+class DamagedPipeline:
+    """Batches fail that read what the ``servers`` cannot."""
+
+    spec: FlowSpec
+    servers: Servers
+    roots: tuple[str, ...] = ()
+    batches: list[tuple[Range, ...]] = field(default_factory=list)
+
+    def write(
+        self,
+        ranges: Sequence[Range],
+        _addresses: Mapping[str, str],
+        _staging: Mapping[str, str],
+    ) -> list[Written]:
+        for piece in ranges:
+            seq, error = self.servers.bad.get(piece.journal, (piece.end, None))
+            if seq < piece.end:
+                raise UnreadableError(piece.journal, seq, str(error))
+        self.batches.append(tuple(ranges))
+        return [Written(sum(piece.events for piece in ranges))]
+
+    def cancel(self) -> None: ...
+
+
+@dataclass
+class World:
+    """A task of both journals. Its clock is that of the machine."""
+
+    delivery: str
+    store: FakeStore = field(default_factory=FakeStore)
+    servers: Servers = field(default_factory=Servers)
+    statuses: list[Status] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.servers.reach = {BAD: Reach("", 100), GOOD: Reach("", 50)}
+        self.servers.bad[BAD] = (70, CorruptError("the checksum does not match"))
+        tree.init(self.store)
+        self.store.write(paths.flow("web"), Flow(revision=1), ABSENT)
+        for folder in flow_folders("web"):
+            self.store.write(folder, None, ABSENT)
+        spec = parse_flow(
+            "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: "
+            f"{self.delivery}, batch: {{seconds: 0, events: 100}}, sinks: [noop]}}"
+        )
+        self.pipeline = DamagedPipeline(spec, self.servers)
+        around = Surroundings(
+            self.store,
+            Publisher(self.store),
+            lambda _: self.pipeline,
+            lambda: self.servers,
+            lambda _, status: self.statuses.append(status),
+        )
+        assignment = Assignment("web", "collect.0", 1, 1, "", (BAD, GOOD))
+        self.runner = Runner(assignment, around)
+
+    def ack(self, journal: str) -> int:
+        found = self.store.read(paths.ack("web", CURSOR_MAIN, journal))
+        return found.value.offset if found else 0
+
+    def close(self) -> None:
+        self.runner.cancel()
+        assert self.runner.join(PATIENCE_SECONDS)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    world = World(getattr(request, "param", "at-least-once"))
+    yield world
+    world.close()
+
+
+def test_the_others_go_on_and_a_repair_heals_it_without_a_restart(world: World) -> None:
+    world.runner.start()
+    until(lambda: (world.ack(BAD), world.ack(GOOD)) == (70, 50))
+    until(lambda: world.statuses[-1].error)
+    assert "stops at seq 70: the checksum does not match" in str(world.statuses[-1].error)
+    world.servers.reach[GOOD] = Reach("", 1000)
+    until(lambda: world.ack(GOOD) == 1000)
+    assert world.ack(BAD) == 70
+    world.servers.bad.clear()
+    until(lambda: world.ack(BAD) == 100)
+    until(lambda: world.statuses[-1].error is None)
+    assert {status.state for status in world.statuses} == {"running"}
+    assert {status.partitions for status in world.statuses} == {(BAD, GOOD)}
+
+
+def test_a_task_drains_as_far_as_its_journals_can_be_read(world: World) -> None:
+    world.runner.start()
+    world.runner.drain()
+    assert world.runner.join(PATIENCE_SECONDS)
+    assert (world.ack(BAD), world.ack(GOOD)) == (70, 50)
+
+
+@pytest.mark.parametrize("world", ["at-most-once"], indirect=True)
+def test_at_most_once_gives_up_the_batch_in_which_the_damage_is(world: World) -> None:
+    """It acks before it reads: there is nothing to go back to."""
+    world.servers.bad[BAD] = (70, CorruptError("bad"))
+    world.runner.start()
+    until(lambda: (world.ack(BAD), world.ack(GOOD)) == (100, 50))
+    assert {status.state for status in world.statuses} == {"running"}
+
+
+def test_what_was_held_when_we_claimed_may_have_been_delivered_before(world: World) -> None:
+    Acks.claim(world.store, Publisher(world.store), "web", 1, [BAD])
+    world.runner.start()
+    until(lambda: world.ack(BAD) == 70)
+    world.servers.reach[BAD] = Reach("", 150)
+    world.servers.bad.clear()
+    until(lambda: world.ack(BAD) == 150)
+    read = [piece for batch in world.pipeline.batches for piece in batch if piece.journal == BAD]
+    assert max(piece.end for piece in read if piece.replayed) == 100
+    assert min(piece.start for piece in read if not piece.replayed) == 100
