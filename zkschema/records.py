@@ -212,10 +212,12 @@ class TaskStatus(Record):
 class NodeStatus(Record):
     """What a node says of itself; ``assignment_version`` is the one that it has applied.
 
-    A task's key is ``flow/task``. A task that is not listed does not run here.
+    A task's key is ``flow/task``. A task that is not listed does not run here. ``journals_told``:
+    no journal lies on its disk that it has not registered.
     """
 
     assignment_version: int
+    journals_told: bool = True
     tasks: Mapping[str, TaskStatus] = field(default_factory=lambda: NOTHING)
 
 

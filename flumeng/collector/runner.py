@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
 RETRY_MOST_SECONDS = 30.0
 PAUSE = "ZooKeeper has not answered for two thirds of the session's timeout, or is not there"
-RUNNING, FAILED, STOPPED = "running", "failed", "stopped"
+STARTING, RUNNING, FAILED, STOPPED = "starting", "running", "failed", "stopped"
 
 
 @dataclass(frozen=True)

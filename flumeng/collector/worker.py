@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 
 from flumeng.child import Message, Parent
 from flumeng.collector.journals import Reachable
 from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.runner import STARTING, Runner, Status, Surroundings
 from flumeng.collector.task import Assignment
 from flumeng.store import Store
 
@@ -41,6 +41,7 @@ class Worker:
     ) -> None:
         self._parent = parent
         self._around = Surroundings(store, Publisher(store), build, positions, self._on_status)
+        self._answers: int | None = None
         self._runners: dict[str, Runner] = {}
         self._ending: list[Runner] = []
         self._statuses: dict[str, Status] = {}
@@ -51,25 +52,28 @@ class Worker:
         self._parent.send({"type": "ready"})
         for message in self._parent.messages():
             if message["type"] == "configure":
-                self._configure({task.key: task for task in map(_assignment, message["tasks"])})
+                wanted = {task.key: task for task in map(_assignment, message["tasks"])}
+                self._configure(message["number"], wanted)
             elif message["type"] == "stop":
                 self._drain(message["drain_seconds"])
                 return
         log.info("the node is gone")
 
-    def _configure(self, wanted: Mapping[str, Assignment]) -> None:
+    def _configure(self, number: int, wanted: Mapping[str, Assignment]) -> None:
         for key in self._runners.keys() - wanted.keys():
             runner = self._runners.pop(key)
             runner.stop()
             self._ending.append(runner)
-            self._forget(key)
         self._ending = [runner for runner in self._ending if not runner.join(0)]
+        fresh = wanted.keys() - self._runners.keys()
         for key, assignment in wanted.items():
-            if key in self._runners:
-                self._runners[key].assign(assignment)
-            else:
+            if key in fresh:
                 self._runners[key] = Runner(assignment, self._around)
-                self._runners[key].start()
+            else:
+                self._runners[key].assign(assignment)
+        self._answer(number, [wanted[key] for key in fresh])
+        for key in fresh:
+            self._runners[key].start()
 
     def _drain(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -89,14 +93,19 @@ class Worker:
             self._statuses[key] = status
             self._report()
 
-    def _forget(self, key: str) -> None:
+    def _answer(self, number: int, fresh: Iterable[Assignment]) -> None:
+        """Say that this configuration is the one that runs; what is new in it is about to."""
         with self._reporting:
-            if self._statuses.pop(key, None):
-                self._report()
+            self._answers = number
+            for key in self._statuses.keys() - self._runners.keys():
+                del self._statuses[key]
+            for task in fresh:
+                self._statuses[task.key] = Status(task.epoch, task.revision, STARTING)
+            self._report()
 
     def _report(self) -> None:
         tasks = {key: asdict(status) for key, status in self._statuses.items()}
-        self._parent.send({"type": "status", "tasks": tasks})
+        self._parent.send({"type": "status", "answers": self._answers, "tasks": tasks})
 
 
 def _assignment(task: Message) -> Assignment:

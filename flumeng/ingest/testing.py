@@ -77,6 +77,7 @@ class WorkerProcess:
     def configure(self, *flows: str, revision: int = 1, epoch: int = 1) -> None:
         self.send(
             type="configure",
+            number=1,
             tasks=[
                 {
                     "flow": flow.split()[1],

@@ -52,6 +52,7 @@ class Worker:
         self._policy = policy
         self._host = host
         self._send = send
+        self._answers: int | None = None
         self._tasks: dict[str, Task] | None = None
         self._chokes: Mapping[str, float] = {}
         self._flows: dict[str, FlowRunner] = {}
@@ -81,7 +82,9 @@ class Worker:
     async def _handle(self, message: Message) -> None:
         kind = message["type"]
         if kind == "configure":
+            self._answers = message["number"]
             self._on_configure(message["tasks"], message.get("chokes", {}))
+            self._changed.set()
         elif kind == "acks":
             self._on_acks(message["acks"])
         elif kind == "remove":
@@ -209,7 +212,13 @@ class Worker:
             for name, journal in self._shelf.journals.items()
         }
         kept = self._shelf.kept_flows()
-        return {"type": "status", "tasks": tasks, "journals": journals, "kept_flows": kept}
+        return {
+            "type": "status",
+            "answers": self._answers,
+            "tasks": tasks,
+            "journals": journals,
+            "kept_flows": kept,
+        }
 
 
 def _describe(source: Component) -> str:

@@ -25,13 +25,16 @@ class State(Enum):
 
 @dataclass
 class Child:
-    """``tasks`` and ``journals`` are what it said last; ``kill_at`` counts while STOPPING."""
+    """``tasks`` and ``journals`` are what it said last, ``answered`` the configuration that it said
+    it for, ``told`` the last that it was sent; ``kill_at`` counts while STOPPING."""
 
     name: str
     state: State = State.ABSENT
     since: float = 0.0
     backoff_seconds: float = 0.0
     kill_at: float = 0.0
+    told: int | None = None
+    answered: int | None = None
     address: str = ""
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     journals: Mapping[str, Mapping[str, Any]] | None = None
@@ -47,6 +50,7 @@ class Child:
         return number_of(self.name)
 
     def forget(self) -> None:
+        self.told = self.answered = None
         self.address, self.tasks, self.journals, self.kept_flows = "", {}, None, ()
 
 

@@ -8,8 +8,9 @@ Rules
 3. A child that ends without having been asked is started again after a back-off that doubles from
    0.1 s to 10 s and starts anew once it has run for a minute.
 4. What the node says of itself (``status``, ``journals``, ``addresses``) derives from what the
-   children said last; nothing is said for a child that does not run. Before there is an
-   assignment no child is told anything: an empty one would close every journal.
+   children said last; nothing is said for a child that does not run. An assignment counts as
+   applied when each child has answered the configuration that it was sent last. Before there is
+   an assignment no child is told anything: an empty one would close every journal.
 5. Each ingest worker is told of its own journals, and all of them of all ingest tasks: a task runs
    when it runs in each of them.
 6. Stopping: first nothing new is accepted, then the collector drains within its time, and only
@@ -131,6 +132,7 @@ class Machine:
         }
         self._ingest = [child for child in self._children.values() if child.role == INGEST]
         self._wanted: Wanted | None = None
+        self._applied = -1
         self._acks: dict[str, int] = {}
         self._stopping: Stop | None = None
         self.story: deque[Step] = deque(maxlen=STORY_EVENTS)
@@ -139,6 +141,8 @@ class Machine:
     def handle(self, event: Event) -> list[Instruction]:
         """The one entrance: all events go through here."""
         instructions = self._handle(event)
+        if all(child.answered == child.told for child in self._children.values()):
+            self._applied = self._wanted.version if self._wanted else -1
         self.check()
         return instructions
 
@@ -159,10 +163,11 @@ class Machine:
     @property
     def status(self) -> NodeStatus:
         """What to report: every task that is assigned or still runs."""
-        wanted = self._wanted
-        assigned = wanted.assignment.tasks if wanted else ()
+        assigned = self._wanted.assignment.tasks if self._wanted else ()
         tasks = children.statuses(self._children.values(), assigned)
-        return NodeStatus(assignment_version=wanted.version if wanted else -1, tasks=tasks)
+        return NodeStatus(
+            assignment_version=self._applied, tasks=tasks, journals_told=self.knows_all_journals
+        )
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -285,6 +290,7 @@ class Machine:
         child.tasks = detail["tasks"]
         child.journals = detail.get("journals")
         child.kept_flows = tuple(detail.get("kept_flows", ()))
+        child.answered = detail["answers"]
         return []
 
     def _on_wanted_running(self, child: Child, _detail: object) -> list[Instruction]:
@@ -361,8 +367,14 @@ class Machine:
             }
             for task in self._tasks(child)
         ]
-        chokes = dict(self._wanted.assignment.chokes)
-        return [Tell(child.name, {"type": "configure", "tasks": tasks, "chokes": chokes})]
+        child.told = self._wanted.version
+        message = {
+            "type": "configure",
+            "number": child.told,
+            "tasks": tasks,
+            "chokes": dict(self._wanted.assignment.chokes),
+        }
+        return [Tell(child.name, message)]
 
     def _alive(self, name: str) -> bool:
         child = self._children.get(name)

@@ -36,12 +36,13 @@ class ScriptedChild:
         self._node = node
         self._hear = hear
         self._journals: dict[str, dict[str, Any]] = {}
+        self._number: int | None = None
         self._tasks: list[Mapping[str, Any]] = []
         hear(Said(name, {"type": "ready", "address": f"{node}:1"}))
 
     def tell(self, message: Message) -> None:
         if message["type"] == "configure":
-            self._tasks = message["tasks"]
+            self._number, self._tasks = message["number"], message["tasks"]
             self._report()
         elif message["type"] == "remove":
             for name in message["journals"]:
@@ -57,6 +58,7 @@ class ScriptedChild:
         running = [task for task in self._tasks if task["state"] != "draining"]
         status: Message = {
             "type": "status",
+            "answers": self._number,
             "tasks": {
                 f"{task['flow']}/{task['task']}": {
                     "epoch": task["epoch"],

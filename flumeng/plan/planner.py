@@ -270,14 +270,15 @@ def _drop(flow: FlowView, snapshot: Snapshot) -> Drop | None:
 
 def _has_of(node: NodeView, flow: FlowView, *, told: bool) -> bool:
     """Whether the node says that it runs a task of the flow; with ``told`` also whether it may have
-    run its sources and has not said since that it has heard of their end."""
+    run its sources and has not said since that it has heard of their end, and what they left."""
     said = node.status.tasks if node.status else {}
     if any(key.startswith(f"{flow.name}/") for key in said):
         return True
     version = node.assignment_version
     if not told or not flow.place or not isinstance(version, Version):
         return False
-    heard = node.status is not None and node.status.assignment_version == version.number
+    status = node.status
+    heard = status and status.journals_told and status.assignment_version == version.number
     labels = flow.place.ingest.labels
     matches = all(node.record.labels.get(key) == value for key, value in labels.items())
     return not heard and INGEST in node.record.roles and matches

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from flumeng.simulation.disk import JournalFile
 from flumeng.simulation.ensemble import Change, Changes
 from zkschema import paths, table
-from zkschema.records import Ack, Assignment, Cluster, Flow, Journal, NodeStatus, Plan
+from zkschema.records import Ack, Assignment, Cluster, Flow, NodeStatus, Plan
 
 if TYPE_CHECKING:
     from flumeng.simulation.world import World
@@ -64,7 +64,6 @@ class Checks:
         self._let_go: dict[tuple[str, str], int] = {}
         self._given: dict[tuple[str, int, int], tuple[str, str | None]] = {}
         self._discarded: set[str] = set()
-        self._registered: set[str] = set()
         self._handlers: Mapping[str, Callable[[str, Change, Names], None]] = {
             paths.ack.pattern: self._on_ack,
             paths.assignment.pattern: self._on_assignment,
@@ -73,7 +72,6 @@ class Checks:
             paths.live_node.pattern: self._on_live,
             paths.flow.pattern: self._on_flow,
             paths.commit.pattern: self._on_commit,
-            paths.journal.pattern: self._on_journal,
         }
         self._ensemble.listeners.append(self._hear)
 
@@ -86,7 +84,7 @@ class Checks:
     def on_removed(self, journal: str, file: JournalFile) -> None:
         acked = self.acked.get(journal, 0)
         self._require(
-            acked >= file.end or file.flow in self._discarded or journal not in self._registered,
+            acked >= file.end or file.flow in self._discarded,
             f"{journal} is removed with events up to {file.end}, acked is {acked}",
         )
 
@@ -246,25 +244,12 @@ class Checks:
 
     def _require_collected(self, flow: str) -> None:
         for journal, file in self._world.files():
-            if file.flow == flow and journal in self._registered:
+            if file.flow == flow:
                 acked = self.acked.get(journal, 0)
                 self._require(
                     acked >= file.end,
                     f"{flow} is removed, and {journal} is at {acked} of {file.end}",
                 )
-
-    def _on_journal(self, _process: str, change: Change, names: Names) -> None:
-        """A journal counts when it is registered before its flow is deleted.
-
-        Whoever deletes a flow does not wait for journals that a node has not told of yet.
-        """
-        if change.after is not None:
-            assert isinstance(change.after.value, Journal)
-            flow = self._ensemble.newest(str(paths.flow(change.after.value.flow)))
-            if flow is not None:
-                assert isinstance(flow.value, Flow)
-                if flow.value.state != "deleted":
-                    self._registered.add(names[0])
 
     def _on_commit(self, process: str, change: Change, names: Names) -> None:
         if change.after is None and names[0] not in self._discarded:

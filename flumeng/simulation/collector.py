@@ -53,7 +53,7 @@ class Runner:
         self.wanted = wanted
         self.stopping = False
         self.due = 0.0
-        self.said: dict[str, Any] | None = None
+        self.said = self._status("starting")
         self._turns = self._run()
 
     def step(self) -> bool:
@@ -113,13 +113,16 @@ class Runner:
                 collector.finish(commit)
 
     def _say(self, state: str, error: str | None = None) -> None:
-        self.said = {
+        self.said = self._status(state, error)
+        self.collector.report_tasks()
+
+    def _status(self, state: str, error: str | None = None) -> dict[str, Any]:
+        return {
             "epoch": self.wanted.epoch,
             "revision": self.wanted.revision,
             "state": state,
             "error": error,
         }
-        self.collector.report_tasks()
 
 
 class Collector(ChildProcess):
@@ -133,6 +136,7 @@ class Collector(ChildProcess):
         )
         self._runners: dict[str, Runner] = {}
         self._ending: list[Runner] = []
+        self._answers: int | None = None
         self._is_ready = False
         self._commits = 0
 
@@ -202,8 +206,8 @@ class Collector(ChildProcess):
                 self._remove(path)
 
     def report_tasks(self) -> None:
-        tasks = {key: runner.said for key, runner in self._runners.items() if runner.said}
-        self.report({"type": "status", "tasks": tasks})
+        tasks = {key: runner.said for key, runner in self._runners.items()}
+        self.report({"type": "status", "answers": self._answers, "tasks": tasks})
 
     def _remove(self, commit: Path) -> None:
         assert self.session is not None
@@ -221,6 +225,7 @@ class Collector(ChildProcess):
     def _handle(self, message: Mapping[str, Any]) -> None:
         kind = message["type"]
         if kind == "configure":
+            self._answers = message["number"]
             self._configure({task.key: task for task in map(_wanted, message["tasks"])})
         elif kind == "stop":
             self.exit(0)
@@ -233,12 +238,12 @@ class Collector(ChildProcess):
             runner = self._runners.pop(key)
             runner.stop()
             self._ending.append(runner)
-        self.report_tasks()
         for key, task in wanted.items():
             if key in self._runners:
                 self._runners[key].assign(task)
             else:
                 self._runners[key] = Runner(self, task)
+        self.report_tasks()
 
 
 def _wanted(task: Mapping[str, Any]) -> Wanted:

@@ -20,6 +20,7 @@ class Ingest(ChildProcess):
 
     def __init__(self, host: Host, role: str, name: str) -> None:
         super().__init__(host, role, name)
+        self._answers: int | None = None
         self._tasks: dict[str, Mapping[str, Any]] | None = None
         self._quiet = False
         self._is_ready = False
@@ -53,6 +54,7 @@ class Ingest(ChildProcess):
     def _handle(self, message: Mapping[str, Any]) -> None:
         kind = message["type"]
         if kind == "configure":
+            self._answers = message["number"]
             self._configure(message["tasks"])
         elif kind == "acks":
             for name, ack in message["acks"].items():
@@ -126,7 +128,13 @@ class Ingest(ChildProcess):
             for name, file in self.host.journals.files.items()
         }
         kept = sorted(self.host.journals.kept_flows)
-        return {"type": "status", "tasks": tasks, "journals": journals, "kept_flows": kept}
+        return {
+            "type": "status",
+            "answers": self._answers,
+            "tasks": tasks,
+            "journals": journals,
+            "kept_flows": kept,
+        }
 
     def tell_of(self, journal: str, what: str) -> None:
         self.say(f"{journal} {what}")

@@ -60,6 +60,7 @@ class World:
         self.processes: list[Process] = []
         self.sessions: list[Session] = []
         self.exactly_once = self.random.random() < 0.5
+        self.greedy = self.random.random() < 0.5
         self._configure()
         self.checks: Final = Checks(self)
         self.operator: Final = Operator(self, tuple("fgh"[: self.random.choice((1, 1, 2, 2, 3))]))

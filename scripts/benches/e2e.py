@@ -125,7 +125,7 @@ def _measure(place: Path, flow: str, delivery: str, sink: str, events: int) -> d
         spec = FLOW.format(flow=flow, delivery=delivery, sink=sink)
         task = {"flow": flow, "task": "collect.0", "epoch": 1, "revision": 1, "spec": spec}
         task |= {"partitions": [JOURNAL], "state": "running"}
-        collector.send({"type": "configure", "tasks": [task]})
+        collector.send({"type": "configure", "number": 1, "tasks": [task]})
         parts = {
             "ingest": ingest.pid,
             "collector": collector.pid,

@@ -68,7 +68,7 @@ class Collector:
         self.process.stdin.flush()
 
     def configure(self, *tasks: Message) -> None:
-        self.tell({"type": "configure", "tasks": list(tasks)})
+        self.tell({"type": "configure", "number": 1, "tasks": list(tasks)})
 
     def status(self, key: str = "web/collect.0") -> dict[str, Any]:
         found: dict[str, Any] = self.statuses.get(key, {})

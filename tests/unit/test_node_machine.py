@@ -60,10 +60,15 @@ def ready(child: str, address: str = "") -> Said:
 
 
 def status(
-    child: str, state: str = "running", journals: Mapping[str, object] | None = None
+    child: str,
+    state: str = "running",
+    journals: Mapping[str, object] | None = None,
+    *,
+    answers: int = 1,
 ) -> Said:
     task = {"epoch": 1, "revision": 1, "state": state, "error": None}
-    message = {"type": "status", "tasks": {f"f/{child.partition('.')[0]}.0": task}}
+    tasks = {f"f/{child.partition('.')[0]}.0": task}
+    message = {"type": "status", "answers": answers, "tasks": tasks}
     return Said(child, {**message, "journals": journals} if journals else message)
 
 
@@ -138,10 +143,24 @@ def test_a_task_that_was_let_go_leaves_the_status(machine: Machine) -> None:
     running(machine)
     machine.handle(status(COLLECT))
     machine.handle(wanted(COLLECT, version=2, state="draining"))
-    assert machine.status.assignment_version == 2
     assert "f/collect.0" in machine.status.tasks
-    machine.handle(status(COLLECT, "stopped"))
+    machine.handle(status(COLLECT, "stopped", answers=2))
     assert "f/collect.0" not in machine.status.tasks
+
+
+def test_an_assignment_is_applied_once_every_child_has_answered_it(machine: Machine) -> None:
+    """Until then a child may be at what it was told before, and has not said so."""
+    running(machine)
+    assert machine.status.assignment_version == -1
+    machine.handle(status(WORKER))
+    machine.handle(status(COLLECT))
+    assert machine.status.assignment_version == 1
+    machine.handle(wanted(INGEST, COLLECT, version=2))
+    machine.handle(status(WORKER, answers=2))
+    machine.handle(status(COLLECT, answers=1))
+    assert machine.status.assignment_version == 1
+    machine.handle(Ended(COLLECT, -9))
+    assert machine.status.assignment_version == 2, "who is gone is at nothing"
 
 
 def test_only_news_of_acks_is_passed_on_and_all_of_it_to_a_new_worker(machine: Machine) -> None:
@@ -238,9 +257,9 @@ def test_a_task_is_let_go_when_the_last_worker_let_it_go(pair: Machine) -> None:
     for number in range(2):
         pair.handle(status(f"ingest.{number}"))
     pair.handle(wanted(INGEST, version=2, state="draining"))
-    pair.handle(Said("ingest.0", {"type": "status", "tasks": {}, "journals": {}}))
+    pair.handle(Said("ingest.0", {"type": "status", "answers": 1, "tasks": {}, "journals": {}}))
     assert "f/ingest.0" in pair.status.tasks
-    pair.handle(Said("ingest.1", {"type": "status", "tasks": {}, "journals": {}}))
+    pair.handle(Said("ingest.1", {"type": "status", "answers": 1, "tasks": {}, "journals": {}}))
     assert "f/ingest.0" not in pair.status.tasks
 
 

@@ -62,7 +62,8 @@ def test_the_machine_remembers_what_changed_of_the_node_its_children_and_their_t
     machine.handle(Said("ingest.0", {"type": "ready"}))
     for state, error in (("running", None), ("running", None), ("failed", "no such host")):
         task = {"epoch": 1, "revision": 1, "state": state, "error": error}
-        machine.handle(Said("ingest.0", {"type": "status", "tasks": {"web/ingest.n1": task}}))
+        said = {"type": "status", "answers": 7, "tasks": {"web/ingest.n1": task}}
+        machine.handle(Said("ingest.0", said))
     clock.now += 5
     machine.handle(Ended("ingest.0", -9))
     machine.handle(Tick())
