@@ -203,7 +203,7 @@ class RealZooKeeper:
         self.address = f"127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, wait_seconds: float = 30.0) -> None:
+    def start(self, *, wait_seconds: float = 60.0) -> None:
         """Start, and return when the server answers."""
         self.data.mkdir(parents=True, exist_ok=True)
         with (self.data / "server.log").open("ab") as log:

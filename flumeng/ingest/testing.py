@@ -21,7 +21,7 @@ from flumeng.ingest.tailer import Tailer
 from flumeng.journal.client import JournalClient, Position
 from flumeng.spec.sources import Tail
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 
 class WorkerProcess:

@@ -17,7 +17,7 @@ from pathlib import Path
 from flumeng import embedded
 
 HOST = "127.0.0.1"
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 LOOK_SECONDS = 0.05
 UNIMPLEMENTED = -6
 REPLY_HEADER = struct.Struct(">iiqi")  # length, xid, zxid, error

@@ -26,6 +26,7 @@ from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
 from zkschema.migrations import Change, Delete, Migration, Set
 
+PATIENCE_SECONDS = 60.0
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 
 
@@ -35,9 +36,16 @@ def flumeng(*words: object, zk: str = "") -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         env={**os.environ, "FLUMENG_ZK": zk},
-        timeout=30,
+        timeout=120,
         check=False,
     )
+
+
+def own_seconds() -> float:
+    """What a command takes now that asks nobody: a busy machine needs long to start a program."""
+    start = time.monotonic()
+    assert flumeng("--help").returncode == 0
+    return time.monotonic() - start
 
 
 def test_a_flow_from_nothing_to_its_deletion(hosts: str, tmp_path: Path) -> None:
@@ -193,9 +201,11 @@ def test_the_shell_on_a_terminal_completes_a_name_and_remembers(hosts: str, tmp_
     terminal = Terminal(mine)
     try:
         terminal.until("flumeng>")
-        time.sleep(1)  # the names are asked for in the background
+        deadline = time.monotonic() + PATIENCE_SECONDS
         os.write(mine, b"flow show w")
-        terminal.until("web")  # in the menu
+        while not terminal.shows("web", 2.0):  # in the menu, once the names have come
+            assert time.monotonic() < deadline, "no name is completed"
+            os.write(mine, b"\x7fw")
         os.write(mine, b"\t")
         terminal.until("web")
         os.write(mine, b"\n")
@@ -206,7 +216,7 @@ def test_the_shell_on_a_terminal_completes_a_name_and_remembers(hosts: str, tmp_
         process.send_signal(signal.SIGINT)
         terminal.until("flumeng>")
         os.write(mine, b"\x04")
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
     finally:
         process.kill()
         process.wait()
@@ -223,12 +233,18 @@ class Terminal:
 
     def until(self, text: str) -> None:
         """Read on until ``text`` came; what comes after it is kept for the next call."""
-        deadline = time.monotonic() + 15
+        assert self.shows(text, PATIENCE_SECONDS), f"{text!r} did not come: {self._seen!r}"
+
+    def shows(self, text: str, seconds: float) -> bool:
+        """The same; false when it does not come in time."""
+        deadline = time.monotonic() + seconds
         while text not in self._seen:
-            assert time.monotonic() < deadline, f"{text!r} did not come: {self._seen!r}"
+            if time.monotonic() > deadline:
+                return False
             if select.select([self._descriptor], [], [], 0.2)[0]:
                 self._seen += os.read(self._descriptor, 65536).decode(errors="replace")
         self._seen = self._seen.partition(text)[2]
+        return True
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["away", "frozen"])
@@ -238,6 +254,7 @@ def test_completion_in_bash_does_not_wait_for_zookeeper(tmp_path: Path, frozen: 
         server.start()
         assert server.process is not None
         server.process.send_signal(signal.SIGSTOP)
+    own = own_seconds()
     start = time.monotonic()
     try:
         done = subprocess.run(
@@ -249,19 +266,20 @@ def test_completion_in_bash_does_not_wait_for_zookeeper(tmp_path: Path, frozen: 
                 "COMP_WORDS": "flumeng flow show ",
                 "COMP_CWORD": "3",
             },
-            capture_output=True, text=True, timeout=30, check=False,
+            capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
     finally:
         if frozen:
             server.kill()
     assert (done.stdout.strip(), done.stderr) == ("", "")
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 2.5 + own
 
 
 def test_zookeeper_away_is_said_within_ten_seconds() -> None:
+    own = own_seconds()
     start = time.monotonic()
     result = flumeng("flow", "list", zk=f"127.0.0.1:{free_port()}/none")
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 10 + own
     assert (result.returncode, result.stdout) == (4, "")
     assert len(result.stderr.splitlines()) == 1
     assert "did not answer" in result.stderr
@@ -274,9 +292,10 @@ def test_a_frozen_zookeeper_is_said_within_ten_seconds(tmp_path: Path) -> None:
     assert server.process is not None
     try:
         server.process.send_signal(signal.SIGSTOP)
+        own = own_seconds()
         start = time.monotonic()
         result = flumeng("status", zk=f"{server.address}/none")
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 10 + own
         assert (result.returncode, len(result.stderr.splitlines())) == (4, 1), result.stderr
     finally:
         server.kill()

@@ -17,7 +17,7 @@ from flumeng.store import Store, tree
 from zkschema import paths
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def eventually(ask: Callable[[], Any]) -> Any:
@@ -75,7 +75,9 @@ def test_a_node_with_a_bad_policy_file_does_not_start(
     if text is not None:
         policy.write_text(text)
     command = node_run("127.0.0.1:1", tmp_path / "data", policy)
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert ended.returncode == 2
     assert said in ended.stderr
     assert not (tmp_path / "data").exists()

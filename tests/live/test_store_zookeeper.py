@@ -11,7 +11,7 @@ import pytest
 
 from flumeng.errors import UnavailableError, UserError
 from flumeng.store import ABSENT, ANY, tree
-from flumeng.store.zookeeper import connect
+from flumeng.store.zookeeper import CALL_SECONDS, connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
 
@@ -31,19 +31,21 @@ def test_watches_and_writes_work_again_after_the_server_was_killed(server: RealZ
     store.watch(paths.flows(), looks.put)
 
     server.kill()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while store.connected:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     started = time.monotonic()
     with pytest.raises(UnavailableError):
         store.read(paths.cluster())
-    assert time.monotonic() - started < 0.5, "a call blocked while there was no connection"
+    assert time.monotonic() - started < CALL_SECONDS / 2, (
+        "a call blocked while there was no connection"
+    )
 
     server.start()
-    assert looks.get(timeout=15) == "/flows", "nobody was told to look after the reconnect"
+    assert looks.get(timeout=60) == "/flows", "nobody was told to look after the reconnect"
     store.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
-    assert looks.get(timeout=5) == "/flows/web", "the watch did not survive the reconnect"
+    assert looks.get(timeout=60) == "/flows/web", "the watch did not survive the reconnect"
     store.close()
 
 
@@ -52,7 +54,7 @@ def test_nobody_there_is_said_in_bounded_time(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(UnavailableError, match=f"ZooKeeper at {absent.address}/c did not answer"):
         connect(f"{absent.address}/c", wait_seconds=1)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize("hosts", ["", "/chroot", "host:port", "host:2181/"])
