@@ -1,0 +1,191 @@
+"""A task of two journals, one of them damaged: real ZooKeeper, Spark and files, until an operator
+has repaired it. Every event that is left is in the lake once, and acks never pass damage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+
+from flumeng import accounting
+from flumeng.collector import spark as sessions
+from flumeng.collector.addresses import Addresses
+from flumeng.collector.pipeline import SparkPipeline
+from flumeng.collector.positions import Positions
+from flumeng.collector.publisher import Publisher
+from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.task import Assignment
+from flumeng.journal.journal import Journal
+from flumeng.journal.repair import repair
+from flumeng.journal.server import JournalServer
+from flumeng.journal.testing import numbered_events
+from flumeng.spec import parse_flow
+from flumeng.store import ABSENT, ANY, Store, tree
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN, flow_folders
+from zkschema.records import Flow, LiveNode
+from zkschema.records import Journal as JournalRecord
+
+BAD = "web.n1.0.00000000"
+GOOD = "web.n2.0.00000000"
+ROWS, FRAMES = 50, 40
+EVENTS = ROWS * FRAMES
+PATIENCE_SECONDS = 60.0
+
+
+class Cluster:
+    """Two nodes with a journal each, and a task that reads both."""
+
+    def __init__(self, store: Store, spark: SparkSession, folder: Path) -> None:
+        self.store, self.folder = store, folder
+        self.statuses: list[Status] = []
+        self.journals: dict[str, Journal] = {}
+        self.servers: dict[str, JournalServer] = {}
+        tree.init(store)
+        store.write(paths.flow("web"), Flow(revision=1), ABSENT)
+        for path in flow_folders("web"):
+            store.write(path, None, ABSENT)
+        for name in (BAD, GOOD):
+            self.journals[name] = Journal.create(folder, name, segment_bytes=50_000)
+            self.append(name, FRAMES)
+            node = name.split(".")[1]
+            record = JournalRecord(flow="web", node=node, primary=node, term=1, in_sync=(node,))
+            store.write(paths.journal(name), record, ABSENT)
+            self.serve(name)
+        spec = parse_flow(
+            "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: exactly-once, "
+            f"batch: {{seconds: 0.1, events: 700}}, sinks: [files: {{path: '{folder}/lake/x'}}]}}"
+        )
+        addresses = Addresses(store)
+        around = Surroundings(
+            store,
+            Publisher(store),
+            lambda task: SparkPipeline(spark, spec, task.key),
+            lambda: Positions(addresses),
+            lambda _, status: self.statuses.append(status),
+        )
+        self.task = Runner(Assignment("web", "collect.0", 1, 1, "", (BAD, GOOD)), around)
+
+    def append(self, name: str, frames: int) -> None:
+        log = self.journals[name]
+        for _ in range(frames):
+            log.append(numbered_events(log.next_seq, ROWS, body_bytes=200))
+        log.sync()
+
+    def serve(self, name: str) -> None:
+        server = JournalServer("127.0.0.1", journals=lambda: {name: self.journals[name]})
+        self.servers[name] = server
+        live = LiveNode(
+            uuid="", incarnation="", addresses=(server.address,), pid=0, version="", since=0
+        )
+        self.store.write(paths.live_node(name.split(".")[1]), live, ANY)
+
+    def damage(self, name: str, *frames: int) -> None:
+        """Flip a bit in the events of these frames."""
+        place = 0
+        for file in sorted((self.folder / name).glob("*.segment")):
+            content = bytearray(file.read_bytes())
+            for at in range(0, len(content), 64):
+                if content[at : at + 4] == b"FLFR":
+                    content[at + 200] ^= 1 if place in frames else 0
+                    place += 1
+            file.write_bytes(content)
+
+    def repair(self, name: str, *, accept_loss: bool) -> tuple[tuple[int, int], ...]:
+        """The node is stopped, `flumeng journal repair` is run, and the node is started."""
+        self.servers.pop(name).stop()
+        self.journals.pop(name).close()
+        lost = repair(self.folder / name, accept_loss=accept_loss).lost
+        self.journals[name] = Journal.open(self.folder / name)
+        self.serve(name)
+        return lost
+
+    def acks(self) -> tuple[int, int]:
+        """Those of BAD and GOOD."""
+        found = self.store.read_many([paths.ack("web", CURSOR_MAIN, name) for name in (BAD, GOOD)])
+        bad, good = (ack.value.offset if ack else 0 for ack in found)
+        return bad, good
+
+    def said(self) -> str:
+        return str(self.statuses[-1].error)
+
+    def check_lake(self, bad: list[int], good: list[int]) -> None:
+        """It has these events, each once, with the bodies that they had."""
+        table = ds.dataset(self.folder / "lake", format="parquet").to_table()
+        found = {(row["journal"], row["seq"]): row["body"] for row in table.to_pylist()}
+        assert len(found) == table.num_rows
+        assert sorted(found) == [(BAD, seq) for seq in bad] + [(GOOD, seq) for seq in good]
+        assert all(int(body.rstrip(b".")) == seq for (_, seq), body in found.items())
+        assert self.store.children(paths.commits("web")) == []
+
+    def close(self) -> None:
+        self.task.cancel()
+        assert self.task.join(PATIENCE_SECONDS)
+        for server in self.servers.values():
+            server.stop()
+        for journal in self.journals.values():
+            journal.close()
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    return sessions.start(tmp_path_factory.mktemp("spark") / "collector")
+
+
+@pytest.fixture
+def cluster(store: Store, spark: SparkSession, tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(store, spark, tmp_path)
+    yield cluster
+    cluster.close()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.05)
+
+
+def test_the_damaged_journal_stands_still_until_it_is_repaired(cluster: Cluster) -> None:
+    cluster.damage(BAD, 20)
+    place = 20 * ROWS
+    cluster.task.start()
+    until(lambda: cluster.acks() == (place, EVENTS), "all before the damage, all of the other")
+    until(lambda: f"journal {BAD} stops at seq {place}: " in cluster.said(), "the status")
+    assert "checksum does not match; on node n1: `flumeng journal verify`" in cluster.said()
+
+    cluster.append(GOOD, 1)
+    cluster.append(BAD, 1)
+    until(lambda: cluster.acks() == (place, EVENTS + ROWS), "the other journal to go on")
+
+    assert cluster.repair(BAD, accept_loss=False) == ((place, place + ROWS),)
+    until(
+        lambda: "nobody has accepted; on node n1: `flumeng journal repair" in cluster.said(), "it"
+    )
+    assert cluster.acks() == (place, EVENTS + ROWS)
+
+    cluster.repair(BAD, accept_loss=True)
+    until(lambda: cluster.acks() == (EVENTS + ROWS, EVENTS + ROWS), "what is left")
+    until(lambda: cluster.statuses[-1].error is None, "the status")
+    assert {status.state for status in cluster.statuses} == {"running"}
+    every = list(range(EVENTS + ROWS))
+    cluster.check_lake([*every[:place], *every[place + ROWS :]], every)
+
+
+def test_a_loss_that_was_accepted_is_passed_over_and_accounted_for(cluster: Cluster) -> None:
+    """At the beginning, in the middle, over several batches, and at the very end."""
+    gone = [0, 7, *range(15, 35), FRAMES - 1]
+    cluster.damage(BAD, *gone)
+    lost = cluster.repair(BAD, accept_loss=True)
+    assert [seq // ROWS for start, end in lost for seq in range(start, end, ROWS)] == gone
+    cluster.task.start()
+    until(lambda: cluster.acks() == (EVENTS, EVENTS), "acks to pass the losses")
+    every = list(range(EVENTS))
+    cluster.check_lake([seq for seq in every if seq // ROWS not in gone], every)
+    assert {status.error for status in cluster.statuses} == {None}
+    row = accounting.journal(cluster.store, accounting.ask_worker, time.time(), BAD)
+    assert (row.lost, row.waits_at, row.safe) == (len(gone) * ROWS, None, EVENTS)
