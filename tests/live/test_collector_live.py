@@ -80,7 +80,7 @@ class Collector:
 
     def end(self) -> int:
         assert self.process.stdin and self.process.stdout
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=PATIENCE_SECONDS)
         self.process.stdin.close()
         self._reader.join()
         self.process.stdout.close()
@@ -358,7 +358,7 @@ def test_it_ends_with_its_node_and_takes_the_jvm_along(cluster: Cluster) -> None
     assert below
     assert collector.process.stdin
     collector.process.stdin.close()
-    assert collector.process.wait(timeout=10) == 0
+    assert collector.process.wait(timeout=PATIENCE_SECONDS) == 0
     until(partial(none_alive, below), "the JVM to end")
     log = collector.log.read_text()
     assert "Traceback" not in log

@@ -370,20 +370,20 @@ def test_an_owner_that_wakes_up_late_removes_nothing_that_a_later_one_staged(
     def stop_twice(steps: Steps, name: str) -> None:
         if steps.names.count("before commit") == 2 and name == "before commit":
             staged.set()
-            assert may_decide.wait(10)
+            assert may_decide.wait(60)
         elif steps.names.count("before rename") == 1 and name == "before rename":
             decided.set()
-            assert may_show.wait(10)
+            assert may_show.wait(60)
 
     later = threading.Thread(target=world.collect, args=(3, Watched(watch=stop_twice)))
 
     def let_the_later_one_pass(steps: Steps, name: str) -> None:
         if steps.names.count("after commit") == 1 and name == "after commit":
             later.start()
-            assert staged.wait(10)
+            assert staged.wait(60)
         elif steps.names.count("before remove_tree") == 1 and name == "before remove_tree":
             may_decide.set()
-            assert decided.wait(10)
+            assert decided.wait(60)
 
     late(world, 2, Watched(watch=let_the_later_one_pass))
     may_show.set()

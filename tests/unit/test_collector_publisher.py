@@ -22,9 +22,9 @@ from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Ack, Commit, Flow
 
-GAP_SECONDS = 0.5
-LONG_SECONDS = 5.0
-PATIENCE_SECONDS = 10.0
+GAP_SECONDS = 1.0
+LONG_SECONDS = 60.0
+PATIENCE_SECONDS = 60.0
 
 
 class WatchedStore(FakeStore):
