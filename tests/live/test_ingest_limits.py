@@ -17,7 +17,7 @@ from flumeng.ingest.testing import WorkerProcess, flow_text
 IDLE_CONNECTIONS = 10_000
 LONG_LINE_BYTES = 1 << 30
 MAX_LINE_BYTES = 1 << 20
-SERVED_SECONDS = 5.0
+SERVED_SECONDS = 30.0
 MOST_RSS_MB = 160
 
 

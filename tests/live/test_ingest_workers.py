@@ -24,7 +24,7 @@ from flumeng.testing import RealZooKeeper
 from zkschema import paths
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def free_place() -> str:

@@ -156,5 +156,6 @@ def test_at_its_mark_a_journal_makes_senders_wait_and_loses_nothing(
         for batch in worker.client.read(name, len(seen), position.safe):
             seen += [int(body.as_py().partition(b" ")[0]) for body in batch.column("body")]
         worker.send(type="acks", acks={name: len(seen)})
-    sender.join(10)
+    sender.join(60)
+    assert not sender.is_alive()
     assert seen == list(range(count))

@@ -172,7 +172,7 @@ def liar() -> Iterator[Liar]:
 
 @pytest.fixture(scope="module")
 def client(liar: Liar) -> Iterator[JournalClient]:
-    with JournalClient(f"127.0.0.1:{liar.port}", timeout_seconds=10) as client:
+    with JournalClient(f"127.0.0.1:{liar.port}", timeout_seconds=60) as client:
         yield client
 
 
