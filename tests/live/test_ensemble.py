@@ -34,7 +34,7 @@ from zkschema.bootstrap import CURSOR_MAIN
 
 SESSION_SECONDS = 4.0
 AWAY_SECONDS = float(os.environ.get("FLUMENG_MASTERS_AWAY_SECONDS", "3"))
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 SEND_EVERY_SECONDS = 0.02
 LIGHT_NODES = 200
 LIGHT_TASKS = 40
@@ -75,7 +75,9 @@ class Sender(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        with socket.create_connection(("127.0.0.1", self._port), timeout=5) as connection:
+        with socket.create_connection(
+            ("127.0.0.1", self._port), timeout=PATIENCE_SECONDS
+        ) as connection:
             while not self._ended.wait(SEND_EVERY_SECONDS):
                 lines = [
                     f"<13>1 2026-11-20T10:00:00Z h a - - - n={self.sent + i} \n" for i in range(20)
@@ -88,7 +90,7 @@ class Sender(threading.Thread):
 
     def end(self) -> None:
         self._ended.set()
-        self.join(10)
+        self.join(PATIENCE_SECONDS)
         assert not self.is_alive()
 
 
@@ -205,7 +207,7 @@ class Cluster:
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
-            process.wait(timeout=20)
+            process.wait(timeout=PATIENCE_SECONDS)
         self.store.close()
 
 
