@@ -18,10 +18,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
 from flumeng.errors import CorruptError, UserError
+from flumeng.journal.message import unpacked_bytes
 from flumeng.journal.schema import EVENT_SCHEMA
 
 ALIGNMENT = 64
@@ -29,6 +31,7 @@ MAX_ROWS = 65_536
 TARGET_BYTES = 4 << 20  # of raw events: what a builder of batches should aim at, at most
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_STATE_BYTES = 16 << 20
+MAX_UNPACKED_BYTES = 512 << 20  # of compressed events: 64 MiB of zeros would unpack to 16 GiB
 
 MAGIC = b"FLFR"
 VERSION = 1
@@ -41,6 +44,7 @@ _CRC = struct.Struct("<I")
 HEADER_BYTES = FIELDS.size + _CRC.size
 assert HEADER_BYTES == ALIGNMENT
 
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, UTC
 _NAMESPACE = uuid.UUID("5c0f4f0e-6a0b-5d0e-9d3c-0f1a6c2be7a1")
 _ZEROS = bytes(ALIGNMENT)
 
@@ -167,6 +171,9 @@ def encode(
     message = _encode_batch(batch)
     if message.size > MAX_MESSAGE_BYTES:
         raise UserError(f"a batch has {message.size} bytes, a frame holds {MAX_MESSAGE_BYTES}")
+    unpacked = unpacked_bytes(pa.ipc.read_message(message))
+    if unpacked > MAX_UNPACKED_BYTES:
+        raise UserError(f"a batch has {unpacked} bytes, a frame holds {MAX_UNPACKED_BYTES}")
     parts = [blob, _padding(len(blob)), message, _padding(message.size)]
     crc = 0
     for part in parts:
@@ -195,7 +202,9 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
     """Read the events of a frame that was verified; those not compressed stay where they are.
 
     A frame that came over the network may lie at an odd address: it is moved first, because Arrow
-    promises its users aligned columns. Raises BadFrameError, also for a frame of lost events.
+    promises its users aligned columns. A checksum only says that these are the bytes that someone
+    wrote: Arrow takes offsets and lengths in them for true, so all of it is looked at before
+    anybody follows one. Raises BadFrameError, also for a frame of lost events.
     """
     if header.lost:
         raise BadFrameError(f"the events of seqs {header.first_seq} to {header.end} are lost")
@@ -204,14 +213,27 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
         memoryview(moved)[:] = memoryview(frame)
         frame = moved
     try:
-        batch = pa.ipc.read_record_batch(
-            frame.slice(header.message_offset, header.message_bytes), EVENT_SCHEMA
-        )
-    except (pa.ArrowException, OSError) as error:
+        message = pa.ipc.read_message(frame.slice(header.message_offset, header.message_bytes))
+        unpacked = unpacked_bytes(message)
+        if unpacked > MAX_UNPACKED_BYTES:
+            raise BadFrameError(f"the events unpack to {unpacked} bytes, more than any frame's")
+        batch = pa.ipc.read_record_batch(message, EVENT_SCHEMA)
+        if batch.num_rows != header.count:
+            raise BadFrameError(f"{batch.num_rows} rows, the header says {header.count}")
+        batch.validate(full=True)
+        _require_times(batch)
+    except (pa.ArrowException, OSError, EOFError, CorruptError) as error:
         raise BadFrameError(f"the record batch cannot be read: {error}") from error
-    if batch.num_rows != header.count:
-        raise BadFrameError(f"{batch.num_rows} rows, the header says {header.count}")
     return batch
+
+
+def _require_times(batch: pa.RecordBatch) -> None:
+    """Arrow takes any number for a time; what sinks and people do with times ends with a year."""
+    times = batch.column(1)
+    if len(times):
+        micros = np.frombuffer(times.buffers()[1], np.int64, len(times), 8 * times.offset)
+        if not _FIRST_US <= micros.min() <= micros.max() <= _LAST_US:
+            raise BadFrameError("an event was received outside of the years 1 to 9999")
 
 
 def encode_state(state: Mapping[str, object]) -> bytes:
@@ -228,7 +250,7 @@ def decode_state(blob: Any) -> dict[str, object]:
         return {}
     try:
         state = json.loads(bytes(blob))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadFrameError(f"the source state is not JSON: {error}") from error
     if not isinstance(state, dict):
         raise BadFrameError("the source state is not an object")

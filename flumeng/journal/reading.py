@@ -16,9 +16,10 @@ from flumeng.journal.frame import BadFrameError, events, identity, verify
 from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 
 # Every batch costs its readers the same again, and under light load a frame holds a few rows:
-# such frames are gathered. A frame of more rows is passed on as it is, a copy would cost more.
+# such frames are gathered. A frame of more is passed on as it is, a copy would cost more.
 GATHER_ROWS = 1024
 GATHERED_ROWS = 16_384
+GATHERED_BYTES = 4 << 20
 
 Part = tuple[int, pa.RecordBatch]
 """Events that follow one another, and the seq of the first."""
@@ -62,21 +63,22 @@ def _cut(frames: Iterable[pa.Buffer], journal: str, start: int, end: int) -> Ite
 def _gather(parts: Iterable[Part]) -> Iterator[Part]:
     """Join runs of small batches that follow one another. What comes before an error is given."""
     small: list[pa.RecordBatch] = []
-    first = count = 0
+    first = count = nbytes = 0
     try:
         for seq, batch in parts:
-            if small and (
-                batch.num_rows >= GATHER_ROWS or count >= GATHERED_ROWS or seq != first + count
-            ):
+            large = batch.num_rows >= GATHER_ROWS
+            full = count >= GATHERED_ROWS or nbytes >= GATHERED_BYTES
+            if small and (large or full or seq != first + count):
                 yield first, _join(small)
-                small, count = [], 0
-            if batch.num_rows >= GATHER_ROWS:
+                small, count, nbytes = [], 0, 0
+            if large:
                 yield seq, batch
                 continue
             if not small:
                 first = seq
             small.append(batch)
             count += batch.num_rows
+            nbytes += batch.nbytes
     except FlumengError:
         if small:
             yield first, _join(small)

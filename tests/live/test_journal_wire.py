@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
 from flumeng.errors import CorruptError, FlumengError, UnavailableError
 from flumeng.journal.client import JournalClient
+from flumeng.journal.frame import FrameHeader, identity
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import ERROR_KINDS, FRAMES_SCHEMA, JournalServer
 from flumeng.journal.testing import numbered_events
@@ -234,6 +238,19 @@ def test_i16_frames_with_any_bounds_or_flipped_bits_are_the_right_ones_or_refuse
     except CorruptError:
         return
     assert table.combine_chunks() == pa.Table.from_batches(journal.read(0, EVENTS)).combine_chunks()
+
+
+def test_i16_a_frame_with_right_checksums_whose_events_make_no_sense_is_refused(
+    liar: Liar, client: JournalClient, frames: list[bytes]
+) -> None:
+    """More such frames are tried in `tests/props/test_journal_hostile.py`."""
+    header = FrameHeader.unpack(frames[0], 0, identity(ID))
+    message = frames[0][header.message_offset :]
+    payload = message.replace(struct.pack("<q", header.count), struct.pack("<q", 2**40))
+    crafted = replace(header, state_bytes=0, payload_crc=crc32c(payload)).pack() + payload
+    liar.batch = pa.record_batch([pa.array([crafted, *frames[1:]], pa.binary())], FRAMES_SCHEMA)
+    with pytest.raises(CorruptError, match="at or after seq 0: "):
+        list(client.read(ID, 0, EVENTS))
 
 
 @pytest.mark.parametrize(
