@@ -1,4 +1,4 @@
-"""What the znodes hold: one frozen dataclass a record.
+"""What the znodes hold: one immutable dataclass a record.
 
 A record knows neither its path nor ZooKeeper. Fields that a newer writer added are kept in
 ``extra`` and written back unchanged, so that a read-modify-write by an older process loses nothing.
@@ -9,10 +9,12 @@ Offsets are half-open: everything below the number.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, ClassVar
+
+from zkschema.immutable import dataclass
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flumeng.errors import CorruptError
 from flumeng.store import WIRE_LIMIT_BYTES, Write
 from zkschema import codec, table
+from zkschema.immutable import dataclass
 from zkschema.records import Record
 from zkschema.table import Row, ZPath
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from flumeng.model import FlowView, NodeView
+from flumeng.model import Amounts, FlowView, NodeView
 from flumeng.plan.ranking import Ranking
 from flumeng.plan.seats import Seats
 from zkschema.records import COLLECT, PlannedTask
@@ -74,18 +74,31 @@ class Book:
         )
 
     def enter(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
-        """Tasks that the book does not have; each counts before the next is asked for."""
+        """Tasks that the book does not have."""
+        entered = list(tasks)
+        for _, task in entered:
+            place = seat_of(task)
+            if place is not None and task.kind == COLLECT:
+                self.seat(flow, place, flow.weight(task.partitions))
+        self.enter_seated(flow, entered)
+
+    def seat(self, flow: FlowView, node: str, weight: Amounts, count: int = 1) -> None:
+        """Count so many tasks of this weight on the node."""
+        self.page(flow.name).nodes[node] += count
+        self.seats.add(node, weight, count)
+
+    def enter_seated(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
+        """As ``enter``, of tasks that are counted on their nodes."""
         page, of_node = self.page(flow.name), self._of_node
-        homes, nodes, sizes = page.homes, page.nodes, page.sizes.ranks
+        homes, sizes = page.homes, page.sizes.ranks
         for name, task in tasks:
             if task.node is not None:
-                of_node.setdefault(task.node, {})[flow.name, name] = task
+                held = of_node.get(task.node)
+                if held is None:
+                    held = of_node[task.node] = {}
+                held[flow.name, name] = task
             if task.kind != COLLECT:
                 continue
-            place = task.target or task.node  # what drains counts where it goes
-            if place is not None:
-                self.seats.add(place, flow.weight(task.partitions))
-                nodes[place] += 1
             for partition in task.partitions:
                 homes[partition] = name
             rank = size_rank(name, len(task.partitions))
@@ -101,10 +114,9 @@ class Book:
         if task.kind != COLLECT:
             return
         page = self.page(flow.name)
-        place = task.target or task.node
+        place = seat_of(task)
         if place is not None:
-            self.seats.add(place, flow.weight(task.partitions), -1)
-            page.nodes[place] -= 1
+            self.seat(flow, place, flow.weight(task.partitions), -1)
         for partition in task.partitions:
             if page.homes.get(partition) == name:
                 del page.homes[partition]
@@ -125,6 +137,11 @@ class Book:
         for name, task in flow.tasks.items():
             self.leave(flow, name, task)
         self._pages.pop(flow.name, None)
+
+
+def seat_of(task: PlannedTask) -> str | None:
+    """The node on which it counts: what drains counts where it goes."""
+    return task.target or task.node
 
 
 def size_rank(name: str, partitions: int) -> int:

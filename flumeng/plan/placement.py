@@ -8,16 +8,19 @@ given away; past a deadline it is taken. In maintenance mode nothing moves that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from flumeng.model import Amounts, NodeView
-from flumeng.plan.book import ASSIGNED, DRAINING, WAITING, in_order
+from flumeng.plan.book import ASSIGNED, DRAINING, WAITING, in_order, seat_of
 from flumeng.plan.draft import Draft, Scope
 from flumeng.plan.sharing import Sharing
 from flumeng.spec import CollectPlace, Place
 from zkschema.records import COLLECT, INGEST, PlannedTask
+
+NOBODY = "nobody runs it"
 
 
 def place(draft: Draft, scope: Scope) -> None:
@@ -96,11 +99,9 @@ def _spread(draft: Draft, place: CollectPlace, scope: Scope) -> None:
         else:
             draft.become(name, None)
             homeless.append(_Homeless(name, task.partitions, reason, task))
-    homeless += [_Homeless(name, reads, "nobody runs it", None) for name, reads in fresh.items()]
-    if homeless:
-        stranded: list[str] = []
-        draft.book.enter(draft.flow, _handed_over(draft, place, homeless, stranded))
-        draft.page.unsettled.update(stranded)
+    if homeless or not _begin_in_turn(draft, place, fresh):
+        homeless += [_Homeless(name, reads, NOBODY, None) for name, reads in fresh.items()]
+        _hand_over(draft, place, homeless)
     if housed:
         _keep_all(draft, place, housed)
 
@@ -139,7 +140,7 @@ def _suspects(
 def _must_leave(draft: Draft, name: str, task: PlannedTask) -> str | None:
     """Why the task is to be given to someone now; None when it is not."""
     if task.node is None:
-        return "nobody runs it"
+        return NOBODY
     owner = draft.snapshot.nodes.get(task.node)
     if owner is None:
         return f"{task.node} is gone"
@@ -157,7 +158,8 @@ def _must_leave(draft: Draft, name: str, task: PlannedTask) -> str | None:
 def _keep(
     draft: Draft, name: str, task: PlannedTask, place: CollectPlace, seating: Seating
 ) -> PlannedTask:
-    """It stays with its owner for now, draining when the owner may not keep it and another may.
+    """It stays with its owner for now; when that may not keep it, it drains towards another, where
+    it counts from now on.
 
     While no other may, the owner goes on, so that what it reads is read to the end.
     """
@@ -166,45 +168,65 @@ def _keep(
     if not owner.live:
         return task
     flow = draft.flow
+    target = draft.snapshot.nodes.get(task.target or "")
+    on_its_way = task.state == DRAINING and target is not None and may_collect(target, place)
     if not owner.eligible(COLLECT, place.labels):
-        if draft.snapshot.cluster.maintenance:
+        if draft.snapshot.cluster.maintenance or on_its_way:
             return task
-        if task.partitions and not seating.has_room(flow.weight(task.partitions)):
+        seat = seating.find(flow.weight(task.partitions)) if task.partitions else None
+        if task.partitions and seat is None:
             return replace(task, state=ASSIGNED, target=None, why="no other node may run it")
-        if task.state == DRAINING:
+        if task.state == DRAINING and seat is None:
             return task
         draft.why.append(f"{flow.name}/{name} is to leave {owner.name}")
-        return replace(task, state=DRAINING, target=None, why=f"{owner.name} may not keep it")
-    target = draft.snapshot.nodes.get(task.target or "")
-    if task.state == DRAINING and not (target and may_collect(target, place)):
+        return replace(task, state=DRAINING, target=seat, why=f"{owner.name} may not keep it")
+    if task.state == DRAINING and not on_its_way:
         draft.why.append(f"{flow.name}/{name} stays with {owner.name} after all")
         return replace(task, state=ASSIGNED, target=None, why="")
     return task
 
 
-def _handed_over(
-    draft: Draft, place: CollectPlace, homeless: list[_Homeless], stranded: list[str]
-) -> Iterator[tuple[str, PlannedTask]]:
-    """Each task as the node gets it that it was to go to, else the least full one, the heaviest
-    first. What waits is added to ``stranded``."""
+def _begin_in_turn(draft: Draft, place: CollectPlace, fresh: Mapping[str, tuple[str, ...]]) -> bool:
+    """New tasks to the least full nodes, when all weigh the same and any node may have each."""
+    weights = set(map(draft.flow.weight, fresh.values()))
+    nodes = None
+    if len(weights) == 1:
+        nodes = Seating(draft, place).in_turn(weights.pop(), len(fresh))
+    if nodes is None:
+        return not fresh
+    begun = {
+        name: draft.given(COLLECT, name, node, NOBODY, partitions=partitions)
+        for (name, partitions), node in zip(fresh.items(), nodes, strict=True)
+    }
+    draft.changes.update(begun)
+    draft.book.enter_seated(draft.flow, begun.items())
+    return True
+
+
+def _hand_over(draft: Draft, place: CollectPlace, homeless: list[_Homeless]) -> None:
+    """Each task to the node that it was to go to, else the least full one, the heaviest first."""
     flow = draft.flow
     weighed = [(flow.weight(one.partitions), one) for one in homeless]
-    if any(weight is not weighed[0][0] for weight, _ in weighed):
-        weighed.sort(key=lambda pair: -_heaviness(pair[0]))
+    weighed.sort(key=lambda pair: -_heaviness(pair[0]))
     seating = Seating(draft, place)
+    stranded, tasks = [], []
     for weight, (name, partitions, reason, before) in weighed:
-        node = seating.find(weight, before.target if before else None)
+        node = seating.take(weight, before.target if before else None)
         if node is not None:
             revision = before.revision if before else 0
             task = draft.given(
                 COLLECT, name, node, reason, partitions=partitions, revision=revision
             )
-            seating.taken(node)
         else:
             stranded.append(name)
             task = _waiting(draft, name, partitions, before, seating)
-        draft.changes[name] = task
-        yield name, task
+            keeps = seat_of(task)
+            if keeps is not None:
+                seating.count(keeps, weight)
+        tasks.append((name, task))
+    draft.changes.update(tasks)
+    draft.book.enter_seated(flow, tasks)
+    draft.page.unsettled.update(stranded)
 
 
 def _waiting(
@@ -241,6 +263,7 @@ class Seating:
     """Where tasks of one flow may go now, by its labels, its spread, and what the nodes hold."""
 
     def __init__(self, draft: Draft, place: CollectPlace) -> None:
+        self._draft = draft
         self._seats = draft.book.seats
         self._place = place
         self._page = draft.page
@@ -255,11 +278,30 @@ class Seating:
         """Whether no live node may run the flow's tasks, full or not."""
         return not self._pool.ranks
 
-    def has_room(self, weight: Amounts) -> bool:
-        """Whether some node may take a task of this weight now."""
-        return self._seats.least_full(self._pool, weight, self._accepts) is not None
+    def take(self, weight: Amounts, target: str | None) -> str | None:
+        """The node that is found, with the task counted on it."""
+        node = self.find(weight, target)
+        if node is not None:
+            self.count(node, weight)
+        return node
 
-    def find(self, weight: Amounts, target: str | None) -> str | None:
+    def in_turn(self, weight: Amounts, count: int) -> Sequence[str] | None:
+        """As ``take`` without a target so many times; None when that takes a look each time."""
+        plain = self._zones is None and self._accepts is None
+        nodes = self._seats.in_turn(self._pool, weight, count) if plain else None
+        for node, number in Counter(nodes).items():
+            self.count(node, weight, number)
+        return nodes
+
+    def count(self, node: str, weight: Amounts, number: int = 1) -> None:
+        """So many tasks of the flow, of this weight, were given to the node."""
+        self._draft.book.seat(self._draft.flow, node, weight, number)
+        if self._zones is not None:
+            zone = self._seats.zone(node)
+            if zone in self._zones:
+                self._zones[zone] += number
+
+    def find(self, weight: Amounts, target: str | None = None) -> str | None:
         """``target`` when it may, else the least full node with room; in the zone that has the
         fewest, when that counts."""
         if target is not None and target in self._pool.ranks and self._seats.fits(target, weight):
@@ -279,13 +321,6 @@ class Seating:
         if node is None:
             self._refused.add(weight)
         return node
-
-    def taken(self, node: str) -> None:
-        """A task of the flow was given to the node."""
-        if self._zones is not None:
-            zone = self._seats.zone(node)
-            assert zone is not None
-            self._zones[zone] += 1
 
     def _count_zones(self) -> dict[str, int]:
         counts = dict.fromkeys(self._seats.zones(self._place.labels), 0)

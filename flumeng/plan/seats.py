@@ -7,6 +7,7 @@ of Ghodsi et al., NSDI 2011). A capacity that a node declares is a limit. One th
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping
 
 from flumeng.model import Amounts, NodeView, thousandths
@@ -41,13 +42,13 @@ class Seats:
         for key, pool in self._pools.items():
             self._enter(key, pool, name)
 
-    def add(self, node: str, weight: Amounts, sign: int = 1) -> None:
-        """Count a task's weight on a node, or with sign -1 no longer."""
+    def add(self, node: str, weight: Amounts, count: int = 1) -> None:
+        """Count so many tasks of this weight on a node; fewer, when negative."""
         used = self._used.get(node)
         if used is None:
             used = self._used[node] = {}
         for dimension, amount in weight:
-            used[dimension] = used.get(dimension, 0) + sign * amount
+            used[dimension] = used.get(dimension, 0) + count * amount
         pools = self._pools_of.get(node)
         if pools:
             fullness = self.fullness(node)
@@ -108,6 +109,21 @@ class Seats:
         return pool.first(
             lambda node: self.fits(node, weight) and (accepts is None or accepts(node))
         )
+
+    def in_turn(self, pool: Ranking[float], weight: Amounts, count: int) -> list[str] | None:
+        """As ``least_full`` so many times, each with the one before counted; None when there are
+        limits to be looked at each time, or no nodes. Nothing is counted yet."""
+        if self._limited or not pool.ranks:
+            return None
+        step = dict(weight).get("slots", 0)
+        heap = [(self._used.get(name, {}).get("slots", 0), name) for name in pool.ranks]
+        heapq.heapify(heap)
+        nodes = []
+        for _ in range(count):
+            used, name = heap[0]
+            nodes.append(name)
+            heapq.heapreplace(heap, (used + step, name))
+        return nodes
 
     def _enter(self, key: PoolKey, pool: Ranking[float], name: str) -> None:
         labels, zone = key

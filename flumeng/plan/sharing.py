@@ -30,9 +30,13 @@ class Sharing:
         self._homes: dict[str, str | None] = {}
         self._moved: set[str] = set()
         self._fresh: list[str] = []
-        if scope.everything:
+        if not scope.everything:
+            self._follow(scope.journals)
+        elif draft.page.sizes.ranks:
             self._resize(tasks)
-        self._follow(_own_journals(draft) if scope.everything else scope.journals)
+            self._follow(_own_journals(draft))
+        else:
+            self._deal(tasks)
 
     @property
     def fresh(self) -> Mapping[str, tuple[str, ...]]:
@@ -58,9 +62,18 @@ class Sharing:
             return replace(task, partitions=partitions, epoch=draft.epoch)
         return replace(task, partitions=partitions)
 
+    def _deal(self, tasks: int) -> None:
+        """The journals of a flow that has no tasks yet."""
+        journals = sorted(filter(self._is_open, _own_journals(self._draft)))
+        self._fresh = _names(tasks)
+        self._shares = {name: journals[n::tasks] for n, name in enumerate(self._fresh)}
+        self._page.sizes.set_all(
+            {name: size_rank(name, len(share)) for name, share in self._shares.items()}
+        )
+
     def _resize(self, tasks: int) -> None:
         """End the tasks that are too many, begin those that lack, and even them out then."""
-        wanted = [f"{COLLECT}.{number}" for number in range(tasks)]
+        wanted = _names(tasks)
         old = {name: t for name, t in self._draft.flow.tasks.items() if t.kind == COLLECT}
         for name in in_order(old.keys() - set(wanted)):
             self._take(old[name].partitions)
@@ -70,18 +83,15 @@ class Sharing:
             return
         self._shares.update((name, []) for name in self._fresh)
         self._page.sizes.set_all({name: size_rank(name, 0) for name in self._fresh})
-        if old:
-            self._even_out(wanted)
+        self._even_out(wanted)
 
     def _follow(self, journals: Collection[str]) -> None:
         """Drop the journals that are not open, take in those that are and are in no task."""
-        snapshot, flow = self._draft.snapshot, self._draft.flow.name
         homeless = []
         known, moved = self._page.homes, self._homes
         for name in journals:
-            journal = snapshot.journals.get(name)
             home = moved[name] if name in moved else known.get(name)
-            if journal and journal.flow == flow and name not in snapshot.drained:
+            if self._is_open(name):
                 if home is None:
                     homeless.append(name)
             elif home is not None:
@@ -89,9 +99,17 @@ class Sharing:
                 self._resized(home)
         homeless.sort()
         homes = self._page.sizes.take(len(homeless), ONE_MORE)
-        shares = self._shares
         for name, home in zip(homeless, homes, strict=True):
-            (shares[home] if home in shares else self._share(home)).append(name)
+            self._share(home).append(name)
+
+    def _is_open(self, name: str) -> bool:
+        snapshot = self._draft.snapshot
+        journal = snapshot.journals.get(name)
+        return (
+            journal is not None
+            and journal.flow == self._draft.flow.name
+            and name not in snapshot.drained
+        )
 
     def _even_out(self, tasks: Collection[str]) -> None:
         """Take journals from tasks that have more than their part; ``follow`` shares them out."""
@@ -119,6 +137,10 @@ class Sharing:
 
     def _resized(self, name: str) -> None:
         self._page.sizes.set(name, size_rank(name, len(self._shares[name])))
+
+
+def _names(tasks: int) -> list[str]:
+    return [f"{COLLECT}.{number}" for number in range(tasks)]
 
 
 def _in_order(journals: list[str]) -> tuple[str, ...]:
