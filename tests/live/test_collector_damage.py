@@ -6,25 +6,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from pyarrow import flight
 from pyspark.sql import SparkSession
 
 from flumeng import accounting
 from flumeng.collector import spark as sessions
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.positions import Positions
+from flumeng.collector.positions import Positions, Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.task import Assignment
+from flumeng.errors import CorruptError
 from flumeng.journal.journal import Journal
+from flumeng.journal.names import node_of
 from flumeng.journal.repair import repair
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.spec import parse_flow
 from flumeng.store import ABSENT, ANY, Store, tree
+from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Flow, LiveNode
@@ -52,9 +58,6 @@ class Cluster:
         for name in (BAD, GOOD):
             self.journals[name] = Journal.create(folder, name, segment_bytes=50_000)
             self.append(name, FRAMES)
-            node = name.split(".")[1]
-            record = JournalRecord(flow="web", node=node, primary=node, term=1, in_sync=(node,))
-            store.write(paths.journal(name), record, ABSENT)
             self.serve(name)
         spec = parse_flow(
             "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: exactly-once, "
@@ -79,10 +82,7 @@ class Cluster:
     def serve(self, name: str) -> None:
         server = JournalServer("127.0.0.1", journals=lambda: {name: self.journals[name]})
         self.servers[name] = server
-        live = LiveNode(
-            uuid="", incarnation="", addresses=(server.address,), pid=0, version="", since=0
-        )
-        self.store.write(paths.live_node(name.split(".")[1]), live, ANY)
+        register(self.store, name, server.address)
 
     def damage(self, name: str, *frames: int) -> None:
         """Flip a bit in the events of these frames."""
@@ -129,6 +129,15 @@ class Cluster:
             server.stop()
         for journal in self.journals.values():
             journal.close()
+
+
+def register(store: Store, journal: str, address: str) -> None:
+    """What its node does when it starts."""
+    node = node_of(journal)
+    record = JournalRecord(flow="web", node=node, primary=node, term=1, in_sync=(node,))
+    store.write(paths.journal(journal), record, ANY)
+    live = LiveNode(uuid="", incarnation="", addresses=(address,), pid=0, version="", since=0)
+    store.write(paths.live_node(node), live, ANY)
 
 
 @pytest.fixture(scope="module")
@@ -189,3 +198,36 @@ def test_a_loss_that_was_accepted_is_passed_over_and_accounted_for(cluster: Clus
     assert {status.error for status in cluster.statuses} == {None}
     row = accounting.journal(cluster.store, accounting.ask_worker, time.time(), BAD)
     assert (row.lost, row.waits_at, row.safe) == (len(gone) * ROWS, None, EVENTS)
+
+
+class Babbler(flight.FlightServerBase):  # type: ignore[misc]
+    """Answers everything, with nothing that anybody understands."""
+
+    def do_action(self, _context: Any, _action: Any) -> Iterator[Any]:
+        return iter([flight.Result(b'{"web.n1.0.00000000": {"sfae": 7}}')])
+
+    def do_get(self, _context: Any, _ticket: Any) -> Any:
+        batch = pa.record_batch([pa.array([b"babble"])], ["frame"])
+        return flight.GeneratorStream(batch.schema, iter([batch]))
+
+
+def test_a_server_that_makes_no_sense_stops_its_own_journals_only(tmp_path: Path) -> None:
+    store = FakeStore()
+    tree.init(store)
+    good = Journal.create(tmp_path, GOOD)
+    good.append(numbered_events(0, ROWS))
+    good.sync()
+    server = JournalServer("127.0.0.1", journals=lambda: {GOOD: good})
+    with Babbler("grpc://127.0.0.1:0") as babbler:
+        register(store, BAD, f"127.0.0.1:{babbler.port}")
+        register(store, GOOD, server.address)
+        positions = Positions(Addresses(store))
+        found = positions.of([BAD, GOOD])
+        assert found[GOOD] == Reach(server.address, ROWS)
+        assert "answers positions with what this flumeng does not understand" in found[BAD].trouble
+        positions.probe(GOOD, server.address, 0, ROWS)
+        with pytest.raises(CorruptError):
+            positions.probe(BAD, found[BAD].address, 0, ROWS)
+        positions.close()
+    server.stop()
+    good.close()

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from cli.testing import NOON, Reached, Shell
+from flumeng import overview
+from flumeng.errors import CorruptError
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
@@ -194,6 +196,15 @@ def test_status_tells_of_each_task_that_does_not_run(
     tasks["web/collect-0"] = replace(tasks["web/collect-0"], **change)
     store.write(paths.status("n1"), replace(status.value, tasks=tasks), ANY)
     assert said in [cause["what"] for cause in cluster.json("status")["causes"]]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_makes_no_sense_is_silent_and_no_error(store: FakeStore) -> None:
+    def ask(address: str) -> dict[str, Reached]:
+        raise CorruptError(f"{address} answers with gibberish")
+
+    found = overview.positions(store, ask)
+    assert (found.by_node, found.silent) == ({}, ("n1",))
 
 
 def test_a_task_that_runs_and_has_a_journal_that_stands_still_says_so(
