@@ -202,7 +202,8 @@ class Assignment(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus(Record):
-    """``state`` is ``starting``, ``running``, ``failed`` or ``stopped``."""
+    """``state`` is ``starting``, ``running``, ``failed`` or ``stopped``. One that runs may have an
+    ``error`` too: some of its journals stand still."""
 
     epoch: int
     revision: int
