@@ -73,8 +73,9 @@ class Tasks(Mapping[str, PlannedTask]):
         if len(buckets) == 1 and len(buckets[0]) + len(changes) > INLINE_TASKS:
             buckets = _spread(buckets[0])
         fresh: dict[int, dict[str, PlannedTask]] = {}
+        spread = len(buckets) > 1
         for name, task in changes.items():
-            number = bucket_of(name) if len(buckets) > 1 else 0
+            number = bucket_of(name) if spread else 0
             bucket = fresh.get(number)
             if bucket is None:
                 bucket = fresh[number] = dict(buckets[number])

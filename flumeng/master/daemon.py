@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import queue
@@ -151,8 +152,14 @@ def _sentence(reasons: list[str]) -> str:
     return "; ".join([*reasons[:REASONS_SAID], *rest]) or "nothing to do"
 
 
+def collect_garbage_rarely() -> None:
+    """For the process: a plan makes very many objects that stay, and no cycles."""
+    gc.set_threshold(100_000, 50, 50)
+
+
 def run(hosts: str, *, name: str | None = None, session_seconds: float = 10.0) -> None:
     """A master until SIGTERM or SIGINT. ZooKeeper away at start is waited for."""
+    collect_garbage_rarely()
     store = ZooKeeperStore(hosts, session_seconds)
     master = Master(store, name or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -56,9 +56,11 @@ def _wanted(
         for key, task in current.items()
         if task.flow in snapshot.flows and task.flow not in snapshot.mine
     }
+    mine, flows = snapshot.mine, snapshot.flows
     for key, task in book.of_node(view.name).items():
-        if key[0] in snapshot.mine:
-            wanted[key] = _assigned(snapshot.flows[key[0]], key[1], task, current.get(key))
+        flow, name = key
+        if flow in mine:
+            wanted[key] = _assigned(flows[flow], name, task, current.get(key))
     return wanted
 
 
@@ -98,10 +100,11 @@ def _chokes(node: str, wanted: Tasks, snapshot: Snapshot) -> dict[str, float]:
 
 
 def _action(node: NodeView, before: Tasks, after: Tasks, snapshot: Snapshot) -> Assign:
-    changed = sorted(key for key in {*before, *after} if before.get(key) is not after.get(key))
+    keys = sorted(before.keys() | after.keys())
+    changed = [key for key in keys if before.get(key) is not after.get(key)]
     return Assign(
         node.name,
-        replace(node.assignment, tasks=tuple(after[key] for key in sorted(after))),
+        replace(node.assignment, tasks=tuple(after[key] for key in keys if key in after)),
         node.assignment_version,
         _basis({flow for flow, _ in changed}, snapshot),
         tuple(_difference(before.get(key), after.get(key)) for key in changed)

@@ -81,7 +81,8 @@ class Draft:
     @property
     def touched(self) -> set[str]:
         """The nodes that had or get a task that changes."""
-        both = (*self.changes.values(), *map(self.flow.tasks.find, self.changes))
+        before = map(self.flow.tasks.find, self.changes) if self.flow.tasks else ()
+        both = (*self.changes.values(), *before)
         return {task.node for task in both if task is not None and task.node is not None}
 
     @property

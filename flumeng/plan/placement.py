@@ -88,7 +88,7 @@ def _spread(draft: Draft, place: CollectPlace, scope: Scope) -> None:
     changed, fresh = sharing.changed(), sharing.fresh
     homeless: list[_Homeless] = []
     housed: list[tuple[str, PlannedTask]] = []
-    for name in _suspects(draft, place, scope, changed):
+    for name in _suspects(draft, scope, changed):
         before = draft.task(name)
         if before is None:
             continue
@@ -120,12 +120,10 @@ def _keep_all(draft: Draft, place: CollectPlace, housed: Iterable[tuple[str, Pla
             (draft.page.unsettled.discard if stays else draft.page.unsettled.add)(name)
 
 
-def _suspects(
-    draft: Draft, place: CollectPlace, scope: Scope, changed: Iterable[str]
-) -> Iterable[str]:
+def _suspects(draft: Draft, scope: Scope, changed: Iterable[str]) -> Iterable[str]:
     """The tasks that may have to change, in order."""
     if scope.everything:
-        return (f"{COLLECT}.{number}" for number in range(place.tasks))
+        return in_order(name for name, t in draft.flow.tasks.items() if t.kind == COLLECT)
     own = draft.flow.name
     on_changed = (
         name
@@ -194,10 +192,18 @@ def _begin_in_turn(draft: Draft, place: CollectPlace, fresh: Mapping[str, tuple[
         nodes = Seating(draft, place).in_turn(weights.pop(), len(fresh))
     if nodes is None:
         return not fresh
+    flow = draft.flow.name
+    draft.why += [
+        f"{flow}/{name} goes to {node}: {NOBODY}" for name, node in zip(fresh, nodes, strict=True)
+    ]
+    epochs = range(draft.epoch + 1, draft.epoch + 1 + len(fresh))
     begun = {
-        name: draft.given(COLLECT, name, node, NOBODY, partitions=partitions)
-        for (name, partitions), node in zip(fresh.items(), nodes, strict=True)
+        name: PlannedTask(
+            kind=COLLECT, node=node, epoch=epoch, state=ASSIGNED, partitions=partitions
+        )
+        for (name, partitions), node, epoch in zip(fresh.items(), nodes, epochs, strict=True)
     }
+    draft.epoch += len(begun)
     draft.changes.update(begun)
     draft.book.enter_seated(draft.flow, begun.items())
     return True

@@ -1,6 +1,7 @@
 """Names in the order of a number that keeps changing: a heap with lazy deletion.
 
-A changed number is a new entry; an entry that is not true any more is dropped when it is met.
+A changed number is a new entry; an entry that is not true any more is dropped when it is met. The
+heap comes into being when somebody asks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Ranking(Generic[Rank]):
 
     def __init__(self) -> None:
         self.ranks: dict[str, Rank] = {}
-        self._heap: list[tuple[Rank, str]] = []
+        self._heap: list[tuple[Rank, str]] | None = None
 
     def set(self, name: str, rank: Rank) -> None:
         before = self.ranks.get(name)
@@ -27,29 +28,30 @@ class Ranking(Generic[Rank]):
             return
         self.ranks[name] = rank
         heap = self._heap
+        if heap is None:
+            return
         if heap and heap[0] == (before, name):
             heapq.heapreplace(heap, (rank, name))
             return
         heapq.heappush(heap, (rank, name))
         if len(heap) > 2 * len(self.ranks) + SPARE_ENTRIES:
-            self._heap = [(rank, name) for name, rank in self.ranks.items()]
-            heapq.heapify(self._heap)
+            self._heap = None
 
     def set_all(self, ranks: Mapping[str, Rank]) -> None:
         """As ``set``, for very many."""
         self.ranks.update(ranks)
-        self._heap = [(rank, name) for name, rank in self.ranks.items()]
-        heapq.heapify(self._heap)
+        self._heap = None
 
     def take(self, count: int, step: Rank) -> Iterator[str]:
         """The smallest, so many times; each grows by ``step`` as it is given."""
         ranks = self.ranks
         for _ in range(count):
-            while ranks.get((entry := self._heap[0])[1]) != entry[0]:
-                heapq.heappop(self._heap)
+            heap = self._entries()
+            while ranks.get((entry := heap[0])[1]) != entry[0]:
+                heapq.heappop(heap)
             rank, name = entry
             ranks[name] = rank + step
-            heapq.heapreplace(self._heap, (rank + step, name))
+            heapq.heapreplace(heap, (rank + step, name))
             yield name
 
     def discard(self, name: str) -> None:
@@ -59,14 +61,21 @@ class Ranking(Generic[Rank]):
         """The smallest that is accepted; None when there is none."""
         refused: list[tuple[Rank, str]] = []
         found = None
-        while self._heap and found is None:
-            rank, name = self._heap[0]
+        heap = self._entries()
+        while heap and found is None:
+            rank, name = heap[0]
             if self.ranks.get(name) != rank:
-                heapq.heappop(self._heap)
+                heapq.heappop(heap)
             elif accepts is None or accepts(name):
                 found = name
             else:
-                refused.append(heapq.heappop(self._heap))
+                refused.append(heapq.heappop(heap))
         for entry in refused:
-            heapq.heappush(self._heap, entry)
+            heapq.heappush(heap, entry)
         return found
+
+    def _entries(self) -> list[tuple[Rank, str]]:
+        if self._heap is None:
+            self._heap = [(rank, name) for name, rank in self.ranks.items()]
+            heapq.heapify(self._heap)
+        return self._heap

@@ -115,14 +115,17 @@ class Seats:
         limits to be looked at each time, or no nodes. Nothing is counted yet."""
         if self._limited or not pool.ranks:
             return None
-        step = dict(weight).get("slots", 0)
-        heap = [(self._used.get(name, {}).get("slots", 0), name) for name in pool.ranks]
+        names = sorted(pool.ranks)
+        total = len(names)
+        used = (self._used.get(name, {}).get("slots", 0) for name in names)
+        heap = [slots * total + place for place, slots in enumerate(used)]
         heapq.heapify(heap)
+        step = dict(weight).get("slots", 0) * total
         nodes = []
         for _ in range(count):
-            used, name = heap[0]
-            nodes.append(name)
-            heapq.heapreplace(heap, (used + step, name))
+            first = heap[0]
+            nodes.append(names[first % total])
+            heapq.heapreplace(heap, first + step)
         return nodes
 
     def _enter(self, key: PoolKey, pool: Ranking[float], name: str) -> None:

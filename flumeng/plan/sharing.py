@@ -18,6 +18,7 @@ from zkschema.records import COLLECT, PlannedTask
 class Sharing:
     """A flow's journals over its tasks as they are to be; tasks not wanted any more are ended.
 
+    ``fresh`` are the tasks that were not planned before, in order, with what they are to read.
     ``shares`` has the journals of those tasks whose journals change, ``moved`` the journals that
     were taken from a task, which have no task in ``homes``. ``Page.sizes`` is brought up to date at
     once.
@@ -29,26 +30,22 @@ class Sharing:
         self._shares: dict[str, list[str]] = {}
         self._homes: dict[str, str | None] = {}
         self._moved: set[str] = set()
-        self._fresh: list[str] = []
+        self.fresh: Mapping[str, tuple[str, ...]] = {}
         if not scope.everything:
             self._follow(scope.journals)
         elif draft.page.sizes.ranks:
-            self._resize(tasks)
+            fresh = self._resize(tasks)
             self._follow(_own_journals(draft))
+            self.fresh = {name: tuple(sorted(self._shares.pop(name))) for name in fresh}
         else:
             self._deal(tasks)
-
-    @property
-    def fresh(self) -> Mapping[str, tuple[str, ...]]:
-        """The tasks that were not planned before, in order, with what they are to read."""
-        return {name: _in_order(self._shares[name]) for name in self._fresh}
 
     def changed(self) -> dict[str, PlannedTask]:
         """The tasks that were planned before and read other journals now."""
         found = {}
-        for name in in_order(self._shares.keys() - set(self._fresh)):
+        for name in in_order(self._shares):
             task = self._draft.task(name)
-            partitions = _in_order(self._shares[name])
+            partitions = tuple(sorted(self._shares[name]))
             if task is not None and partitions != task.partitions:
                 found[name] = self._with(name, task, partitions)
         return found
@@ -64,26 +61,25 @@ class Sharing:
 
     def _deal(self, tasks: int) -> None:
         """The journals of a flow that has no tasks yet."""
-        journals = sorted(filter(self._is_open, _own_journals(self._draft)))
-        self._fresh = _names(tasks)
-        self._shares = {name: journals[n::tasks] for n, name in enumerate(self._fresh)}
+        journals = tuple(sorted(filter(self._is_open, _own_journals(self._draft))))
+        self.fresh = {name: journals[n::tasks] for n, name in enumerate(_names(tasks))}
         self._page.sizes.set_all(
-            {name: size_rank(name, len(share)) for name, share in self._shares.items()}
+            {name: size_rank(name, len(share)) for name, share in self.fresh.items()}
         )
 
-    def _resize(self, tasks: int) -> None:
-        """End the tasks that are too many, begin those that lack, and even them out then."""
+    def _resize(self, tasks: int) -> list[str]:
+        """End the tasks that are too many; those that lack, with the others evened out for them."""
         wanted = _names(tasks)
         old = {name: t for name, t in self._draft.flow.tasks.items() if t.kind == COLLECT}
         for name in in_order(old.keys() - set(wanted)):
             self._take(old[name].partitions)
             self._draft.end(name)
-        self._fresh = [name for name in wanted if name not in old]
-        if not self._fresh:
-            return
-        self._shares.update((name, []) for name in self._fresh)
-        self._page.sizes.set_all({name: size_rank(name, 0) for name in self._fresh})
-        self._even_out(wanted)
+        fresh = [name for name in wanted if name not in old]
+        if fresh:
+            self._shares.update((name, []) for name in fresh)
+            self._page.sizes.set_all({name: size_rank(name, 0) for name in fresh})
+            self._even_out(wanted)
+        return fresh
 
     def _follow(self, journals: Collection[str]) -> None:
         """Drop the journals that are not open, take in those that are and are in no task."""
@@ -141,10 +137,6 @@ class Sharing:
 
 def _names(tasks: int) -> list[str]:
     return [f"{COLLECT}.{number}" for number in range(tasks)]
-
-
-def _in_order(journals: list[str]) -> tuple[str, ...]:
-    return tuple(sorted(journals)) if len(journals) > 1 else tuple(journals)
 
 
 def _own_journals(draft: Draft) -> Collection[str]:

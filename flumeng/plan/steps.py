@@ -61,7 +61,8 @@ def _parts(before: Tasks, after: Tasks, step_bytes: int) -> Iterator[list[int]]:
     for number, (old, new) in enumerate(zip(before.buckets, after.buckets, strict=True)):
         if old is new:
             continue
-        size = sum(map(_size, new.values()))
+        partitions = sum(len(task.partitions) for task in new.values())
+        size = TASK_BYTES * len(new) + PARTITION_BYTES * partitions
         if part and size > room:
             yield part
             part, room = [], step_bytes
@@ -69,7 +70,3 @@ def _parts(before: Tasks, after: Tasks, step_bytes: int) -> Iterator[list[int]]:
         room -= size
     if part:
         yield part
-
-
-def _size(task: PlannedTask) -> int:
-    return TASK_BYTES + PARTITION_BYTES * len(task.partitions)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 
+from flumeng.master.daemon import collect_garbage_rarely
 from flumeng.model import FlowView, NodeView, Snapshot
 from flumeng.plan import Action, Assign, Planner, Replan
 from flumeng.plan.applied import applied
@@ -27,6 +28,7 @@ SEED = 3
 
 def run() -> dict[str, object]:
     """Seconds of a full plan; median milliseconds when one node leaves or joins; writes, moves."""
+    collect_garbage_rarely()
     seconds, settled, planner = _planned(_cluster({}))
     leaves, left = _one_leaves(planner, settled)
     joins, joined = _one_joins(planner, left)
