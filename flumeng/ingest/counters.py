@@ -14,6 +14,7 @@ class Counters:
     too many; a request: later perhaps), closed when ``idle`` for too long, or closed as
     ``overfull``: all unfinished messages together took too much memory. ``dropped`` datagrams found
     the kernel's buffer full. ``skipped`` files were not read, since they are compressed.
+    ``cut`` files were cut short or written anew, and what was not read yet was in no copy.
     """
 
     events: int = 0
@@ -25,3 +26,4 @@ class Counters:
     overfull: int = 0
     dropped: int = 0
     skipped: int = 0
+    cut: int = 0

@@ -1,11 +1,14 @@
-"""Which files the globs of a tail source mean now, and where a known file has gone."""
+"""Which files the globs of a tail source mean now, where a known file has gone, and how copies of
+it are called.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import glob
+import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -32,6 +35,36 @@ def _match(names: list[str], patterns: list[str]) -> bool:
     if patterns[0] == "**":
         return any(_match(names[skip:], patterns[1:]) for skip in range(len(names) + 1))
     return bool(names) and fnmatchcase(names[0], patterns[0]) and _match(names[1:], patterns[1:])
+
+
+_NUMBERED = re.compile(r"(.+?)[-._][0-9][-._0-9]*(\.[a-zA-Z]\w*)")
+
+
+def originals(name: str) -> Iterator[str]:
+    """Of what files this may be the name of a copy: ``app.log`` of ``app.log.1``, of
+    ``app.log-20261121`` and of ``app-20261121.log``."""
+    for index, character in enumerate(name):
+        if index and not character.isalnum():
+            yield name[:index]
+    numbered = _NUMBERED.fullmatch(name)
+    if numbered is not None:
+        yield "".join(numbered.groups())
+
+
+def is_numbered(name: str, original: str) -> bool:
+    """Whether ``name`` tells it from ``original`` by digits alone."""
+    return re.sub(r"[-._0-9]", "", name) == re.sub(r"[-._0-9]", "", original)
+
+
+def copies_beside(cursor: Cursor) -> dict[FileKey, str]:
+    """What may be copies of a file, by their names, where it was found."""
+    original = Path(cursor.path).name
+    return _regular_files(
+        path
+        for folder in dict.fromkeys((str(Path(cursor.path).parent), cursor.folder))
+        for path in Path(folder).glob("*")
+        if original in originals(path.name)
+    )
 
 
 class Folders:

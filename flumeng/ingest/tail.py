@@ -51,7 +51,8 @@ class TailSource(Source):
 
     async def _run(self, tailer: Tailer) -> None:
         loop = asyncio.get_running_loop()
-        before = self._inlet.counters.skipped
+        counters = self._inlet.counters
+        skipped, cut = counters.skipped, counters.cut
         with ThreadPoolExecutor(1, thread_name_prefix="tail") as reader:
             try:
                 while True:
@@ -61,7 +62,8 @@ class TailSource(Source):
                     chunks = await loop.run_in_executor(reader, tailer.poll, loop.time())
                     for chunk in chunks:
                         self._inlet.submit(chunk)
-                    self._inlet.counters.skipped = before + tailer.skipped
+                    counters.skipped = skipped + tailer.skipped
+                    counters.cut = cut + tailer.cut
                     self._tell_problem(tailer)
                     if not chunks:
                         await self._sleep()

@@ -9,16 +9,20 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from flumeng.ingest.chunk import Chunk, LineRules, Origin
-from flumeng.ingest.cursor import MARK_BYTES, Cursor, FileKey, Mark, state_key
+from flumeng.ingest.cursor import MARK_BYTES, Cursor, FileKey, Mark, Place, state_key
 from flumeng.ingest.framing import TRAILER_BYTES
 from flumeng.journal.frame import MAX_ROWS
 
 READ_BYTES = 1 << 20
+EARLIER_SECONDS = 2.0
+"""The earlier of the two earlier places of a cursor is left behind for this long at least."""
+
 _NEWLINE = 10
 
 
@@ -54,15 +58,31 @@ class TailedFile:
         self._clock_us = clock_us
         self._allows = allows
         self._fd = -1
+        self._next_earlier = float("-inf")
+        self._hostname, self._rules = hostname, rules
+        self.continue_from(cursor)
+
+    def continue_from(self, cursor: Cursor) -> None:
+        """Read on from there, under the path and identity of that cursor."""
+        self.cursor = cursor
         self._seen: tuple[int, int] | None = None
         self._size_of_rest = -1
         path = os.fsencode(cursor.path).decode(errors="replace")
-        attrs = (("source", "tail"), ("path", path), ("inode", str(key)))
-        self._origin = Origin(hostname, attrs, rules)
+        identity = cursor.identity or self.key.identity
+        attrs = (("source", "tail"), ("path", path), ("inode", identity))
+        self._origin = Origin(self._hostname, attrs, self._rules)
 
     @property
     def is_open(self) -> bool:
         return self._fd >= 0
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    @property
+    def modified_ns(self) -> int:
+        return os.fstat(self._fd).st_mtime_ns
 
     def open(self, path: str) -> bool:
         """Open it under ``path``; False when that is the name of another file now.
@@ -88,16 +108,28 @@ class TailedFile:
     def beginning(self, length: int) -> bytes:
         return self._read_at(0, length)
 
-    def start_over(self) -> Chunk:
-        self.cursor = Cursor(self.cursor.path, self.cursor.folder)
-        self._size_of_rest = -1
-        return self._chunk(b"", 0)
+    def has_before(self, place: Place) -> bool:
+        """Whether what stands before that offset is what that place knows."""
+        offset, last = place
+        return Mark.of(self._read_at(offset - last.length, last.length)) == last
+
+    def place_at(self, offset: int) -> Place:
+        length = min(offset, MARK_BYTES)
+        return Place(offset, Mark.of(self._read_at(offset - length, length)))
 
     def start_at_end(self) -> Chunk:
         """Begin after what is there; of a line without its end the rest is not wanted either."""
-        size = os.fstat(self._fd).st_size
+        status = os.fstat(self._fd)
+        size = status.st_size
         before = self._read_at(max(0, size - MARK_BYTES), min(size, MARK_BYTES))
-        self._advance(size, before, skipping=before[-1:] not in (b"", b"\n"))
+        self.cursor = replace(
+            self.cursor,
+            offset=size,
+            head=Mark.of(self.beginning(min(size, MARK_BYTES))),
+            last=Mark.of(before),
+            skipping=before[-1:] not in (b"", b"\n"),
+            modified_ns=status.st_mtime_ns,
+        )
         return self._chunk(b"", size)
 
     def look(self, now: float) -> bool:
@@ -105,11 +137,15 @@ class TailedFile:
         status = os.fstat(self._fd)
         size, seen = status.st_size, (status.st_size, status.st_mtime_ns)
         if seen != self._seen:
-            self._seen, self.quiet_since = seen, now
-            if Mark.of(self._read_at(0, self.cursor.head.length)) != self.cursor.head:
+            head = self.cursor.head
+            if size < self.cursor.offset or Mark.of(self.beginning(head.length)) != head:
                 raise ReplacedError
-        if size < self.cursor.offset:
-            raise ReplacedError
+            self._seen, self.quiet_since = seen, now
+            self.cursor = replace(self.cursor, modified_ns=status.st_mtime_ns)
+        if now >= self._next_earlier:
+            self._next_earlier = now + EARLIER_SECONDS
+            earlier = self.cursor.earlier[1], self.cursor.place
+            self.cursor = replace(self.cursor, earlier=earlier)
         return size > self.cursor.offset and size != self._size_of_rest
 
     def read(self, *, ended: bool = False) -> Chunk | None:
@@ -122,19 +158,18 @@ class TailedFile:
         if self.cursor.skipping and block:
             newline = block.find(b"\n")
             taken = newline + 1 or len(block)
-            self._advance(begin + taken, _last(before, block, taken), skipping=newline < 0)
+            self._advance(before, block, taken, skipping=newline < 0)
             return self._chunk(b"", begin)
         end = _end_of_lines(block)
         if not end and len(block) >= min(READ_BYTES, self._limit):
             before, block = self._read_on(self._limit)
             end = _end_of_lines(block)
         if end:
-            self._advance(begin + end, _last(before, block, end))
+            self._advance(before, block, end)
             return self._chunk(block[:end], begin)
         overlong = len(block) >= self._limit
         if overlong or (ended and block):
-            last = _last(before, block, len(block))
-            self._advance(begin + len(block), last, skipping=overlong)
+            self._advance(before, block, len(block), skipping=overlong)
             return self._chunk(block + b"\n", begin)
         self._size_of_rest = begin + len(block)
         return None
@@ -151,13 +186,15 @@ class TailedFile:
     def _read_at(self, offset: int, size: int) -> bytes:
         return os.pread(self._fd, size, offset)
 
-    def _advance(self, offset: int, last: bytes, *, skipping: bool = False) -> None:
-        """``last`` are the bytes before the offset, as many as a mark has."""
-        head = self.cursor.head
-        if head.length < MARK_BYTES:
-            head = Mark.of(self._read_at(0, min(offset, MARK_BYTES)))
-        path, folder = self.cursor.path, self.cursor.folder
-        self.cursor = Cursor(path, folder, offset, head, Mark.of(last), skipping)
+    def _advance(self, before: bytes, block: bytes, taken: int, *, skipping: bool = False) -> None:
+        """Beyond what was taken of the block. The marks are made of the very bytes that were taken:
+        the file may be another one by now."""
+        offset = self.cursor.offset + taken
+        if self.cursor.head.length < MARK_BYTES:
+            start = (before + block[:MARK_BYTES])[: min(offset, MARK_BYTES)]
+            self.cursor = replace(self.cursor, start=start, head=Mark.of(start))
+        last = Mark.of(_last(before, block, taken))
+        self.cursor = replace(self.cursor, offset=offset, last=last, skipping=skipping)
 
     def _chunk(self, data: bytes, begin: int) -> Chunk:
         return Chunk(

@@ -6,12 +6,16 @@ Rules
    the journal) is read to its end under whatever name its folder has it, and when it grows later.
 3. A file that was renamed or deleted has ended when it was quiet for some seconds; then its last
    line needs no newline.
-4. A file that is shorter than its cursor, or begins otherwise than before, was written anew. If it
-   was open meanwhile it is read from its beginning. Else it is another file with the inode of an
-   old one: it is forgotten, and found like any new file when the globs mean it.
-5. A file that is gone is finished from its compressed copy beside it, if there is one. Compressed
-   files are not read otherwise.
-6. The cursor of a file that is gone and fully read is removed from the state.
+4. A file that is shorter than its cursor, or begins otherwise than before, was cut or written anew.
+   If it was open meanwhile it is read from its beginning. Else it is another file with the inode of
+   an old one: it is forgotten, and found like any new file when the globs mean it.
+5. What is gone, a file or what was in it before it was cut, is finished from its copy beside it, if
+   there is one. From then on the copy is the file: what the journal knew of that, it knows of the
+   copy. A compressed copy is read in place of the file; compressed files are not read otherwise.
+6. A file that has nothing but what the beginning of another one has is a copy of it, and not read.
+7. What was cut and has no copy is looked for again some seconds later, since copies are renamed and
+   compressed. Then it is told and counted.
+8. The cursor of a file that is gone and fully read is removed from the state.
 """
 
 from __future__ import annotations
@@ -19,9 +23,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from flumeng.ingest.chunk import Chunk, LineRules, Origin
+from flumeng.ingest.copies import Copies, may_be_made_of
 from flumeng.ingest.cursor import Cursor, FileKey, cursors, state_key
 from flumeng.ingest.names import Folders, matches, matching
 from flumeng.ingest.packed import MAGIC_BYTES, PackedFile, has_packed_name, is_packed
@@ -39,7 +46,8 @@ _SEEN_PREFIX = "tail-seen:"
 class Tailer:
     """``state`` is the journaled source state. Its methods are called one at a time.
 
-    ``unreadable`` says why, by path; ``skipped`` counts compressed files that are not read.
+    ``unreadable`` says why, by path; ``skipped`` counts compressed files that are not read, ``cut``
+    those of which lines may be lost, since they were cut and have no copy.
     """
 
     def __init__(
@@ -54,6 +62,7 @@ class Tailer:
     ) -> None:
         self.unreadable: dict[str, str] = {}
         self.skipped = 0
+        self.cut = 0
         self._patterns = options.paths
         self._poll_seconds = options.poll_seconds
         self._hostname = hostname
@@ -63,10 +72,15 @@ class Tailer:
         self._allows = allows
         self._next_scan = float("-inf")
         self._files: dict[FileKey, TailedFile] = {}
+        self._copies = Copies(self._files, self._make)
         self._packed: set[FileKey] = set()
+        self._look_again: dict[FileKey, float | None] = {}
+        """When what was cut is looked for the last time; None when it was not looked for yet."""
         for key, cursor in cursors(state).items():
             if any(matches(cursor.path, pattern) for pattern in self._patterns):
                 self._add(key, cursor)
+                if key.cut:
+                    self._look_again[key] = None
         self._skip_what_is_there: list[str] = []
         if options.start_from == "end":
             self._skip_what_is_there = [
@@ -83,11 +97,13 @@ class Tailer:
         for key, file in list(self._files.items()):
             if taken >= POLL_BYTES:
                 break
+            if self._files.get(key) is not file:
+                continue
             chunk = self._step(file, now)
             if chunk is not None:
                 chunks.append(chunk)
                 taken += len(chunk.data)
-                if key in self._files:
+                if self._files.get(key) is file:
                     self._files[key] = self._files.pop(key)
         if self._skip_what_is_there and not self._to_skip:
             seen = {_SEEN_PREFIX + pattern: True for pattern in self._skip_what_is_there}
@@ -100,11 +116,14 @@ class Tailer:
             file.close()
 
     def _add(self, key: FileKey, cursor: Cursor) -> TailedFile:
-        file = TailedFile(
+        file = self._files[key] = self._make(key, cursor)
+        self._copies.changed()
+        return file
+
+    def _make(self, key: FileKey, cursor: Cursor) -> TailedFile:
+        return TailedFile(
             key, cursor, self._hostname, self._rules, self._clock_us, allows=self._allows
         )
-        self._files[key] = file
-        return file
 
     def _scan(self, now: float) -> None:
         began = self._timer()
@@ -142,9 +161,13 @@ class Tailer:
         return chunk
 
     def _take(self, file: TailedFile, now: float) -> Chunk | None:
+        if (self._look_again.get(file.key) or now) > now:
+            return None
         if not file.is_open:
             if file.name is None:
                 return self._finish(file, now)
+            if not (file.followed or file.cursor.offset or may_be_made_of(file)):
+                return self._forget(file)
             wanted = file.followed or Path(file.name).stat().st_size > file.cursor.offset
             if not wanted or not file.open(file.name):
                 return None
@@ -154,13 +177,16 @@ class Tailer:
         if file.key in self._to_skip:
             self._to_skip.discard(file.key)
             return file.start_at_end()
+        unread = file.cursor.offset == 0 and not isinstance(file, PackedFile)
+        if unread and self._copies.is_copy(file):
+            gone = file.name is None and now - file.quiet_since >= QUIET_SECONDS
+            return self._forget(file) if gone else None
         try:
             return self._read(file, now)
         except ReplacedError:
-            if not file.trusted:
+            if file.name is None and not file.trusted:
                 return self._finish(file, now)
-            log.info("%s was cut or written anew; reading it from its beginning", file.name)
-            return file.start_over()
+            return self._start_over(file)
 
     def _read(self, file: TailedFile, now: float) -> Chunk | None:
         more = file.look(now)
@@ -170,14 +196,53 @@ class Tailer:
         if chunk is None and renamed and now - file.quiet_since >= QUIET_SECONDS:
             chunk = file.read(ended=True)
             if chunk is None and not file.followed:
+                if file.name is None:
+                    copy = self._copies.find(file)
+                    return self._hand_over(file, copy) if copy else self._forget(file)
                 file.close()
-                return self._forget(file) if file.name is None else None
         return chunk
+
+    def _start_over(self, file: TailedFile) -> Chunk:
+        """It was cut, written anew, or is another file; what was in it before is gone."""
+        log.info("%s was cut or written anew; reading it from its beginning", file.name)
+        before, key, is_copy = file.cursor, file.key, bool(file.cursor.end)
+        missed = file.trusted or (file.followed and self._is_newest(before))
+        state: dict[str, object] = {state_key(key): None}
+        if file.trusted and not is_copy:
+            file.continue_from(Cursor(before.path, before.folder))
+            state = {state_key(key): file.cursor.to_state()}
+        else:
+            self._forget(file)
+            if file.followed and file.name is not None:
+                self._add(key, Cursor.new(file.name)).followed = True
+        if not is_copy or before.offset < before.end:
+            state |= self._keep(key, before, missed=missed)
+        return self._state_chunk(state)
+
+    def _keep(self, key: FileKey, cursor: Cursor, *, missed: bool) -> dict[str, object]:
+        """Look for what a file had in it until now, under a key of its own. ``missed``: it is
+        counted when there is no copy."""
+        gone = next(cut for n in count(1) if (cut := key._replace(cut=n)) not in self._files)
+        file = self._add(gone, replace(cursor, identity=cursor.identity or key.identity))
+        file.name = None
+        if missed:
+            self._look_again[gone] = None
+        return {state_key(gone): file.cursor.to_state()}
+
+    def _is_newest(self, cursor: Cursor) -> bool:
+        """Of the files that were found under the same name; the others were rotated before."""
+        return not any(
+            file.cursor.path == cursor.path and file.cursor.modified_ns > cursor.modified_ns
+            for file in self._files.values()
+        )
 
     def _finish(self, file: TailedFile, now: float) -> Chunk | None:
         """The file is gone, but perhaps not all that was in it."""
+        copy = self._copies.find(file)
+        if copy is not None:
+            return self._hand_over(file, copy)
         if isinstance(file, PackedFile):
-            return self._forget(file)
+            return self._give_up(file, now)
         file.close()
         packed = self._files[file.key] = PackedFile(
             file.key,
@@ -189,18 +254,48 @@ class Tailer:
         )
         return self._take(packed, now)
 
+    def _hand_over(self, file: TailedFile, copy: TailedFile) -> Chunk:
+        """From now on the copy is read, and known, instead."""
+        log.info("%s goes on in its copy %s", file.cursor.path, copy.name)
+        self._files[copy.key] = copy
+        return self._forget(file, {state_key(copy.key): copy.cursor.to_state()})
+
+    def _give_up(self, file: PackedFile, now: float) -> Chunk | None:
+        if file.key in self._look_again and self._look_again[file.key] is None:
+            self._look_again[file.key] = now + QUIET_SECONDS
+            file.close()
+            return None
+        cursor = file.cursor
+        if file.key in self._look_again or cursor.offset < cursor.end:
+            self.cut += 1
+            log.warning(
+                "%s was cut and no copy was found: what came after its first %d bytes is lost",
+                cursor.path,
+                cursor.offset,
+            )
+        return self._forget(file)
+
     def _skip_packed(self, key: FileKey, path: str) -> None:
         if key not in self._packed:
             self._packed.add(key)
             self.skipped += 1
             log.info("%s is compressed and not read", path)
 
-    def _forget(self, file: TailedFile) -> Chunk:
+    def _forget(self, file: TailedFile, state: Mapping[str, object] | None = None) -> Chunk:
+        """``state`` becomes true together with that."""
+        unknown: dict[str, object] = {}
+        if file.key in self._look_again:
+            for copy in self._copies.unknown_since(file.cursor):
+                log.info("%s was made of %s meanwhile; reading it", copy.name, file.cursor.path)
+                self._files[copy.key] = copy
+                unknown[state_key(copy.key)] = copy.cursor.to_state()
+            del self._look_again[file.key]
         file.close()
         del self._files[file.key]
+        self._copies.changed()
         self._to_skip.discard(file.key)
         self.unreadable.pop(file.cursor.path, None)
-        return self._state_chunk({state_key(file.key): None})
+        return self._state_chunk({state_key(file.key): None, **(state or {}), **unknown})
 
     def _state_chunk(self, state: Mapping[str, object]) -> Chunk:
         return Chunk(b"", Origin(self._hostname, (), self._rules), self._clock_us(), state=state)

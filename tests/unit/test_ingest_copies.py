@@ -1,0 +1,479 @@
+"""What is copied and truncated is finished from the copy, and no line of it is taken twice."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from flumeng.ingest import names
+from flumeng.ingest.cursor import cursors
+from flumeng.ingest.tailed_file import EARLIER_SECONDS
+from flumeng.ingest.tailer import QUIET_SECONDS
+from flumeng.ingest.testing import Follower, write
+
+PATTERNS = ["app.log", "app.log*"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "app.log"
+
+
+def copy_and_truncate(log: Path, number: int = 1) -> Path:
+    """As logrotate does: the older copies are numbered on first."""
+    newest = log.with_name(f"{log.name}.{number}")
+    if newest.exists():
+        os.rename(newest, copy_name(log, number + 1))  # noqa: PTH104
+    shutil.copyfile(log, newest)
+    os.truncate(log, 0)
+    return newest
+
+
+def copy_name(log: Path, number: int) -> Path:
+    return log.with_name(f"{log.name}.{number}")
+
+
+def finish(follower: Follower) -> list[str]:
+    """Also what is only taken or given up after a while."""
+    for _ in range(4):
+        follower.settle(seconds=QUIET_SECONDS)
+    return follower.lines
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("down", [False, True])
+def test_what_was_not_read_before_it_was_truncated_is_read_from_the_copy(
+    log: Path, pattern: str, down: bool
+) -> None:
+    """Under the same identity, from the same offset on; and the copy is not read for itself."""
+    follower = Follower(log.with_name(pattern))
+    write(log, "1\n")
+    follower.settle()
+    write(log, "2\n3\nno newline")
+    copy_and_truncate(log)
+    write(log, "new\n")
+    if down:
+        follower.crash()
+    assert sorted(finish(follower)) == ["1", "2", "3", "new", "no newline"]
+    row = follower.lines.index("3")
+    assert follower.attrs(row) == follower.attrs(0) | {"offset": "4"}
+    follower.crash()
+    assert len(finish(follower)) == 5
+    assert follower.tailer.cut == 0
+
+
+@pytest.mark.parametrize("suffix", [".1", "-20261121", ".old"])
+def test_copies_have_names_of_many_kinds(log: Path, suffix: str) -> None:
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    write(log, "2\n")
+    shutil.copyfile(log, f"{log}{suffix}")
+    os.truncate(log, 0)
+    assert finish(follower) == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("app.log.1", {"app.log", "app"}),
+        ("app.log-20261121", {"app.log", "app"}),
+        ("app-20261121.log", {"app.log", "app", "app-20261121"}),
+        ("app.log", {"app"}),
+        ("app1", set()),
+    ],
+)
+def test_of_what_a_file_may_be_a_copy(name: str, expected: set[str]) -> None:
+    assert set(names.originals(name)) == expected
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_copy_in_the_making_is_not_read(log: Path, pattern: str) -> None:
+    """Nor is one that nothing is truncated after, nor one that is found first by a later worker."""
+    follower = Follower(log.with_name(pattern))
+    lines = [f"{number}" for number in range(1000)]
+    write(log, "\n".join(lines) + "\n")
+    data = log.read_bytes()
+    follower.settle()
+    with copy_name(log, 1).open("wb") as copy:
+        for begin in range(0, len(data), 1000):
+            copy.write(data[begin : begin + 1000])
+            copy.flush()
+            assert follower.settle() == lines
+    write(log, "more\n")
+    assert finish(follower) == [*lines, "more"]
+    follower.crash()
+    os.truncate(log, 0)
+    write(log, "new\n")
+    assert finish(follower) == [*lines, "more", "new"]
+
+
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("seconds", [0.1, 3 * EARLIER_SECONDS])
+@pytest.mark.parametrize("count", [1, 30, 100])
+def test_a_copy_without_the_lines_that_were_read_last_is_not_read_either(
+    log: Path, down: bool, seconds: float, count: int
+) -> None:
+    """They were written after it was made and before the file was truncated."""
+    follower = Follower(log.with_name("app.log*"))
+    lines = [f"line {number}" for number in range(count)]
+    for line in lines:
+        write(log, line + "\n")
+        follower.settle(seconds)
+    data = log.read_bytes()
+    lines.append("between" * 50)
+    write(log, lines[-1] + "\n")
+    follower.settle()
+    copy_name(log, 1).write_bytes(data)
+    os.truncate(log, 0)
+    write(log, "new\n")
+    if down:
+        follower.crash()
+    assert sorted(finish(follower)) == sorted([*lines, "new"])
+    follower.crash()
+    assert len(finish(follower)) == len(lines) + 1
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_copy_that_goes_before_its_file_is_truncated_is_not_read(
+    log: Path, compressed: bool
+) -> None:
+    """It is open by then."""
+    follower = Follower(log.with_name("app.log*"))
+    write(log, "1\n")
+    copy = copy_name(log, 1)
+    copy.touch()
+    assert follower.settle() == ["1"]
+    shutil.copyfile(log, copy)
+    os.truncate(log, 0)
+    if compressed:
+        copy.with_name("app.log.1.gz").write_bytes(gzip.compress(copy.read_bytes()))
+    copy.unlink()
+    assert finish(follower) == ["1"]
+    assert follower.tailer.cut == 0
+
+
+def test_a_file_that_only_begins_alike_is_no_copy(log: Path) -> None:
+    head = "the same first line of every file, longer than a mark\n" * 6
+    follower = Follower(log.with_name("app.log*"))
+    write(log, head + "one\ntwo\n")
+    follower.settle()
+    write(log, "lost\n")
+    write(copy_name(log, 1), head + "ONE\ntwo\nthree\n")
+    os.truncate(log, 0)
+    finish(follower)
+    assert follower.lines[8:] == [*head.splitlines(), "ONE", "two", "three"]
+    assert follower.attrs(8)["path"] == str(copy_name(log, 1))
+    assert follower.tailer.cut == 1
+
+
+def test_an_old_copy_of_equal_beginning_that_nobody_asked_for_is_not_read(log: Path) -> None:
+    write(copy_name(log, 1), "started\nold\n")
+    os.utime(copy_name(log, 1), (1e9, 1e9))
+    follower = Follower(log)
+    write(log, "started\n")
+    follower.settle()
+    os.truncate(log, 0)
+    assert finish(follower) == ["started"]
+    assert follower.tailer.cut == 1
+
+
+def test_files_of_equal_content_are_all_read(tmp_path: Path) -> None:
+    """Unless their names say that they are copies."""
+    follower = Follower(tmp_path / "*")
+    for name in ("job-1.log", "job-2.log", "job-12.log", "other"):
+        write(tmp_path / name, "done\n")
+    assert follower.settle() == ["done"] * 4
+
+
+def test_a_held_copy_that_goes_its_own_way_is_read_from_its_beginning(log: Path) -> None:
+    follower = Follower(log.with_name("app.log*"))
+    write(log, "1\n2\n")
+    write(copy_name(log, 1), "1\n")
+    assert finish(follower) == ["1", "2"]
+    write(copy_name(log, 1), "other\n")
+    assert finish(follower) == ["1", "2", "1", "other"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_truncated_twice_between_two_looks(log: Path, pattern: str) -> None:
+    """The first copy is told by its content, not by its number; the second one is all of it."""
+    follower = Follower(log.with_name(pattern))
+    write(log, "1\n")
+    follower.settle()
+    write(log, "2\n")
+    copy_and_truncate(log)
+    write(log, "second 1\nsecond 2\n")
+    copy_and_truncate(log)
+    write(log, "third\n")
+    shutil.copyfile(log, log.with_name("app.log.0"))
+    assert sorted(finish(follower)) == ["1", "2", "second 1", "second 2", "third"]
+    follower.crash()
+    assert len(finish(follower)) == 5
+    assert follower.tailer.cut == 0
+    row = follower.lines.index("second 2")
+    assert follower.attrs(row)["offset"] == "9"
+    if pattern == "app.log":
+        assert follower.attrs(row) == follower.attrs(0) | {"offset": "9"}
+
+
+@pytest.mark.parametrize("kept", [".1", ""])
+def test_the_copy_may_be_compressed_by_then(log: Path, kept: str) -> None:
+    follower = Follower(log.with_name("app.log*"))
+    write(log, "1\n" * 100)
+    follower.settle()
+    write(log, "2\n")
+    copy = copy_and_truncate(log)
+    if kept:
+        follower.poll()
+        follower.commit()
+    copy.with_name("app.log.1.gz").write_bytes(gzip.compress(copy.read_bytes()))
+    copy.unlink()
+    follower.crash()
+    assert finish(follower)[99:] == ["1", "2"]
+    assert follower.attrs(100) == follower.attrs(0) | {"offset": "200"}
+    assert follower.tailer.cut == 0
+    follower.crash()
+    assert len(finish(follower)) == 101
+
+
+def test_a_copy_that_is_made_in_the_same_file_each_time(log: Path) -> None:
+    """As a script does; what it held before was read."""
+    copy = log.with_name("app.log.copy")
+    follower = Follower(log.with_name("app.log*"))
+    expected = []
+    for number in range(6):
+        write(log, f"{number} a\n")
+        follower.settle()
+        write(log, f"{number} b\n")
+        shutil.copyfile(log, copy)
+        if number % 2:
+            follower.crash()
+        os.truncate(log, 0)
+        expected += [f"{number} a", f"{number} b"]
+        assert follower.settle() == expected
+    assert follower.tailer.cut == 0
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_without_a_copy_it_is_told_and_counted(
+    log: Path, down: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    write(log, "lost\n")
+    os.truncate(log, 0)
+    write(log, "2\n")
+    if down:
+        follower.crash()
+    assert finish(follower) == ["1", "2"]
+    assert follower.tailer.cut == 1
+    assert "app.log was cut and no copy was found: what came after its first 2" in caplog.text
+    assert len(cursors(follower.state)) == 1
+
+
+def test_a_copy_that_is_deleted_before_it_was_read_is_told_and_counted(log: Path) -> None:
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    write(log, "lost\n")
+    copy = copy_and_truncate(log)
+    follower.poll()
+    follower.poll()
+    follower.commit(2)
+    copy.unlink()
+    follower.crash()
+    assert finish(follower) == ["1"]
+    assert follower.tailer.cut == 1
+
+
+def test_a_copy_that_was_read_may_be_deleted(log: Path) -> None:
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    write(log, "2\n")
+    copy = copy_and_truncate(log)
+    finish(follower)
+    copy.unlink()
+    follower.crash()
+    assert finish(follower) == ["1", "2"]
+    assert follower.tailer.cut == 0
+
+
+def test_a_file_that_is_deleted_goes_on_in_its_copy(log: Path) -> None:
+    follower = Follower(log.with_name("app.log*"))
+    write(log, "1\n")
+    follower.settle()
+    write(log, "2\n")
+    shutil.copyfile(log, copy_name(log, 1))
+    follower.settle()
+    log.unlink()
+    assert finish(follower) == ["1", "2"]
+    follower.crash()
+    assert finish(follower) == ["1", "2"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_killed_at_any_time(log: Path, pattern: str) -> None:
+    """After each poll, with any number of its chunks durable."""
+    for crashes in range(1, 40):
+        folder = log.with_name(f"{crashes}")
+        folder.mkdir()
+        file = folder / "app.log"
+        follower = Follower(folder / pattern)
+        expected: list[str] = []
+        steps = 0
+        for generation in range(4):
+            for part in ("a", "b", "c"):
+                write(file, f"{generation}{part}\n" * 30)
+                expected += [f"{generation}{part}"] * 30
+                if part == "c":
+                    copy_and_truncate(file)
+                for _ in range(3):
+                    steps += 1
+                    follower.poll()
+                    follower.commit(steps % 3)
+                    if steps % crashes == 0:
+                        follower.crash()
+            follower.settle()
+            write(file, f"{generation} known\n")
+            expected.append(f"{generation} known")
+            follower.settle()
+        assert sorted(finish(follower)) == sorted(expected)
+        assert follower.tailer.cut == 0
+
+
+class AnyCopying(RuleBasedStateMachine):
+    """A log is copied in steps and truncated, copies are numbered on, compressed and deleted; the
+    worker reads and crashes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.log = self.folder / "app.log"
+        self.copies: list[Path] = []
+        self.numbers = 0
+        self.written: list[str] = []
+        self.between: set[str] = set()
+        self.now: list[str] = []
+        self.known = self.copied = False
+        self.making: Path | None = None
+        self.follower: Follower
+
+    @initialize(pattern=st.sampled_from(PATTERNS))
+    def start(self, pattern: str) -> None:
+        self.follower = Follower(self.folder / pattern)
+
+    @rule(lines=st.integers(1, 4), length=st.sampled_from([0, 300]))
+    def write_lines(self, lines: int, length: int) -> None:
+        """What is written after the copying and before the truncation is in no copy."""
+        for _ in range(lines):
+            self.numbers += 1
+            text = f"<{self.numbers}>{'x' * length}"
+            write(self.log, text + "\n")
+            self.written.append(text)
+            if self.copied:
+                self.between.add(text)
+            else:
+                self.now.append(text)
+
+    @rule()
+    def read_and_commit(self) -> None:
+        self.follower.settle()
+        self.known = self.known or bool(self.now)
+
+    @precondition(lambda self: self.known and self.now and self.making is None)
+    @rule(share=st.floats(0, 1))
+    def begin_to_copy(self, share: float) -> None:
+        for number in range(len(self.copies), 0, -1):
+            path = self.copies[-number]
+            path.rename(
+                path.with_name(f"app.log.{number + 1}{path.suffix * (path.suffix == '.gz')}")
+            )
+            self.copies[-number] = path.with_name(
+                f"app.log.{number + 1}{path.suffix * (path.suffix == '.gz')}"
+            )
+        self.making = self.folder / "app.log.1"
+        data = self.log.read_bytes()
+        self.making.write_bytes(data[: int(share * len(data))])
+        self.copied = False
+
+    @precondition(lambda self: self.making is not None and not self.copied)
+    @rule()
+    def end_the_copy(self) -> None:
+        assert self.making is not None
+        with self.making.open("ab") as copy:
+            copy.write(self.log.read_bytes()[copy.tell() :])
+        self.copied = True
+
+    @precondition(lambda self: self.copied)
+    @rule()
+    def truncate(self) -> None:
+        assert self.making is not None
+        os.truncate(self.log, 0)
+        self.copies.append(self.making)
+        self.making = None
+        self.now, self.known, self.copied = [], False, False
+
+    @precondition(lambda self: self.making is None and self.copies)
+    @rule()
+    def compress_the_oldest_copy(self) -> None:
+        oldest = self.copies[0]
+        if oldest.suffix != ".gz":
+            self.copies[0] = oldest.with_name(oldest.name + ".gz")
+            self.copies[0].write_bytes(gzip.compress(oldest.read_bytes()))
+            oldest.unlink()
+
+    @precondition(lambda self: self.making is None and self.copies)
+    @rule()
+    def delete_a_copy_that_was_read(self) -> None:
+        self.read_all()
+        self.copies.pop(0).unlink()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, QUIET_SECONDS]))
+    def poll(self, seconds: float) -> None:
+        self.follower.poll(seconds)
+
+    @rule(chunks=st.integers(1, 3))
+    def commit_some(self, chunks: int) -> None:
+        self.follower.commit(chunks)
+
+    @rule()
+    def crash(self) -> None:
+        self.follower.crash()
+
+    def read_all(self) -> None:
+        finish(self.follower)
+        taken = set(self.follower.lines)
+        assert taken <= set(self.written)
+        assert set(self.written) - taken <= self.between
+        self.known = self.known or bool(self.now)
+
+    @invariant()
+    def nothing_is_taken_twice(self) -> None:
+        assert len(set(self.follower.lines)) == len(self.follower.lines)
+
+    def teardown(self) -> None:
+        self.read_all()
+        assert len(cursors(self.follower.state)) <= len(self.copies) + 2
+        self.follower.tailer.close()
+        shutil.rmtree(self.folder)
+
+
+TestAnyCopying = AnyCopying.TestCase
+TestAnyCopying.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
