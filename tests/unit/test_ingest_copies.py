@@ -181,6 +181,17 @@ def test_a_file_that_only_begins_alike_is_no_copy(log: Path) -> None:
     assert follower.tailer.cut == 1
 
 
+def test_a_file_that_only_goes_on_alike_is_no_copy(log: Path) -> None:
+    same = "the same line in both files, and many of them\n" * 12
+    follower = Follower(log)
+    write(log, "1\n" + same)
+    follower.settle()
+    os.truncate(log, 0)
+    write(log.with_name("app.log.other"), "2\n" + same + "not this\n")
+    assert finish(follower) == ["1", *same.splitlines()]
+    assert follower.tailer.cut == 1
+
+
 def test_an_old_copy_of_equal_beginning_that_nobody_asked_for_is_not_read(log: Path) -> None:
     write(copy_name(log, 1), "started\nold\n")
     os.utime(copy_name(log, 1), (1e9, 1e9))
