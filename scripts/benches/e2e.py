@@ -57,7 +57,7 @@ def run(events: int = 12_000_000) -> dict[str, object]:
     """Measure both sinks over the same journal; rates are events a second, sizes decimal MB."""
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="flumeng-bench-") as folder:
         place = Path(folder)
-        _fill(place / "journals", events)
+        _fill(place / "journals" / "0", events)
         noop = _measure(place, "noop", "at-least-once", "noop", events)
         lake = place / "lake"
         files = f'files: {{path: "{lake}/dt=%Y-%m-%d/hour=%H", format: parquet}}'
@@ -84,7 +84,7 @@ def run(events: int = 12_000_000) -> dict[str, object]:
 def _fill(directory: Path, events: int) -> None:
     """The journal, with frames as an ingest worker makes them."""
     assert events % FRAME_EVENTS == 0, f"events must be a multiple of {FRAME_EVENTS}"
-    directory.mkdir()
+    directory.mkdir(parents=True)
     lines = pa.array([line.rstrip() for line in make_lines(DISTINCT_LINES)], pa.binary())
     peers = pa.array([f"192.0.2.{peer}" for peer in range(1, 9)])
     journal = Journal.create(directory, JOURNAL)
