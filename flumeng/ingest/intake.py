@@ -17,7 +17,7 @@ from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.log import Log
 
-PENDING_BYTES = 8 << 20
+PENDING_BYTES = 16 << 20
 
 
 class _Received(NamedTuple):

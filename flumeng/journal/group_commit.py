@@ -2,8 +2,9 @@
 
 What was submitted while one group is being written and synced makes up the next group, so the
 groups grow with the load by themselves; only when nothing waits does a group hold still for a few
-milliseconds to gather company. ``on_durable`` is called after the sync, never before. The thread
-in here is the journal's only writer.
+milliseconds to gather company. When much waits, the next group is built while the last one is
+synced. ``on_durable`` is called after the sync, never before. The thread in here is the journal's
+only writer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -26,6 +28,9 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.25
 TEND_SECONDS = 1.0
+AHEAD_FROM = 4
+"""The next group is built early when it has at least this part of a full one."""
+
 Append = tuple[pa.RecordBatch, Mapping[str, object] | None]
 
 
@@ -43,9 +48,9 @@ class GroupCommit(Generic[Item]):
     """The thread that writes one journal.
 
     ``build`` turns the items of a group, in the order of their submission, into batches with
-    source state; it runs in the thread here and is consumed lazily. ``on_durable(items)`` and
-    ``on_failed(error)`` are called in that thread too. ``on_pressure(True)`` comes when more than
-    ``max_bytes`` wait, ``on_pressure(False)`` when less than half of that does; the calls
+    source state; it runs in a thread of ours, a group at a time. ``on_durable(items)`` and
+    ``on_failed(error)`` are called in the thread that writes. ``on_pressure(True)`` comes when more
+    than ``max_bytes`` wait, ``on_pressure(False)`` when less than half of that does; the calls
     alternate, come from ``submit`` or the thread with the lock held, and must not block.
 
     A full disk is no failure: the group waits for room and is tried again. Any other error is
@@ -157,11 +162,8 @@ class GroupCommit(Generic[Item]):
 
     def _run(self) -> None:
         try:
-            while self._wait_for_work():
-                self._trim()
-                group = self._take()
-                if group and not self._commit(group):
-                    return
+            with ThreadPoolExecutor(1, f"build {self._journal.id}") as builder:
+                self._work(builder)
         except Exception as error:
             log.error(
                 "journal %s takes nothing more: %s",
@@ -175,6 +177,27 @@ class GroupCommit(Generic[Item]):
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
+
+    def _work(self, builder: ThreadPoolExecutor) -> None:
+        ahead: tuple[list[Item], Future[list[Append]]] | None = None
+        while ahead or self._wait_for_work():
+            self._trim()
+            group = ahead[0] if ahead else self._take()
+            if not group:
+                continue
+            appends = ahead[1].result() if ahead else self._build(group)
+            for append in appends:
+                if not self._insist(functools.partial(self._journal.append, *append)):
+                    return
+            plenty = self._waiting_bytes >= self._group_bytes // AHEAD_FROM
+            ahead = self._build_ahead(builder) if plenty else None
+            if not self._insist(self._journal.sync):
+                return
+            self._settle(group)
+
+    def _build_ahead(self, builder: ThreadPoolExecutor) -> tuple[list[Item], Future[list[Append]]]:
+        group = self._take()
+        return group, builder.submit(lambda: list(self._build(group)))
 
     def _wait_for_work(self) -> bool:
         """Wait until something is to be done; False when all is done and we are to stop."""
@@ -201,13 +224,8 @@ class GroupCommit(Generic[Item]):
             self._waiting_bytes -= size
         return group
 
-    def _commit(self, group: list[Item]) -> bool:
-        """Make one group durable; False when the disk is full and we are to stop."""
-        for batch, state in self._build(group):
-            if not self._insist(functools.partial(self._journal.append, batch, state)):
-                return False
-        if not self._insist(self._journal.sync):
-            return False
+    def _settle(self, group: list[Item]) -> None:
+        """The group is durable."""
         self._on_durable(group)
         with self._changed:
             self._pending_items -= len(group)
@@ -216,7 +234,6 @@ class GroupCommit(Generic[Item]):
                 self._pressure = False
                 self._on_pressure(False)
             self._changed.notify_all()
-        return True
 
     def _insist(self, write: Callable[[], int]) -> bool:
         """Try until the disk has room; trims meanwhile. False when we are to stop instead."""

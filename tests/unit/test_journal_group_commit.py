@@ -203,6 +203,31 @@ def test_pressure_is_told_at_the_marks_and_alternates(
     assert told.pressure == [True, False]
 
 
+def test_i1_the_next_group_is_built_during_a_sync_and_durable_only_after_its_own(
+    start: Start, journal: Journal, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = threading.Semaphore(0)
+    sync = journal.sync
+
+    def held_sync() -> int:
+        assert allowed.acquire(timeout=TIMEOUT_SECONDS)
+        return sync()
+
+    monkeypatch.setattr(journal, "sync", held_sync)
+    commit = start(group_bytes=4000)
+    commit.submit(Lines(0, 10))
+    wait_until(lambda: told.groups == [1])
+    for first in range(10, 100, 10):
+        commit.submit(Lines(first, 10))
+    allowed.release()
+    wait_until(lambda: told.groups == [1, 4, 4])
+    assert (journal.safe, [item.first for item in told.durable]) == (10, [0])
+    allowed.release(3)
+    commit.drain(TIMEOUT_SECONDS)
+    assert [item.first for item in told.durable] == list(range(0, 100, 10))
+    assert bodies(journal) == list(range(100))
+
+
 def test_i19_after_a_failed_sync_nothing_is_durable_any_more(
     start: Start, disk: HeldDisk, told: Told
 ) -> None:
