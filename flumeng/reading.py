@@ -1,7 +1,8 @@
-"""From the store to a snapshot: what a watch has named is read anew, and now and then everything.
+"""From the store to a snapshot: what a watch has named is read anew, and in rounds everything.
 
-A watch only says where to look again. After a reconnect, after a failure and every minute nothing
-that was read before counts. A view is made anew only when something in it was read anew.
+A watch only says where to look again. After a reconnect and after a failure nothing that was read
+before counts. Each minute a round begins in which all is read once more, a part with each look, so
+that a large cluster keeps nobody waiting. A view is made anew only when something in it changed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from zkschema.table import Row
 
 V = TypeVar("V")
 
-EVERYTHING_SECONDS = 60.0
+ROUND_SECONDS = 60.0
+ROUND_LOOK_SECONDS = 0.25
+ROUND_LOOK_ZNODES = 1000
 UNWATCHED_SECONDS = 2.0
 RETRY_SECONDS = 2.0
 MOST_LOOKS = 10
@@ -60,7 +63,8 @@ class Reader:
         self._wall = wall
         self._heard: SimpleQueue[str] = SimpleQueue()
         self._stale = True
-        self._everything_at = 0.0
+        self._round: list[str] = []
+        self._round_at = 0.0
         self._znodes: dict[str, Versioned[Any]] = {}
         self._specs: dict[tuple[str, int, int], tuple[FlowSpec | None, str]] = {}
         self._flows: dict[str, FlowView] = {}
@@ -84,7 +88,7 @@ class Reader:
         if self._stale:
             return RETRY_SECONDS
         soonest = self._moments.soonest
-        rest = self._everything_at - self._clock()
+        rest = self._round_at - self._clock()
         return max(0.0, rest if soonest is None else min(rest, soonest))
 
     def snapshot(self) -> Snapshot:
@@ -96,10 +100,11 @@ class Reader:
         UserError for a record that is none.
         """
         heard = self._take_heard()
-        due = self._clock() >= self._everything_at
-        everything = self._stale or due or _everywhere(heard)
+        everything = self._stale or _everywhere(heard)
         self._stale = True
         self._moments.begin()
+        if not everything:
+            heard |= self._next_of_round()
         self._look(heard, everything=everything)
         for _ in range(MOST_LOOKS):
             heard = self._take_heard()
@@ -110,8 +115,25 @@ class Reader:
         snapshot = self._as_snapshot()
         self._stale = False
         if everything:
-            self._everything_at = self._clock() + EVERYTHING_SECONDS * _jitter(self._me)
+            self._rest()
         return snapshot
+
+    def _next_of_round(self) -> set[str]:
+        """What to read anew although nothing was heard of it."""
+        if not self._round:
+            if self._clock() < self._round_at:
+                return set()
+            self._rest()
+            self._round = [*{*map(str, self._list()), *self._znodes}]
+        part, self._round = self._round[:ROUND_LOOK_ZNODES], self._round[ROUND_LOOK_ZNODES:]
+        if self._round:
+            self._moments.look_in(ROUND_LOOK_SECONDS)
+        return set(part)
+
+    def _rest(self) -> None:
+        """The next round is a minute away, a little more or less for each master."""
+        self._round = []
+        self._round_at = self._clock() + ROUND_SECONDS * _jitter(self._me)
 
     def _look(self, heard: set[str], *, everything: bool) -> None:
         if everything:
@@ -126,60 +148,62 @@ class Reader:
         return heard
 
     def _read_everything(self) -> None:
+        self._znodes, self._flows, self._nodes, self._journals = {}, {}, {}, {}
+        self._read_again(map(str, self._list()))
+
+    def _list(self) -> list[Path]:
+        """All that there is to read, but for the buckets of plans."""
         children = self._store.children
         flows, nodes = children(paths.flows()), children(paths.nodes())
-        journals = children(paths.journals())
-        wanted: list[Path] = [paths.cluster(), *map(paths.journal, journals)]
+        wanted: list[Path] = [paths.cluster(), *map(paths.journal, children(paths.journals()))]
         wanted += (row(name) for row in OF_FLOW if row is not paths.plan_bucket for name in flows)
         wanted += (row(name) for row in OF_NODE if row is not paths.live_node for name in nodes)
         wanted += map(paths.live_node, children(paths.live_nodes()))
         wanted += map(paths.live_master, children(paths.live_masters()))
-        self._znodes = {}
-        self._take(wanted)
-        self._flows = _with({}, {name: self._flow(name) for name in flows})
-        self._nodes = _with({}, {name: self._node(name) for name in nodes})
-        self._journals = _with({}, {name: self._journal(name) for name in journals})
+        return wanted
 
     def _read_again(self, heard: Iterable[str]) -> None:
-        """Only what was heard of, and the views that it is part of."""
-        wanted: list[Path] = []
-        flows, nodes, journals = set(), set(), set()
-        for path in sorted(heard):
-            row = table.find(path)
-            if row is None or row.pattern not in READ:
-                continue
-            names = row.matches(path)
-            assert names is not None
-            wanted.append(row(*names))
-            if row in OF_FLOW:
-                flows.add(names[0])
-            elif row in OF_NODE:
-                nodes.add(names[0])
-            elif row is paths.journal:
-                journals.add(names[0])
-        self._take(wanted)
+        """Only these, and the views of which something has changed or could not be read."""
+        wanted = [path for text in sorted(heard) if (path := _path_of(text)) is not None]
+        flows = {name for name, flow in self._flows.items() if flow.problem}
+        nodes, journals = set(), set()
+        for path in self._take(wanted):
+            name = _first_name(path)
+            if path.row in OF_FLOW:
+                flows.add(name)
+            elif path.row in OF_NODE:
+                nodes.add(name)
+            elif path.row is paths.journal:
+                journals.add(name)
         self._flows = _with(self._flows, {name: self._flow(name) for name in flows})
         self._nodes = _with(self._nodes, {name: self._node(name) for name in nodes})
         self._journals = _with(self._journals, {name: self._journal(name) for name in journals})
 
-    def _take(self, wanted: list[Path]) -> None:
-        """Read these, and what lies in buckets below them."""
-        self._read(wanted)
+    def _take(self, wanted: list[Path]) -> list[Path]:
+        """Read these, and what lies in buckets below them; gives those that have changed."""
+        changed = self._read(wanted)
         missing: list[Path] = []
         for path in wanted:
             known = self._znodes.get(str(path))
             if known is not None and path.row is paths.plan:
-                flow = str(path).split("/")[2]
+                flow = _first_name(path)
                 buckets = (paths.plan_bucket(flow, str(n)) for n in range(known.value.buckets))
                 missing += (bucket for bucket in buckets if str(bucket) not in self._znodes)
-        self._read(missing)
+        return [*changed, *self._read(missing)]
 
-    def _read(self, wanted: list[Path]) -> None:
+    def _read(self, wanted: list[Path]) -> list[Path]:
+        """Gives those that are not as they were."""
+        changed = []
         for path, found in zip(wanted, self._store.read_many(wanted), strict=True):
+            known = self._znodes.get(str(path))
+            if _same(known, found):
+                continue
+            changed.append(path)
             if found is None:
                 self._znodes.pop(str(path), None)
             else:
                 self._znodes[str(path)] = found
+        return changed
 
     def _found(self, path: Path) -> Versioned[Any] | None:
         return self._znodes.get(str(path))
@@ -371,6 +395,28 @@ def _with(known: Mapping[str, V], changed: Mapping[str, V | None]) -> dict[str, 
         return known
     together = {**known, **changed}
     return {name: value for name in sorted(together) if (value := together[name]) is not None}
+
+
+def _path_of(text: str) -> Path | None:
+    """The path, when a master reads what is there."""
+    row = table.find(text)
+    if row is None or row.pattern not in READ:
+        return None
+    names = row.matches(text)
+    assert names is not None
+    return row(*names)
+
+
+def _first_name(path: Path) -> str:
+    """The flow, node or journal that a path belongs to; empty when it has no name in it."""
+    names = path.row.matches(str(path))
+    return names[0] if names else ""
+
+
+def _same(known: Versioned[Any] | None, found: Versioned[Any] | None) -> bool:
+    if known is None or found is None:
+        return known is found
+    return (known.version, known.created) == (found.version, found.created)
 
 
 def _everywhere(heard: set[str]) -> bool:

@@ -119,6 +119,16 @@ class FakeStore:
                 self.tree.changed(str(write.path))
         return [version for version in versions if version is not None]
 
+    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> None:
+        conflict: ConflictError | None = None
+        for writes in transactions:
+            try:
+                self.commit(writes)
+            except ConflictError as error:
+                conflict = conflict or error
+        if conflict is not None:
+            raise conflict
+
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
         self._watches.append((str(path), notify))
 

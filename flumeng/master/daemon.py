@@ -10,12 +10,12 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flumeng import __version__
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
-from flumeng.plan import Action, Drop, Planner
+from flumeng.plan import Action, Drop, Planner, together
 from flumeng.reading import WATCHED, Reader
 from flumeng.store import ABSENT, ANY, Check, Path, Remove, Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
@@ -67,8 +67,8 @@ class Master:
             tree.require(self._store)
             self._announce()
             actions = self._planner.plan(self._reader.snapshot())
-            for action in actions:
-                self._apply(action)
+            for group in together(actions):
+                self._apply(group)
         except ConflictError as conflict:
             self._wakes.put(None)
             return f"looking again: {conflict}"
@@ -79,11 +79,11 @@ class Master:
             return f"cannot plan: {error}"
         return _sentence([reason for action in actions for reason in action.why])
 
-    def _apply(self, action: Action) -> None:
-        if isinstance(action, Drop):
-            self._drop(action.flow)
-        else:
-            self._store.commit(action.writes())
+    def _apply(self, group: Sequence[Action]) -> None:
+        for action in group:
+            if isinstance(action, Drop):
+                self._drop(action.flow)
+        self._store.commit_each([a.writes() for a in group if not isinstance(a, Drop)])
 
     def _drop(self, flow: str) -> None:
         """Children first and the flow last, so that an interrupted removal is gone on with.

@@ -8,10 +8,20 @@ Plans come before the assignments that derive from them.
 from __future__ import annotations
 
 from flumeng.model import Snapshot
-from flumeng.plan.actions import Action, Assign, Drop, GoBack, Maintain, Replan
+from flumeng.plan.actions import Action, Assign, Drop, GoBack, Maintain, Replan, together
 from flumeng.plan.planner import Planner
 
-__all__ = ["Action", "Assign", "Drop", "GoBack", "Maintain", "Planner", "Replan", "plan"]
+__all__ = [
+    "Action",
+    "Assign",
+    "Drop",
+    "GoBack",
+    "Maintain",
+    "Planner",
+    "Replan",
+    "plan",
+    "together",
+]
 
 
 def plan(snapshot: Snapshot) -> list[Action]:

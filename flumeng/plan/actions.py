@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from flumeng.planned import Tasks, next_version, plan_writes
 from flumeng.store import ABSENT, Check, Expected, Put, Version, Write
@@ -42,12 +43,16 @@ class Replan:
 
 @dataclass(frozen=True)
 class Assign:
-    """Push a node its configuration; only as long as the plans it derives from are unchanged."""
+    """Push a node its configuration; only as long as the plans it derives from are unchanged.
+
+    ``gives``: the node loses no task by it.
+    """
 
     node: str
     assignment: Assignment
     expect: Expected
     plans: tuple[tuple[str, Version], ...]
+    gives: bool
     why: tuple[str, ...]
 
     @property
@@ -106,3 +111,19 @@ class Drop:
 
 
 Action = Replan | Assign | GoBack | Maintain | Drop
+
+
+def together(actions: Sequence[Action]) -> list[Sequence[Action]]:
+    """The actions in order, those in one list that may be carried out without waiting for each
+    other: whichever of them fail, the others are legal.
+
+    These are assignments of different nodes. All that take come before those that give.
+    """
+    groups = groupby(enumerate(actions), key=lambda item: _kind(*item))
+    return [[action for _, action in group] for _, group in groups]
+
+
+def _kind(place: int, action: Action) -> str | int:
+    if isinstance(action, Assign):
+        return "gives" if action.gives else "takes"
+    return place

@@ -35,7 +35,7 @@ def assign(snapshot: Snapshot, book: Book, nodes: Iterable[str]) -> list[Assign]
             continue
         kept = {key: task for key, task in wanted.items() if key in current}
         if kept != current:
-            takes.append(_action(view, current, kept, snapshot))
+            takes.append(_action(view, current, kept, snapshot, gives=False))
             view = replace(
                 view,
                 assignment=takes[-1].assignment,
@@ -43,7 +43,7 @@ def assign(snapshot: Snapshot, book: Book, nodes: Iterable[str]) -> list[Assign]
             )
             if wanted == kept:
                 continue
-        gives.append(_action(view, kept, wanted, snapshot))
+        gives.append(_action(view, kept, wanted, snapshot, gives=True))
     return [*takes, *gives]
 
 
@@ -99,7 +99,9 @@ def _chokes(node: str, wanted: Tasks, snapshot: Snapshot) -> dict[str, float]:
     return {flow: rate for flow, rate in found.items() if rate is not None}
 
 
-def _action(node: NodeView, before: Tasks, after: Tasks, snapshot: Snapshot) -> Assign:
+def _action(
+    node: NodeView, before: Tasks, after: Tasks, snapshot: Snapshot, *, gives: bool
+) -> Assign:
     keys = sorted(before.keys() | after.keys())
     changed = [key for key in keys if before.get(key) is not after.get(key)]
     return Assign(
@@ -107,6 +109,7 @@ def _action(node: NodeView, before: Tasks, after: Tasks, snapshot: Snapshot) -> 
         replace(node.assignment, tasks=tuple(after[key] for key in keys if key in after)),
         node.assignment_version,
         _basis({flow for flow, _ in changed}, snapshot),
+        gives,
         tuple(_difference(before.get(key), after.get(key)) for key in changed)
         or (f"{node.name}: its assignment is brought up to date",),
     )

@@ -161,6 +161,21 @@ class Session:
             self.cut()
         raise UnavailableError("no reply to a write")
 
+    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> None:
+        """All are sent at once: when one has no reply, those after it may be done as well."""
+        conflict: ConflictError | None = None
+        for number, writes in enumerate(transactions, start=1):
+            try:
+                self.commit(writes)
+            except ConflictError as error:
+                conflict = conflict or error
+            except UnavailableError:
+                if self.connected or self._under_way:
+                    self._under_way += transactions[number:]
+                raise
+        if conflict is not None:
+            raise conflict
+
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
         self._watches.append((str(path), str(path).rstrip("/") + "/", notify))
 

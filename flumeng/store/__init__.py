@@ -132,6 +132,14 @@ class Store(Protocol):
         Raises ConflictError that names the first path whose expectation failed, UnavailableError.
         """
 
+    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> None:
+        """Many transactions with one wait. They are sent together and carried out in this order;
+        one that fails does not keep the next ones from being done.
+
+        Raises the first ConflictError when all are answered, UnavailableError as soon as one is
+        not.
+        """
+
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
         """Call ``notify(changed path)`` after changes at or below ``path``.
 

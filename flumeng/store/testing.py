@@ -185,9 +185,11 @@ class Proxy:
         with client, contextlib.suppress(OSError):
             server = socket.create_connection((HOST, self._port), timeout=START_SECONDS)
             server.settimeout(None)
-            with self._lock:
-                self._open += [client, server]
             with server:
+                with self._lock:
+                    if self._cut.is_set():
+                        return
+                    self._open += [client, server]
                 pumps = [(self._forward_requests, client, server), (self._pump, server, client)]
                 threads = [
                     threading.Thread(target=_until_closed, args=p, daemon=True) for p in pumps

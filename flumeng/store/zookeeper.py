@@ -2,8 +2,8 @@
 
 - kazoo drops every watch at a disconnect and never restores it: after each reconnect the recursive
   watches are added again and everyone who watches is told to look.
-- kazoo has no recursive watches: ``recursive_watch`` adds them, ``plain_watch`` does without where
-  the server has none either.
+- kazoo has no recursive watches and reads one znode with each request: ``recursive_watch`` and
+  ``multi_read`` add what is missing. Where the server has neither, ``plain_watch`` does without.
 - kazoo's default back-off between reconnects grows to an hour: ours ends at one second.
 - kazoo retries commands by itself, even over a session's expiry: we never let it.
 - kazoo queues calls while it is disconnected and ``get()`` waits for ever: we refuse at once, and
@@ -20,7 +20,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -51,6 +51,7 @@ from flumeng.store import (
     Write,
     data_of,
     lease,
+    multi_read,
     recursive_watch,
 )
 from flumeng.store.plain_watch import PlainWatches
@@ -66,6 +67,8 @@ CONFLICTS = (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError)
 CALL_SECONDS = 5.0
 RETRY_SECONDS = 0.1
 READS_AT_ONCE = 1000
+READS_TOGETHER = 100
+WRITES_AT_ONCE = 100
 
 
 def connect(hosts: str, *, session_seconds: float = 10.0, wait_seconds: float = 8.0) -> Store:
@@ -120,6 +123,7 @@ class ZooKeeperStore:
             )
         except ValueError as error:
             raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot: {error}") from error
+        self._known = False
         self._plain: PlainWatches | None = None
         recursive_watch.hear_events(self._client, self._on_event)
         lease.observe(self._client, self._lease)
@@ -143,18 +147,29 @@ class ZooKeeperStore:
 
     def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
         self._require_connection()
-        found: list[Versioned[R] | None] = []
-        calls: deque[Any] = deque()
-        for number, path in enumerate(wanted):
-            while len(calls) < READS_AT_ONCE and number + len(calls) < len(wanted):
-                calls.append(self._client.get_async(str(wanted[number + len(calls)])))
+        answers = self._read_singly(wanted) if self._plain else self._read_together(wanted)
+        return [
+            None if answer is None else _decode(path, *answer)
+            for path, answer in zip(wanted, answers, strict=True)
+        ]
+
+    def _read_singly(self, wanted: Sequence[Path]) -> Iterator[tuple[bytes, ZnodeStat] | None]:
+        calls = (self._client.get_async(str(path)) for path in wanted)
+        for call in _in_flight(calls, READS_AT_ONCE):
             try:
-                data, stat = _wait(calls.popleft())
+                yield _wait(call)
             except NoNodeError:
-                found.append(None)
-                continue
-            found.append(_decode(path, data, stat))
-        return found
+                yield None
+
+    def _read_together(self, wanted: Sequence[Path]) -> Iterator[tuple[bytes, ZnodeStat] | None]:
+        starts = range(0, len(wanted), READS_TOGETHER)
+        parts = ([str(path) for path in wanted[n : n + READS_TOGETHER]] for n in starts)
+        calls = (multi_read.read_async(self._client, part) for part in parts)
+        for call in _in_flight(calls, READS_AT_ONCE // READS_TOGETHER):
+            for answer in _wait(call):
+                if isinstance(answer, KazooException) and not isinstance(answer, NoNodeError):
+                    raise UnavailableError(f"ZooKeeper: {type(answer).__name__}") from answer
+                yield None if isinstance(answer, NoNodeError) else answer
 
     def children(self, path: Path) -> list[str]:
         self._require_connection()
@@ -181,21 +196,25 @@ class ZooKeeperStore:
 
     def commit(self, writes: Sequence[Write]) -> list[Version]:
         self._require_connection()
+        return _versions(writes, _wait(self._send(writes)))
+
+    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> None:
+        self._require_connection()
+        conflict: ConflictError | None = None
+        calls = (self._send(writes) for writes in transactions)
+        for writes, call in zip(transactions, _in_flight(calls, WRITES_AT_ONCE), strict=True):
+            try:
+                _versions(writes, _wait(call))
+            except ConflictError as error:
+                conflict = conflict or error
+        if conflict is not None:
+            raise conflict
+
+    def _send(self, writes: Sequence[Write]) -> Any:
         transaction = self._client.transaction()
         for write in writes:
             _add(transaction, write)
-        results = _wait(transaction.commit_async())
-        for write, result in zip(writes, results, strict=True):
-            if isinstance(result, CONFLICTS):
-                raise ConflictError(_conflict(write, result)) from result
-        versions = []
-        for write, result in zip(writes, results, strict=True):
-            if isinstance(result, KazooException):
-                raise UnavailableError(f"{write.path}: {type(result).__name__}") from result
-            if isinstance(write, Put):
-                created = not isinstance(result, ZnodeStat)
-                versions.append(Version(0 if created else result.version))
-        return versions
+        return transaction.commit_async()
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
         with self._changing:
@@ -266,7 +285,7 @@ class ZooKeeperStore:
         """After each (re)connect: watches, and everyone is told to look again."""
         while self._connection == connection:
             wanted = [path for path, _ in self._watches]
-            if not self._add_watches(wanted):
+            if not (self._know_server() and self._add_watches(wanted)):
                 time.sleep(RETRY_SECONDS)
             elif self._are_all(wanted, connection):
                 break
@@ -276,6 +295,23 @@ class ZooKeeperStore:
             notify(path)
         for listener in self._listeners:
             listener(True)
+
+    def _know_server(self) -> bool:
+        """Whether it is known what the server can, and the connection is still there: a server
+        that is too old for a request says so, and ends it."""
+        if self._known:
+            return True
+        try:
+            _wait(multi_read.read_async(self._client, ["/"]))
+            self._known = True
+        except UnimplementedError:
+            log.info("this ZooKeeper is older than 3.6: a watch and a request for each znode")
+            self._plain = PlainWatches(self._client, self._heard)
+            self._known = True
+            return False
+        except UnavailableError as error:
+            log.debug("what the server can is to be asked again: %s", error)
+        return self._known
 
     def _add_watches(self, wanted: Sequence[str]) -> bool:
         """Whether all of these are there now."""
@@ -288,14 +324,9 @@ class ZooKeeperStore:
         return True
 
     def _add_watch(self, path: str) -> None:
-        """A server that knows no recursive watches says so and ends the connection."""
         if self._plain is None:
-            try:
-                _wait(recursive_watch.add_async(self._client, path))
-            except UnimplementedError:
-                log.info("this ZooKeeper is older than 3.6: a watch for each znode")
-                self._plain = PlainWatches(self._client, self._heard)
-        if self._plain is not None:
+            _wait(recursive_watch.add_async(self._client, path))
+        else:
             self._plain.add(path, _wait)
 
     def _are_all(self, added: Sequence[str], connection: int) -> bool:
@@ -324,6 +355,31 @@ def _wait(call: Any) -> Any:
         raise
     except (KazooException, KazooTimeoutError) as error:
         raise UnavailableError(f"ZooKeeper: {type(error).__name__} {error}".rstrip()) from error
+
+
+def _in_flight(calls: Iterable[Any], most: int) -> Iterator[Any]:
+    """The calls in order; each is made as soon as fewer than ``most`` have not been given yet."""
+    made: deque[Any] = deque()
+    for call in calls:
+        made.append(call)
+        if len(made) == most:
+            yield made.popleft()
+    yield from made
+
+
+def _versions(writes: Sequence[Write], results: Sequence[Any]) -> list[Version]:
+    """Each Put's new version, from what a transaction has given."""
+    for write, result in zip(writes, results, strict=True):
+        if isinstance(result, CONFLICTS):
+            raise ConflictError(_conflict(write, result)) from result
+    versions = []
+    for write, result in zip(writes, results, strict=True):
+        if isinstance(result, KazooException):
+            raise UnavailableError(f"{write.path}: {type(result).__name__}") from result
+        if isinstance(write, Put):
+            created = not isinstance(result, ZnodeStat)
+            versions.append(Version(0 if created else result.version))
+    return versions
 
 
 def _decode(path: ZPath[R], data: bytes, stat: ZnodeStat) -> Versioned[R]:

@@ -205,7 +205,7 @@ def _parts(gone: float, news: Iterable[Event], task: str) -> dict[str, float]:
     successor = moments["acked"]["node"]
     commits = [event for event in news if event["what"] == "commit"]
     told = max(
-        (e for e in commits if successor in e["told"] and e["at"] < moments["claimed"]["at"]),
+        (e for e in commits if successor in e["told"] and e["began"] < moments["claimed"]["at"]),
         key=lambda e: float(e["at"]),
     )
     plan = max(
@@ -216,7 +216,7 @@ def _parts(gone: float, news: Iterable[Event], task: str) -> dict[str, float]:
         plan["first_read"],
         plan["last_read"],
         plan["began"],
-        told["at"],
+        min(told["at"], moments["claimed"]["at"]),
         moments["claimed"]["at"],
         moments["acked"]["at"],
     ]

@@ -79,6 +79,12 @@ class Traced:
         self._committed(writes, began)
         return versions
 
+    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> None:
+        began = time.monotonic()
+        self._store.commit_each(transactions)
+        for writes in transactions:
+            self._committed(writes, began)
+
     def watch(self, path: ZPath, notify: Callable[[str], None]) -> None:
         def heard(changed: str) -> None:
             if changed.startswith(str(paths.live_nodes())):

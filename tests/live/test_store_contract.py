@@ -18,13 +18,13 @@ from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 
 Connect = Callable[[], Store]
-ADD_WATCH = 106
+MULTI_READ, ADD_WATCH = 22, 106
 
 
 @pytest.fixture(params=["fake", "model", "zookeeper", "zookeeper 3.5"])
 def connect_once(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Opens any number of sessions on one empty tree. A proxy plays the server that is too old for
-    recursive watches."""
+    recursive watches and reads of many znodes."""
     opened: list[Store] = []
     if request.param == "fake":
         tree = FakeTree()
@@ -46,8 +46,6 @@ def connect_once(request: pytest.FixtureRequest) -> Iterator[Connect]:
 
         def open_store() -> Store:
             opened.append(connect(hosts))
-            if request.param == "zookeeper 3.5":
-                find_out(opened[-1])
             return opened[-1]
 
     yield open_store
@@ -55,16 +53,9 @@ def connect_once(request: pytest.FixtureRequest) -> Iterator[Connect]:
         store.close()
 
 
-def find_out(store: Store) -> None:
-    """Let the store be refused a watch; it then has a new connection, and looks at all."""
-    looks: queue.Queue[str] = queue.Queue()
-    store.watch(paths.cluster(), looks.put)
-    assert looks.get(timeout=60) == "/cluster"
-
-
 @pytest.fixture(scope="module")
 def old_server(zookeeper: str) -> Iterator[Proxy]:
-    proxy = Proxy(int(zookeeper.rpartition(":")[2]), refused=frozenset([ADD_WATCH]))
+    proxy = Proxy(int(zookeeper.rpartition(":")[2]), refused=frozenset([MULTI_READ, ADD_WATCH]))
     yield proxy
     proxy.close()
 
@@ -157,6 +148,29 @@ def test_a_commit_gives_the_version_of_each_put(any_store: Store) -> None:
         ]
     )
     assert versions == [Version(1), Version(0)]
+
+
+def test_transactions_that_are_sent_together_fail_alone(any_store: Store) -> None:
+    flows = [f"f{number}" for number in range(250)]
+    any_store.write(paths.flow("f3"), flow(9), ABSENT)
+    any_store.write(paths.flow("f200"), flow(9), ABSENT)
+    with pytest.raises(ConflictError, match="/flows/f3 exists already"):
+        any_store.commit_each([[Put(paths.flow(name), flow(1), ABSENT)] for name in flows])
+    found = any_store.read_many([paths.flow(name) for name in flows])
+    assert {name for name, f in zip(flows, found, strict=True) if f and f.value == flow(1)} == {
+        *flows
+    } - {"f3", "f200"}
+
+
+def test_transactions_that_are_sent_together_are_done_in_order(any_store: Store) -> None:
+    any_store.write(paths.flow("a"), flow(0), ABSENT)
+    any_store.commit_each(
+        [[Put(paths.flow("a"), flow(number + 1), Version(number))] for number in range(250)]
+    )
+    found = any_store.read(paths.flow("a"))
+    assert found is not None
+    assert (found.value, found.version) == (flow(250), Version(250))
+    any_store.commit_each([])
 
 
 def test_remove_keeps_what_has_children(any_store: Store) -> None:

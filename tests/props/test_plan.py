@@ -4,12 +4,13 @@ every prefix of the actions leaves a legal state."""
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flumeng.model import FlowView, NodeView, Snapshot
-from flumeng.plan import Action, Assign, Drop, Planner, Replan, plan
+from flumeng.plan import Action, Assign, Drop, Planner, Replan, plan, together
 from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout
 from flumeng.store import Version
 from zkschema.records import (
@@ -186,6 +187,22 @@ def test_every_prefix_of_the_actions_is_legal(snapshot: Snapshot) -> None:
     for action in plan(snapshot):
         state = apply_one(state, action)
         check_legal(snapshot, state)
+
+
+@given(snapshots(), st.randoms(use_true_random=False))
+@settings(max_examples=300, deadline=None)
+def test_of_what_is_carried_out_together_any_part_is_legal(
+    snapshot: Snapshot, random: Random
+) -> None:
+    state = snapshot
+    for group in together(plan(snapshot)):
+        done = [action for action in group if random.random() < 0.7]
+        partly = state
+        for action in random.sample(done, len(done)):
+            partly = apply_one(partly, action)
+            check_legal(snapshot, partly)
+        for action in group:
+            state = apply_one(state, action)
 
 
 @given(snapshots())

@@ -109,3 +109,50 @@ def test_each_owner_has_its_own_time_to_let_a_task_go(store: FakeStore) -> None:
     clock.now += Cluster().drain_limit_seconds
     assert overdue(task)
     assert not overdue(replace(task, node="n2", epoch=2))
+
+
+def test_a_round_reads_all_once_more_and_a_part_with_each_look(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what nobody was told of is seen in the end, and no look takes long."""
+    monkeypatch.setattr("flumeng.reading.ROUND_LOOK_ZNODES", 10)
+    looks: list[int] = []
+
+    class Counting(FakeStore):
+        def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+            looks.append(len(wanted))
+            return super().read_many(wanted)
+
+    for number in range(20):
+        store.write(paths.node(f"n{number}"), Node(uuid="u", roles=(COLLECT,)), ABSENT)
+    clock = Clock()
+    reader = Reader(Counting(store.tree), "m", clock, clock)
+    before = reader.snapshot()
+    store.write(paths.node("n7"), Node(uuid="v", roles=(COLLECT,)), ANY)
+    store.remove(paths.node("n8"), ANY)
+    store.write(paths.node("new"), Node(uuid="u", roles=(COLLECT,)), ABSENT)
+    assert reader.snapshot().nodes is before.nodes, "nothing was heard"
+    clock.now += reader.look_again_seconds
+    looks.clear()
+    snapshot = reader.snapshot()
+    while reader.look_again_seconds < 1:
+        clock.now += reader.look_again_seconds
+        snapshot = reader.snapshot()
+    assert len(looks) > 5
+    assert max(looks) <= 10
+    assert snapshot.nodes["n7"].record.uuid == "v"
+    assert "n8" not in snapshot.nodes
+    assert "new" in snapshot.nodes
+    assert snapshot.nodes["n9"] is before.nodes["n9"], "it has not changed"
+
+
+def test_a_flow_whose_revision_comes_later_is_read_then(store: FakeStore) -> None:
+    apply(store, tasks=1)
+    revision = store.read(paths.revision("web", "1"))
+    assert revision is not None
+    store.remove(paths.revision("web", "1"), ANY)
+    clock = Clock()
+    reader = Reader(store, "m", clock, clock)
+    assert reader.snapshot().flows["web"].problem == "revision 1 is not there"
+    store.write(paths.revision("web", "1"), revision.value, ABSENT)
+    assert not reader.snapshot().flows["web"].problem
