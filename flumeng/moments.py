@@ -25,6 +25,10 @@ class Moments:
     def begin(self) -> None:
         self.soonest = None
 
+    def forget(self) -> None:
+        """Whatever is so begins now."""
+        self._since.clear()
+
     def lasting(self, what: str, keys: Collection[str], seconds: float) -> frozenset[str]:
         """Those of ``keys`` that have been among the keys of ``what`` for so long.
 

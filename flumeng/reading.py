@@ -148,6 +148,8 @@ class Reader:
         return heard
 
     def _read_everything(self) -> None:
+        """Whoever has not seen what was in between cannot say how long anything has been so."""
+        self._moments.forget()
         self._znodes, self._flows, self._nodes, self._journals = {}, {}, {}, {}
         self._read_again(map(str, self._list()))
 

@@ -256,10 +256,12 @@ class Machine:
         several = child.role == INGEST and len(self._ingest) > 1
         for key in sorted({*child.tasks, *after}):
             old, new = child.tasks.get(key, {}), after.get(key, {})
-            if old.get("state") != new.get("state"):
+            before, now = old.get("state", ""), new.get("state", "")
+            trouble = new.get("error") or ""
+            if before != now or trouble != (old.get("error") or ""):
                 who = f"{key} in {child.name}" if several else key
-                cause = new.get("error") or ""
-                self._record(who, "status", old.get("state", ""), new.get("state", ""), cause)
+                well = "well again" if before == now and not trouble else ""
+                self._record(who, "status", before, now, trouble or well)
 
     def _ignore(self, _child: Child, _detail: object) -> list[Instruction]:
         return []

@@ -3,7 +3,9 @@
 A task that has been *let on* runs the flow's current revision, the others the one that all ran
 before. First ``canary`` tasks of each kind are let on; when they have run it for the settling time,
 the others follow, at most ``max_parallel`` under way at once. When a task that was let on fails,
-the flow goes back by itself. Tasks on nodes that are away are not waited for and come last.
+the flow goes back by itself. Tasks on nodes that are away are not waited for and come last; but as
+long as no task of a kind that the flow has could run the new revision, or the flow does not run,
+nobody has proven it.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ def roll(draft: Draft) -> None:
     room = flow.rollout.max_parallel - sum(len(wave.under_way) for wave in waves)
     for wave in waves:
         room -= wave.let_on(room)
-    if not any(wave.waiting or wave.under_way for wave in waves):
+    done = not any(wave.waiting or wave.under_way for wave in waves)
+    if done and draft.tasks and flow.record.state == "running":
         draft.revision = flow.record.revision
 
 
@@ -64,14 +67,18 @@ class _Wave:
 
     def __init__(self, draft: Draft, kind: str) -> None:
         self._draft = draft
+        self._is_planned = False
         self.runs: list[str] = []
         self.under_way: list[str] = []
         self.waiting: list[str] = []
         for name in sorted(draft.tasks, key=lambda name: (len(name), name)):
             task = draft.task(name)
             assert task is not None
+            if task.kind != kind:
+                continue
+            self._is_planned = True
             node = draft.snapshot.nodes.get(task.node or "")
-            if task.kind != kind or node is None or not node.live:
+            if node is None or not node.live:
                 continue
             if task.revision != draft.flow.record.revision:
                 self.waiting.append(name)
@@ -82,7 +89,10 @@ class _Wave:
 
     def canary_runs(self, rollout: Rollout) -> bool:
         """Let the canary on; gives whether enough tasks have proven the revision by now."""
-        canary = min(rollout.canary, len(self.runs) + len(self.under_way) + len(self.waiting))
+        if not self._is_planned:
+            return True
+        there = len(self.runs) + len(self.under_way) + len(self.waiting)
+        canary = max(1, min(rollout.canary, there))
         self.let_on(canary - len(self.runs) - len(self.under_way))
         return len(self.runs) >= canary
 

@@ -8,7 +8,8 @@
 4. No task is told to two nodes, no partition is in two tasks of a flow, a flow's epoch never goes
    back, each is given once, and a task or partition that changes hands gets a higher one.
 5. A live owner keeps a task until it has let it go, or its time for that is over.
-6. A flow goes only once it was deleted, and then all that it accepted is acked, or was to be
+6. A broken revision is taken by its canary alone; another task takes it only for one that was lost.
+7. A flow goes only once it was deleted, and then all that it accepted is acked, or was to be
    discarded.
 """
 
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from flumeng.simulation.canary import Canary
 from flumeng.simulation.disk import JournalFile
 from flumeng.simulation.ensemble import Change, Changes
 from zkschema import paths, table
@@ -64,6 +66,7 @@ class Checks:
         self._let_go: dict[tuple[str, str], int] = {}
         self._given: dict[tuple[str, int, int], tuple[str, str | None]] = {}
         self._discarded: set[str] = set()
+        self._canary = Canary(self._ensemble)
         self._handlers: Mapping[str, Callable[[str, Change, Names], None]] = {
             paths.ack.pattern: self._on_ack,
             paths.assignment.pattern: self._on_assignment,
@@ -148,6 +151,8 @@ class Checks:
         assert isinstance(old, Plan)
         assert isinstance(new, Plan)
         self._require(new.epoch >= old.epoch, f"the epoch of {flow} goes from {old.epoch} back")
+        wrong = self._canary.on_plan(flow, old, new)
+        self._require(not wrong, wrong)
         owners: dict[str, tuple[str | None, str, int]] = {
             partition: (task.node, name, task.epoch)
             for name, task in old.tasks.items()
@@ -223,6 +228,8 @@ class Checks:
     def _on_live(self, _process: str, change: Change, names: Names) -> None:
         if change.before is None:
             self._returned[names[0]] = self._ensemble.zxid
+        if change.after is None:
+            self._canary.on_left()
 
     def _on_flow(self, process: str, change: Change, names: Names) -> None:
         """A master marks a flow as discarded when it begins to remove it."""

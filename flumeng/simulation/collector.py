@@ -16,6 +16,7 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.simulation.child import END_OF_INPUT, ChildProcess
+from flumeng.simulation.operator import BROKEN
 from flumeng.store import ABSENT, ANY, Path, Put, Write
 from zkschema import paths
 from zkschema.records import Commit
@@ -39,6 +40,7 @@ class Wanted:
     revision: int
     partitions: tuple[str, ...]
     draining: bool
+    broken: bool
 
     @property
     def key(self) -> str:
@@ -80,6 +82,8 @@ class Runner:
             try:
                 if wanted.draining:
                     self._say("stopped")
+                elif wanted.broken:
+                    self._say("failed", "broken")
                 else:
                     yield from self._batches(wanted)
             except SupersededError as error:
@@ -254,4 +258,5 @@ def _wanted(task: Mapping[str, Any]) -> Wanted:
         task["revision"],
         tuple(task["partitions"]),
         task["state"] == "draining",
+        BROKEN in task["spec"],
     )

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class Host:
-    def __init__(self, world: World, name: str, roles: tuple[str, ...]) -> None:
+    def __init__(self, world: World, name: str, roles: tuple[str, ...], zone: str) -> None:
         self.world = world
         self.name = name
         self.roles = roles
+        self.zone = zone
         self.path = Path(name)
         self.home = ModelHome(f"data of {name}")
         self.journals = Journals()

@@ -66,7 +66,7 @@ class NodeProcess(Process):
         super().__init__(host.world, host.name)
         self._host = host
         self.session = self.world.connect(host.name)
-        settings = Settings(host.name, host.path, "", roles=host.roles)
+        settings = Settings(host.name, host.path, "", roles=host.roles, zone=host.zone)
         self.node = SteppedNode(
             settings, host.home, self.session, self.world.clock, host.start_child
         )

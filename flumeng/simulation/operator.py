@@ -1,4 +1,8 @@
-"""An operator of a world: flows come, change and go, nodes are drained and taken back."""
+"""An operator of a world: flows come, change and go, tasks are moved, nodes drained and taken back.
+
+Some revisions are broken: whoever runs such a collect task fails. They are rolled out behind a
+canary, and only over a revision that has been planned, so that there is one to go back to.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from flumeng import operations
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.simulation.process import Process
 from flumeng.simulation.session import Session
+from zkschema import paths
+from zkschema.records import COLLECT
 
 if TYPE_CHECKING:
     from flumeng.simulation.world import World
@@ -17,9 +23,22 @@ if TYPE_CHECKING:
 MOST_TASKS = 3
 TEXT = """flow: {name}
 sources: [{{syslog: {{listen: "127.0.0.1:5514"}}}}]
-place: {{collect: {{tasks: {tasks}}}}}
+place: {{collect: {{tasks: {tasks}, spread: {spread}}}}}
 sinks: [{{noop: {{}}}}]
 """
+ROLLOUT = "rollout: {{canary: 1, max_parallel: {parallel}, settle_seconds: {settle}}}\n"
+BROKEN = "filters: [{where: broken}]\n"
+VERBS = (
+    *["apply"] * 3,
+    *["resume"] * 2,
+    *["move"] * 2,
+    "restart",
+    "pause",
+    "stop",
+    "delete",
+    "drain",
+    "undrain",
+)
 NOW = 0.0
 
 
@@ -44,10 +63,14 @@ class Operator(Process):
         random = self.world.random
         flow = random.choice(self._flows)
         node = random.choice(self.world.drainable) if self.world.drainable else None
-        verb = random.choice(
-            ("apply", "apply", "pause", "resume", "resume", "stop", "delete", "drain", "undrain")
-        )
-        if verb == "apply":
+        verb = random.choice(VERBS)
+        if verb == "move":
+            task, target = self._some_task(flow), random.choice(sorted(self.world.hosts))
+            self._do(lambda: self.move(task, target), f"moves {task} to {target}")
+        elif verb == "restart":
+            task = self._some_task(flow)
+            self._do(lambda: self.restart(task), f"restarts {task}")
+        elif verb == "apply":
             self._do(lambda: self.apply(flow), f"applies {flow}")
         elif verb == "delete":
             discard = random.random() < 0.3
@@ -62,8 +85,17 @@ class Operator(Process):
 
     def apply(self, flow: str) -> None:
         assert self.session is not None
-        text = TEXT.format(name=flow, tasks=self.world.random.randint(1, MOST_TASKS))
-        operations.apply_flow(self.session, text, author="o", reason="", now=NOW)
+        random = self.world.random
+        tasks, spread = random.randint(1, MOST_TASKS), random.choice(("load", "zone"))
+        text = TEXT.format(name=flow, tasks=tasks, spread=spread)
+        before = None
+        if random.random() < 0.5:
+            text += ROLLOUT.format(parallel=random.randint(1, 2), settle=random.choice((0, 3)))
+            if random.random() < 0.5 and (before := self._planned_revision(flow)):
+                text += BROKEN
+        operations.apply_flow(
+            self.session, text, author="o", reason="", now=NOW, expect_revision=before
+        )
 
     def set_state(self, flow: str, state: str) -> None:
         assert self.session is not None
@@ -76,6 +108,23 @@ class Operator(Process):
     def desire(self, node: str, desired: str) -> None:
         assert self.session is not None
         operations.set_node_desired(self.session, node, desired, author="o", reason="", now=NOW)
+
+    def move(self, task: str, node: str) -> None:
+        assert self.session is not None
+        operations.move_task(self.session, task, node, author="o", reason="", now=NOW)
+
+    def restart(self, task: str) -> None:
+        assert self.session is not None
+        operations.restart_task(self.session, task, author="o", reason="", now=NOW)
+
+    def _some_task(self, flow: str) -> str:
+        return f"{flow}/{COLLECT}.{self.world.random.randrange(MOST_TASKS)}"
+
+    def _planned_revision(self, flow: str) -> int | None:
+        """The flow's current revision, when its tasks have run one."""
+        assert self.session is not None
+        record, plan = self.session.read(paths.flow(flow)), self.session.read(paths.plan(flow))
+        return record.value.revision if record and plan and plan.value.revision else None
 
     def _do(self, command: Callable[[], object], what: str) -> None:
         try:

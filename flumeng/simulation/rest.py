@@ -1,7 +1,7 @@
 """The end of a world: nothing goes wrong any more, and all must come to rest as it should.
 
-Every flow that is to run is collected to the end of its journals, what was deleted is gone, what
-was drained is empty, and planning again gives nothing to do.
+Every flow that is to run is collected to the end of its journals and its rollout is over, what was
+deleted is gone, what was drained is empty, and planning again gives nothing to do.
 """
 
 from __future__ import annotations
@@ -73,8 +73,13 @@ class Rest:
             assert flow is not None
             if flow.value.state == "deleted":
                 return f"{name} is deleted and still there"
-            if self._store.children(paths.commits(name)) and flow.value.state == "running":
+            if flow.value.state != "running":
+                continue
+            if self._store.children(paths.commits(name)):
                 return f"{name} has commits that nobody finishes"
+            plan = self._store.read(paths.plan(name))
+            if plan is not None and plan.value.revision != flow.value.revision:
+                return f"{name} is at revision {plan.value.revision} of {flow.value.revision}"
         return ""
 
     def _unacked(self) -> str:

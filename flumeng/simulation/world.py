@@ -26,6 +26,7 @@ from zkschema import paths
 from zkschema.records import COLLECT, INGEST
 
 ROLES = ((INGEST, COLLECT), (INGEST, COLLECT), (INGEST,), (COLLECT,))
+ZONES = ("a", "a", "b")
 ROUGH_STEPS = (120, 260)
 STEP_SECONDS = 0.2
 DELIVERS = 0.5
@@ -68,7 +69,12 @@ class World:
         self.masters: Final = [f"m{number}" for number in range(self.random.choice((1, 2, 2, 3)))]
         nodes = self.random.choice((2, 2, 3, 3, 4, 4, 5, 6))
         self.hosts: Final = {
-            name: Host(self, name, ROLES[0] if number == 0 else self.random.choice(ROLES))
+            name: Host(
+                self,
+                name,
+                ROLES[0] if number == 0 else self.random.choice(ROLES),
+                self.random.choice(ZONES),
+            )
             for number in range(nodes)
             for name in (f"n{number}",)
         }

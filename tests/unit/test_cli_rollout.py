@@ -11,7 +11,7 @@ from cli.doors import Signature
 from cli.testing import Shell
 from flumeng import operations, preview
 from flumeng.master.daemon import Master
-from flumeng.store import ABSENT, tree
+from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 
@@ -166,3 +166,34 @@ def test_a_dry_run_of_a_rollout_shows_that_all_tasks_take_it(cluster: Cluster) -
     moves = preview.apply(cluster.store, file_text).moves
     assert {move.what for move in moves} == {"takes revision 2"}
     assert len(moves) == 6
+
+
+@pytest.mark.parametrize("state", ["stopped", "suspended"])
+def test_what_nobody_has_run_is_not_proven_when_the_flow_runs_again(
+    cluster: Cluster, state: str
+) -> None:
+    operations.set_flow_state(cluster.store, "web", state, **SIGN)
+    cluster.settle()
+    operations.apply_flow(cluster.store, NEWER, **SIGN)
+    cluster.failing = {(node, 2): "it is broken" for node in NODES}
+    cluster.settle()
+    operations.set_flow_state(cluster.store, "web", "running", **SIGN)
+    cluster.settle()
+    assert set(revisions(cluster.shell).values()) == {(1, 1)}
+    assert "it is broken" in cluster.shell.json("flow", "show", "web")["went_back"]
+
+
+def test_what_nobody_has_run_is_not_proven_when_the_nodes_come_back(cluster: Cluster) -> None:
+    live = cluster.store.read(paths.live_node("n1"))
+    assert live is not None
+    for node in NODES:
+        cluster.store.remove(paths.live_node(node), ANY)
+    operations.apply_flow(cluster.store, NEWER, **SIGN)
+    cluster.plan()
+    cluster.plan()
+    cluster.failing = {(node, 2): "it is broken" for node in NODES}
+    for node in NODES:
+        cluster.store.write(paths.live_node(node), live.value, ABSENT)
+    cluster.settle()
+    assert set(revisions(cluster.shell).values()) == {(1, 1)}
+    assert "it is broken" in cluster.shell.json("flow", "show", "web")["went_back"]

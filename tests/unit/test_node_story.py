@@ -60,7 +60,14 @@ def test_the_machine_remembers_what_changed_of_the_node_its_children_and_their_t
     machine = Machine((INGEST,), clock)
     machine.handle(Wanted(7, Assignment(), {}))
     machine.handle(Said("ingest.0", {"type": "ready"}))
-    for state, error in (("running", None), ("running", None), ("failed", "no such host")):
+    for state, error in (
+        ("running", None),
+        ("running", None),
+        ("running", "a journal stands still"),
+        ("running", "a journal stands still"),
+        ("running", None),
+        ("failed", "no such host"),
+    ):
         task = {"epoch": 1, "revision": 1, "state": state, "error": error}
         said = {"type": "status", "answers": 7, "tasks": {"web/ingest.n1": task}}
         machine.handle(Said("ingest.0", said))
@@ -74,13 +81,15 @@ def test_the_machine_remembers_what_changed_of_the_node_its_children_and_their_t
         ("ingest.0", "wanted", "absent", "starting", ""),
         ("ingest.0", "ready", "starting", "running", ""),
         ("web/ingest.n1", "status", "", "running", ""),
+        ("web/ingest.n1", "status", "running", "running", "a journal stands still"),
+        ("web/ingest.n1", "status", "running", "running", "well again"),
         ("web/ingest.n1", "status", "running", "failed", "no such host"),
         ("ingest.0", "ended", "running", "waiting", "exit code -9"),
         ("node", "stop", "running", "stopping", ""),
         ("ingest.0", "stop", "waiting", "absent", ""),
     ]
-    assert [s.number for s in machine.story] == list(range(9))
-    assert [s.seconds for s in machine.story] == [100.0] * 6 + [105.0] * 3
+    assert [s.number for s in machine.story] == list(range(11))
+    assert [s.seconds for s in machine.story] == [100.0] * 8 + [105.0] * 3
 
 
 def test_it_is_told_with_wall_clock_times_and_seldom(

@@ -111,6 +111,21 @@ def test_each_owner_has_its_own_time_to_let_a_task_go(store: FakeStore) -> None:
     assert not overdue(replace(task, node="n2", epoch=2))
 
 
+def test_what_nobody_has_watched_has_lasted_for_no_time(store: FakeStore) -> None:
+    """The task may have been let alone and marked anew while this master was away."""
+    clock = Clock()
+    reader = Reader(store, "m", clock, clock)
+    apply(store, tasks=1)
+    task = PlannedTask(kind=COLLECT, node="n1", epoch=1, state="draining")
+    store.write(paths.plan("web"), Plan(epoch=1, tasks={"collect.0": task}), ANY)
+    assert not reader.snapshot().overdue
+    clock.now += Cluster().drain_limit_seconds
+    reader.doubt()
+    assert not reader.snapshot().overdue
+    clock.now += Cluster().drain_limit_seconds
+    assert reader.snapshot().overdue
+
+
 def test_a_round_reads_all_once_more_and_a_part_with_each_look(
     store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
