@@ -111,7 +111,7 @@ def _configuration(data: Path, port: int, host: str, ensemble: Sequence[str]) ->
         "maxSessionTimeout=60000",
         "maxClientCnxns=0",
         "admin.enableServer=false",
-        "4lw.commands.whitelist=srvr,ruok",
+        "4lw.commands.whitelist=srvr",
         "autopurge.purgeInterval=1",
         "autopurge.snapRetainCount=3",
         *(f"server.{number}={address}" for number, address in enumerate(ensemble, start=1)),

@@ -232,9 +232,11 @@ class RealZooKeeper:
         self.process.wait()
 
     def _answers(self) -> bool:
+        """Whether it serves. It says that it is well a little earlier, and who then connects is
+        never answered."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                connection.sendall(b"ruok")
-                return connection.recv(4) == b"imok"
+                connection.sendall(b"srvr")
+                return b"Mode:" in b"".join(iter(lambda: connection.recv(4096), b""))
         except OSError:
             return False
