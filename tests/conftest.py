@@ -22,6 +22,14 @@ settings.register_profile("untimed", deadline=None)  # machines are shared: spee
 settings.load_profile("untimed")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of real processes run one by one, since they take turns with ports and processors; of
+    the others whole files."""
+    for item in items:
+        live = "live" in item.path.parts
+        item.add_marker(pytest.mark.xdist_group("live" if live else item.path.name))
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """host:port of a real ZooKeeper."""
