@@ -22,6 +22,7 @@ settings.register_profile("untimed", deadline=None)  # machines are shared: spee
 settings.load_profile("untimed")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of real processes run one by one, since they take turns with ports and processors; of
     the others whole files."""
