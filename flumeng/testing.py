@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -217,7 +218,7 @@ class RealZooKeeper:
         """Start, and return when the server answers."""
         self.data.mkdir(parents=True, exist_ok=True)
         with (self.data / "server.log").open("ab") as log:
-            command = embedded.server_command(self.data, self.port)
+            command = [sys.executable, "-m", "flumeng.embedded", str(self.data), str(self.port)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + wait_seconds
         while not self._answers():

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from flumeng.store import Store
 from flumeng.store.zookeeper import connect
@@ -22,13 +24,17 @@ settings.register_profile("untimed", deadline=None)  # machines are shared: spee
 settings.load_profile("untimed")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of real processes run one by one, since they take turns with ports and processors; of
-    the others whole files."""
-    for item in items:
-        live = "live" in item.path.parts
-        item.add_marker(pytest.mark.xdist_group("live" if live else item.path.name))
+class LiveBesideOthers(LoadScopeScheduling):  # type: ignore[misc]
+    """Tests of real processes one after the other, since they take turns with ports and processors;
+    of the others whole files."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "live" if file.startswith("tests/live/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return LiveBesideOthers(config, log)
 
 
 @pytest.fixture(scope="session")
