@@ -422,8 +422,8 @@ def _same(known: Versioned[Any] | None, found: Versioned[Any] | None) -> bool:
 
 
 def _everywhere(heard: set[str]) -> bool:
-    """Whether anything may have changed."""
-    return any(str(top) in heard for top in WATCHED)
+    """Whether anything may have changed: a folder is named when all below it is meant."""
+    return any(str(top) in heard for top in WATCHED if top.row.record is None)
 
 
 def _is(path: str, row: Row[Any]) -> bool:

@@ -14,7 +14,15 @@ from flumeng.store import ABSENT, ANY, Versioned, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import flow_folders
-from zkschema.records import COLLECT, Cluster, LiveNode, Node, Plan, PlannedTask, Record
+from zkschema.records import (
+    COLLECT,
+    Cluster,
+    LiveNode,
+    Node,
+    Plan,
+    PlannedTask,
+    Record,
+)
 from zkschema.table import ZPath
 
 R = TypeVar("R", bound=Record)
@@ -124,6 +132,22 @@ def test_what_nobody_has_watched_has_lasted_for_no_time(store: FakeStore) -> Non
     assert not reader.snapshot().overdue
     clock.now += Cluster().drain_limit_seconds
     assert reader.snapshot().overdue
+
+
+def test_a_setting_that_changes_prolongs_no_time(store: FakeStore) -> None:
+    """Whoever changes a choke now and then does not keep a node that is gone from being missed."""
+    clock = Clock()
+    reader = Reader(store, "m", clock, clock)
+    for top in WATCHED:
+        store.watch(top, reader.hear)
+    store.write(paths.cluster(), Cluster(grace_seconds=10.0), ANY)
+    store.write(paths.node("n1"), Node(uuid="u", roles=(COLLECT,)), ABSENT)
+    assert not reader.snapshot().nodes["n1"].lost
+    clock.now += 6.0
+    store.write(paths.cluster(), Cluster(grace_seconds=10.0, chokes={"web": 1e6}), ANY)
+    assert reader.snapshot().cluster.chokes == {"web": 1e6}
+    clock.now += 6.0
+    assert reader.snapshot().nodes["n1"].lost
 
 
 def test_a_round_reads_all_once_more_and_a_part_with_each_look(
