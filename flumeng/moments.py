@@ -20,22 +20,25 @@ class Moments:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._since: dict[str, dict[str, float]] = {}
+        self._before: dict[str, dict[str, float]] = {}
         self.soonest: float | None = None
 
     def begin(self) -> None:
+        """A new look: what the last one did not ask for is forgotten."""
+        self._before, self._since = self._since, {}
         self.soonest = None
 
     def forget(self) -> None:
         """Whatever is so begins now."""
-        self._since.clear()
+        self._before = {}
 
     def lasting(self, what: str, keys: Collection[str], seconds: float) -> frozenset[str]:
         """Those of ``keys`` that have been among the keys of ``what`` for so long.
 
-        Whoever asks gives all keys each time; one that was left out starts anew.
+        Whoever asks does so once in each look, and gives all keys; what was left out starts anew.
         """
         now = self._clock()
-        before = self._since.get(what, {})
+        before = self._before.get(what, {})
         since = self._since[what] = {key: before.get(key, now) for key in keys}
         left = [seconds - (now - moment) for moment in since.values()]
         for rest in left:

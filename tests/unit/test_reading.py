@@ -19,9 +19,11 @@ from zkschema.records import (
     Cluster,
     LiveNode,
     Node,
+    NodeStatus,
     Plan,
     PlannedTask,
     Record,
+    TaskStatus,
 )
 from zkschema.table import ZPath
 
@@ -148,6 +150,37 @@ def test_a_setting_that_changes_prolongs_no_time(store: FakeStore) -> None:
     assert reader.snapshot().cluster.chokes == {"web": 1e6}
     clock.now += 6.0
     assert reader.snapshot().nodes["n1"].lost
+
+
+def test_a_flow_that_is_made_again_rolls_out_anew(store: FakeStore) -> None:
+    """Its tasks are called as those of the flow before, and its epochs begin anew as well."""
+    clock = Clock()
+    reader = Reader(store, "m", clock, clock)
+    for top in WATCHED:
+        store.watch(top, reader.hear)
+    rollout = f"{FLOW.format(tasks=1)}rollout: {{settle_seconds: 30}}\n"
+    task = PlannedTask(kind=COLLECT, node="n1", epoch=1, state="assigned", revision=2)
+    running = TaskStatus(epoch=1, revision=2, state="running")
+    status = NodeStatus(assignment_version=1, tasks={"web/collect.0": running})
+    store.write(paths.node("n1"), Node(uuid="u", roles=(COLLECT,)), ABSENT)
+    store.write(paths.status("n1"), status, ABSENT)
+
+    def begin() -> None:
+        for text in (FLOW.format(tasks=1), rollout):
+            operations.apply_flow(store, text, author="a", reason="", now=0.0)
+        plan = Plan(epoch=1, tasks={"collect.0": task}, revision=1)
+        store.write(paths.plan("web"), plan, ABSENT)
+
+    begin()
+    assert not reader.snapshot().settled
+    clock.now += 30.0
+    assert reader.snapshot().settled
+    store.remove(paths.revision("web", "2"), ANY)
+    store.remove(paths.plan("web"), ANY)
+    remove(store)
+    reader.snapshot()
+    begin()
+    assert not reader.snapshot().settled
 
 
 def test_a_round_reads_all_once_more_and_a_part_with_each_look(
