@@ -36,9 +36,10 @@ def apply_flow(
     """Make ``text`` the current revision of the flow that it names; a new flow starts to run.
 
     Unchanged text changes nothing. ``expect_revision`` is the revision that must be current (0: the
-    flow must not exist). The newest ``KEEP_REVISIONS`` are kept. A name is free again once no
-    journal is left of the flow that had it: the new flow would deliver what they hold, under epochs
-    that begin anew. Raises ``SpecError``, ``ConflictError``, ``UnavailableError``.
+    flow must not exist). The newest ``KEEP_REVISIONS`` are kept, and the one that a rollout goes
+    back to. A name is free again once no journal is left of the flow that had it: the new flow
+    would deliver what they hold, under epochs that begin anew. Raises ``SpecError``,
+    ``ConflictError``, ``UnavailableError``.
     """
     name = parse_flow(text).flow
     tree.require(store)
@@ -184,6 +185,8 @@ def _revise(
         return Applied(flow, current.value.revision, changed=False)
     kept = [int(name) for name in store.children(paths.revisions(flow))]
     number = max([current.value.revision, *kept]) + 1
+    plan = store.read(paths.plan(flow))
+    run_by_all = plan.value.revision if plan else 0
     record = replace(current.value, revision=number, went_back="")
     writes: list[Write] = [
         Put(paths.flow(flow), record, current.version),
@@ -192,7 +195,7 @@ def _revise(
     writes += [
         Remove(paths.revision(flow, str(old)), ANY)
         for old in kept
-        if old <= number - KEEP_REVISIONS
+        if old <= number - KEEP_REVISIONS and old != run_by_all
     ]
     entry = records.Audit(
         who=revision.author,

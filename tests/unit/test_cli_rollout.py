@@ -197,3 +197,20 @@ def test_what_nobody_has_run_is_not_proven_when_the_nodes_come_back(cluster: Clu
     cluster.settle()
     assert set(revisions(cluster.shell).values()) == {(1, 1)}
     assert "it is broken" in cluster.shell.json("flow", "show", "web")["went_back"]
+
+
+def test_the_text_to_go_back_to_is_kept_however_many_revisions_come_after_it(
+    cluster: Cluster,
+) -> None:
+    store = cluster.store
+    for number in range(operations.KEEP_REVISIONS + 5):
+        operations.apply_flow(store, f"{FLOW}# {number}\n", **SIGN)
+    cluster.plan()
+    for node in NODES:
+        told = store.read(paths.assignment(node))
+        assert told is not None
+        for task in told.value.tasks:
+            assert store.exists(paths.revision("web", str(task.revision))), task
+    cluster.settle()
+    operations.apply_flow(store, NEWER, **SIGN)
+    assert len(store.children(paths.revisions("web"))) == operations.KEEP_REVISIONS
