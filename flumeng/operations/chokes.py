@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from flumeng.errors import UserError
 from flumeng.operations import audit
-from flumeng.operations.flows import require_flow
+from flumeng.operations.flows import refuse_deleted, require_flow
 from flumeng.operations.nodes import require_node
-from flumeng.store import Put, Store
+from flumeng.store import Check, Put, Store, Write
 from zkschema import paths, records
 
 
@@ -36,11 +36,13 @@ def set_choke(
 
     What is set for one node counts before what is set for all. Gives whether that is a change.
     Raises ``UserError`` without such a flow or node or for a rate that is not above 0,
-    ``ConflictError``, ``UnavailableError``.
+    ``ConflictError``, also when one of them goes meanwhile, ``UnavailableError``.
     """
-    require_flow(store, flow)
+    current = require_flow(store, flow)
+    refuse_deleted(flow, current.value, "its sources stop, there is nothing to choke")
+    there: list[Write] = [Check(paths.flow(flow), current.version)]
     if node is not None:
-        require_node(store, node)
+        there.append(Check(paths.node(node), require_node(store, node).version))
     if rate is not None and rate <= 0:
         raise UserError("a choke lets something through: take a rate above 0, or pause the flow")
     found = store.read(paths.cluster())
@@ -56,5 +58,5 @@ def set_choke(
     command = f"flow choke {flow} {what}" + (f" --node {node}" if node else "")
     entry = records.Audit(who=author, command=command, reason=reason, time=now)
     record = replace(found.value, chokes=wanted)
-    audit.commit(store, [Put(paths.cluster(), record, found.version)], entry)
+    audit.commit(store, [*there, Put(paths.cluster(), record, found.version)], entry)
     return True

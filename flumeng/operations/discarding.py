@@ -13,6 +13,7 @@ from flumeng.errors import ConflictError
 from flumeng.operations import audit
 from flumeng.operations.documents import in_transactions
 from flumeng.operations.nodes import absent, require_node
+from flumeng.operations.settings import without_chokes
 from flumeng.store import ANY, Path, Remove, Store, Write
 from zkschema import bootstrap, paths, records
 
@@ -73,7 +74,7 @@ def discard_node(store: Store, node: str, *, author: str, reason: str, now: floa
         gone += [paths.ack(journal.flow, cursor, name) for cursor in cursors]
     gone += [paths.assignment(node), paths.status(node), paths.story(node)]
     writes: list[Write] = [Remove(path, ANY) for path in gone if store.exists(path)]
-    writes.append(Remove(paths.node(node), current.version))
+    writes += [*without_chokes(store, node=node), Remove(paths.node(node), current.version)]
     said = _said(node, lost)
     for part in in_transactions((write, 0) for write in writes):
         entry = records.Audit(who=author, command=said, reason=reason, time=now)

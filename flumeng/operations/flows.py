@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
+from flumeng.operations.settings import without_chokes
 from flumeng.spec import parse_flow
 from flumeng.spec.problems import nearest
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
@@ -102,7 +103,7 @@ def set_flow_state(
     """
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
-    _refuse_deleted(flow, current.value, f"it cannot become {state} any more")
+    refuse_deleted(flow, current.value, f"it cannot become {state} any more")
     if current.value.state == state:
         return False
     entry = records.Audit(
@@ -125,6 +126,7 @@ def delete_flow(
 ) -> bool:
     """Want the flow gone; masters drain it first, or with ``discard`` drop what is not collected.
 
+    Its chokes go at once: its sources stop, and the next flow of that name is another one.
     Gives whether this call changed anything. Raises ``UserError`` for a flow that does not exist,
     ``ConflictError``, ``UnavailableError``.
     """
@@ -135,7 +137,8 @@ def delete_flow(
         return False
     command = f"flow delete {flow}{' --discard' if discard else ''}"
     entry = records.Audit(who=author, command=command, reason=reason, time=now)
-    audit.commit(store, [Put(paths.flow(flow), wanted, current.version)], entry)
+    writes = [Put(paths.flow(flow), wanted, current.version), *without_chokes(store, flow=flow)]
+    audit.commit(store, writes, entry)
     return True
 
 
@@ -171,6 +174,12 @@ def expect_current(
         raise ConflictError(f"flow {flow} {state}, not at revision {expected}: look at it again")
 
 
+def refuse_deleted(flow: str, record: records.Flow, advice: str) -> None:
+    """Raises ``ConflictError`` for a flow that is to go."""
+    if record.state == "deleted":
+        raise ConflictError(f"flow {flow} is being deleted: {advice}")
+
+
 def _revise(
     store: Store,
     flow: str,
@@ -179,7 +188,7 @@ def _revise(
     command: str,
 ) -> Applied:
     """The next revision of a flow that is there, unless its text is the current one."""
-    _refuse_deleted(flow, current.value, "apply it again when it is gone")
+    refuse_deleted(flow, current.value, "apply it again when it is gone")
     before = store.read(paths.revision(flow, str(current.value.revision)))
     if before is not None and before.value.text == revision.text:
         return Applied(flow, current.value.revision, changed=False)
@@ -218,8 +227,3 @@ def _refuse_leftovers(store: Store, flow: str) -> None:
             f"{', '.join(holders)} still has journals of a flow {flow} that was deleted: apply it "
             "again when they are gone, or under another name"
         )
-
-
-def _refuse_deleted(flow: str, record: records.Flow, advice: str) -> None:
-    if record.state == "deleted":
-        raise ConflictError(f"flow {flow} is being deleted: {advice}")

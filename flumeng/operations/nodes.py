@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
+from flumeng.operations.settings import without_chokes
 from flumeng.planned import read_plans
 from flumeng.spec.problems import nearest
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
@@ -133,13 +134,13 @@ def resize_node(
 
 
 def decommission_node(store: Store, node: str, *, author: str, reason: str, now: float) -> None:
-    """Remove all znodes of a node that is not live and on which nothing is left.
+    """Remove all znodes of a node that is not live and on which nothing is left, and its chokes.
 
     Raises ``UserError`` for an unknown node, ``ConflictError`` while it is live, while something is
     left, or when either changes meanwhile, and ``UnavailableError``.
     """
     current = require_node(store, node)
-    own: list[Write] = [Remove(paths.node(node), current.version)]
+    own = [Remove(paths.node(node), current.version), *without_chokes(store, node=node)]
     for path in (paths.assignment(node), paths.status(node), paths.story(node)):
         found = store.read(path)
         if found is not None:

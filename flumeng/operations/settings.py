@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
 from flumeng.spec.problems import nearest
-from flumeng.store import Put, Store, Versioned, tree
+from flumeng.store import Put, Store, Versioned, Write, tree
 from zkschema import paths, records
 from zkschema.records import Cluster, MaintenanceLimits
 
@@ -216,6 +216,22 @@ def refuse_in_maintenance(store: Store) -> None:
             f"maintenance mode, by {maintenance.who}: {maintenance.why}: nothing is moved until it "
             "ends (`flumeng cluster maintenance off`)"
         )
+
+
+def without_chokes(
+    store: Store, *, flow: str | None = None, node: str | None = None
+) -> list[Write]:
+    """What takes the chokes of a flow or a node that goes out of the settings, if there are any."""
+    current = _read(store)
+    chokes = {
+        key: rate
+        for key, rate in current.value.chokes.items()
+        for of_flow, _, of_node in (key.partition("@"),)
+        if of_flow != flow and of_node != node
+    }
+    if chokes == current.value.chokes:
+        return []
+    return [Put(paths.cluster(), replace(current.value, chokes=chokes), current.version)]
 
 
 def _read(store: Store) -> Versioned[Cluster]:

@@ -9,7 +9,7 @@ import pytest
 
 from cli.testing import NOON, Shell
 from flumeng.operations import apply_flow
-from flumeng.store import ABSENT, tree
+from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 
@@ -58,6 +58,27 @@ def test_a_choke_is_set_for_all_nodes_or_one_and_taken_away(shell: Shell, store:
     entries = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
     last = max((entry.value for entry in entries if entry), key=lambda entry: len(entry.reason))
     assert (last.who, last.command, last.reason) == ("ann@ops", "flow choke web off", "enough")
+
+
+def test_a_choke_goes_with_its_flow(shell: Shell, store: FakeStore) -> None:
+    """The next flow of that name is not held back by what nobody remembers."""
+    apply_flow(store, FLOW.replace("web", "app"), author="ann", reason="", now=NOON)
+    for words in (("web", "10MB"), ("web", "1MB", "--node", "n1"), ("app", "2MB")):
+        shell.run("flow", "choke", *words)
+    assert shell.run("flow", "delete", "web").exit_code == 0
+    assert chokes(store) == {"app": 2e6}
+    late = shell.run("flow", "choke", "web", "1MB")
+    assert (late.exit_code, "is being deleted" in late.stderr) == (3, True)
+    assert chokes(store) == {"app": 2e6}
+
+
+@pytest.mark.parametrize("words", [(), ("--discard", "--yes")])
+def test_a_choke_goes_with_its_node(shell: Shell, store: FakeStore, words: tuple[str, ...]) -> None:
+    for node in ("n1", "n2"):
+        shell.run("flow", "choke", "web", "1MB", "--node", node)
+    store.remove(paths.live_node("n1"), ANY)
+    assert shell.run("node", "decommission", "n1", *words).exit_code == 0
+    assert chokes(store) == {"web@n2": 1e6}
 
 
 @pytest.mark.parametrize(
