@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -119,8 +119,13 @@ class Registration:
             self._status = Versioned(status, self._store.write(path, status, known.version))
 
     def enter_journals(self, local: Mapping[str, Mapping[str, Any]]) -> None:
-        """Register what the ingest worker has on disk: from then on it is collected."""
+        """Register what the ingest worker has on disk: from then on it is collected.
+
+        What another node has registered goes with the disk: the host was called otherwise then.
+        Raises UserError while that node is live, since one of them works on a copy.
+        """
         registered = self._journals()
+        self._take_over([name for name in local if name not in registered])
         for name, said in local.items():
             journal = Journal(
                 flow=said["flow"],
@@ -136,6 +141,19 @@ class Registration:
                 expect = known.version if known else ABSENT
                 version = self._store.write(paths.journal(name), journal, expect)
                 registered[name] = Versioned(journal, version)
+
+    def _take_over(self, journals: Sequence[str]) -> None:
+        found = self._store.read_many([paths.journal(name) for name in journals])
+        for name, known in zip(journals, found, strict=True):
+            if known is None:
+                continue
+            other = known.value.primary
+            if other != self._me.name and self._store.exists(paths.live_node(other)):
+                raise UserError(
+                    f"journal {name} is also on node {other}, which is live: one of the two data "
+                    "directories is a copy, and may not be used"
+                )
+            self._journals()[name] = known
 
     def acks(self, kept_flows: Iterable[str]) -> Acked:
         """Up to where the node's journals are acked, and what nobody needs any more."""

@@ -215,3 +215,28 @@ def test_a_node_reads_the_journals_that_it_made_and_no_others(cluster: FakeTree)
     registration = Registration(store, identity())
     registration.enter_journals(local())
     assert read == [JOURNAL]
+
+
+def test_journals_go_with_their_disk_when_its_node_gets_another_name(cluster: FakeTree) -> None:
+    """Such as that of a host that is called anew. Two that run are two copies of one disk."""
+    before, store = FakeStore(cluster), FakeStore(cluster)
+    operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    old = Registration(before, identity())
+    old.announce(("h:1",))
+    old.enter_journals(local())
+    renamed = Registration(store, Identity("n9", "u1", ("ingest",), "", {}))
+    with pytest.raises(UserError, match="n1, which is live"):
+        renamed.enter_journals(local())
+    before.expire()
+    renamed.announce(("h:1",))
+    renamed.enter_journals(local())
+    with pytest.raises(UserError, match="n9, which is live"):
+        Registration(before, identity()).enter_journals(local())
+
+    renamed.look_anew()
+    renamed.enter_journals(local(closed=True, end=0))
+    found = store.read(paths.journal(JOURNAL))
+    assert found is not None
+    assert (found.value.primary, found.value.closed) == ("n9", True)
+    renamed.strike(renamed.acks([]).unneeded)
+    assert not store.exists(paths.journal(JOURNAL))
