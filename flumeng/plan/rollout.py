@@ -3,9 +3,9 @@
 A task that has been *let on* runs the flow's current revision, the others the one that all ran
 before. First ``canary`` tasks of each kind are let on; when they have run it for the settling time,
 the others follow, at most ``max_parallel`` under way at once. When a task that was let on fails,
-the flow goes back by itself. Tasks on nodes that are away are not waited for and come last; but as
-long as no task of a kind that the flow has could run the new revision, or the flow does not run,
-nobody has proven it.
+the flow goes back by itself. Tasks on nodes that are away, and those that nobody may run, are not
+waited for and come last; but as long as no task of a kind that the flow has could run the new
+revision, or the flow does not run, nobody has proven it.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def roll(draft: Draft) -> None:
 
 
 class _Wave:
-    """The tasks of one kind whose node is live: which run the new revision, which are on the way to
-    it, and which wait for their turn."""
+    """The tasks of one kind that a live node may run: which run the new revision, which are on the
+    way to it, and which wait for their turn."""
 
     def __init__(self, draft: Draft, kind: str) -> None:
         self._draft = draft
@@ -78,7 +78,7 @@ class _Wave:
                 continue
             self._is_planned = True
             node = draft.snapshot.nodes.get(task.node or "")
-            if node is None or not node.live:
+            if node is None or not node.live or _is_stranded(draft.flow, name, task, node):
                 continue
             if task.revision != draft.flow.record.revision:
                 self.waiting.append(name)
@@ -108,6 +108,11 @@ class _Wave:
         del self.waiting[: len(chosen)]
         self.under_way += chosen
         return len(chosen)
+
+
+def _is_stranded(flow: FlowView, name: str, task: PlannedTask, node: NodeView) -> bool:
+    """Whether its owner has let it go, and nobody may run it."""
+    return task.state == DRAINING and node.has_let_go(flow.name, name)
 
 
 def _said(

@@ -214,3 +214,21 @@ def test_the_text_to_go_back_to_is_kept_however_many_revisions_come_after_it(
     cluster.settle()
     operations.apply_flow(store, NEWER, **SIGN)
     assert len(store.children(paths.revisions("web"))) == operations.KEEP_REVISIONS
+
+
+def test_what_nobody_may_run_any_more_keeps_no_rollout(cluster: Cluster) -> None:
+    """A task that reads nothing is let go although no other node has room for it."""
+    place = "place: {collect: {tasks: 2, labels: {disk: ssd}, per_node: 1}}"
+    text = FLOW.replace("place: {collect: {tasks: 3}}", place)
+    for node in ("n1", "n2"):
+        operations.label_node(cluster.store, node, {"disk": "ssd"}, (), **SIGN)
+    operations.apply_flow(cluster.store, text, **SIGN)
+    cluster.settle()
+    operations.set_node_desired(cluster.store, "n1", "draining", **SIGN)
+    cluster.settle()
+    rows = {row["task"]: row["state"] for row in cluster.shell.json("task", "list")}
+    assert (rows["collect.0"], rows["collect.1"]) == ("draining", "running")
+    operations.apply_flow(cluster.store, f"{text}# newer\n", **SIGN)
+    cluster.settle()
+    assert revisions(cluster.shell)["collect.1"] == (3, 3)
+    assert cluster.shell.json("flow", "show", "web")["rollout"] is None
