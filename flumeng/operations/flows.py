@@ -158,9 +158,9 @@ def require_revision(store: Store, flow: str, number: int) -> records.Revision:
     found = store.read(paths.revision(flow, str(number)))
     if found is None:
         kept = sorted(int(name) for name in store.children(paths.revisions(flow)))
-        raise UserError(
-            f"flow {flow} has no revision {number}: those from {kept[0]} to {kept[-1]} are kept"
-        )
+        those = f"those from {kept[0]} to {kept[-1]} are" if kept else "none is"
+        hint = "" if kept else ": see `flumeng schema verify`"
+        raise UserError(f"flow {flow} has no revision {number}: {those} kept{hint}")
     return found.value
 
 

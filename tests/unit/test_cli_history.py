@@ -101,6 +101,16 @@ def test_a_revision_that_is_not_kept_is_wrong_input(shell: Shell, tmp_path: Path
     assert shell.run("flow", "history", "wbe").exit_code == 2
 
 
+def test_a_flow_without_a_single_text_says_where_to_look(shell: Shell, store: FakeStore) -> None:
+    """As while it is being removed."""
+    for number in store.children(paths.revisions("web")):
+        store.remove(paths.revision("web", number), ANY)
+    for words in (("diff", "web", 1), ("rollback", "web", 1)):
+        refused = shell.run("flow", *words)
+        assert refused.exit_code == 2
+        assert "none is kept: see `flumeng schema verify`" in refused.stderr
+
+
 # -- rollback
 
 
