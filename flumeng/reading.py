@@ -112,11 +112,22 @@ class Reader:
                 break
             everything = everything or _everywhere(heard)
             self._look(heard, everything=_everywhere(heard))
+        else:
+            self._look_at_buckets()
         snapshot = self._as_snapshot()
         self._stale = False
         if everything:
             self._rest()
         return snapshot
+
+    def _look_at_buckets(self) -> None:
+        """None may be older than its plan: what is planned for the plan's version would undo what
+        was written with it. What is newer than its plan loses."""
+        heard = self._take_heard()
+        buckets = {path for path in heard if _is(path, paths.plan_bucket)}
+        self._read_again(buckets)
+        for path in heard - buckets:
+            self._heard.put(path)
 
     def _next_of_round(self) -> set[str]:
         """What to read anew although nothing was heard of it."""

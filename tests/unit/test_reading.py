@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from flumeng import operations
+from flumeng.planned import Tasks, plan_writes, read_plan
 from flumeng.reading import WATCHED, Reader
 from flumeng.store import ABSENT, ANY, Versioned, tree
 from flumeng.testing import FakeStore
@@ -102,6 +103,43 @@ def test_who_joins_while_a_master_reads_is_not_gone(store: FakeStore) -> None:
     snapshot = reader.snapshot()
     assert snapshot.flows["web"].tasks["collect.0"].node == "n1"
     assert snapshot.nodes["n1"].live
+
+
+def test_no_part_of_a_plan_is_older_than_the_plan_when_it_never_holds_still(
+    store: FakeStore,
+) -> None:
+    """Whoever plans on the plan's version would undo what was written with it."""
+    apply(store, tasks=1)
+    task = PlannedTask(kind=COLLECT, node="n1", epoch=1, state="assigned")
+    tasks = Tasks([{f"collect.{number}": task for number in range(8)}]).spread()
+    store.commit(plan_writes("web", Plan(epoch=1, tasks=tasks), Tasks(), ABSENT))
+
+    class Restless(FakeStore):
+        """Somebody restarts a task whenever the plan is read."""
+
+        restarts = 0
+
+        def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+            if paths.plan("web") in wanted:
+                self.restarts += 1
+                found = read_plan(store, "web")
+                assert found is not None
+                before = Tasks.of(found.value.tasks)
+                again = replace(task, epoch=1 + self.restarts)
+                after = before.changed({f"collect.{self.restarts % 8}": again})
+                plan = replace(found.value, tasks=after, epoch=again.epoch)
+                store.commit(plan_writes("web", plan, before, found.version))
+            return super().read_many(wanted)
+
+    restless = Restless(store.tree)
+    reader = Reader(restless, "m", Clock(), Clock())
+    for top in WATCHED:
+        restless.watch(top, reader.hear)
+    flow = reader.snapshot().flows["web"]
+    found = read_plan(store, "web")
+    assert found is not None
+    assert restless.restarts > 2
+    assert flow.plan_version != found.version or flow.tasks == Tasks.of(found.value.tasks)
 
 
 def test_each_owner_has_its_own_time_to_let_a_task_go(store: FakeStore) -> None:
