@@ -8,12 +8,18 @@ from __future__ import annotations
 import re
 import uuid
 
+NODE_CHARACTERS = 100
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 def is_id(text: str) -> bool:
     """Whether a journal may be called that: a name for a directory, and for nothing else."""
     return _ID.fullmatch(text) is not None
+
+
+def is_node(text: str) -> bool:
+    """Whether a node may be called that: the ids of its journals hold its name."""
+    return len(text) <= NODE_CHARACTERS and is_id(text)
 
 
 def new_id(flow: str, node: str, worker: int) -> str:

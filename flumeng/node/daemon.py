@@ -14,6 +14,7 @@ from typing import Any
 
 from flumeng import policy
 from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.journal import names
 from flumeng.node import children
 from flumeng.node.home import Home
 from flumeng.node.machine import (
@@ -241,6 +242,11 @@ def run(settings: Settings) -> None:
     Raises UserError when the data directory or the name cannot be had, or when the policy file is
     bad.
     """
+    if not names.is_node(settings.name):
+        raise UserError(
+            f"{settings.name!r} cannot be the --name: a node's name has letters, digits, dots, "
+            f"_ and -, at most {names.NODE_CHARACTERS} of them, and begins with no dot"
+        )
     settings = replace(settings, policy=policy.find(settings.policy))
     policy.load(settings.policy)
     home = Home(settings.data)

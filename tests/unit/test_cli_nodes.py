@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -338,6 +339,17 @@ def test_dry_run_of_an_apply_changes_nothing(
     assert shell.run("flow", "apply", file, "--dry-run", "--if-revision", 9).exit_code == 3
     assert store.dump() == before
     assert shell.json("flow", "apply", file) == [{"flow": "web", "revision": 3, "changed": True}]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "a:b", "web@n1", "..", "n" * 101])
+def test_a_name_that_journals_cannot_bear_is_wrong_input(
+    shell: Shell, tmp_path: Path, name: str
+) -> None:
+    data = tmp_path / "data"
+    wrong = shell.run("node", "run", "--data", data, "--name", name)
+    assert wrong.exit_code == 2
+    assert "a node's name has letters, digits" in wrong.stderr
+    assert not data.exists()
 
 
 # -- decommission
