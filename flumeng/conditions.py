@@ -45,7 +45,7 @@ def flow_stopped(store: Store, flow: str) -> list[str]:
 
 def flow_gone(store: Store, flow: str) -> list[str]:
     """There is no such flow."""
-    found = store.read(paths.flow(flow))
+    found = store.read(paths.flow(flow)) if flow in store.children(paths.flows()) else None
     return [f"flow {flow} is to be {found.value.state}"] if found else []
 
 

@@ -80,6 +80,7 @@ def test_waits_return_when_the_condition_holds(shell: Shell, store: FakeStore) -
     )
     assert shell.run("flow", "wait", "web", "--stopped").exit_code == 0
     assert shell.run("flow", "wait", "nope", "--gone").exit_code == 0
+    assert shell.run("flow", "wait", "no name", "--gone").exit_code == 0
 
 
 @pytest.mark.parametrize(
