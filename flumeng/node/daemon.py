@@ -95,6 +95,7 @@ class Node:
         self._children: dict[str, ChildProcess] = {}
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._applied: Wanted | None = None
+        self._kept: Wanted | None = None
         self._acks_at = self._look_at = 0.0
         self._exit = self._registered = False
         self._said = ""
@@ -109,9 +110,9 @@ class Node:
 
     def begin(self) -> None:
         """Start with the assignment that was kept, whether ZooKeeper is there or not."""
-        kept = self._home.kept()
-        if kept is not None:
-            self._apply(kept)
+        self._kept = self._home.kept()
+        if self._kept is not None:
+            self._apply(self._kept)
 
     def turn(self) -> None:
         """Act on what has happened, or on the passing of time, and publish what came of it."""
@@ -216,11 +217,21 @@ class Node:
         wanted = self._znodes.assignment()
         if wanted is not None and wanted != self._applied:
             self._apply(wanted)
-            self._home.keep(wanted)  # after it: syncing takes as long as all the rest of a failover
+        if wanted is not None and wanted != self._kept:
+            self._keep(wanted)  # after it: syncing takes as long as all the rest of a failover
 
     def _apply(self, wanted: Wanted) -> None:
         self._applied = wanted
         self._act(self._machine.handle(wanted))
+
+    def _keep(self, wanted: Wanted) -> None:
+        """On a full disk nothing is kept, and that is no reason to stop: the next look tries."""
+        try:
+            self._home.keep(wanted)
+        except OSError as error:
+            log.warning("the assignment is not kept for a start without ZooKeeper: %s", error)
+        else:
+            self._kept = wanted
 
     def _look_soon(self) -> None:
         self._look_at = 0.0

@@ -1,0 +1,55 @@
+"""The node's loop, over children that are only scripted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flumeng import operations
+from flumeng.node.daemon import LOOK_SECONDS, Settings
+from flumeng.node.home import Home
+from flumeng.node.testing import ScriptedChild
+from flumeng.simulation.node import SteppedNode
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from zkschema import paths
+from zkschema.records import INGEST, AssignedTask, Assignment
+
+FLOW = "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}"
+TASK = AssignedTask(flow="web", task="ingest.n1", kind=INGEST, epoch=1, revision=1, state="running")
+
+
+def test_a_full_disk_keeps_no_node_from_working(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its journals must be served all the more, so that they are collected and trimmed."""
+    now = [100.0]
+    store, home = FakeStore(), Home(tmp_path)
+    tree.init(store)
+    operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
+
+    def start(child: str) -> ScriptedChild:
+        return ScriptedChild(child, "n1", node.hear)
+
+    settings = Settings("n1", tmp_path, "", roles=(INGEST,))
+    node = SteppedNode(settings, home, store, lambda: now[0], start)
+    node.turn()
+    store.write(paths.assignment("n1"), Assignment(), ABSENT)
+    node.turn()
+    assert home.kept() is not None
+    unwritable = tmp_path / "assignment.tmp"
+    unwritable.mkdir()
+    store.write(paths.assignment("n1"), Assignment(tasks=(TASK,)), ANY)
+    node.turn()
+    node.turn()
+    status = store.read(paths.status("n1"))
+    assert status is not None
+    assert (status.value.assignment_version, list(status.value.tasks)) == (1, ["web/ingest.n1"])
+    assert "the assignment is not kept" in caplog.text
+    unwritable.rmdir()
+    now[0] += LOOK_SECONDS
+    node.turn()
+    kept = home.kept()
+    assert kept is not None
+    assert kept.assignment.tasks == (TASK,)
