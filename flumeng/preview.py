@@ -15,9 +15,9 @@ from flumeng.operations import (
     expect_current,
     look,
     moved,
+    next_revision,
     refuse_in_maintenance,
     require_node,
-    require_revision,
     restarted,
 )
 from flumeng.plan import plan
@@ -68,11 +68,12 @@ def apply(store: Store, texts: Mapping[str, str], expect_revision: int | None = 
         place = parse_flow(text).place
         current = store.read(paths.flow(name))
         expect_current(name, current, expect_revision)
+        revision = next_revision(store, name, text, current)
         view = flows.get(name)
         if view is None or current is None:
-            flows[name] = FlowView(name, Flow(revision=1), Version(0), place)
-        elif text != require_revision(store, name, current.value.revision).text:
-            record = replace(view.record, revision=view.record.revision + 1)
+            flows[name] = FlowView(name, Flow(revision=revision), Version(0), place)
+        elif revision != current.value.revision:
+            record = replace(view.record, revision=revision)
             flows[name] = replace(view, record=record, place=place, problem="")
     return _compare(now, replace(now, flows=flows, mine=frozenset(flows)))
 

@@ -49,15 +49,15 @@ def apply_flow(
     if current is not None:
         revision = records.Revision(text=text, author=author, reason=reason, time=now)
         return _revise(store, name, current, revision, f"flow apply {name}")
-    _refuse_leftovers(store, name)
-    writes: list[Write] = [Put(paths.flow(name), records.Flow(revision=1), ABSENT)]
+    number = next_revision(store, name, text, None)
+    writes: list[Write] = [Put(paths.flow(name), records.Flow(revision=number), ABSENT)]
     writes += [Put(folder, None, ABSENT) for folder in bootstrap.flow_folders(name)]
     revision = records.Revision(text=text, author=author, reason=reason, time=now)
-    writes.append(Put(paths.revision(name, "1"), revision, ABSENT))
-    command = f"flow apply {name} (revision 1)"
+    writes.append(Put(paths.revision(name, str(number)), revision, ABSENT))
+    command = f"flow apply {name} (revision {number})"
     entry = records.Audit(who=author, command=command, reason=reason, time=now)
     audit.commit(store, writes, entry)
-    return Applied(name, 1, changed=True)
+    return Applied(name, number, changed=True)
 
 
 def rollback_flow(
@@ -157,7 +157,7 @@ def require_revision(store: Store, flow: str, number: int) -> records.Revision:
     """One kept revision. Raises ``UserError`` that names those that are there."""
     found = store.read(paths.revision(flow, str(number)))
     if found is None:
-        kept = sorted(int(name) for name in store.children(paths.revisions(flow)))
+        kept = _kept(store, flow)
         those = f"those from {kept[0]} to {kept[-1]} are" if kept else "none is"
         hint = "" if kept else ": see `flumeng schema verify`"
         raise UserError(f"flow {flow} has no revision {number}: {those} kept{hint}")
@@ -180,6 +180,23 @@ def refuse_deleted(flow: str, record: records.Flow, advice: str) -> None:
         raise ConflictError(f"flow {flow} is being deleted: {advice}")
 
 
+def next_revision(
+    store: Store, flow: str, text: str, current: Versioned[records.Flow] | None
+) -> int:
+    """The revision that an apply of ``text`` makes; the current one when that is its text.
+
+    Raises ``ConflictError`` when it may not be applied now.
+    """
+    if current is None:
+        _refuse_leftovers(store, flow)
+        return 1
+    refuse_deleted(flow, current.value, "apply it again when it is gone")
+    before = store.read(paths.revision(flow, str(current.value.revision)))
+    if before is not None and before.value.text == text:
+        return current.value.revision
+    return max([current.value.revision, *_kept(store, flow)]) + 1
+
+
 def _revise(
     store: Store,
     flow: str,
@@ -188,12 +205,9 @@ def _revise(
     command: str,
 ) -> Applied:
     """The next revision of a flow that is there, unless its text is the current one."""
-    refuse_deleted(flow, current.value, "apply it again when it is gone")
-    before = store.read(paths.revision(flow, str(current.value.revision)))
-    if before is not None and before.value.text == revision.text:
-        return Applied(flow, current.value.revision, changed=False)
-    kept = [int(name) for name in store.children(paths.revisions(flow))]
-    number = max([current.value.revision, *kept]) + 1
+    number = next_revision(store, flow, revision.text, current)
+    if number == current.value.revision:
+        return Applied(flow, number, changed=False)
     plan = store.read(paths.plan(flow))
     run_by_all = plan.value.revision if plan else 0
     record = replace(current.value, revision=number, went_back="")
@@ -203,7 +217,7 @@ def _revise(
     ]
     writes += [
         Remove(paths.revision(flow, str(old)), ANY)
-        for old in kept
+        for old in _kept(store, flow)
         if old <= number - KEEP_REVISIONS and old != run_by_all
     ]
     entry = records.Audit(
@@ -214,6 +228,10 @@ def _revise(
     )
     audit.commit(store, writes, entry)
     return Applied(flow, number, changed=True)
+
+
+def _kept(store: Store, flow: str) -> list[int]:
+    return sorted(int(name) for name in store.children(paths.revisions(flow)))
 
 
 def _refuse_leftovers(store: Store, flow: str) -> None:

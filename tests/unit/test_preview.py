@@ -159,3 +159,24 @@ def test_a_preview_checks_what_the_change_would_check(store: FakeStore) -> None:
         preview.drain(store, "n11")
     with pytest.raises(ConflictError, match="not at revision 7"):
         preview.apply(store, {"a": text("a", 1)}, 7)
+
+
+def test_an_apply_that_is_refused_has_no_preview(store: FakeStore) -> None:
+    operations.delete_flow(store, "a", author="a", reason="", now=0.0)
+    journal = records.Journal(flow="c", node="n1", primary="n1", term=1, in_sync=("n1",))
+    store.write(paths.journal("c.n1.0.ab"), journal, ABSENT)
+    for name, said in (("a", "is being deleted"), ("c", "still has journals")):
+        with pytest.raises(ConflictError, match=said):
+            apply(store, name, 2)
+        with pytest.raises(ConflictError, match=said):
+            preview.apply(store, {name: text(name, 2)})
+
+
+def test_the_revision_after_one_that_was_gone_back_from_is_told(store: FakeStore) -> None:
+    apply(store, "a", 2)
+    flow = store.read(paths.flow("a"))
+    assert flow is not None
+    store.write(paths.flow("a"), records.Flow(revision=1, went_back="it failed"), flow.version)
+    settle(store)
+    moves = preview.apply(store, {"a": text("a", 3) + "# right"}).moves
+    assert {move.what for move in moves} == {"takes revision 3"}
