@@ -26,6 +26,7 @@ NOBODY = "nobody runs it"
 def place(draft: Draft, scope: Scope) -> None:
     """Bring the flow's plan in line with its place, its journals and the nodes."""
     if draft.flow.place is None:
+        _end_unreadable(draft)
         return
     _pin(draft, draft.flow.place, scope)
     if _collects(draft):
@@ -43,7 +44,7 @@ def may_collect(node: NodeView, place: CollectPlace) -> bool:
 def _pin(draft: Draft, place: Place, scope: Scope) -> None:
     """One ingest task on every node that matches, live or not; also while suspended."""
     nodes = draft.snapshot.nodes
-    receives = draft.flow.record.state in ("running", "suspended")
+    receives = _receives(draft)
     for node in sorted(nodes) if scope.everything else scope.nodes:
         view = nodes.get(node)
         name = f"{INGEST}.{node}"
@@ -57,6 +58,17 @@ def _pin(draft: Draft, place: Place, scope: Scope) -> None:
         for name, task in draft.flow.tasks.items():
             if task.kind == INGEST and task.node not in nodes:
                 draft.end(name)
+
+
+def _end_unreadable(draft: Draft) -> None:
+    """A revision that cannot be read changes nothing; but what is to end ends."""
+    wanted = {INGEST: _receives(draft), COLLECT: _collects(draft)}
+    for name in in_order(n for n, t in draft.flow.tasks.items() if not wanted[t.kind]):
+        draft.end(name)
+
+
+def _receives(draft: Draft) -> bool:
+    return draft.flow.record.state in ("running", "suspended")
 
 
 def _collects(draft: Draft) -> bool:

@@ -275,10 +275,10 @@ def _has_of(node: NodeView, flow: FlowView, *, told: bool) -> bool:
     if any(key.startswith(f"{flow.name}/") for key in said):
         return True
     version = node.assignment_version
-    if not told or not flow.place or not isinstance(version, Version):
+    if not told or not isinstance(version, Version):
         return False
     status = node.status
     heard = status and status.journals_told and status.assignment_version == version.number
-    labels = flow.place.ingest.labels
+    labels = flow.place.ingest.labels if flow.place else {}
     matches = all(node.record.labels.get(key) == value for key, value in labels.items())
     return not heard and INGEST in node.record.roles and matches

@@ -429,6 +429,29 @@ def test_an_unreadable_revision_changes_nothing() -> None:
     assert plan(replace(settled, flows={"f": broken})) == []
 
 
+def test_what_is_to_end_ends_although_its_revision_cannot_be_read() -> None:
+    """Nobody can correct a flow that is being deleted."""
+    settled = apply_all(one_task(owner_live=True))
+    both = replace(settled.nodes["a"], record=Node(uuid="a", roles=("ingest", "collect")))
+    journal = Journal(flow="f", node="a", primary="a", term=1, in_sync=("a",))
+    settled = apply_all(replace(settled, nodes={"a": both}, journals={"j": journal}))
+
+    def ended(state: str, *, discard: bool = False) -> Snapshot:
+        flow = settled.flows["f"]
+        record = replace(flow.record, state=state, discard=discard)
+        broken = replace(flow, record=record, place=None, problem="line 1: nonsense")
+        return apply_all(replace(settled, flows={"f": broken}))
+
+    assert list(ended("suspended").flows["f"].tasks) == ["ingest.a"]
+    assert list(ended("stopped").flows["f"].tasks) == ["collect.0"]
+    drained = replace(ended("deleted"), drained=frozenset({"j"}))
+    assert converge(drained)[0].flows == {}
+    away = NodeView("b", both.record, live=False, assignment_version=Version(0))
+    waits = replace(drained, nodes={**drained.nodes, "b": away})
+    assert converge(waits)[0].flows, "b may hold a journal that it could not tell of"
+    assert apply_all(ended("deleted", discard=True)).flows == {}
+
+
 def test_a_deleted_flow_goes_only_when_its_journals_are_drained_and_nothing_runs() -> None:
     settled = apply_all(one_task(owner_live=True))
     flow = settled.flows["f"]
