@@ -6,21 +6,24 @@ from collections.abc import Sequence
 
 from flumeng import overview
 from flumeng.operations import left, require_flow, require_node
+from flumeng.overview import FlowDetail
 from flumeng.running import TaskRow
+from flumeng.spec import SpecError, parse_flow
 from flumeng.store import Store
 from flumeng.waiting import InVainError
 from zkschema import paths
+from zkschema.records import COLLECT
 
 
 def flow_running(store: Store, flow: str) -> list[str]:
-    """Every task of the flow runs what it is to run now, which during a rollout may be the revision
-    before. Raises ``UserError`` without the flow."""
+    """Every task that the flow asks for runs what it is to run now, which during a rollout may be
+    the revision before. Raises ``UserError`` without the flow."""
     found = overview.flow(store, flow)
     if found.state != "running":
         return [f"flow {flow} is to be {found.state}"]
     if not found.tasks:
         return [f"flow {flow} is not planned yet"]
-    return [_line(task) for task in found.tasks if task.state != "running"]
+    return _unplanned(found) + [_line(task) for task in found.tasks if task.state != "running"]
 
 
 def flow_rolled_out(store: Store, flow: str) -> list[str]:
@@ -71,6 +74,17 @@ def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
     unplanned = [f"task {key} is not planned yet" for key in keys if key not in known]
     tasks = (known[key] for key in keys or known if key in known)
     return unplanned + [_line(task) for task in tasks if task.state != "running"]
+
+
+def _unplanned(flow: FlowDetail) -> list[str]:
+    """Until a master has looked, fewer collect tasks may be planned than are asked for, or more."""
+    try:
+        wanted = parse_flow(flow.text).place.collect.tasks
+    except SpecError:
+        return []  # no master plans it, and its tasks say why they fail
+    planned = sum(task.kind == COLLECT for task in flow.tasks)
+    line = f"flow {flow.flow} is planned with {planned} of {wanted} collect tasks yet"
+    return [line] if planned != wanted else []
 
 
 def _line(task: TaskRow) -> str:

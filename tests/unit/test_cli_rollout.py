@@ -232,3 +232,16 @@ def test_what_nobody_may_run_any_more_keeps_no_rollout(cluster: Cluster) -> None
     cluster.settle()
     assert revisions(cluster.shell)["collect.1"] == (3, 3)
     assert cluster.shell.json("flow", "show", "web")["rollout"] is None
+
+
+def test_a_flow_that_was_resumed_runs_only_when_it_is_collected_again(cluster: Cluster) -> None:
+    """Until a master has looked, its sources are all that is planned, and they run."""
+    waiting = ("flow", "wait", "web", "--running", "--timeout", 1)
+    operations.set_flow_state(cluster.store, "web", "suspended", **SIGN)
+    cluster.settle()
+    operations.set_flow_state(cluster.store, "web", "running", **SIGN)
+    early = cluster.shell.run(*waiting)
+    assert early.exit_code == 1
+    assert "- flow web is planned with 0 of 3 collect tasks yet" in early.stderr
+    cluster.settle()
+    assert cluster.shell.run(*waiting).exit_code == 0
