@@ -68,7 +68,8 @@ class Registration:
         if found.value.uuid != self._me.uuid:
             raise UserError(
                 f"a node named {self._me.name} is registered already, from another data directory: "
-                "choose another --name, or give this node the data directory it had"
+                "choose another --name, or give this node the data directory it had, or, when that "
+                f"is gone for good: `flumeng node decommission {self._me.name} --discard`"
             )
         if found.value.roles != self._me.roles:
             self._store.write(path, replace(found.value, roles=self._me.roles), found.version)
