@@ -61,8 +61,11 @@ def node(store: Store, where: Positions, name: str) -> NodeDetail:
     operations.require_node(store, name)
     lags = {ack.partition: ack.lag for ack in overview.acks(store, where)}
     left = operations.left(store, name)
+    row = next((row for row in overview.nodes(store) if row.node == name), None)
+    if row is None:
+        raise UserError(f'there is no node "{name}" any more')
     return NodeDetail(
-        node=next(row for row in overview.nodes(store) if row.node == name),
+        node=row,
         tasks=tuple(task for task in overview.tasks(store) if task.node == name),
         journals={journal: lags.get(journal) for journal in left.journals},
         left=left,

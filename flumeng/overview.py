@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from flumeng import running
-from flumeng.errors import CorruptError, UnavailableError
+from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.model import FlowView
 from flumeng.operations import require_flow
 from flumeng.planned import read_plans
@@ -186,8 +186,12 @@ def flows(store: Store) -> list[FlowRow]:
 
 def flow(store: Store, name: str) -> FlowDetail:
     """Raises ``UserError`` when there is no such flow, ``CorruptError`` when its text is gone."""
-    record = require_flow(store, name).value
-    ((view, _),) = _flows(store, [name])
+    require_flow(store, name)
+    found = _flows(store, [name])
+    if not found:
+        raise UserError(f'there is no flow "{name}" any more')
+    ((view, _),) = found
+    record = view.record
     tasks = running.rows(view, _statuses(store))
     revision = store.read(paths.revision(name, str(record.revision)))
     if revision is None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cli.testing import NOON, Reached, Shell
-from flumeng import overview
-from flumeng.errors import CorruptError
+from flumeng import details, overview
+from flumeng.errors import CorruptError, UserError
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
@@ -196,6 +196,29 @@ def test_status_tells_of_each_task_that_does_not_run(
     tasks["web/collect-0"] = replace(tasks["web/collect-0"], **change)
     store.write(paths.status("n1"), replace(status.value, tasks=tasks), ANY)
     assert said in [cause["what"] for cause in cluster.json("status")["causes"]]
+
+
+class Vanishing(FakeStore):
+    """A znode is gone once it was read."""
+
+    def __init__(self, shared: FakeTree, path: object) -> None:
+        super().__init__(shared)
+        self._path = str(path)
+
+    def read(self, path: Any) -> Any:
+        found = super().read(path)
+        if str(path) == self._path:
+            self.tree.znodes.pop(self._path, None)
+        return found
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_goes_while_it_is_looked_at_is_not_there(store: FakeStore) -> None:
+    """As while a command waits for it, and somebody else removes it."""
+    with pytest.raises(UserError, match='there is no flow "web"'):
+        overview.flow(Vanishing(store.tree, paths.flow("web")), "web")
+    with pytest.raises(UserError, match='there is no node "n1"'):
+        details.node(Vanishing(store.tree, paths.node("n1")), overview.Positions(), "n1")
 
 
 @pytest.mark.usefixtures("cluster")
