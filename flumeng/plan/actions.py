@@ -18,9 +18,12 @@ from zkschema.records import Assignment, Audit, Cluster, Flow, Plan
 
 @dataclass(frozen=True)
 class Replan:
-    """Give a flow's tasks new owners or new partitions; only as long as the flow is unchanged.
+    """Give a flow's tasks new owners or new partitions; only as long as the flow is unchanged, and
+    what the owners that lose tasks were told.
 
-    ``before`` are the tasks as they were at ``expect``.
+    ``before`` are the tasks as they were at ``expect``. ``told`` are the versions of those owners'
+    assignments: another master may be telling them of what was planned last, and whoever does not
+    see that would give to others what he has not taken from them.
     """
 
     flow: str
@@ -28,6 +31,7 @@ class Replan:
     plan: Plan
     before: Tasks
     expect: Expected
+    told: tuple[tuple[str, Version], ...]
     why: tuple[str, ...]
 
     @property
@@ -37,6 +41,7 @@ class Replan:
     def writes(self) -> Sequence[Write]:
         return [
             Check(paths.flow(self.flow), self.flow_version),
+            *(Check(paths.assignment(node), version) for node, version in self.told),
             *plan_writes(self.flow, self.plan, self.before, self.expect),
         ]
 

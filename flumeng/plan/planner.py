@@ -232,15 +232,30 @@ def _replans(draft: Draft) -> list[Replan]:
         return []
     why = tuple(draft.why) or (f"{flow.name}: the plan is brought up to date",)
     actions: list[Replan] = []
-    before, expect = flow.tasks, flow.plan_version
+    before, expect, told = flow.tasks, flow.plan_version, _told_losers(draft)
     parts = steps(before, after)
     for number, tasks in enumerate(parts, start=1):
         last = number == len(parts)
         step = replace(plan, tasks=tasks, sharing=not last)
-        actions.append(Replan(flow.name, flow.version, step, before, expect, why))
-        before, expect = tasks, actions[-1].version_after
+        actions.append(Replan(flow.name, flow.version, step, before, expect, told, why))
+        before, expect, told = tasks, actions[-1].version_after, ()
         why = (f"{flow.name}: step {number + 1} of {len(parts)}",)
     return actions
+
+
+def _told_losers(draft: Draft) -> tuple[tuple[str, Version], ...]:
+    """The versions of the assignments of the nodes that lose a task to another one."""
+    losers = {
+        before.node
+        for name, after in draft.changes.items()
+        if (before := draft.flow.tasks.find(name)) and after and after.node != before.node
+    }
+    views = map(draft.snapshot.nodes.get, sorted(filter(None, losers)))
+    return tuple(
+        (view.name, view.assignment_version)
+        for view in views
+        if view and isinstance(view.assignment_version, Version)
+    )
 
 
 def _after(snapshot: Snapshot, replans: list[Replan]) -> Snapshot:

@@ -106,6 +106,42 @@ def test_a_lost_race_is_looked_at_again(cluster: FakeTree) -> None:
     assert tasks(store, "n1") == {f"{flow}/ingest.n1", f"{flow}/collect.0"}
 
 
+def test_no_task_is_given_on_before_it_is_taken_from_whom_another_master_gave_it(
+    cluster: FakeTree,
+) -> None:
+    """That master had written the plan; it tells the owner while this one moves the task on."""
+    store, first_store = FakeStore(cluster), FakeStore(cluster)
+    for name in ("n1", "n2"):
+        add_node(store, name)
+    apply(store, "a")
+    settle([Master(first_store, "m1")])
+    first_store.expire()
+    owner, other = sorted(("n1", "n2"), key=lambda name: "a/collect.0" not in tasks(store, name))
+    found = store.read(paths.assignment(owner))
+    assert found is not None
+    told = found.value
+    others = tuple(task for task in told.tasks if task.task != "collect.0")
+    store.write(paths.assignment(owner), records.Assignment(tasks=others), ANY)
+    store.remove(paths.live_node(owner), ANY)
+
+    class Overtaken(FakeStore):
+        raced = False
+
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            if not self.raced and any(write.path == paths.plan("a") for write in writes):
+                self.raced = True
+                store.write(paths.assignment(owner), told, ANY)
+            return super().commit(writes)
+
+    master = Master(Overtaken(cluster), "m2")
+    master.tick()
+    assert "a/collect.0" in tasks(store, owner)
+    assert "a/collect.0" not in tasks(store, other)
+    settle([master])
+    assert "a/collect.0" not in tasks(store, owner)
+    assert "a/collect.0" in tasks(store, other)
+
+
 def test_a_deleted_flow_leaves_nothing_behind(cluster: FakeTree) -> None:
     store, master = FakeStore(cluster), Master(FakeStore(cluster), "m1")
     add_node(store, "n1")
