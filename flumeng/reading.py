@@ -326,8 +326,8 @@ class Reader:
     def _overdue(
         self, draining: Iterable[tuple[FlowView, str]], limit_seconds: float
     ) -> frozenset[str]:
-        """Each owner has its own time, also when the task drains towards the next one at once."""
-        keys = [f"{flow.name}/{name}/{flow.tasks[name].epoch}" for flow, name in draining]
+        """Each time that it is to let a task go an owner has its own time for it."""
+        keys = [f"{flow.name}/{name}/{flow.tasks[name].mark}" for flow, name in draining]
         late = self._moments.lasting("draining", keys, limit_seconds)
         return frozenset(key.rpartition("/")[0] for key in late)
 

@@ -122,8 +122,9 @@ class PlannedTask(Record):
 
     ``kind`` is INGEST or COLLECT, also the role that a node needs for it. ``state`` is
     ``assigned``, ``draining`` (its owner is to let go) or ``waiting`` (nobody can run it).
-    ``target`` is the node that a draining task goes to, when that is decided already. ``revision``
-    is the one to run; 0 stands for the flow's current one.
+    ``target`` is the node that a draining task goes to, when that is decided already; ``mark`` is
+    another number each time that it begins to drain, out of those of the epochs. ``revision`` is
+    the one to run; 0 stands for the flow's current one.
     """
 
     kind: str
@@ -132,6 +133,7 @@ class PlannedTask(Record):
     state: str
     partitions: tuple[str, ...] = ()
     target: str | None = None
+    mark: int = 0
     revision: int = 0
     why: str = ""
 

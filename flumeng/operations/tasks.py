@@ -120,9 +120,9 @@ def moved(snapshot: Snapshot, key: str, node: str, reason: str = "") -> TaskChan
     if refusal:
         raise UserError(f"node {node} may not run task {key}: {refusal}")
     why = _because("moved by an operator", reason)
-    return TaskChange(
-        flow.name, name, replace(task, state="draining", target=node, why=why), flow.plan.epoch
-    )
+    mark = flow.plan.epoch + 1
+    after = replace(task, state="draining", target=node, mark=mark, why=why)
+    return TaskChange(flow.name, name, after, mark)
 
 
 def require_planned(snapshot: Snapshot, key: str) -> tuple[FlowView, str, PlannedTask]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
 
 from flumeng.model import Amounts, FlowView, Snapshot, thousandths
@@ -182,7 +182,7 @@ class _Round:
 
     def _move(self, draft: Draft, name: str, task: PlannedTask, target: str) -> None:
         why = f"{task.node} has more to do than {target}"
-        draining = replace(task, state=DRAINING, target=target, why=why)
+        draining = draft.leaving(task, target, why)
         draft.become(name, draining)
         draft.why.append(f"{draft.flow.name}/{name} is to go from {task.node} to {target}: {why}")
         self.count(draft.flow.name, draining)

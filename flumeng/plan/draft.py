@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from flumeng.model import FlowView, Snapshot
-from flumeng.plan.book import ASSIGNED, Book, Page
+from flumeng.plan.book import ASSIGNED, DRAINING, Book, Page
 from flumeng.planned import Tasks
 from zkschema.records import Plan, PlannedTask
 
@@ -77,6 +77,14 @@ class Draft:
             partitions=partitions,
             revision=revision,
         )
+
+    def leaving(self, task: PlannedTask, target: str | None, why: str) -> PlannedTask:
+        """The task, which its owner is to let go."""
+        mark = task.mark
+        if task.state != DRAINING:
+            self.epoch += 1
+            mark = self.epoch
+        return replace(task, state=DRAINING, target=target, mark=mark, why=why)
 
     @property
     def touched(self) -> set[str]:

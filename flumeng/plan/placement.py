@@ -189,7 +189,7 @@ def _keep(
         if task.state == DRAINING and seat is None:
             return task
         draft.why.append(f"{flow.name}/{name} is to leave {owner.name}")
-        return replace(task, state=DRAINING, target=seat, why=f"{owner.name} may not keep it")
+        return draft.leaving(task, seat, f"{owner.name} may not keep it")
     if task.state == DRAINING and not on_its_way:
         draft.why.append(f"{flow.name}/{name} stays with {owner.name} after all")
         return replace(task, state=ASSIGNED, target=None, why="")

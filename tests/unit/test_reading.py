@@ -142,11 +142,11 @@ def test_no_part_of_a_plan_is_older_than_the_plan_when_it_never_holds_still(
     assert flow.plan_version != found.version or flow.tasks == Tasks.of(found.value.tasks)
 
 
-def test_each_owner_has_its_own_time_to_let_a_task_go(store: FakeStore) -> None:
+def test_each_time_there_is_all_the_time_to_let_a_task_go(store: FakeStore) -> None:
     clock = Clock()
     reader = Reader(store, "m", clock, clock)
     apply(store, tasks=1)
-    task = PlannedTask(kind=COLLECT, node="n1", epoch=1, state="draining")
+    task = PlannedTask(kind=COLLECT, node="n1", epoch=1, state="draining", mark=2)
 
     def overdue(task: PlannedTask) -> bool:
         store.write(paths.plan("web"), Plan(epoch=task.epoch, tasks={"collect.0": task}), ANY)
@@ -156,7 +156,7 @@ def test_each_owner_has_its_own_time_to_let_a_task_go(store: FakeStore) -> None:
     assert not overdue(task)
     clock.now += Cluster().drain_limit_seconds
     assert overdue(task)
-    assert not overdue(replace(task, node="n2", epoch=2))
+    assert not overdue(replace(task, mark=3)), "it was let alone, and marked anew"
 
 
 def test_what_nobody_has_watched_has_lasted_for_no_time(store: FakeStore) -> None:
