@@ -10,6 +10,7 @@ only writer.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import logging
 import threading
@@ -247,6 +248,9 @@ class GroupCommit(Generic[Item]):
                     told = True
             else:
                 return True
+            # Nobody can ack, and so make room of, what is only appended of this group.
+            with contextlib.suppress(DiskFullError):
+                self._journal.sync()
             with self._changed:
                 if self._changed.wait_for(lambda: self._stopping, RETRY_SECONDS):
                     return False

@@ -296,3 +296,23 @@ def test_lazy_syncs_are_a_second_apart_and_one_at_a_time(tmp_path: Path) -> None
         assert lazy.settle() == reached[1]
         assert lazy.settle() is None
     lazy.close()
+
+
+def test_i21_a_group_of_which_only_a_part_has_room_goes_on_with_the_acks(tmp_path: Path) -> None:
+    """The part lies in the only segment: unless it can be read and acked, no room ever comes."""
+    journal = Journal.create(tmp_path, ID)
+    journal.room = lambda: (2 << 20) - journal.bytes
+    batches = [numbered_events(first, 1000, 2000) for first in range(0, 80_000, 1000)]
+    commits: GroupCommit[pa.Table] = GroupCommit(
+        journal, lambda group: [(batch, None) for table in group for batch in table.to_batches()]
+    )
+    commits.submit(pa.Table.from_batches(batches))
+
+    def done() -> bool:
+        commits.trim(journal.safe)
+        return not commits.pending_bytes
+
+    until(done)
+    commits.stop()
+    assert journal.next_seq == 80_000
+    journal.close()
