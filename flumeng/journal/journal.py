@@ -18,7 +18,7 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -35,7 +35,7 @@ from flumeng.journal.errors import (
     DataLossError,
     DiskFullError,
 )
-from flumeng.journal.frame import encode, identity
+from flumeng.journal.frame import TARGET_BYTES, encode, identity
 from flumeng.journal.limits import Limits, Room, no_limit
 from flumeng.journal.medium import Medium
 from flumeng.journal.segment import Window
@@ -258,8 +258,7 @@ class Journal:
         if self.durability == "spill":
             self._medium.sync_lazily(self.next_seq)
         self._medium.drop(self._chain.expired(self.acked, self.limits))
-        while self.room() <= 0 and self._chain.acked(self.acked):
-            self._medium.drop(1)
+        self._release(lambda: self._free_bytes() >= TARGET_BYTES)
 
     def trim(self, ack: int) -> None:
         """Drop the segments whose events all lie below ``ack``, unless they are to be retained.
@@ -274,11 +273,8 @@ class Journal:
                 "reader has seen are gone from it"
             )
         self.acked = max(self.acked, ack)
-        active = self._chain.active
-        worth_it = active.length - active.first >= ROLL_WORTH_BYTES and not self.limits.retain
-        if ack == self.next_seq and worth_it:
-            with contextlib.suppress(DiskFullError):
-                self._medium.roll(self.next_seq, self._state, use_spare=True)
+        if not self.limits.retain:
+            self._seal_acked()
         self._medium.drop(self._chain.expired(self.acked, self.limits))
 
     def close_for_appends(self) -> int:
@@ -358,10 +354,29 @@ class Journal:
 
     def _require_room(self, length: int) -> None:
         """What is only retained goes before anybody has to wait."""
-        while (lack := self._lack(length)) and self._chain.acked(self.acked):
-            self._medium.drop(1)
-        if lack:
+        self._release(lambda: not self._lack(length))
+        if lack := self._lack(length):
             raise DiskFullError(f"journal {self.id}: {lack}")
+
+    def _release(self, enough: Callable[[], bool]) -> None:
+        """Drop what every reader has acked, the oldest first, until that is enough."""
+        while not enough() and (self._chain.acked(self.acked) or self._seal_acked()):
+            self._medium.drop(1)
+
+    def _seal_acked(self) -> bool:
+        """Replace the active segment, if it is acked to its end and worth it; whether it was."""
+        active = self._chain.active
+        if self.acked < self.next_seq or active.length - active.first < ROLL_WORTH_BYTES:
+            return False
+        try:
+            self._medium.roll(self.next_seq, self._state, use_spare=True)
+        except DiskFullError:
+            return False
+        return True
+
+    def _free_bytes(self) -> int:
+        """How much all journals here may still grow by."""
+        return min(self.room(), self._medium.free_bytes() - self._keep_free_bytes)
 
     def _lack(self, length: int) -> str:
         """Why there is no room for a frame. One that has nothing left to give back takes it in any

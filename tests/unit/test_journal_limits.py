@@ -19,7 +19,7 @@ from flumeng.journal.errors import BelowFloorError, DiskFullError, JournalFailed
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.journal import Journal
 from flumeng.journal.lazy import LazySync, Reached
-from flumeng.journal.limits import Limits
+from flumeng.journal.limits import Limits, no_limit
 from flumeng.journal.testing import FaultyDisk, numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
@@ -316,3 +316,43 @@ def test_i21_a_group_of_which_only_a_part_has_room_goes_on_with_the_acks(tmp_pat
     commits.stop()
     assert journal.next_seq == 80_000
     journal.close()
+
+
+def test_i21_an_acked_segment_that_is_retained_goes_before_a_sender_waits(tmp_path: Path) -> None:
+    """Also the one that is written to, when it is all that there is."""
+    journal = Journal.create(tmp_path, ID, limits=Limits(retain_seconds=3600))
+    journal.room = lambda: (2 << 20) - journal.bytes
+    for _ in range(60):
+        journal.append(numbered_events(journal.next_seq, 1000, 2000))
+        journal.sync()
+        journal.trim(journal.safe)
+    assert journal.floor > 0
+    journal.check()
+    journal.close()
+
+
+def test_i21_what_one_journal_retains_goes_before_senders_of_another_wait(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    limits = Limits(retain_seconds=3600)
+    keeps = Journal.create(tmp_path, ID, segment_bytes=SEGMENT, limits=limits, disk=disk)
+    waits = Journal.create(tmp_path, f"{ID}b")
+    fill(keeps, 60)
+    keeps.trim(keeps.safe)
+    keeps.tend()
+    assert keeps.floor == 0
+    frame = numbered_events(0, 1000, 2000)
+    most = keeps.bytes + waits.bytes + 100
+    keeps.room = waits.room = lambda: most - keeps.bytes - waits.bytes
+    with pytest.raises(DiskFullError):
+        waits.append(frame)
+    keeps.tend()
+    waits.append(frame)
+    waits.close()
+    keeps.room = no_limit
+    fill(keeps, 60)
+    keeps.trim(keeps.safe)
+    floor = keeps.floor
+    disk.free = 64 << 20
+    keeps.tend()
+    assert keeps.floor > floor
+    keeps.close()
