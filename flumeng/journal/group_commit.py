@@ -86,6 +86,7 @@ class GroupCommit(Generic[Item]):
         self._pressure = False
         self._ack = 0
         self._trimmed = 0
+        self._untrimmed = False
         self._tend_at = 0.0
         self._stopping = False
         self._ended = False
@@ -260,12 +261,15 @@ class GroupCommit(Generic[Item]):
         """Drop what was acked, and what is kept no longer."""
         ack = self._ack
         due = self._journal.restless and time.monotonic() >= self._tend_at
+        again = self._untrimmed
         try:
-            if ack > self._trimmed:
-                self._trimmed = ack
+            if ack > self._trimmed or again:
+                self._trimmed, self._untrimmed = ack, True
                 self._journal.trim(ack)
+                self._untrimmed = False
             if due:
                 self._tend_at = time.monotonic() + TEND_SECONDS
                 self._journal.tend()
         except DiskFullError as error:
-            log.warning("%s; trimmed with the next ack", error)
+            if not again:
+                log.warning("%s; trimmed later", error)

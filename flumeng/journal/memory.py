@@ -19,12 +19,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import directory as directories
 from flumeng.journal import remains
 from flumeng.journal.checkpoint import CheckpointFile, Durability
-from flumeng.journal.disk import Disk
+from flumeng.journal.disk import FULL, Disk
 from flumeng.journal.errors import (
     AboveSafeError,
     BelowFloorError,
@@ -145,23 +145,24 @@ class MemoryJournal:
         """Nothing is due by time alone."""
 
     def trim(self, ack: int) -> None:
-        """Drop the frames whose events all lie below ``ack``."""
+        """Drop the frames whose events all lie below ``ack``, once their state is on disk."""
         self._require_sound()
         if ack > self.safe:
             raise CorruptError(f"journal {self.id}: ack {ack} lies above its end {self.safe}")
         frames = self._frames
         count = bisect.bisect_right(frames, ack, key=lambda frame: frame[0].end)
-        before = dict(self._acked_state)
+        state = dict(self._acked_state)
         for header, data in frames[:count]:
-            self.bytes -= header.length
-            merge_state(self._acked_state, _changes(header, data))
-        try:
-            if self._acked_state != before:
-                remains.keep_state(self._directory, self._acked_state)
-        except OSError as error:
-            raise self._fail(error) from error
-        self._frames = frames[count:]
+            merge_state(state, _changes(header, data))
+        if state != self._acked_state:
+            try:
+                remains.keep_state(self._directory, state)
+            except OSError as error:
+                raise self._not_written(error) from error
         self._say(floor=max(ack, self.floor))
+        self._acked_state = state
+        self._frames = frames[count:]
+        self.bytes -= sum(header.length for header, _ in frames[:count])
 
     def close_for_appends(self) -> int:
         self._require_sound()
@@ -228,7 +229,7 @@ class MemoryJournal:
         try:
             self._checkpoint.write(said)
         except OSError as error:
-            raise self._fail(error) from error
+            raise self._not_written(error) from error
         self._said = said
 
     def _let_go(self) -> None:
@@ -242,7 +243,10 @@ class MemoryJournal:
                 f"journal {self.id} has failed: {self._failure}"
             ) from self._failure
 
-    def _fail(self, error: OSError) -> JournalFailedError:
+    def _not_written(self, error: OSError) -> FlumengError:
+        """What to raise: a full disk is to be waited for."""
+        if error.errno in FULL:
+            return DiskFullError(f"journal {self.id}: {error.strerror}")
         self._failure = error
         return JournalFailedError(f"journal {self.id} has failed: {error}")
 

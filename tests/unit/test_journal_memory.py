@@ -7,8 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.errors import CorruptError, UserError
+from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.journal.errors import AboveSafeError, BelowFloorError, DiskFullError
+from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.journal import Journal
 from flumeng.journal.limits import Limits
 from flumeng.journal.log import Log
@@ -179,3 +180,40 @@ def test_removed_it_leaves_nothing(tmp_path: Path, journal: MemoryJournal) -> No
     journal.close_for_appends()
     journal.remove()
     assert not list(tmp_path.iterdir())
+
+
+def test_i21_a_full_disk_holds_up_its_trims_and_loses_nothing(
+    tmp_path: Path, journal: MemoryJournal
+) -> None:
+    fill(journal, 10)
+    full = tmp_path / ID / "state.tmp"
+    full.symlink_to("/dev/full")
+    with pytest.raises(DiskFullError):
+        journal.trim(40)
+    journal.check()
+    fill(journal, 1)
+    assert seqs(journal, 0, 110) == list(range(110))
+    full.unlink()
+    journal.trim(40)
+    assert journal.floor == 40
+    journal.check()
+
+
+def test_i21_what_waits_for_a_trim_goes_on_when_the_disk_has_room_again(tmp_path: Path) -> None:
+    """All is acked already, so that no other ack will come."""
+    journal = MemoryJournal.create(tmp_path, ID, limits=Limits(max_bytes=100))
+    commits: GroupCommit[pa.RecordBatch] = GroupCommit(
+        journal, lambda batches: [(batch, {"at": batch.num_rows}) for batch in batches]
+    )
+    commits.submit(numbered_events(0, 10))
+    commits.drain(10)
+    full = tmp_path / ID / "state.tmp"
+    full.symlink_to("/dev/full")
+    commits.submit(numbered_events(10, 20))
+    commits.trim(10)
+    with pytest.raises(UnavailableError):
+        commits.drain(0.5)
+    full.unlink()
+    commits.drain(10)
+    commits.stop()
+    assert (journal.floor, journal.safe) == (10, 30)
