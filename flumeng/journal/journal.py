@@ -248,7 +248,7 @@ class Journal:
         if self.durability == "spill":
             self._medium.sync_lazily(self.next_seq)
             self._written = self.next_seq
-        elif self._said.offset < self._chain.active.length or self.safe < self.next_seq:
+        elif self._medium.is_behind or self.safe < self.next_seq:
             self._medium.sync(self.next_seq)
         return self.safe
 

@@ -62,6 +62,12 @@ class Medium:
                 f"journal {self._id} has failed and must be opened anew: {self._failure}"
             ) from self._failure
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether more is written than is known to be on disk."""
+        active = self.chain.active
+        return (self.said.segment, self.said.offset) != (active.base, active.length)
+
     def free_bytes(self) -> int:
         return self._disk.free_bytes(self._fd)
 
@@ -94,7 +100,7 @@ class Medium:
             raise self._fail(error) from error
         if reached is not None:
             self._say_reached(reached, now=False)
-        if self.said.offset < self.chain.active.length:
+        if self.is_behind:
             self._lazy.begin(self._fd, self._reached(next_seq))
 
     def say(self, *, now: bool, **changes: Any) -> None:

@@ -226,6 +226,24 @@ def test_i21_a_roll_without_room_for_its_checkpoint_and_a_trim_leave_a_whole_jou
     again.close()
 
 
+def test_i1_source_state_is_synced_after_a_roll_without_room_for_its_checkpoint(
+    tmp_path: Path, journal: Journal, disk: FaultyDisk
+) -> None:
+    while (tmp_path / ID / f"{0:020d}.segment").stat().st_size < TINY_SEGMENT:
+        fill(journal, 10)
+    disk.fail_write(errno.ENOSPC, room=checkpoints.BLOCK_BYTES + SEGMENT_HEADER_BYTES)
+    with pytest.raises(DiskFullError):
+        journal.append(numbered_events(0, 0), {"read": 7})
+    journal.append(numbered_events(0, 0), {"read": 7})
+    journal.sync()
+    disk.dead = True
+    journal.close()
+    disk.power_cut(tmp_path / ID, lambda _, durable, __: durable, names_survive=False)
+    again = Journal.open(tmp_path / ID)
+    assert again.state["read"] == 7
+    again.close()
+
+
 def test_i23_an_oversized_batch_is_refused_and_the_journal_goes_on(journal: Journal) -> None:
     with pytest.raises(UserError):
         journal.append(numbered_events(0, MAX_ROWS + 1))
