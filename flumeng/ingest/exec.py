@@ -158,6 +158,9 @@ class _Command(asyncio.SubprocessProtocol):
         self._stderr = bytearray()
         self._transport: asyncio.SubprocessTransport
         self._ending = False
+        self._exited = False
+        self._paused = False
+        self._closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
@@ -174,11 +177,10 @@ class _Command(asyncio.SubprocessProtocol):
             self._source.take(self._framer.end())
 
     def process_exited(self) -> None:
-        """A process that it left behind may still have its output open."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._transport.get_pid(), signal.SIGKILL)
-        loop = asyncio.get_running_loop()
-        loop.call_later(LAST_OUTPUT_SECONDS, self._transport.close)
+        self._exited = True
+        self._close_later()
 
     def connection_lost(self, _error: Exception | None) -> None:
         status = self._transport.get_returncode()
@@ -188,14 +190,28 @@ class _Command(asyncio.SubprocessProtocol):
             self.ended.set_result((status, said))
 
     def pause(self) -> None:
+        if self._ending:
+            return
+        self._paused = True
+        if self._closing is not None:
+            self._closing.cancel()
         output = self._output()
-        if output is not None and not self._ending:
+        if output is not None:
             output.pause_reading()
 
     def resume(self) -> None:
+        self._paused = False
         output = self._output()
         if output is not None:
             output.resume_reading()
+        self._close_later()
+
+    def _close_later(self) -> None:
+        """A process that it left behind may still have its output open; what is paused may still
+        have something in it."""
+        if self._exited and not self._paused:
+            loop = asyncio.get_running_loop()
+            self._closing = loop.call_later(LAST_OUTPUT_SECONDS, self._transport.close)
 
     def end(self) -> None:
         """Ask its guard to end it; and do it, should the guard not."""
