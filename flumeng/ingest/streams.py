@@ -161,8 +161,10 @@ class _Connection(asyncio.BufferedProtocol):
     def peer(self) -> str:
         return address(self._peer)
 
-    def get_buffer(self, _sizehint: int) -> bytearray:
-        return self._streams.buffer
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """A new connection can be paused only once something of it was read: no more than that."""
+        view = memoryview(self._streams.buffer)
+        return view[:1] if self._streams.paused else view
 
     def buffer_updated(self, nbytes: int) -> None:
         streams = self._streams
