@@ -81,7 +81,8 @@ class GroupCommit(Generic[Item]):
         self._changed = threading.Condition()
         self._waiting: collections.deque[Item] = collections.deque()
         self._waiting_bytes = 0
-        self._pending_items = 0
+        self._submitted = 0
+        self._settled = 0
         self._pending_bytes = 0
         self._pressure = False
         self._ack = 0
@@ -115,7 +116,7 @@ class GroupCommit(Generic[Item]):
             self._waiting.append(item)
             self._waiting_bytes += item.nbytes
             self._pending_bytes += item.nbytes
-            self._pending_items += 1
+            self._submitted += 1
             if len(self._waiting) == 1 or self._waiting_bytes >= self._group_bytes:
                 self._changed.notify_all()
             if not self._pressure and self._pending_bytes > self._max_bytes:
@@ -139,9 +140,10 @@ class GroupCommit(Generic[Item]):
         Raises JournalFailedError when it never will be, UnavailableError when time is up.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or not self._pending_items, timeout_seconds)
+            wanted = self._submitted
+            self._changed.wait_for(lambda: self._ended or self._settled >= wanted, timeout_seconds)
             self._require_sound()
-            if self._pending_items:
+            if self._settled < wanted:
                 raise UnavailableError(
                     f"journal {self._journal.id}: {self._pending_bytes} bytes are not on disk"
                 )
@@ -230,7 +232,7 @@ class GroupCommit(Generic[Item]):
         """The group is durable."""
         self._on_durable(group)
         with self._changed:
-            self._pending_items -= len(group)
+            self._settled += len(group)
             self._pending_bytes -= sum(item.nbytes for item in group)
             if self._pressure and self._pending_bytes < self._max_bytes // 2:
                 self._pressure = False

@@ -228,6 +228,25 @@ def test_i1_the_next_group_is_built_during_a_sync_and_durable_only_after_its_own
     assert bodies(journal) == list(range(100))
 
 
+def test_draining_waits_for_what_was_submitted_before_it_and_for_no_more(journal: Journal) -> None:
+    """A source that starts beside a busy one waits for a moment only."""
+    busy = threading.Event()
+    busy.set()
+
+    def build(items: list[Lines]) -> Iterable[tuple[pa.RecordBatch, None]]:
+        if busy.is_set():
+            commit.submit(Lines(0, 1))
+        return [(numbered_events(item.first, item.count), None) for item in items]
+
+    commit = GroupCommit(journal, build)
+    commit.submit(Lines(0, 1))
+    commit.drain(2.0)
+    assert journal.safe >= 1
+    assert commit.pending_bytes
+    busy.clear()
+    commit.stop()
+
+
 def test_i19_after_a_failed_sync_nothing_is_durable_any_more(
     start: Start, disk: HeldDisk, told: Told
 ) -> None:
