@@ -215,6 +215,7 @@ class FlowRunner:
         failed = self._failure is not None
         try:
             await asyncio.to_thread(self._shelf.give_back, intake.journal, failed=failed)
+            await asyncio.to_thread(self._shelf.trim, intake.journal.id, intake.acked)
         except (FlumengError, OSError) as error:
             log.error("journal %s: %s", intake.journal.id, error)
         self._failure = None

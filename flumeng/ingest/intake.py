@@ -35,7 +35,8 @@ class Intake:
     """Made and used in the event loop. The journal is its own until ``stop`` has returned.
 
     ``on_pressure(True)`` asks to submit nothing more for now. ``on_failed`` is called once: nothing
-    that is submitted from then on is kept.
+    that is submitted from then on is kept. ``acked`` is what was last said to ``trim``; the journal
+    may not have done it yet.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Intake:
         on_failed: Callable[[Exception], None],
     ) -> None:
         self.journal = journal
+        self.acked = 0
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._on_pressure = on_pressure
@@ -70,6 +72,7 @@ class Intake:
         self._commits.set_group(seconds, nbytes)
 
     def trim(self, ack: int) -> None:
+        self.acked = max(ack, self.acked)
         self._commits.trim(ack)
 
     async def drain(self, timeout_seconds: float) -> None:

@@ -107,8 +107,11 @@ class Shelf:
         with self._lock:
             self._taken.discard(journal.id)
             if failed:
-                journal.close()
+                self._keep_ack(journal.id, journal.acked)
                 self._broken.add(journal.id)
+                journal.close()
+            else:
+                self._catch_up(journal)
 
     def close_all_but(self, flows: Collection[str]) -> None:
         """Close for appends what belongs to other flows, or to no worker, and is not taken."""
@@ -122,13 +125,17 @@ class Shelf:
     def trim(self, name: str, ack: int) -> None:
         """Of a journal that is not taken; whoever took it trims it.
 
-        What an open one is to retain is known when it is taken, or closed: then it is trimmed.
+        What an open one is to retain is known when it is taken, or closed: then it is trimmed. The
+        node says an ack once: one that comes too early is kept.
         """
         with self._lock:
-            journal = self.journals.get(name)
-            if journal is None or name in self._taken:
+            if name in self._broken or name in self._taken:
+                self._keep_ack(name, ack)
                 return
-            self._early_acks[name] = ack
+            journal = self.journals.get(name)
+            if journal is None:
+                return
+            self._keep_ack(name, ack)
             if journal.closed or name in self._limited:
                 self._catch_up(journal)
 
@@ -144,6 +151,9 @@ class Shelf:
             log.error("%s; it takes no more events", error)
             return False
         return True
+
+    def _keep_ack(self, name: str, ack: int) -> None:
+        self._early_acks[name] = max(ack, self._early_acks.get(name, 0))
 
     def _catch_up(self, journal: Log) -> None:
         ack = self._early_acks.pop(journal.id, None)

@@ -24,6 +24,7 @@ from flumeng.ingest.flow import FlowRunner, Task
 from flumeng.ingest.intake import PENDING_BYTES, Intake
 from flumeng.ingest.shelf import Shelf
 from flumeng.ingest.tailer import Tailer
+from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.journal import Journal
 from flumeng.journal.names import flow_of
 
@@ -121,6 +122,30 @@ def test_a_failed_sync_fails_the_flow_and_a_new_opening_repairs_it(
         await running.all_safe()
         (reopened,) = running.shelf.journals.values()
         assert (reopened.id, reopened.term) == (journal.id, journal.term + 1)
+        await running.end()
+
+    run(test)
+
+
+def test_an_ack_that_a_failing_journal_did_not_hear_of_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        running = Running(tmp_path)
+        running.write("1", "2")
+        await running.all_safe()
+        (journal,) = running.shelf.journals.values()
+
+        def acked_and_failed() -> None:
+            assert running.flow.trim(journal.id, 2)
+            raise JournalFailedError("a disk")
+
+        monkeypatch.setattr(journal, "sync", acked_and_failed)
+        running.write("3")
+        await running.status("failed")
+        await running.status("running")
+        (reopened,) = running.shelf.journals.values()
+        assert (reopened.acked, reopened.term) == (2, journal.term + 1)
         await running.end()
 
     run(test)

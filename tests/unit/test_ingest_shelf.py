@@ -162,3 +162,24 @@ def test_a_journal_that_ends_below_an_ack_takes_no_more(tmp_path: Path) -> None:
     assert fresh.id != journal.id
     assert again.journals[journal.id].closed
     again.close()
+
+
+def test_acks_outlive_a_failure_of_their_journal(tmp_path: Path) -> None:
+    """The node does not say them again, and at its mark a journal would wait for them for ever."""
+    keeps = Limits(max_bytes=1 << 20, retain_seconds=3600)
+    shelf = Shelf(tmp_path, "here")
+    journal = shelf.take("web", limits=keeps)
+    journal.append(numbered_events(0, 100))
+    journal.sync()
+    journal.trim(40)
+    shelf.give_back(journal, failed=True)
+    journal = shelf.take("web", limits=keeps)
+    assert journal.acked == 40
+    shelf.give_back(journal, failed=True)
+    shelf.trim(journal.id, 60)
+    journal = shelf.take("web", limits=keeps)
+    assert journal.acked == 60
+    shelf.trim(journal.id, 80)
+    shelf.give_back(journal)
+    assert journal.acked == 80
+    shelf.close()
