@@ -76,8 +76,7 @@ class GroupCommit(Generic[Item]):
         self._on_pressure = on_pressure
         self._on_failed = on_failed
         self._max_bytes = max_bytes
-        self._group_bytes = group_bytes
-        self._max_delay_seconds = max_delay_seconds
+        self.set_group(max_delay_seconds, group_bytes)
         self._changed = threading.Condition()
         self._waiting: collections.deque[Item] = collections.deque()
         self._waiting_bytes = 0
@@ -124,9 +123,9 @@ class GroupCommit(Generic[Item]):
                 self._on_pressure(True)
 
     def set_group(self, max_delay_seconds: float, group_bytes: int) -> None:
-        """From the next group on."""
+        """From the next group on. None waits for more than may be pending."""
         self._max_delay_seconds = max_delay_seconds
-        self._group_bytes = group_bytes
+        self._group_bytes = min(group_bytes, self._max_bytes)
 
     def trim(self, ack: int) -> None:
         """Ask the thread to drop what lies below ``ack``; never blocks."""
@@ -193,7 +192,7 @@ class GroupCommit(Generic[Item]):
             for append in appends:
                 if not self._insist(functools.partial(self._journal.append, *append)):
                     return
-            plenty = self._waiting_bytes >= self._group_bytes // AHEAD_FROM
+            plenty = self._waiting_bytes >= max(1, self._group_bytes // AHEAD_FROM)
             ahead = self._build_ahead(builder) if plenty else None
             if not self._insist(self._journal.sync):
                 return

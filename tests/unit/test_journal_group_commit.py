@@ -177,6 +177,25 @@ def test_a_full_group_does_not_wait(start: Start, told: Told) -> None:
     assert told.groups == [3]
 
 
+@pytest.mark.parametrize("group_bytes", [1, 3, 4])
+def test_a_group_may_be_as_small_as_one_item(start: Start, told: Told, group_bytes: int) -> None:
+    commit = start(group_bytes=group_bytes)
+    for first in range(3):
+        commit.submit(Lines(first, 1))
+        commit.drain(TIMEOUT_SECONDS / 2)
+    assert [item.first for item in told.durable] == [0, 1, 2]
+
+
+def test_a_group_for_which_its_senders_are_held_back_does_not_wait(
+    start: Start, told: Told
+) -> None:
+    commit = start(max_delay_seconds=TIMEOUT_SECONDS, max_bytes=3000, group_bytes=1 << 20)
+    for first in range(4):
+        commit.submit(Lines(first, 1))
+    commit.drain(TIMEOUT_SECONDS / 2)
+    assert told.pressure[-1] is False
+
+
 def test_a_backlog_does_not_wait(start: Start, disk: HeldDisk, told: Told) -> None:
     commit = start(max_delay_seconds=TIMEOUT_SECONDS, group_bytes=1000)
     disk.open.clear()
