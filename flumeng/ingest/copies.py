@@ -50,17 +50,21 @@ class Copies:
 
     def find(self, file: TailedFile) -> TailedFile | None:
         """The largest copy of a file that is gone, open, with the cursor from which it is to be
-        read on. One that is read already in its own right stays as it is."""
+        read on. One that is read already in its own right stays as it is. Raises OSError when what
+        may be one cannot be read."""
         cursor = file.cursor
         identified = replace(cursor, identity=cursor.identity or file.key.identity)
         best: tuple[TailedFile, Cursor] | None = None
         for copy in self._beside(cursor):
-            rest = rest_of(copy, identified)
+            try:
+                rest = rest_of(copy, identified)
+            except OSError:
+                self._let_go(copy, best and best[0])
+                raise
             if rest is None or (best and rest.end <= best[1].end) or self._is_old(copy, rest):
                 self._let_go(copy)
                 continue
-            if best:
-                self._let_go(best[0])
+            self._let_go(best and best[0])
             best = copy, rest
         if best is None:
             return None
@@ -114,9 +118,10 @@ class Copies:
             except OSError as error:
                 log.warning("cannot read %s: %s", path, error.strerror or error)
 
-    def _let_go(self, copy: TailedFile | None) -> None:
-        if copy is not None and self._files.get(copy.key) is not copy:
-            copy.close()
+    def _let_go(self, *copies: TailedFile | None) -> None:
+        for copy in copies:
+            if copy is not None and self._files.get(copy.key) is not copy:
+                copy.close()
 
     def _originals(self, file: TailedFile) -> Iterator[TailedFile]:
         if not self._by_path:

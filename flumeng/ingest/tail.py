@@ -80,9 +80,9 @@ class TailSource(Source):
 
     def _tell_problem(self, tailer: Tailer) -> None:
         problem = None
-        if tailer.unreadable:
-            path, reason = next(iter(tailer.unreadable.items()))
-            others = len(tailer.unreadable) - 1
+        if unreadable := tailer.unreadable:
+            path, reason = next(iter(unreadable.items()))
+            others = len(unreadable) - 1
             problem = f"cannot read {path}: {reason}" + (f" (and {others} more)" if others else "")
         if problem != self.problem:
             self.problem = problem

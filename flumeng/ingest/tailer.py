@@ -46,8 +46,8 @@ _SEEN_PREFIX = "tail-seen:"
 class Tailer:
     """``state`` is the journaled source state. Its methods are called one at a time.
 
-    ``unreadable`` says why, by path; ``skipped`` counts compressed files that are not read, ``cut``
-    those of which lines may be lost, since they were cut and have no copy.
+    ``skipped`` counts compressed files that are not read, ``cut`` those of which lines may be lost,
+    since they were cut and have no copy.
     """
 
     def __init__(
@@ -60,7 +60,6 @@ class Tailer:
         *,
         allows: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        self.unreadable: dict[str, str] = {}
         self.skipped = 0
         self.cut = 0
         self._patterns = options.paths
@@ -72,6 +71,7 @@ class Tailer:
         self._allows = allows
         self._next_scan = float("-inf")
         self._files: dict[FileKey, TailedFile] = {}
+        self._unreadable: dict[FileKey, tuple[str, str]] = {}
         self._copies = Copies(self._files, self._make)
         self._packed: set[FileKey] = set()
         self._look_again: dict[FileKey, float | None] = {}
@@ -87,6 +87,11 @@ class Tailer:
                 pattern for pattern in self._patterns if _SEEN_PREFIX + pattern not in state
             ]
         self._to_skip: set[FileKey] = set()
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Why, by path."""
+        return dict(self._unreadable.values())
 
     def poll(self, now: float) -> list[Chunk]:
         """Take what is new, about 4 MiB at most, turn and turn about. ``now`` only grows."""
@@ -156,8 +161,7 @@ class Tailer:
         except OSError as error:
             self._not_readable(self._files[file.key], error)
             return None
-        if self.unreadable:
-            self.unreadable.pop(file.cursor.path, None)
+        self._unreadable.pop(file.key, None)
         return chunk
 
     def _take(self, file: TailedFile, now: float) -> Chunk | None:
@@ -294,7 +298,7 @@ class Tailer:
         del self._files[file.key]
         self._copies.changed()
         self._to_skip.discard(file.key)
-        self.unreadable.pop(file.cursor.path, None)
+        self._unreadable.pop(file.key, None)
         return self._state_chunk({state_key(file.key): None, **(state or {}), **unknown})
 
     def _state_chunk(self, state: Mapping[str, object]) -> Chunk:
@@ -303,6 +307,7 @@ class Tailer:
     def _not_readable(self, file: TailedFile, error: OSError) -> None:
         file.close()
         self._to_skip.discard(file.key)
-        if file.cursor.path not in self.unreadable:
-            log.warning("cannot read %s: %s", file.cursor.path, error.strerror or error)
-        self.unreadable[file.cursor.path] = error.strerror or str(error)
+        path, reason = file.cursor.path, error.strerror or str(error)
+        if file.key not in self._unreadable:
+            log.warning("cannot read %s: %s", path, reason)
+        self._unreadable[file.key] = path, reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import shutil
@@ -296,6 +297,34 @@ def test_without_a_copy_it_is_told_and_counted(
     assert follower.tailer.cut == 1
     assert "app.log was cut and no copy was found: what came after its first 2" in caplog.text
     assert len(cursors(follower.state)) == 1
+
+
+def test_a_copy_that_cannot_be_read_is_told_and_waited_for(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    write(log, "2\n")
+    bad = copy_and_truncate(log).stat().st_ino
+    write(log, "new\n")
+    pread = os.pread
+
+    def failing(fd: int, size: int, offset: int) -> bytes:
+        if os.fstat(fd).st_ino == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(fd, size, offset)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pread", failing)
+        follower.settle()
+        opened = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        for _ in range(5):
+            follower.settle()
+            assert follower.tailer.unreadable == {str(log): "Input/output error"}
+        assert len(os.listdir("/proc/self/fd")) == opened  # noqa: PTH208
+    assert sorted(finish(follower)) == ["1", "2", "new"]
+    assert (follower.tailer.cut, follower.tailer.unreadable) == (0, {})
 
 
 def test_a_copy_that_is_deleted_before_it_was_read_is_told_and_counted(log: Path) -> None:
