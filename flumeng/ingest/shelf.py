@@ -82,7 +82,7 @@ class Shelf:
         with self._lock:
             for name in sorted(self._broken):
                 if flow_of(name) == flow:
-                    self._open(name)
+                    self._open_anew(name)
                     self._broken.discard(name)
             own = [
                 journal
@@ -211,6 +211,22 @@ class Shelf:
             else:
                 self.journals = {**self.journals, name: journal}
                 return
+
+    def _open_anew(self, name: str) -> None:
+        """Of one that has failed the disk may have less than readers have seen (durability spill):
+        it would give their seqs to others."""
+        failed = self.journals.get(name)
+        self._open(name)
+        journal = self.journals[name]
+        if failed is not None and journal.next_seq < failed.safe and not journal.closed:
+            log.error(
+                "journal %s: events from seq %d to %d are lost, since the disk failed before they "
+                "were on it; it takes no more events",
+                name,
+                journal.next_seq,
+                failed.safe,
+            )
+            journal.close_for_appends()
 
     def _create(self, flow: str, earlier: list[Log], durability: Durability) -> Log:
         """Source state is numbered, since of several earlier journals the last one knows best."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from flumeng.ingest.batch import NO_EVENTS
 from flumeng.ingest.crew import Crew
 from flumeng.ingest.shelf import Shelf
-from flumeng.journal.errors import DiskFullError
+from flumeng.journal.errors import DiskFullError, JournalFailedError
 from flumeng.journal.limits import Limits
 from flumeng.journal.names import maker_of
 from flumeng.journal.testing import numbered_events
@@ -182,4 +184,29 @@ def test_acks_outlive_a_failure_of_their_journal(tmp_path: Path) -> None:
     shelf.trim(journal.id, 80)
     shelf.give_back(journal)
     assert journal.acked == 80
+    shelf.close()
+
+
+def test_a_spill_journal_of_which_a_failed_sync_took_events_takes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4: readers have seen their seqs."""
+    shelf = Shelf(tmp_path, "here")
+    journal = shelf.take("web", "spill")
+    (segment,) = tmp_path.glob(f"journals/0/{journal.id}/*.segment")
+    on_disk = segment.stat().st_size
+    journal.append(numbered_events(0, 10))
+    assert journal.sync() == 10
+
+    def failing(_fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", failing)
+        with pytest.raises(JournalFailedError):
+            journal.close_for_appends()
+        shelf.give_back(journal, failed=True)
+    os.truncate(segment, on_disk)  # what the kernel has dropped
+    assert shelf.take("web", "spill").id != journal.id
+    assert shelf.journals[journal.id].closed
     shelf.close()
