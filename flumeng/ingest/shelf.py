@@ -232,15 +232,15 @@ class Shelf:
         """Source state is numbered, since of several earlier journals the last one knows best."""
         name = new_id(flow, self._node, self._crew.number)
         place = self._path(name).parent
-        journal: Log = (
-            MemoryJournal.create(place, name)
-            if durability == "memory"
-            else Journal.create(place, name, durability=durability)
-        )
         last = max([*(old.state for old in earlier), self._kept.of(flow)], key=_generation)
-        if last:
-            journal.append(NO_EVENTS, {**last, _GENERATION: _generation(last) + 1})
+        state = {**last, _GENERATION: _generation(last) + 1} if last else {}
+        journal: Log
+        if durability == "memory":
+            journal = MemoryJournal.create(place, name)
+            journal.append(NO_EVENTS, state)
             journal.sync()
+        else:
+            journal = Journal.create(place, name, durability=durability, state=state)
         self.journals = {**self.journals, name: journal}
         log.info("journal %s is created, durability %s", name, durability)
         return journal

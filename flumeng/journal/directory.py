@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flumeng.errors import CorruptError, UserError
@@ -33,23 +33,35 @@ def place(parent: Path, journal: str) -> Path:
     return parent / journal
 
 
-def create(path: Path, disk: Disk, durability: Durability) -> None:
-    """Make an empty journal under a hidden name, sync and rename it. Raises UserError, OSError."""
+def create(path: Path, disk: Disk, durability: Durability, state: Mapping[str, object]) -> None:
+    """Make a journal without events under a hidden name, sync and rename it. Leaves nothing behind
+    when it raises UserError or OSError."""
     if path.exists():
         raise UserError(f"{path} exists already")
     _make_parents(path.parent, disk)
     unnamed = hidden(path)
-    unnamed.mkdir(mode=0o700)
-    owner = identity(path.name)
-    first = segment.create(unnamed, SegmentHeader(owner, 0, 0, None), {}, disk)
-    (unnamed / checkpoints.NAME).touch(mode=0o600)
-    file = CheckpointFile(unnamed / checkpoints.NAME, disk)
-    file.write(Checkpoint(owner, 0, 0, first.length, 0, 0, durability=durability))
-    file.sync(now=True)
-    file.close()
-    disk.sync_directory(unnamed)
-    unnamed.rename(path)
+    try:
+        unnamed.mkdir(mode=0o700)
+        _fill(unnamed, identity(path.name), disk, durability, state)
+        unnamed.rename(path)
+    except OSError:
+        shutil.rmtree(unnamed, ignore_errors=True)
+        raise
     disk.sync_directory(path.parent)
+
+
+def _fill(
+    directory: Path, owner: bytes, disk: Disk, durability: Durability, state: Mapping[str, object]
+) -> None:
+    first = segment.create(directory, SegmentHeader(owner, 0, 0, None), state, disk)
+    (directory / checkpoints.NAME).touch(mode=0o600)
+    file = CheckpointFile(directory / checkpoints.NAME, disk)
+    try:
+        file.write(Checkpoint(owner, 0, 0, first.length, 0, 0, durability=durability))
+        file.sync(now=True)
+    finally:
+        file.close()
+    disk.sync_directory(directory)
 
 
 def _make_parents(directory: Path, disk: Disk) -> None:

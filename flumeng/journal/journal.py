@@ -68,18 +68,19 @@ class Journal:
         journal: str,
         *,
         durability: Durability = "disk",
+        state: Mapping[str, object] = MappingProxyType({}),
         limits: Limits | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         keep_free_bytes: int = KEEP_FREE_BYTES,
         disk: Disk | None = None,
     ) -> Journal:
-        """Make ``directory/<journal>`` and open it.
+        """Make ``directory/<journal>``, which begins with that source state, and open it.
 
         Raises UserError for a bad or a used id and for a directory that cannot be written.
         """
         path = directories.place(directory, journal)
         with directories.plain_errors(path):
-            directories.create(path, disk or Disk(), durability)
+            directories.create(path, disk or Disk(), durability, state)
         return Journal.open(
             path,
             limits=limits,

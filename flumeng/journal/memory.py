@@ -57,7 +57,7 @@ class MemoryJournal:
         path = directories.place(directory, journal)
         disk = disk or Disk()
         with directories.plain_errors(path):
-            directories.create(path, disk, "memory")
+            directories.create(path, disk, "memory", {})
             return MemoryJournal(path, limits or Limits(MEMORY_BYTES), disk)
 
     def __init__(self, directory: Path, limits: Limits, disk: Disk) -> None:

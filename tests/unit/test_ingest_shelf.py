@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,6 +59,24 @@ def test_kept_state_survives_a_restart(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path, "n1")
     assert position(shelf) == 250
     shelf.close()
+
+
+def test_a_journal_that_takes_nothing_yet_has_the_state_of_the_last_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a worker that dies before there is room reads everything again."""
+    shelf = Shelf(tmp_path, "n1")
+    stop_flow(shelf, read_to(shelf, 250))
+    with monkeypatch.context() as full:
+        full.setattr(os, "fstatvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=1))
+        for _ in range(3):
+            with contextlib.suppress(DiskFullError):
+                shelf.give_back(shelf.take("web"))
+        assert len(list((tmp_path / "journals/0").iterdir())) <= 1
+    shelf.close()
+    again = Shelf(tmp_path, "n1")
+    assert position(again) == 250
+    again.close()
 
 
 def test_each_worker_has_its_own_journals_and_the_first_drains_those_of_none(

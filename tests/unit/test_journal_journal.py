@@ -178,6 +178,14 @@ def test_i21_a_full_disk_does_not_stop_trimming(
     assert len(segments(journal, tmp_path)) < before
 
 
+def test_i21_a_journal_for_which_there_is_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    disk.fail_write(errno.ENOSPC)
+    with pytest.raises(DiskFullError):
+        Journal.create(tmp_path / "new", ID, disk=disk)
+    assert not list((tmp_path / "new").iterdir())
+
+
 def test_i21_no_room_for_the_checkpoint_is_no_failure(journal: Journal, disk: FaultyDisk) -> None:
     """A file system that copies on write needs room even to overwrite."""
     journal.append(numbered_events(0, 10))
