@@ -207,7 +207,8 @@ class Journal:
     @property
     def restless(self) -> bool:
         """Whether ``tend`` has something to do once in a while."""
-        return self.durability == "spill" or self.limits.retain
+        acked = self._chain.acked(self.acked) > 0
+        return self.durability == "spill" or self.limits.retain or acked
 
     @property
     def _said(self) -> Checkpoint:

@@ -152,6 +152,20 @@ def test_retention_never_keeps_what_is_not_acked_from_staying(tmp_path: Path) ->
     journal.close()
 
 
+def test_what_is_to_be_retained_no_more_goes_without_another_ack(tmp_path: Path) -> None:
+    limits = Limits(retain_seconds=3600)
+    journal = Journal.create(tmp_path, ID, segment_bytes=SEGMENT, limits=limits)
+    fill(journal, 60)
+    commits: GroupCommit[pa.RecordBatch] = GroupCommit(journal, lambda _: [])
+    commits.trim(journal.safe)
+    until(lambda: journal.acked == journal.safe)
+    assert journal.floor == 0
+    journal.limits = Limits()
+    until(lambda: journal.floor > 0)
+    commits.stop()
+    journal.close()
+
+
 def test_what_is_only_retained_goes_before_a_sender_waits(tmp_path: Path) -> None:
     limits = Limits(max_bytes=8 * SEGMENT, retain_seconds=3600)
     journal = Journal.create(tmp_path, ID, limits=limits)
