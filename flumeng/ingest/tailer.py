@@ -20,6 +20,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -218,7 +219,10 @@ class Tailer:
         else:
             self._forget(file)
             if file.followed and file.name is not None:
-                self._add(key, Cursor.new(file.name)).followed = True
+                anew = self._add(key, Cursor.new(file.name))
+                anew.followed = True
+                with contextlib.suppress(OSError):
+                    anew.open(file.name)  # its copies are known by what is in it
         if not is_copy or before.offset < before.end:
             state |= self._keep(key, before, missed=missed)
         return self._state_chunk(state)

@@ -168,6 +168,23 @@ def test_a_copy_that_goes_before_its_file_is_truncated_is_not_read(
     assert follower.tailer.cut == 0
 
 
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_copy_in_the_making_is_not_read_when_a_worker_starts(log: Path, pattern: str) -> None:
+    """Of what was begun anew while no worker ran."""
+    follower = Follower(log.with_name(pattern))
+    write(log, "1\n")
+    follower.settle()
+    follower.crash()
+    copy_and_truncate(log)
+    write(log, "2\n3\n")
+    shutil.copyfile(log, copy_name(log, 2))
+    follower.poll()
+    follower.poll()
+    os.truncate(log, 0)
+    write(log, "4\n")
+    assert sorted(finish(follower)) == ["1", "2", "3", "4"]
+
+
 def test_a_file_that_only_begins_alike_is_no_copy(log: Path) -> None:
     head = "the same first line of every file, longer than a mark\n" * 6
     follower = Follower(log.with_name("app.log*"))
