@@ -32,10 +32,14 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Schema(Record):
-    """The version of the whole tree, and the optional features that are in use."""
+    """The version of the whole tree, and the optional features that are in use.
+
+    ``cluster`` is an id that no other cluster has; nodes keep it with their journals.
+    """
 
     version: int
     features: tuple[str, ...] = ()
+    cluster: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -204,6 +204,8 @@ class Node:
             return
         self._acks_at = self._clock() + ACKS_SECONDS
         acked = self._znodes.acks(self._machine.kept_flows)
+        if acked.unneeded or acked.gone_flows:
+            self._require_cluster()
         self._act(self._machine.handle(acked))
         if self._machine.knows_all_journals:
             self._znodes.strike(name for name in acked.unneeded if name not in local)
@@ -211,7 +213,7 @@ class Node:
     def _look(self) -> None:
         """Read the assignment; the timer is set first, so that a change in between is seen."""
         self._look_at = self._clock() + LOOK_SECONDS
-        tree.require(self._store)
+        self._require_cluster()
         self._znodes.register()
         self._registered = True
         wanted = self._znodes.assignment()
@@ -219,6 +221,9 @@ class Node:
             self._apply(wanted)
         if wanted is not None and wanted != self._kept:
             self._keep(wanted)  # after it: syncing takes as long as all the rest of a failover
+
+    def _require_cluster(self) -> None:
+        self._home.belong_to(tree.require(self._store).cluster)
 
     def _apply(self, wanted: Wanted) -> None:
         self._applied = wanted

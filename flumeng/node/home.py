@@ -41,6 +41,24 @@ class Home:
             write_durably(file, uuid.uuid4().hex)
         return file.read_text()
 
+    def belong_to(self, cluster: str) -> None:
+        """Keep to the cluster that the node first came to: another one does not know what the
+        journals hold. Raises UserError when this is another one."""
+        file = self.path / "cluster"
+        try:
+            if not file.exists():
+                write_durably(file, cluster)
+            other = file.read_text() != cluster
+        except OSError as error:
+            raise UserError(f"cannot write {file}: {error.strerror}") from error
+        if other:
+            raise UserError(
+                f"ZooKeeper holds another cluster than the one that {self.path} belongs to, and "
+                "would have its journals removed: bring that one back (`flumeng schema import`), "
+                "take another --data, or, when it is lost for good, apply its flows here and "
+                f"remove {file}"
+            )
+
     def keep(self, wanted: Wanted) -> None:
         """Remember the assignment, for a start while ZooKeeper is away."""
         document = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flumeng.errors import ConflictError, UserError
@@ -108,9 +109,7 @@ def migrate_cluster(
             path, value = at(change.path, change.document)
             size = len(_bytes(change.document)) if change.document else 0
             writes.append((Put(path, value, expect), size))
-    raised = records.Schema(
-        version=migration.before + 1, features=schema.value.features, extra=schema.value.extra
-    )
+    raised = replace(schema.value, version=migration.before + 1)
     *parts, last = [*in_transactions(writes)] or [[]]
     for part in parts:
         store.commit(part)

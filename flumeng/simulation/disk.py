@@ -34,6 +34,11 @@ class ModelHome(Home):
     def __init__(self, data_id: str) -> None:
         self._id = data_id
         self._kept: Wanted | None = None
+        self._cluster = ""
+
+    def belong_to(self, cluster: str) -> None:
+        assert self._cluster in ("", cluster)
+        self._cluster = cluster
 
     def identity(self) -> str:
         return self._id

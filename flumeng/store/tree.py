@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import replace
+
 from flumeng.errors import ConflictError, UserError
 from flumeng.store import ABSENT, Store
 from zkschema import bootstrap, paths, table
+from zkschema.records import Schema
 from zkschema.verify import Problem
 from zkschema.verify import verify as verify_tree
 
@@ -14,6 +18,8 @@ def init(store: Store) -> list[str]:
     store.make_root()
     created = []
     for path, record in bootstrap.initial():
+        if isinstance(record, Schema):
+            record = replace(record, cluster=uuid.uuid4().hex)  # noqa: PLW2901
         try:
             store.write(path, record, ABSENT)
         except ConflictError:
@@ -27,8 +33,8 @@ def verify(store: Store) -> list[Problem]:
     return verify_tree(store.dump())
 
 
-def require(store: Store) -> None:
-    """UserError unless the cluster's schema is there and is the version that this code knows."""
+def require(store: Store) -> Schema:
+    """The cluster's schema; UserError unless it is there, of the version that this code knows."""
     found = store.read(paths.schema())
     if found is None:
         raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
@@ -37,3 +43,4 @@ def require(store: Store) -> None:
             f"the cluster has schema version {found.value.version}, this flumeng knows "
             f"{table.VERSION}: use the flumeng that matches"
         )
+    return found.value

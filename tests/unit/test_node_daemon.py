@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from flumeng import operations
+from flumeng.child import Message
 from flumeng.node.daemon import LOOK_SECONDS, Settings
 from flumeng.node.home import Home
+from flumeng.node.machine import Said
 from flumeng.node.testing import ScriptedChild
 from flumeng.simulation.node import SteppedNode
 from flumeng.store import ABSENT, ANY, tree
@@ -53,3 +55,54 @@ def test_a_full_disk_keeps_no_node_from_working(
     kept = home.kept()
     assert kept is not None
     assert kept.assignment.tasks == (TASK,)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["the flow", "the cluster"])
+def test_journals_go_with_their_flow_but_not_with_their_cluster(
+    tmp_path: Path, lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A ZooKeeper that was wiped and made anew knows no flow either."""
+    caplog.set_level("INFO")
+    now, told = [100.0], []
+    store = FakeStore()
+    tree.init(store)
+    operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
+
+    class Child:
+        def tell(self, message: Message) -> None:
+            told.append(message)
+            journal = {"flow": "web", "term": 1, "closed": True, "end": 5}
+            if message["type"] == "configure":
+                status = {"answers": message["number"], "tasks": {}, "kept_flows": ["web"]}
+                journals = {"web.n1.0.1": journal}
+                node.hear(Said("ingest.0", {"type": "status", "journals": journals, **status}))
+
+        def kill(self) -> None: ...
+
+    def start(child: str) -> Child:
+        node.hear(Said(child, {"type": "ready", "address": "n1:1"}))
+        return Child()
+
+    def turns() -> None:
+        for _ in range(5):
+            now[0] += LOOK_SECONDS
+            node.turn()
+
+    settings = Settings("n1", tmp_path, "", roles=(INGEST,))
+    node = SteppedNode(settings, Home(tmp_path), store, lambda: now[0], start)
+    node.turn()
+    store.write(paths.assignment("n1"), Assignment(tasks=(TASK,)), ABSENT)
+    turns()
+    assert store.read(paths.journal("web.n1.0.1")) is not None
+    assert not [message for message in told if message["type"] == "remove"]
+    if lost:
+        wiped = {path: znode for path, znode in store.tree.znodes.items() if path == "/"}
+        store.tree.znodes = wiped
+        tree.init(store)
+    else:
+        for path in [path for path in store.tree.znodes if path.startswith("/flows/web")]:
+            del store.tree.znodes[path]
+    turns()
+    removals = [message for message in told if message["type"] == "remove"]
+    assert bool(removals) is not lost
+    assert ("another cluster" in caplog.text) is lost

@@ -56,3 +56,13 @@ def test_a_directory_has_one_node(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="another node runs in"):
         Home(tmp_path)
     assert first.path == tmp_path
+
+
+def test_a_directory_belongs_to_one_cluster(tmp_path: Path) -> None:
+    Home(tmp_path / "n").belong_to("a")
+    home = Home(tmp_path / "n")
+    home.belong_to("a")
+    with pytest.raises(UserError, match="flumeng schema import"):
+        home.belong_to("b")
+    (tmp_path / "n" / "cluster").unlink()
+    home.belong_to("b")
