@@ -29,7 +29,7 @@ from itertools import count
 from pathlib import Path
 
 from flumeng.ingest.chunk import Chunk, LineRules, Origin
-from flumeng.ingest.copies import Copies, may_be_made_of
+from flumeng.ingest.copies import Copies, may_be_made_of, rest_of
 from flumeng.ingest.cursor import Cursor, FileKey, cursors, state_key
 from flumeng.ingest.names import Folders, matches, matching
 from flumeng.ingest.packed import MAGIC_BYTES, PackedFile, has_packed_name, is_packed
@@ -263,10 +263,17 @@ class Tailer:
         return self._take(packed, now)
 
     def _hand_over(self, file: TailedFile, copy: TailedFile) -> Chunk:
-        """From now on the copy is read, and known, instead."""
+        """From now on the copy is read, and known, instead. What had its inode before is gone: what
+        was not read of it is looked for."""
         log.info("%s goes on in its copy %s", file.cursor.path, copy.name)
+        before = self._files.get(copy.key, copy)
         self._files[copy.key] = copy
-        return self._forget(file, {state_key(copy.key): copy.cursor.to_state()})
+        state: dict[str, object] = {}
+        unfinished = before is not copy and before.cursor.offset < before.cursor.end
+        if unfinished and rest_of(copy, before.cursor) is None:
+            before.close()
+            state = self._keep(copy.key, before.cursor, missed=True)
+        return self._forget(file, {**state, state_key(copy.key): copy.cursor.to_state()})
 
     def _give_up(self, file: PackedFile, now: float) -> Chunk | None:
         if file.key in self._look_again and self._look_again[file.key] is None:

@@ -77,6 +77,28 @@ def test_what_was_not_read_before_it_was_truncated_is_read_from_the_copy(
     assert follower.tailer.cut == 0
 
 
+def test_what_is_left_of_a_copy_is_read_also_when_the_next_copy_has_its_inode(log: Path) -> None:
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    write(log, "2\n3\n")
+    copy = copy_and_truncate(log)
+    write(log, "4\n")
+    while not any(b"4" in chunk.data for chunk in follower.submitted):
+        follower.poll()
+    follower.commit(next(n for n, c in enumerate(follower.submitted, 1) if b"4" in c.data))
+    assert follower.lines == ["1", "4"]
+    follower.crash()
+    log.with_name("app.log.2.gz").write_bytes(gzip.compress(copy.read_bytes()))
+    write(log, "5\n")
+    with copy.open("r+b") as file:  # keeps its inode
+        file.write(log.read_bytes())
+        file.truncate()
+    os.truncate(log, 0)
+    assert sorted(finish(follower)) == ["1", "2", "3", "4", "5"]
+    assert follower.tailer.cut == 0
+
+
 @pytest.mark.parametrize("suffix", [".1", "-20261121", ".old"])
 def test_copies_have_names_of_many_kinds(log: Path, suffix: str) -> None:
     follower = Follower(log)
