@@ -48,7 +48,7 @@ class FlowView:
         """The tasks that their owners are to let go."""
         return tuple(name for name, task in self.tasks.items() if task.state == "draining")
 
-    @property
+    @cached_property
     def rolling(self) -> bool:
         """Whether a rollout is under way: some tasks still run the revision before."""
         return self.rollout is not None and self.plan.revision not in (0, self.record.revision)

@@ -10,7 +10,8 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from flumeng import __version__
@@ -66,7 +67,9 @@ class Master:
         try:
             tree.require(self._store)
             self._announce()
-            actions = self._planner.plan(self._reader.snapshot())
+            snapshot = self._reader.snapshot()
+            with no_garbage_collection():
+                actions = self._planner.plan(snapshot)
             for group in together(actions):
                 self._apply(group)
         except ConflictError as conflict:
@@ -152,8 +155,18 @@ def _sentence(reasons: list[str]) -> str:
     return "; ".join([*reasons[:REASONS_SAID], *rest]) or "nothing to do"
 
 
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """A plan makes very many objects that stay, and whoever waits for it waits for no search."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def collect_garbage_rarely() -> None:
-    """For the process: a plan makes very many objects that stay, and no cycles."""
+    """For the process: what is read of a cluster are very many objects that stay, and no cycles."""
     gc.set_threshold(100_000, 50, 50)
 
 

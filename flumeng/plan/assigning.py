@@ -33,7 +33,7 @@ def assign(snapshot: Snapshot, book: Book, nodes: Iterable[str]) -> list[Assign]
             view = replace(view, assignment=replace(view.assignment, chokes=chokes))
         elif wanted == current and isinstance(view.assignment_version, Version):
             continue
-        kept = {key: task for key, task in wanted.items() if key in current}
+        kept = {key: task for key, task in wanted.items() if key in current} if current else {}
         if kept != current:
             takes.append(_action(view, current, kept, snapshot, gives=False))
             view = replace(
@@ -102,8 +102,8 @@ def _chokes(node: str, wanted: Tasks, snapshot: Snapshot) -> dict[str, float]:
 def _action(
     node: NodeView, before: Tasks, after: Tasks, snapshot: Snapshot, *, gives: bool
 ) -> Assign:
-    keys = sorted(before.keys() | after.keys())
-    changed = [key for key in keys if before.get(key) is not after.get(key)]
+    keys = sorted(before.keys() | after.keys()) if before else sorted(after)
+    changed = [key for key in keys if before.get(key) is not after.get(key)] if before else keys
     return Assign(
         node.name,
         replace(node.assignment, tasks=tuple(after[key] for key in keys if key in after)),

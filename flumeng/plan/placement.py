@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 from flumeng.model import Amounts, NodeView
@@ -21,6 +22,8 @@ from flumeng.spec import CollectPlace, Place
 from zkschema.records import COLLECT, INGEST, PlannedTask
 
 NOBODY = "nobody runs it"
+REASONS = 1000
+"""So many new tasks are named one by one; nobody reads more, and a plan may have very many."""
 
 
 def place(draft: Draft, scope: Scope) -> None:
@@ -205,9 +208,10 @@ def _begin_in_turn(draft: Draft, place: CollectPlace, fresh: Mapping[str, tuple[
     if nodes is None:
         return not fresh
     flow = draft.flow.name
-    draft.why += [
-        f"{flow}/{name} goes to {node}: {NOBODY}" for name, node in zip(fresh, nodes, strict=True)
-    ]
+    some = zip(islice(fresh, REASONS), nodes, strict=False)
+    draft.why += [f"{flow}/{name} goes to {node}: {NOBODY}" for name, node in some]
+    if len(fresh) > REASONS:
+        draft.why.append(f"{flow}: {len(fresh) - REASONS} more tasks go to nodes: {NOBODY}")
     epochs = range(draft.epoch + 1, draft.epoch + 1 + len(fresh))
     begun = {
         name: PlannedTask(

@@ -245,10 +245,11 @@ def _replans(draft: Draft) -> list[Replan]:
 
 def _told_losers(draft: Draft) -> tuple[tuple[str, Version], ...]:
     """The versions of the assignments of the nodes that lose a task to another one."""
+    tasks = draft.flow.tasks
     losers = {
         before.node
-        for name, after in draft.changes.items()
-        if (before := draft.flow.tasks.find(name)) and after and after.node != before.node
+        for name, after in (draft.changes.items() if tasks else ())
+        if (before := tasks.find(name)) and after and after.node != before.node
     }
     views = map(draft.snapshot.nodes.get, sorted(filter(None, losers)))
     return tuple(
