@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -298,5 +299,6 @@ def test_i20_a_power_cut_before_any_call_takes_nothing_that_was_acknowledged(
             said |= read_told(told)
         power.strike(mode)
         check(path, said)
+        shutil.rmtree(path.parent)
         if not struck:
             return
