@@ -63,7 +63,7 @@ class Reader:
         self._wall = wall
         self._heard: SimpleQueue[str] = SimpleQueue()
         self._stale = True
-        self._round: list[str] = []
+        self._round: list[Path] = []
         self._round_at = 0.0
         self._znodes: dict[str, Versioned[Any]] = {}
         self._specs: dict[tuple[str, int, int], tuple[FlowSpec | None, str]] = {}
@@ -104,7 +104,7 @@ class Reader:
         self._stale = True
         self._moments.begin()
         if not everything:
-            heard |= self._next_of_round()
+            self._read_again(self._next_of_round())
         self._look(heard, everything=everything)
         for _ in range(MOST_LOOKS):
             heard = self._take_heard()
@@ -125,21 +125,22 @@ class Reader:
         was written with it. What is newer than its plan loses."""
         heard = self._take_heard()
         buckets = {path for path in heard if _is(path, paths.plan_bucket)}
-        self._read_again(buckets)
+        self._read_again(_paths_of(buckets))
         for path in heard - buckets:
             self._heard.put(path)
 
-    def _next_of_round(self) -> set[str]:
+    def _next_of_round(self) -> list[Path]:
         """What to read anew although nothing was heard of it."""
         if not self._round:
             if self._clock() < self._round_at:
-                return set()
+                return []
             self._rest()
-            self._round = [*{*map(str, self._list()), *self._znodes}]
+            listed = self._list()
+            self._round = [*listed, *_paths_of(self._znodes.keys() - set(map(str, listed)))]
         part, self._round = self._round[:ROUND_LOOK_ZNODES], self._round[ROUND_LOOK_ZNODES:]
         if self._round:
             self._moments.look_in(ROUND_LOOK_SECONDS)
-        return set(part)
+        return part
 
     def _rest(self) -> None:
         """The next round is a minute away, a little more or less for each master."""
@@ -150,7 +151,7 @@ class Reader:
         if everything:
             self._read_everything()
         else:
-            self._read_again(heard)
+            self._read_again(_paths_of(heard))
 
     def _take_heard(self) -> set[str]:
         heard = set()
@@ -162,7 +163,7 @@ class Reader:
         """Whoever has not seen what was in between cannot say how long anything has been so."""
         self._moments.forget()
         self._znodes, self._flows, self._nodes, self._journals = {}, {}, {}, {}
-        self._read_again(map(str, self._list()))
+        self._read_again(self._list())
 
     def _list(self) -> list[Path]:
         """All that there is to read, but for the buckets of plans."""
@@ -175,9 +176,8 @@ class Reader:
         wanted += map(paths.live_master, children(paths.live_masters()))
         return wanted
 
-    def _read_again(self, heard: Iterable[str]) -> None:
+    def _read_again(self, wanted: list[Path]) -> None:
         """Only these, and the views of which something has changed or could not be read."""
-        wanted = [path for text in sorted(heard) if (path := _path_of(text)) is not None]
         flows = {name for name, flow in self._flows.items() if flow.problem}
         nodes, journals = set(), set()
         for path in self._take(wanted):
@@ -410,14 +410,16 @@ def _with(known: Mapping[str, V], changed: Mapping[str, V | None]) -> dict[str, 
     return {name: value for name in sorted(together) if (value := together[name]) is not None}
 
 
-def _path_of(text: str) -> Path | None:
-    """The path, when a master reads what is there."""
-    row = table.find(text)
-    if row is None or row.pattern not in READ:
-        return None
-    names = row.matches(text)
-    assert names is not None
-    return row(*names)
+def _paths_of(texts: Iterable[str]) -> list[Path]:
+    """Those that a master reads, in order."""
+    found: list[Path] = []
+    for text in sorted(texts):
+        row = table.find(text)
+        if row is not None and row.pattern in READ:
+            names = row.matches(text)
+            assert names is not None
+            found.append(row(*names))
+    return found
 
 
 def _first_name(path: Path) -> str:

@@ -13,13 +13,13 @@ from zkschema.table import ZPath
 CURSOR_MAIN = "main"
 
 
-def initial() -> tuple[tuple[ZPath[Record], Record | None], ...]:
-    """Path and record (None for a folder) of every znode of an empty cluster."""
+def initial(cluster: str = "") -> tuple[tuple[ZPath[Record], Record | None], ...]:
+    """Path and record (None for a folder) of every znode of an empty cluster with that id."""
     fixed = tuple(row() for row in table.ROWS if row.record is None and "{" not in row.pattern)
     return (
         *((path, None) for path in fixed),
         (table.cluster(), records.Cluster()),
-        (table.schema(), records.Schema(version=table.VERSION)),
+        (table.schema(), records.Schema(version=table.VERSION, cluster=cluster)),
     )
 
 

@@ -207,8 +207,8 @@ class Journal:
     @property
     def restless(self) -> bool:
         """Whether ``tend`` has something to do once in a while."""
-        acked = self._chain.acked(self.acked) > 0
-        return self.durability == "spill" or self.limits.retain or acked
+        lasting = self.durability == "spill" or self.limits.retain
+        return lasting or self._chain.acked(self.acked) > 0
 
     @property
     def _said(self) -> Checkpoint:

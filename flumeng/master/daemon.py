@@ -83,10 +83,13 @@ class Master:
         return _sentence([reason for action in actions for reason in action.why])
 
     def _apply(self, group: Sequence[Action]) -> None:
+        transactions = []
         for action in group:
             if isinstance(action, Drop):
                 self._drop(action.flow)
-        self._store.commit_each([a.writes() for a in group if not isinstance(a, Drop)])
+            else:
+                transactions.append(action.writes())
+        self._store.commit_each(transactions)
 
     def _drop(self, flow: str) -> None:
         """Children first and the flow last, so that an interrupted removal is gone on with.

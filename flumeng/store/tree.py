@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.store import ABSENT, Store
@@ -17,9 +16,7 @@ def init(store: Store) -> list[str]:
     """Create what an empty cluster has; gives the paths that were missing. Safe to repeat."""
     store.make_root()
     created = []
-    for path, record in bootstrap.initial():
-        if isinstance(record, Schema):
-            record = replace(record, cluster=uuid.uuid4().hex)  # noqa: PLW2901
+    for path, record in bootstrap.initial(uuid.uuid4().hex):
         try:
             store.write(path, record, ABSENT)
         except ConflictError:

@@ -107,12 +107,6 @@ class ImpatientReader(Reader):
         return replace(found, overdue=frozenset(late))
 
 
-class ImpatientMaster(SteppedMaster):
-    def __init__(self, store: Store, name: str, clock: Callable[[], float]) -> None:
-        super().__init__(store, name, clock)
-        self._reader = ImpatientReader(store, name, clock, clock)
-
-
 class TrustingReader(Reader):
     """Finds that whatever has taken a new revision has run it for long enough."""
 
@@ -122,10 +116,13 @@ class TrustingReader(Reader):
         return replace(found, settled=frozenset(tasks))
 
 
-class TrustingMaster(SteppedMaster):
-    def __init__(self, store: Store, name: str, clock: Callable[[], float]) -> None:
-        super().__init__(store, name, clock)
-        self._reader = TrustingReader(store, name, clock, clock)
+def master_with(reader: type[Reader]) -> type[SteppedMaster]:
+    class Mutant(SteppedMaster):
+        def __init__(self, store: Store, name: str, clock: Callable[[], float]) -> None:
+            super().__init__(store, name, clock)
+            self._reader = reader(store, name, clock, clock)
+
+    return Mutant
 
 
 MUTANTS = {
@@ -138,9 +135,12 @@ MUTANTS = {
         Parts(ensemble=careless_about(lambda path: path.endswith("/plan"))),
         "",
     ),
-    "a task is taken before it was let go": (Parts(master=ImpatientMaster), "still had time"),
+    "a task is taken before it was let go": (
+        Parts(master=master_with(ImpatientReader)),
+        "still had time",
+    ),
     "a task is given on under its old epoch": (Parts(ensemble=SameEpoch), "epoch"),
-    "nobody waits for a canary": (Parts(master=TrustingMaster), ""),
+    "nobody waits for a canary": (Parts(master=master_with(TrustingReader)), ""),
 }
 
 

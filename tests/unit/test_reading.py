@@ -266,3 +266,15 @@ def test_a_flow_whose_revision_comes_later_is_read_then(store: FakeStore) -> Non
     assert reader.snapshot().flows["web"].problem == "revision 1 is not there"
     store.write(paths.revision("web", "1"), revision.value, ABSENT)
     assert not reader.snapshot().flows["web"].problem
+
+
+def test_what_is_made_again_is_not_what_it_was(store: FakeStore) -> None:
+    """Its version begins anew."""
+    clock = Clock()
+    reader = Reader(store, "m", clock, clock)
+    store.write(paths.node("n1"), Node(uuid="old", roles=(COLLECT,)), ABSENT)
+    assert reader.snapshot().nodes["n1"].record.uuid == "old"
+    store.remove(paths.node("n1"), ANY)
+    store.write(paths.node("n1"), Node(uuid="new", roles=(COLLECT,)), ABSENT)
+    reader.hear(str(paths.node("n1")))
+    assert reader.snapshot().nodes["n1"].record.uuid == "new"
