@@ -83,20 +83,41 @@ class Copies:
 
     def unknown_since(self, cursor: Cursor) -> Iterator[TailedFile]:
         """Copies of the same file that were made later and nobody has read, open: of what was in it
-        between that cursor and now."""
-        original = Path(cursor.path).name
-        for copy in self._beside(cursor, known=False):
-            numbered = is_numbered(Path(copy.cursor.path).name, original)
-            later = copy.modified_ns >= cursor.modified_ns and rest_of(copy, cursor) is None
-            if numbered and later and not self.is_copy(copy):
-                copy.continue_from(
-                    Cursor(cursor.path, cursor.folder, identity=cursor.identity, end=copy.size)
-                )
-                yield copy
-            else:
-                copy.close()
+        between that cursor and now. Raises OSError when what may be one cannot be read."""
+        for copy in self._beside(cursor):
+            try:
+                is_one = self._is_unknown_since(copy, cursor)
+            except OSError:
+                self._let_go(copy)
+                raise
+            if not is_one:
+                self._let_go(copy)
+                continue
+            copy.continue_from(
+                Cursor(cursor.path, cursor.folder, identity=cursor.identity, end=copy.size)
+            )
+            yield copy
 
-    def _beside(self, cursor: Cursor, *, known: bool = True) -> Iterator[TailedFile]:
+    def _is_unknown_since(self, copy: TailedFile, cursor: Cursor) -> bool:
+        path = copy.name or copy.cursor.path
+        may_be = (
+            is_numbered(Path(path).name, Path(cursor.path).name)
+            and copy.modified_ns >= cursor.modified_ns
+            and rest_of(copy, cursor) is None
+            and not self._is_known(copy)
+        )
+        if may_be:
+            copy.continue_from(Cursor.new(path))  # not as what had its inode before
+        return may_be and not self.is_copy(copy)
+
+    def _is_known(self, copy: TailedFile) -> bool:
+        """Whether it is read in its own right; another file may have the inode of one that was."""
+        known = self._files.get(copy.key)
+        return known is not None and (
+            known is copy or not known.cursor.offset or rest_of(copy, known.cursor) is not None
+        )
+
+    def _beside(self, cursor: Cursor) -> Iterator[TailedFile]:
         """What may be copies, open; also those that were found, are not read yet, and are gone."""
         beside = copies_beside(cursor)
         for file in self._files.values():
@@ -105,7 +126,7 @@ class Copies:
                 beside.setdefault(file.key, file.cursor.path)
         for key, path in beside.items():
             copy = self._files.get(key)
-            if has_packed_name(path) or isinstance(copy, PackedFile) or (copy and not known):
+            if has_packed_name(path) or isinstance(copy, PackedFile):
                 continue
             if copy is None or not copy.is_open:
                 copy = self._make(key, copy.cursor if copy else Cursor.new(path))

@@ -95,6 +95,11 @@ class Cursor:
         return self.earlier[0].offset < MARK_BYTES
 
     @property
+    def is_emptied(self) -> bool:
+        """Whether it is, in a state, that of a file that was seen cut and not read since."""
+        return not self.offset and not self.end and self.modified_ns > 0
+
+    @property
     def beginning(self) -> Place:
         return Place(self.head.length, self.head)
 

@@ -15,7 +15,9 @@ Rules
 6. A file that has nothing but what the beginning of another one has is a copy of it, and not read.
 7. What was cut and has no copy is looked for again some seconds later, since copies are renamed and
    compressed. Then it is told and counted.
-8. The cursor of a file that is gone and fully read is removed from the state.
+8. Of a file that was seen cut, and then filled, copied and cut again before the next look, nothing
+   but the copy is left: one that nobody knows and that is younger is read.
+9. The cursor of a file that is gone and fully read is removed from the state.
 """
 
 from __future__ import annotations
@@ -77,11 +79,15 @@ class Tailer:
         self._packed: set[FileKey] = set()
         self._look_again: dict[FileKey, float | None] = {}
         """When what was cut is looked for the last time; None when it was not looked for yet."""
+        self._emptied: dict[FileKey, Cursor] = {}
+        """Files that were seen cut, as of the last look, until something is read of them."""
         for key, cursor in cursors(state).items():
             if any(matches(cursor.path, pattern) for pattern in self._patterns):
                 self._add(key, cursor)
                 if key.cut:
                     self._look_again[key] = None
+                elif cursor.is_emptied:
+                    self._emptied[key] = cursor
         self._skip_what_is_there: list[str] = []
         if options.start_from == "end":
             self._skip_what_is_there = [
@@ -181,7 +187,32 @@ class Tailer:
             return self._forget(file)
         if file.key in self._to_skip:
             self._to_skip.discard(file.key)
-            return file.start_at_end()
+            if file.size:
+                return file.start_at_end()
+        if file.key in self._emptied:
+            return self._take_after_cut(file, now)
+        return self._take_open(file, now)
+
+    def _take_after_cut(self, file: TailedFile, now: float) -> Chunk | None:
+        """First what is in it now, then the copies: one of that is known as such then, also when
+        the file is cut meanwhile."""
+        before, modified_ns = file.cursor, file.modified_ns
+        chunk = self._take_open(file, now)
+        since = self._emptied.get(file.key)
+        if since is None or (chunk is None and modified_ns == since.modified_ns):
+            return chunk
+        try:
+            state = self._read_unknown(file.key, since)
+        except OSError:
+            file.continue_from(before)
+            raise
+        if chunk is not None:
+            del self._emptied[file.key]
+            return replace(chunk, state={**(chunk.state or {}), **state})
+        self._emptied[file.key] = replace(since, modified_ns=modified_ns)
+        return self._state_chunk(state) if state else None
+
+    def _take_open(self, file: TailedFile, now: float) -> Chunk | None:
         unread = file.cursor.offset == 0 and not isinstance(file, PackedFile)
         if unread and self._copies.is_copy(file):
             gone = file.name is None and now - file.quiet_since >= QUIET_SECONDS
@@ -214,18 +245,23 @@ class Tailer:
         missed = file.trusted or (file.followed and self._is_newest(before))
         state: dict[str, object] = {state_key(key): None}
         if file.trusted and not is_copy:
-            file.continue_from(Cursor(before.path, before.folder))
-            state = {state_key(key): file.cursor.to_state()}
+            state = self._mark_emptied(file, Cursor(before.path, before.folder))
         else:
             self._forget(file)
             if file.followed and file.name is not None:
                 anew = self._add(key, Cursor.new(file.name))
                 anew.followed = True
                 with contextlib.suppress(OSError):
-                    anew.open(file.name)  # its copies are known by what is in it
+                    if anew.open(file.name):  # its copies are known by what is in it
+                        state = self._mark_emptied(anew, anew.cursor)
         if not is_copy or before.offset < before.end:
             state |= self._keep(key, before, missed=missed)
         return self._state_chunk(state)
+
+    def _mark_emptied(self, file: TailedFile, cursor: Cursor) -> dict[str, object]:
+        file.continue_from(replace(cursor, modified_ns=file.modified_ns))
+        self._emptied[file.key] = file.cursor
+        return {state_key(file.key): file.cursor.to_state()}
 
     def _keep(self, key: FileKey, cursor: Cursor, *, missed: bool) -> dict[str, object]:
         """Look for what a file had in it until now, under a key of its own. ``missed``: it is
@@ -246,6 +282,8 @@ class Tailer:
 
     def _finish(self, file: TailedFile, now: float) -> Chunk | None:
         """The file is gone, but perhaps not all that was in it."""
+        if file.key in self._emptied:
+            return self._forget(file)
         copy = self._copies.find(file)
         if copy is not None:
             return self._hand_over(file, copy)
@@ -263,17 +301,31 @@ class Tailer:
         return self._take(packed, now)
 
     def _hand_over(self, file: TailedFile, copy: TailedFile) -> Chunk:
-        """From now on the copy is read, and known, instead. What had its inode before is gone: what
-        was not read of it is looked for."""
+        """From now on the copy is read, and known, instead."""
         log.info("%s goes on in its copy %s", file.cursor.path, copy.name)
+        return self._forget(file, self._read_as_copy(copy))
+
+    def _read_as_copy(self, copy: TailedFile) -> dict[str, object]:
+        """From now on. What had its inode before is gone: what was not read of it is looked for."""
         before = self._files.get(copy.key, copy)
         self._files[copy.key] = copy
+        self._emptied.pop(copy.key, None)
         state: dict[str, object] = {}
         unfinished = before is not copy and before.cursor.offset < before.cursor.end
         if unfinished and rest_of(copy, before.cursor) is None:
             before.close()
             state = self._keep(copy.key, before.cursor, missed=True)
-        return self._forget(file, {**state, state_key(copy.key): copy.cursor.to_state()})
+        self._copies.changed()
+        return {**state, state_key(copy.key): copy.cursor.to_state()}
+
+    def _read_unknown(self, key: FileKey, since: Cursor) -> dict[str, object]:
+        """Copies of what was in that file since then, from now on."""
+        state: dict[str, object] = {}
+        identified = replace(since, identity=since.identity or key.identity)
+        for copy in self._copies.unknown_since(identified):
+            log.info("%s was made of %s meanwhile; reading it", copy.name, since.path)
+            state |= self._read_as_copy(copy)
+        return state
 
     def _give_up(self, file: PackedFile, now: float) -> Chunk | None:
         if file.key in self._look_again and self._look_again[file.key] is None:
@@ -300,11 +352,11 @@ class Tailer:
         """``state`` becomes true together with that."""
         unknown: dict[str, object] = {}
         if file.key in self._look_again:
-            for copy in self._copies.unknown_since(file.cursor):
-                log.info("%s was made of %s meanwhile; reading it", copy.name, file.cursor.path)
-                self._files[copy.key] = copy
-                unknown[state_key(copy.key)] = copy.cursor.to_state()
+            unknown = self._read_unknown(file.key, file.cursor)
             del self._look_again[file.key]
+        elif file.key in self._emptied:
+            unknown = self._read_unknown(file.key, self._emptied[file.key])
+            del self._emptied[file.key]
         file.close()
         del self._files[file.key]
         self._copies.changed()

@@ -282,6 +282,127 @@ def test_truncated_twice_between_two_looks(log: Path, pattern: str) -> None:
         assert follower.attrs(row) == follower.attrs(0) | {"offset": "9"}
 
 
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("later", [[], ["3"]])
+def test_truncated_again_before_anything_was_read_of_it(
+    log: Path, pattern: str, down: bool, later: list[str]
+) -> None:
+    """Nothing in the log tells that there was something in it meanwhile."""
+    follower = Follower(log.with_name(pattern))
+    write(log, "1\n")
+    follower.settle()
+    copy_and_truncate(log)
+    assert finish(follower) == ["1"]
+    if down:
+        follower.crash()
+    write(log, "2a\n2b\n")
+    copy_and_truncate(log)
+    for text in later:
+        write(log, f"{text}\n")
+    assert sorted(finish(follower)) == ["1", "2a", "2b", *later]
+    if pattern == "app.log":
+        row = follower.lines.index("2b")
+        assert follower.attrs(row) == follower.attrs(0) | {"offset": "3"}
+    follower.crash()
+    assert len(finish(follower)) == 3 + len(later)
+    assert follower.tailer.cut == 0
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_such_a_copy_may_have_the_inode_of_an_older_one(log: Path, read_before: bool) -> None:
+    follower = Follower(log)
+    copy = log.with_name("app.log.1")
+    for text in ("1", "2", "3"):
+        write(log, f"{text}\n")
+        if text == "1":
+            follower.settle()
+        shutil.copyfile(log, copy)
+        if read_before:
+            follower.settle()
+        os.truncate(log, 0)
+        assert finish(follower) == ["1", "2", "3"][: int(text)]
+        follower.crash()
+    assert follower.tailer.cut == 0
+
+
+def test_such_a_copy_is_read_also_when_the_log_is_gone(log: Path) -> None:
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    copy_and_truncate(log)
+    finish(follower)
+    follower.crash()
+    write(log, "2\n")
+    copy_and_truncate(log)
+    log.unlink()
+    assert finish(follower) == ["1", "2"]
+
+
+def test_such_a_copy_that_cannot_be_read_is_waited_for(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the log with it, since it counts as read together with that."""
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    copy_and_truncate(log)
+    finish(follower)
+    write(log, "2\n")
+    copy = copy_and_truncate(log)
+    write(log, "3\n")
+    pread = os.pread
+
+    def damaged(fd: int, size: int, offset: int) -> bytes:
+        if os.fstat(fd).st_ino == copy.stat().st_ino:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", damaged)
+    assert finish(follower) == ["1"]
+    assert follower.tailer.unreadable == {str(log): "Input/output error"}
+    monkeypatch.undo()
+    assert sorted(finish(follower)) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("app.log.1", ["1", "2", "foreign", "3"]),
+        ("app.log-20261121", ["1", "2", "foreign", "3"]),
+        ("app-20261121.log", ["1", "2", "foreign", "3"]),
+        ("app-2.log", ["1", "2", "3"]),
+        ("app.log.old", ["1", "2", "3"]),
+        ("app.logger.1", ["1", "2", "3"]),
+    ],
+)
+def test_what_is_taken_for_a_copy_by_its_name_and_age_alone(
+    log: Path, name: str, expected: list[str]
+) -> None:
+    """``app-2.log`` may be the log of a second program."""
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    write(log, "2\n")
+    copy_and_truncate(log, number=7)
+    finish(follower)
+    write(log.with_name(name), "foreign\n")
+    write(log, "3\n")
+    assert sorted(finish(follower)) == sorted(expected)
+
+
+def test_an_older_file_is_not_taken_for_a_copy_by_its_name_alone(log: Path) -> None:
+    write(log.with_name("app.log.3"), "before\n")
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    os.utime(log.with_name("app.log.3"), (0, 0))
+    copy_and_truncate(log)
+    finish(follower)
+    write(log, "2\n")
+    assert finish(follower) == ["1", "2"]
+
+
 @pytest.mark.parametrize("kept", [".1", ""])
 def test_the_copy_may_be_compressed_by_then(log: Path, kept: str) -> None:
     follower = Follower(log.with_name("app.log*"))
@@ -451,6 +572,7 @@ class AnyCopying(RuleBasedStateMachine):
         self.between: set[str] = set()
         self.now: list[str] = []
         self.known = self.copied = False
+        self.begun = self.only_copies_know = False
         self.making: Path | None = None
         self.follower: Follower
 
@@ -473,8 +595,10 @@ class AnyCopying(RuleBasedStateMachine):
 
     @rule()
     def read_and_commit(self) -> None:
+        """Once it is known, it is known that it was truncated."""
         self.follower.settle()
-        self.known = self.known or bool(self.now)
+        self.known = self.known or bool(self.written)
+        self.begun = self.begun or bool(self.now)
 
     @precondition(lambda self: self.known and self.now and self.making is None)
     @rule(share=st.floats(0, 1))
@@ -507,11 +631,15 @@ class AnyCopying(RuleBasedStateMachine):
         os.truncate(self.log, 0)
         self.copies.append(self.making)
         self.making = None
-        self.now, self.known, self.copied = [], False, False
+        self.only_copies_know |= not self.begun
+        self.now, self.known, self.begun, self.copied = [], False, False, False
 
     @precondition(lambda self: self.making is None and self.copies)
     @rule()
     def compress_the_oldest_copy(self) -> None:
+        """Of which something is known: no other one is found in compressed form."""
+        if self.only_copies_know:
+            self.read_all()
         oldest = self.copies[0]
         if oldest.suffix != ".gz":
             self.copies[0] = oldest.with_name(oldest.name + ".gz")
@@ -541,7 +669,9 @@ class AnyCopying(RuleBasedStateMachine):
         taken = set(self.follower.lines)
         assert taken <= set(self.written)
         assert set(self.written) - taken <= self.between
-        self.known = self.known or bool(self.now)
+        self.known = self.known or bool(self.written)
+        self.begun = self.begun or bool(self.now)
+        self.only_copies_know = False
 
     @invariant()
     def nothing_is_taken_twice(self) -> None:
