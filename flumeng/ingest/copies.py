@@ -43,15 +43,18 @@ class Copies:
         The content of the other one is compared first: when it was cut meanwhile, then the copy is
         complete, and the marks tell.
         """
+        return self._is_copy(file, file.cursor.path)
+
+    def _is_copy(self, file: TailedFile, path: str) -> bool:
         return not file.size or any(
             _is_beginning(file, other) or rest_of(file, other.cursor) is not None
-            for other in self._originals(file)
+            for other in self._originals(path)
+            if other is not file
         )
 
-    def find(self, file: TailedFile) -> TailedFile | None:
-        """The largest copy of a file that is gone, open, with the cursor from which it is to be
-        read on. One that is read already in its own right stays as it is. Raises OSError when what
-        may be one cannot be read."""
+    def find(self, file: TailedFile) -> tuple[TailedFile, Cursor] | None:
+        """The largest copy of a file that is gone, open, and the cursor from which it is to be read
+        on. Raises OSError when what may be one cannot be read."""
         cursor = file.cursor
         identified = replace(cursor, identity=cursor.identity or file.key.identity)
         best: tuple[TailedFile, Cursor] | None = None
@@ -66,12 +69,7 @@ class Copies:
                 continue
             self._let_go(best and best[0])
             best = copy, rest
-        if best is None:
-            return None
-        copy, rest = best
-        if not copy.cursor.offset or rest_of(copy, copy.cursor) is None:
-            copy.continue_from(rest)
-        return copy
+        return best
 
     def _is_old(self, copy: TailedFile, rest: Cursor) -> bool:
         """Whether the globs do not mean it and it cannot have what comes after that cursor."""
@@ -81,40 +79,36 @@ class Copies:
             and copy.modified_ns < rest.modified_ns
         )
 
-    def unknown_since(self, cursor: Cursor) -> Iterator[TailedFile]:
+    def unknown_since(self, cursor: Cursor) -> Iterator[tuple[TailedFile, Cursor]]:
         """Copies of the same file that were made later and nobody has read, open: of what was in it
-        between that cursor and now. Raises OSError when what may be one cannot be read."""
+        between that cursor and now; each with the cursor from which to read it. Raises OSError when
+        what may be one cannot be read."""
         for copy in self._beside(cursor):
             try:
                 is_one = self._is_unknown_since(copy, cursor)
             except OSError:
                 self._let_go(copy)
                 raise
-            if not is_one:
+            if is_one:
+                end, identity = copy.size, cursor.identity
+                yield copy, Cursor(cursor.path, cursor.folder, identity=identity, end=end)
+            else:
                 self._let_go(copy)
-                continue
-            copy.continue_from(
-                Cursor(cursor.path, cursor.folder, identity=cursor.identity, end=copy.size)
-            )
-            yield copy
 
     def _is_unknown_since(self, copy: TailedFile, cursor: Cursor) -> bool:
         path = copy.name or copy.cursor.path
-        may_be = (
+        return (
             is_numbered(Path(path).name, Path(cursor.path).name)
             and copy.modified_ns >= cursor.modified_ns
-            and rest_of(copy, cursor) is None
             and not self._is_known(copy)
+            and not self._is_copy(copy, path)
         )
-        if may_be:
-            copy.continue_from(Cursor.new(path))  # not as what had its inode before
-        return may_be and not self.is_copy(copy)
 
     def _is_known(self, copy: TailedFile) -> bool:
         """Whether it is read in its own right; another file may have the inode of one that was."""
         known = self._files.get(copy.key)
         return known is not None and (
-            known is copy or not known.cursor.offset or rest_of(copy, known.cursor) is not None
+            not known.cursor.offset or rest_of(copy, known.cursor) is not None
         )
 
     def _beside(self, cursor: Cursor) -> Iterator[TailedFile]:
@@ -144,12 +138,12 @@ class Copies:
             if copy is not None and self._files.get(copy.key) is not copy:
                 copy.close()
 
-    def _originals(self, file: TailedFile) -> Iterator[TailedFile]:
+    def _originals(self, path: str) -> Iterator[TailedFile]:
         if not self._by_path:
             for known in self._files.values():
                 self._by_path.setdefault(known.cursor.path, []).append(known)
-        for path in _originals(file.cursor.path):
-            yield from self._by_path.get(path, ())
+        for original in _originals(path):
+            yield from self._by_path.get(original, ())
 
 
 def _originals(path: str) -> Iterator[str]:

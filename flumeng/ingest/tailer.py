@@ -234,7 +234,7 @@ class Tailer:
             if chunk is None and not file.followed:
                 if file.name is None:
                     copy = self._copies.find(file)
-                    return self._hand_over(file, copy) if copy else self._forget(file)
+                    return self._hand_over(file, *copy) if copy else self._forget(file)
                 file.close()
         return chunk
 
@@ -286,7 +286,7 @@ class Tailer:
             return self._forget(file)
         copy = self._copies.find(file)
         if copy is not None:
-            return self._hand_over(file, copy)
+            return self._hand_over(file, *copy)
         if isinstance(file, PackedFile):
             return self._give_up(file, now)
         file.close()
@@ -300,31 +300,31 @@ class Tailer:
         )
         return self._take(packed, now)
 
-    def _hand_over(self, file: TailedFile, copy: TailedFile) -> Chunk:
+    def _hand_over(self, file: TailedFile, copy: TailedFile, rest: Cursor) -> Chunk:
         """From now on the copy is read, and known, instead."""
         log.info("%s goes on in its copy %s", file.cursor.path, copy.name)
-        return self._forget(file, self._read_as_copy(copy))
+        return self._forget(file, self._read_as_copy(copy, rest))
 
-    def _read_as_copy(self, copy: TailedFile) -> dict[str, object]:
-        """From now on. What had its inode before is gone: what was not read of it is looked for."""
-        before = self._files.get(copy.key, copy)
+    def _read_as_copy(self, copy: TailedFile, rest: Cursor) -> dict[str, object]:
+        """From there on, unless it is read already in its own right. What had its inode before is
+        gone: what was not read of that is looked for."""
         self._files[copy.key] = copy
-        self._emptied.pop(copy.key, None)
-        state: dict[str, object] = {}
-        unfinished = before is not copy and before.cursor.offset < before.cursor.end
-        if unfinished and rest_of(copy, before.cursor) is None:
-            before.close()
-            state = self._keep(copy.key, before.cursor, missed=True)
         self._copies.changed()
+        state: dict[str, object] = {}
+        before = copy.cursor
+        if not before.offset or rest_of(copy, before) is None:
+            copy.continue_from(rest)
+            if 0 < before.offset < before.end:
+                state = self._keep(copy.key, before, missed=True)
         return {**state, state_key(copy.key): copy.cursor.to_state()}
 
     def _read_unknown(self, key: FileKey, since: Cursor) -> dict[str, object]:
         """Copies of what was in that file since then, from now on."""
         state: dict[str, object] = {}
         identified = replace(since, identity=since.identity or key.identity)
-        for copy in self._copies.unknown_since(identified):
+        for copy, rest in self._copies.unknown_since(identified):
             log.info("%s was made of %s meanwhile; reading it", copy.name, since.path)
-            state |= self._read_as_copy(copy)
+            state |= self._read_as_copy(copy, rest)
         return state
 
     def _give_up(self, file: PackedFile, now: float) -> Chunk | None:

@@ -284,14 +284,17 @@ def test_truncated_twice_between_two_looks(log: Path, pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("down_before", [False, True])
 @pytest.mark.parametrize("later", [[], ["3"]])
 def test_truncated_again_before_anything_was_read_of_it(
-    log: Path, pattern: str, down: bool, later: list[str]
+    log: Path, pattern: str, down: bool, down_before: bool, later: list[str]
 ) -> None:
     """Nothing in the log tells that there was something in it meanwhile."""
     follower = Follower(log.with_name(pattern))
     write(log, "1\n")
     follower.settle()
+    if down_before:
+        follower.crash()
     copy_and_truncate(log)
     assert finish(follower) == ["1"]
     if down:
@@ -324,6 +327,41 @@ def test_such_a_copy_may_have_the_inode_of_an_older_one(log: Path, read_before: 
         assert finish(follower) == ["1", "2", "3"][: int(text)]
         follower.crash()
     assert follower.tailer.cut == 0
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_such_a_copy_may_be_made_in_one_that_is_open(log: Path, read_before: bool) -> None:
+    follower = Follower(log)
+    copy = log.with_name("app.log.1")
+    write(log, "1\n")
+    follower.settle()
+    shutil.copyfile(log, copy)
+    os.truncate(log, 0)
+    follower.settle()
+    write(log, "2\n")
+    shutil.copyfile(log, copy)
+    if read_before:
+        follower.settle()
+    os.truncate(log, 0)
+    write(log, "3\n")
+    assert sorted(finish(follower)) == ["1", "2", "3"]
+    assert follower.tailer.cut == 0
+
+
+def test_such_a_copy_is_known_together_with_the_first_lines_that_follow_it(log: Path) -> None:
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    copy_and_truncate(log)
+    finish(follower)
+    write(log, "2\n")
+    copy_and_truncate(log)
+    write(log, "3\n")
+    follower.poll()
+    follower.commit(1)
+    assert follower.lines == ["1", "3"]
+    follower.crash()
+    assert finish(follower) == ["1", "3", "2"]
 
 
 def test_such_a_copy_is_read_also_when_the_log_is_gone(log: Path) -> None:

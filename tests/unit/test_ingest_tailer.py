@@ -271,6 +271,17 @@ def test_start_from_end_skips_only_what_was_there_before_the_flow(tmp_path: Path
     assert sorted(follower.settle()) == ["more", "new", "next"]
 
 
+def test_what_was_rotated_before_a_start_from_the_end_is_left_alone(log: Path) -> None:
+    """Also when a program goes on writing into it for a while."""
+    log.touch()
+    follower = Follower(log, start_from="end")
+    follower.settle()
+    follower.crash()
+    write(log.with_name("app.log.1"), "before\n")
+    write(log, "1\n")
+    assert follower.settle() == ["1"]
+
+
 def test_a_busy_file_does_not_starve_the_others(tmp_path: Path) -> None:
     follower = Follower(tmp_path / "*.log")
     (tmp_path / "a.log").write_bytes(b"a" * 99 + b"\n" * 400_000)
