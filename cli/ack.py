@@ -1,19 +1,20 @@
-"""``flumeng ack``: how far each flow has delivered."""
+"""``flumeng ack``: how far each flow has delivered, and acks that lie below what is there."""
 
 from __future__ import annotations
 
 import click
 
 from cli.doors import Doors, with_store
-from cli.options import json_option
+from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
-from flumeng import overview
+from flumeng import accounting, operations, overview
+from flumeng.errors import UnavailableError, UserError
 from flumeng.store import Store
 
 
 @click.group()
 def ack() -> None:
-    """See how far each flow has delivered."""
+    """See how far each flow has delivered; move on acks that lie below what journals keep."""
 
 
 @ack.command(name="list")
@@ -32,3 +33,64 @@ def list_(doors: Doors, store: Store, as_json: bool) -> None:
         ("FLOW", "CURSOR", "PARTITION", "EPOCH", "OFFSET", "END", "LAG"),
         ((r.flow, r.cursor, r.partition, r.epoch, r.offset, r.end, r.lag) for r in rows),
     )
+
+
+@ack.command()
+@click.argument("journals", nargs=-1, metavar="[JOURNAL]...")
+@click.option("--all", "every", is_flag=True, help="All journals of live nodes.")
+@reason_option
+@click.option("--dry-run", is_flag=True, help="Only print what would be passed over.")
+@json_option
+@with_store
+def advance(
+    doors: Doors,
+    store: Store,
+    *,
+    journals: tuple[str, ...],
+    every: bool,
+    reason: str,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Let journals be read on that keep nothing at their ack any more.
+
+    A journal drops only what was delivered. Its ack can lie below that when it was lost: after
+    ZooKeeper was wiped or restored, or when a host that was given up came back. The ack is moved to
+    the first event that the journal keeps; what follows may be delivered for the second time. Other
+    acks stay as they are.
+    """
+    if every == bool(journals):
+        raise UserError("name the journals, or take --all")
+    floors = _floors(doors, store, journals)
+    found = operations.behind(store, floors)
+    for name in journals:
+        if not any(one.journal == name for one in found):
+            raise UserError(
+                f"journal {name} keeps everything from its ack on: nothing to pass over"
+            )
+    if not dry_run:
+        found = operations.advance_acks(store, floors, **doors.sign(reason))
+    if as_json:
+        show_json(found)
+        return
+    goes = "would go" if dry_run else "goes"
+    for one in found:
+        click.echo(
+            f"journal {one.journal} of flow {one.flow} {goes} on at seq {one.floor}: {one.events} "
+            f"events below are not in it any more (cursor {one.cursor} was at {one.acked})"
+        )
+    if not found:
+        click.echo("no ack lies below what its journal keeps")
+
+
+def _floors(doors: Doors, store: Store, journals: tuple[str, ...]) -> dict[str, int]:
+    """The first events that are kept: of those that are named, or of all that are known."""
+    rows = {row.journal: row for row in accounting.journals(store, doors.accounts, doors.clock())}
+    for name in journals:
+        row = rows.get(name) or accounting.journal(store, doors.accounts, doors.clock(), name)
+        if row.floor is None:
+            raise UnavailableError(
+                f"node {row.node} does not answer: only it knows what journal {name} keeps"
+            )
+    wanted = journals or tuple(rows)
+    return {name: floor for name in wanted if (floor := rows[name].floor) is not None}

@@ -92,5 +92,13 @@ class Acks:
             self._versions[piece.journal] = version
             self.offsets[piece.journal] = piece.end
 
+    def require_ours(self, partitions: Iterable[str]) -> None:
+        """Raises ConflictError when somebody else has written one of them, UnavailableError."""
+        names = sorted(partitions)
+        found = self._store.read_many([self._paths[name] for name in names])
+        for name, ack in zip(names, found, strict=True):
+            if ack is None or ack.version != self._versions[name]:
+                raise ConflictError(f"the ack of {name} was written by somebody else")
+
     def _put(self, partition: str, offset: int, expect: Expected) -> Put:
         return Put(self._paths[partition], Ack(epoch=self.epoch, offset=offset), expect)

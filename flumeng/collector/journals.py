@@ -2,7 +2,7 @@
 
 Damage in one journal stops that journal only. It is read up to the place, its ack stays there, and
 the place is tried again now and then, so that a repair is noticed. The same goes for one that waits
-at a loss which no operator has accepted, and for one that ends below its ack.
+at a loss which no operator has accepted, and for one whose ack lies outside of what it keeps.
 """
 
 from __future__ import annotations
@@ -147,6 +147,12 @@ class Journals:
             return None, (
                 f"journal {name} ends at seq {end}, but {start} is acked: it has lost events that "
                 f"were safe; on node {node}: `flumeng journal verify`"
+            )
+        if start < reach.floor:
+            return Reach(reach.address, start, end - start), (
+                f"journal {name} keeps nothing below seq {reach.floor}, and only {start} is acked: "
+                "its ack was lost, or its oldest segments were; to go on with what is there: "
+                "`flumeng ack advance`"
             )
         if reach.held and (stop is None or reach.safe <= stop.seq):
             safe = max(reach.safe, start)

@@ -24,7 +24,7 @@ AVOID_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Reach:
-    """What can be read of a journal: everything below ``safe``, at ``address``.
+    """What can be read of a journal: [``floor``, ``safe``), at ``address``.
 
     ``held`` more events are there, or were, and cannot be read. ``trouble``: the server does not
     say how far the journal reaches, but something else.
@@ -34,6 +34,7 @@ class Reach:
     safe: int
     held: int = 0
     trouble: str = ""
+    floor: int = 0
 
 
 class Positions:
@@ -61,7 +62,10 @@ class Positions:
                 continue
             for name in names:
                 if name in told:
-                    reached[name] = Reach(address, told[name].safe, told[name].held)
+                    position = told[name]
+                    reached[name] = Reach(
+                        address, position.safe, position.held, floor=position.floor
+                    )
             if missing := [name for name in names if name not in told]:
                 self._addresses.doubt(missing)
         return reached

@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -27,6 +28,7 @@ from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range, backlog, next_ranges
+from flumeng.errors import UnavailableError
 from flumeng.sinks import Written, lake
 from flumeng.store import Store
 
@@ -35,6 +37,7 @@ log = logging.getLogger(__name__)
 BATCHES_AT_ONCE = 2
 POLL_SECONDS = 0.1
 CANCEL_SECONDS = 60.0
+LOOK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class Task:
         self._pool = ThreadPoolExecutor(BATCHES_AT_ONCE, assignment.key)
         self._last_end = 0.0
         self._caught_up = False
+        self._next_look = -math.inf
         self._commits = Commits(store, assignment.flow, assignment.task, place)
         leftovers = self._commits.leftovers(pipeline.roots, assignment.partitions)
         self._acks = Acks.claim(
@@ -166,6 +170,7 @@ class Task:
         if not self._store.connected:
             return None
         reached = self._journals.of(self.planned)
+        self._look_at_acks(reached)
         safe = {journal: reach.safe for journal, reach in reached.items()}
         self._mark_replayed(reached)
         waiting = backlog(self.planned, safe)
@@ -182,6 +187,14 @@ class Task:
         self._waiting_since = None
         ranges = next_ranges(self.planned, safe, self._size.events, self._replayed_below)
         return ranges, {piece.journal: reached[piece.journal].address for piece in ranges}
+
+    def _look_at_acks(self, reached: Mapping[str, Reach]) -> None:
+        """An operator may have moved on the ack of a journal that stands still: claim it anew."""
+        still = [journal for journal, reach in reached.items() if reach.held]
+        if still and self._clock() >= self._next_look:
+            self._next_look = self._clock() + LOOK_SECONDS
+            with contextlib.suppress(UnavailableError):
+                self._acks.require_ours(still)
 
     def _mark_replayed(self, reached: Mapping[str, Reach]) -> None:
         """An earlier owner may have delivered, without acking, what was safe when we claimed, also

@@ -6,6 +6,7 @@ since the epoch, which is shown and never decided by. Nothing here decides what 
 do, from what is written here.
 """
 
+from flumeng.operations.acks import Advanced, advance_acks, behind
 from flumeng.operations.audit import KEEP_AUDIT
 from flumeng.operations.chokes import chokes, set_choke
 from flumeng.operations.cluster import (
@@ -63,13 +64,16 @@ __all__ = [
     "KEEP_AUDIT",
     "KEEP_REVISIONS",
     "SETTINGS",
+    "Advanced",
     "Applied",
     "GivenUp",
     "Left",
     "SettingRow",
     "TaskChange",
+    "advance_acks",
     "apply_flow",
     "begin_maintenance",
+    "behind",
     "chokes",
     "decommission_node",
     "delete_flow",

@@ -12,7 +12,7 @@ import pytest
 
 from cli.doors import Signature
 from cli.main import tree as commands
-from cli.testing import Shell, leaves
+from cli.testing import Reached, Shell, leaves
 from flumeng import operations
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
@@ -76,6 +76,7 @@ CHANGES = {
     "node:capacity": Change("n1 slots=4"),
     "task:restart": Change("web/collect.0"),
     "task:move": Change("web/collect.0 n2"),
+    "ack:advance": Change("web.n1.0.aa"),
     "cluster:set": Change("grace_seconds 5"),
     "cluster:maintenance on": Change(""),
     "cluster:maintenance off": Change(
@@ -96,7 +97,9 @@ def store() -> FakeStore:
     operations.apply_flow(store, FLOW, **SIGN)
     for name in ("n1", "n2"):
         store.write(paths.node(name), records.Node(uuid=name, roles=("collect",)), ABSENT)
-        live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
+        live = records.LiveNode(
+            uuid=name, incarnation="i", pid=1, version="0", since=0.0, addresses=(f"{name}:1",)
+        )
         store.write(paths.live_node(name), live, ABSENT)
     task = records.PlannedTask(kind="collect", node="n1", epoch=1, state="assigned")
     store.write(paths.plan("web"), records.Plan(epoch=1, tasks={"collect.0": task}), ABSENT)
@@ -130,7 +133,7 @@ def test_every_change_leaves_one_entry_in_the_audit(
     before = set(store.children(paths.audits()))
     words = [*name.replace(":", " ").split(), *CHANGES[name].words.format(dir=tmp_path).split()]
     reason = ["--reason", "why"] if name != "schema:init" else []
-    done = Shell(store.tree).run(*words, *reason)
+    done = Shell(store.tree, {"n1:1": {"web.n1.0.aa": Reached(5, 9)}}).run(*words, *reason)
     assert done.exit_code == 0, done.stderr
     (entry,) = set(store.children(paths.audits())) - before - imported(tmp_path, name)
     found = store.read(paths.audit(entry))

@@ -44,6 +44,7 @@ PROMISED = [
     "flow:wait",
     "flow:choke",
     "flow:counters",
+    "ack:advance",
     "ack:list",
     "journal:list",
     "journal:show",

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from flumeng import operations
+from flumeng.collector import task
 from flumeng.collector.acks import Acks
 from flumeng.collector.fetch import UnreadableError
 from flumeng.collector.journals import LOOK_MOST_SECONDS, LOOK_SECONDS, NAMED, Journals
@@ -24,7 +26,7 @@ from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Flow
+from zkschema.records import Flow, Journal
 
 BAD = "web.n1.0.00000000"
 GOOD = "web.n2.0.00000000"
@@ -158,6 +160,19 @@ def test_one_that_ends_below_its_ack_or_makes_no_sense_is_left_out(
     assert f"{BAD} stands still: a:1 answers with gibberish" in (journals.trouble or "")
 
 
+def test_one_that_keeps_nothing_at_its_ack_waits_for_an_operator(
+    servers: Servers, journals: Journals
+) -> None:
+    servers.reach[BAD] = Reach("a:1", 100, floor=50)
+    assert journals.of(STARTS) == {BAD: Reach("a:1", 10, held=90), GOOD: Reach("a:1", 50)}
+    assert journals.trouble == (
+        f"journal {BAD} keeps nothing below seq 50, and only 10 is acked: its ack was lost, or its "
+        "oldest segments were; to go on with what is there: `flumeng ack advance`"
+    )
+    assert journals.of({**STARTS, BAD: 50}) == servers.reach
+    assert journals.trouble is None
+
+
 def test_what_lies_behind_the_ack_stops_nobody(
     servers: Servers, journals: Journals, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -286,6 +301,25 @@ def test_the_others_go_on_and_a_repair_heals_it_without_a_restart(world: World) 
     until(lambda: world.statuses[-1].error is None)
     assert {status.state for status in world.statuses} == {"running"}
     assert {status.partitions for status in world.statuses} == {(BAD, GOOD)}
+
+
+def test_an_ack_that_an_operator_has_moved_on_is_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "LOOK_SECONDS", 0.02)
+    world.servers.bad.clear()
+    world.servers.reach[BAD] = Reach("", 100, floor=30)
+    journal = Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
+    world.store.write(paths.journal(BAD), journal, ABSENT)
+    world.runner.start()
+    until(lambda: world.ack(GOOD) == 50 and world.statuses[-1].error)
+    assert "keeps nothing below seq 30" in str(world.statuses[-1].error)
+    operations.advance_acks(world.store, {BAD: 30}, author="ann", reason="", now=0.0)
+    until(lambda: world.ack(BAD) == 100)
+    until(lambda: world.statuses[-1].error is None)
+    read = [piece for batch in world.pipeline.batches for piece in batch if piece.journal == BAD]
+    assert min(piece.start for piece in read) == 30
+    assert {status.state for status in world.statuses} == {"running"}
 
 
 def test_a_task_drains_as_far_as_its_journals_can_be_read(world: World) -> None:

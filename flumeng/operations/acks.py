@@ -1,0 +1,80 @@
+"""Acks that lie below what their journals keep, moved on to what is there.
+
+A journal drops only what every reader has acked, so an ack below that was lost and begun anew:
+ZooKeeper was wiped, an older export was imported, or a host that was given up came back. The events
+between are on no disk any more, and were delivered before as far as anybody knows. Collectors do
+not pass over them by themselves; they wait for an operator, and notice what is written here.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flumeng.operations import audit
+from flumeng.operations.documents import in_transactions
+from flumeng.store import ABSENT, Put, Store
+from zkschema import bootstrap, paths, records
+
+SAID_CHARACTERS = 8192
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """One cursor's ack of a journal: everything from ``acked`` up to ``floor`` is passed over."""
+
+    journal: str
+    flow: str
+    cursor: str
+    acked: int
+    floor: int
+
+    @property
+    def events(self) -> int:
+        return self.floor - self.acked
+
+
+def behind(store: Store, floors: Mapping[str, int]) -> list[Advanced]:
+    """The acks of journals that lie below the ``floors`` of these."""
+    return [advanced for advanced, _ in _found(store, floors)]
+
+
+def advance_acks(
+    store: Store, floors: Mapping[str, int], *, author: str, reason: str, now: float
+) -> list[Advanced]:
+    """Move every ack that lies below its journal's floor to it; gives those that were moved.
+
+    In transactions of many acks each; interrupted, it is gone on with by calling it again. Raises
+    ``ConflictError`` when an ack changes meanwhile, ``UnavailableError``.
+    """
+    found = _found(store, floors)
+    for part in in_transactions((put, 0) for _, put in found):
+        said = textwrap.shorten(
+            " ".join(["ack advance", *(write.path.name for write in part)]), SAID_CHARACTERS
+        )
+        entry = records.Audit(who=author, command=said, reason=reason, time=now)
+        audit.commit(store, part, entry)
+    return [advanced for advanced, _ in found]
+
+
+def _found(store: Store, floors: Mapping[str, int]) -> list[tuple[Advanced, Put]]:
+    names = sorted(floors)
+    journals = store.read_many([paths.journal(name) for name in names])
+    flows = {
+        name: journal.value.flow for name, journal in zip(names, journals, strict=True) if journal
+    }
+    cursors = {
+        flow: store.children(paths.acks(flow)) or [bootstrap.CURSOR_MAIN]
+        for flow in set(flows.values())
+    }
+    places = [(name, flow, cursor) for name, flow in flows.items() for cursor in cursors[flow]]
+    acks = store.read_many([paths.ack(flow, cursor, name) for name, flow, cursor in places])
+    found = []
+    for (name, flow, cursor), ack in zip(places, acks, strict=True):
+        acked, epoch = (ack.value.offset, ack.value.epoch) if ack else (0, 0)
+        if acked < floors[name]:
+            moved = records.Ack(epoch=epoch, offset=floors[name])
+            put = Put(paths.ack(flow, cursor, name), moved, ack.version if ack else ABSENT)
+            found.append((Advanced(name, flow, cursor, acked, floors[name]), put))
+    return found

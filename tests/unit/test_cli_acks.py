@@ -1,0 +1,127 @@
+"""Acks that lie below what their journals keep: told, and moved on by an operator."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.doors import Signature
+from cli.testing import Reached, Shell
+from flumeng import operations
+from flumeng.collector.acks import Acks
+from flumeng.collector.publisher import Publisher
+from flumeng.errors import ConflictError
+from flumeng.operations import documents
+from flumeng.store import ABSENT, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+SIGN: Signature = {"author": "ann", "reason": "", "now": 0.0}
+KEPT = {"lost": Reached(500, 900), "anew": Reached(70, 80), "sound": Reached(40, 60)}
+ACKED = {"lost": 100, "sound": 40}
+
+
+def name_of(what: str) -> str:
+    return f"web.n1.0.{what}"
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """Flow web with journals on n1, which is live and answers, and one on n2, which is away."""
+    store = FakeStore()
+    tree.init(store)
+    operations.apply_flow(store, FLOW, **SIGN)
+    live = records.LiveNode(
+        uuid="n1", incarnation="i", pid=1, version="0", since=0.0, addresses=("n1:1",)
+    )
+    store.write(paths.live_node("n1"), live, ABSENT)
+    for name in (*map(name_of, KEPT), "web.n2.0.away"):
+        node = name.split(".")[1]
+        journal = records.Journal(flow="web", node=node, primary=node, term=1, in_sync=(node,))
+        store.write(paths.journal(name), journal, ABSENT)
+    for what, offset in ACKED.items():
+        ack = records.Ack(epoch=3, offset=offset)
+        store.write(paths.ack("web", "main", name_of(what)), ack, ABSENT)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree, {"n1:1": {name_of(what): kept for what, kept in KEPT.items()}})
+
+
+def acks(store: FakeStore) -> dict[str, tuple[int, int]]:
+    """Epoch and offset."""
+    found = {what: store.read(paths.ack("web", "main", name_of(what))) for what in KEPT}
+    return {what: (ack.value.epoch, ack.value.offset) for what, ack in found.items() if ack}
+
+
+def test_one_is_moved_to_what_its_journal_keeps_and_its_epoch_stays(
+    shell: Shell, store: FakeStore
+) -> None:
+    done = shell.run("ack", "advance", name_of("lost"), "--reason", "zk restored")
+    assert done.exit_code == 0
+    assert done.stdout == (
+        "journal web.n1.0.lost of flow web goes on at seq 500: 400 events below are not in it any "
+        "more (cursor main was at 100)\n"
+    )
+    assert acks(store) == {"lost": (3, 500), "sound": (3, 40)}
+
+
+def test_all_are_moved_that_need_it_also_those_that_nobody_has_claimed(
+    shell: Shell, store: FakeStore
+) -> None:
+    before = store.dump()
+    assert [row["journal"] for row in shell.json("ack", "advance", "--all", "--dry-run")] == [
+        name_of("anew"),
+        name_of("lost"),
+    ]
+    assert store.dump() == before
+    assert len(shell.json("ack", "advance", "--all")) == 2
+    assert acks(store) == {"lost": (3, 500), "anew": (0, 70), "sound": (3, 40)}
+    assert shell.run("ack", "advance", "--all").stdout == (
+        "no ack lies below what its journal keeps\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 2, "name the journals, or take --all"),
+        (("--all", name_of("lost")), 2, "name the journals, or take --all"),
+        ((name_of("sound"),), 2, "keeps everything from its ack on: nothing to pass over"),
+        ((name_of("sond"),), 2, 'there is no journal "web.n1.0.sond"; did you mean'),
+        (("web.n2.0.away",), 4, "node n2 does not answer: only it knows"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_changes_nothing(
+    shell: Shell, store: FakeStore, words: tuple[str, ...], code: int, said: str
+) -> None:
+    before = store.dump()
+    done = shell.run("ack", "advance", *words)
+    assert (done.exit_code, said in done.stderr) == (code, True), done.stderr
+    assert store.dump() == before
+
+
+def test_an_ack_that_moves_meanwhile_is_not_overwritten(store: FakeStore) -> None:
+    """Its owner claims it, say, between the look and the write."""
+
+    class Claimed(FakeStore):
+        def commit(self, writes):  # type: ignore[no-untyped-def]
+            Acks.claim(store, Publisher(store), "web", 3, [name_of("lost")])
+            return super().commit(writes)
+
+    with pytest.raises(ConflictError):
+        operations.advance_acks(Claimed(store.tree), {name_of("lost"): 500}, **SIGN)
+    assert acks(store)["lost"] == (3, 100)
+
+
+def test_thousands_are_moved_in_bounded_transactions(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "TRANSACTION_WRITES", 1)
+    floors = {name_of(what): kept.floor for what, kept in KEPT.items()}
+    before = len(store.children(paths.audits()))
+    assert len(operations.advance_acks(store, floors, **SIGN)) == 2
+    assert len(store.children(paths.audits())) == before + 2
+    assert acks(store)["lost"] == (3, 500)
