@@ -14,7 +14,7 @@ import pytest
 from pyarrow import flight
 from pyspark.sql import SparkSession
 
-from flumeng import accounting
+from flumeng import accounting, operations
 from flumeng.collector import spark as sessions
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.pipeline import SparkPipeline
@@ -198,6 +198,22 @@ def test_a_loss_that_was_accepted_is_passed_over_and_accounted_for(cluster: Clus
     assert {status.error for status in cluster.statuses} == {None}
     row = accounting.journal(cluster.store, accounting.ask_worker, time.time(), BAD)
     assert (row.lost, row.waits_at, row.safe) == (len(gone) * ROWS, None, EVENTS)
+
+
+def test_a_journal_whose_ack_was_lost_goes_on_from_what_it_keeps(cluster: Cluster) -> None:
+    cluster.journals[BAD].trim(EVENTS - 1)
+    floor = accounting.journal(cluster.store, accounting.ask_worker, time.time(), BAD).floor
+    assert floor is not None
+    assert 0 < floor < EVENTS
+    cluster.task.start()
+    until(lambda: cluster.acks() == (0, EVENTS), "all of the other")
+    until(lambda: f"keeps nothing below seq {floor}, and only 0 is acked" in cluster.said(), "it")
+    operations.advance_acks(cluster.store, {BAD: floor}, author="ann", reason="", now=0.0)
+    until(lambda: cluster.acks() == (EVENTS, EVENTS), "what is left")
+    until(lambda: cluster.statuses[-1].error is None, "the status")
+    assert {status.state for status in cluster.statuses} == {"running"}
+    every = list(range(EVENTS))
+    cluster.check_lake(every[floor:], every)
 
 
 class Babbler(flight.FlightServerBase):  # type: ignore[misc]
