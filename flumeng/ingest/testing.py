@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,7 +19,7 @@ import pyarrow as pa
 
 from flumeng.ingest import batch
 from flumeng.ingest.chunk import Chunk
-from flumeng.ingest.tailer import Tailer
+from flumeng.ingest.tailer import QUIET_SECONDS, Tailer
 from flumeng.journal.client import JournalClient, Position
 from flumeng.spec.sources import Tail
 
@@ -201,6 +203,12 @@ class Follower:
         self.commit()
         return self.lines
 
+    def finish(self) -> list[str]:
+        """Also what is only taken or given up after a while."""
+        for _ in range(4):
+            self.settle(QUIET_SECONDS)
+        return self.lines
+
     def crash(self, *paths: Path) -> None:
         """Only what is committed is left; perhaps the spec has changed meanwhile."""
         self.submitted.clear()
@@ -221,3 +229,13 @@ def write(path: Path, text: str) -> None:
     """Append to a log."""
     with path.open("a") as file:
         file.write(text)
+
+
+def copy_and_truncate(log: Path, number: int = 1) -> Path:
+    """As logrotate does: the older copy is numbered on first."""
+    newest = log.with_name(f"{log.name}.{number}")
+    if newest.exists():
+        newest.rename(log.with_name(f"{log.name}.{number + 1}"))
+    shutil.copyfile(log, newest)
+    os.truncate(log, 0)
+    return newest

@@ -1,0 +1,153 @@
+"""Any history of a log that is copied and truncated: each line is taken once."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from flumeng.ingest.cursor import cursors
+from flumeng.ingest.tailer import QUIET_SECONDS
+from flumeng.ingest.testing import Follower, write
+
+
+class AnyCopying(RuleBasedStateMachine):
+    """A log is copied in steps and truncated, copies are numbered on, compressed and deleted; the
+    worker reads and crashes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.log = self.folder / "app.log"
+        self.copies: list[Path] = []
+        self.numbers = 0
+        self.written: list[str] = []
+        self.between: set[str] = set()
+        self.now: list[str] = []
+        self.known = self.copied = False
+        self.begun = self.only_copies_know = False
+        self.making: Path | None = None
+        self.follower: Follower
+
+    @initialize(pattern=st.sampled_from(["app.log", "app.log*"]))
+    def start(self, pattern: str) -> None:
+        self.follower = Follower(self.folder / pattern)
+
+    @rule(lines=st.integers(1, 4), length=st.sampled_from([0, 300]))
+    def write_lines(self, lines: int, length: int) -> None:
+        """What is written after the copying and before the truncation is in no copy."""
+        for _ in range(lines):
+            self.numbers += 1
+            text = f"<{self.numbers}>{'x' * length}"
+            write(self.log, text + "\n")
+            self.written.append(text)
+            if self.copied:
+                self.between.add(text)
+            else:
+                self.now.append(text)
+
+    @rule()
+    def read_and_commit(self) -> None:
+        """Once it is known, it is known that it was truncated."""
+        self.follower.settle()
+        self.known = self.known or bool(self.written)
+        self.begun = self.begun or bool(self.now)
+
+    @precondition(lambda self: self.known and self.now and self.making is None)
+    @rule(share=st.floats(0, 1))
+    def begin_to_copy(self, share: float) -> None:
+        for number in range(len(self.copies), 0, -1):
+            path = self.copies[-number]
+            path.rename(
+                path.with_name(f"app.log.{number + 1}{path.suffix * (path.suffix == '.gz')}")
+            )
+            self.copies[-number] = path.with_name(
+                f"app.log.{number + 1}{path.suffix * (path.suffix == '.gz')}"
+            )
+        self.making = self.folder / "app.log.1"
+        data = self.log.read_bytes()
+        self.making.write_bytes(data[: int(share * len(data))])
+        self.copied = False
+
+    @precondition(lambda self: self.making is not None and not self.copied)
+    @rule()
+    def end_the_copy(self) -> None:
+        assert self.making is not None
+        with self.making.open("ab") as copy:
+            copy.write(self.log.read_bytes()[copy.tell() :])
+        self.copied = True
+
+    @precondition(lambda self: self.copied)
+    @rule()
+    def truncate(self) -> None:
+        assert self.making is not None
+        os.truncate(self.log, 0)
+        self.copies.append(self.making)
+        self.making = None
+        self.only_copies_know |= not self.begun
+        self.now, self.known, self.begun, self.copied = [], False, False, False
+
+    @precondition(lambda self: self.making is None and self.copies)
+    @rule()
+    def compress_the_oldest_copy(self) -> None:
+        """Of which something is known: no other one is found in compressed form."""
+        if self.only_copies_know:
+            self.read_all()
+        oldest = self.copies[0]
+        if oldest.suffix != ".gz":
+            self.copies[0] = oldest.with_name(oldest.name + ".gz")
+            self.copies[0].write_bytes(gzip.compress(oldest.read_bytes()))
+            oldest.unlink()
+
+    @precondition(lambda self: self.making is None and self.copies)
+    @rule()
+    def delete_a_copy_that_was_read(self) -> None:
+        self.read_all()
+        self.copies.pop(0).unlink()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, QUIET_SECONDS]))
+    def poll(self, seconds: float) -> None:
+        self.follower.poll(seconds)
+
+    @rule(chunks=st.integers(1, 3))
+    def commit_some(self, chunks: int) -> None:
+        self.follower.commit(chunks)
+
+    @rule()
+    def crash(self) -> None:
+        self.follower.crash()
+
+    def read_all(self) -> None:
+        self.follower.finish()
+        taken = set(self.follower.lines)
+        assert taken <= set(self.written)
+        assert set(self.written) - taken <= self.between
+        self.known = self.known or bool(self.written)
+        self.begun = self.begun or bool(self.now)
+        self.only_copies_know = False
+
+    @invariant()
+    def nothing_is_taken_twice(self) -> None:
+        assert len(set(self.follower.lines)) == len(self.follower.lines)
+
+    def teardown(self) -> None:
+        self.read_all()
+        assert len(cursors(self.follower.state)) <= len(self.copies) + 2
+        self.follower.tailer.close()
+        shutil.rmtree(self.folder)
+
+
+TestAnyCopying = AnyCopying.TestCase
+TestAnyCopying.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
