@@ -12,6 +12,7 @@ from flumeng.spec import SpecError, parse_flow
 from flumeng.store import Store
 from flumeng.waiting import InVainError
 from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import COLLECT
 
 
@@ -39,11 +40,15 @@ def flow_rolled_out(store: Store, flow: str) -> list[str]:
 
 
 def flow_stopped(store: Store, flow: str) -> list[str]:
-    """The flow is to be stopped and nothing of it is planned any more; raises as above."""
+    """The flow is to be stopped, nothing of it is planned any more, and all that it accepted is
+    delivered; raises as above."""
     state = require_flow(store, flow).value.state
     if state != "stopped":
         return [f"flow {flow} is to be {state}"]
-    return [_line(task) for task in overview.flow(store, flow).tasks]
+    tasks = [_line(task) for task in overview.flow(store, flow).tasks]
+    return tasks or [
+        f"journal {name} is not collected to its end" for name in _undrained(store, flow)
+    ]
 
 
 def flow_gone(store: Store, flow: str) -> list[str]:
@@ -74,6 +79,22 @@ def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
     unplanned = [f"task {key} is not planned yet" for key in keys if key not in known]
     tasks = (known[key] for key in keys or known if key in known)
     return unplanned + [_line(task) for task in tasks if task.state != "running"]
+
+
+def _undrained(store: Store, flow: str) -> list[str]:
+    names = store.children(paths.journals())
+    found = store.read_many([paths.journal(name) for name in names])
+    journals = {
+        name: journal.value
+        for name, journal in zip(names, found, strict=True)
+        if journal and journal.value.flow == flow
+    }
+    acks = store.read_many([paths.ack(flow, CURSOR_MAIN, name) for name in journals])
+    return [
+        name
+        for (name, journal), ack in zip(journals.items(), acks, strict=True)
+        if not journal.closed or (ack.value.offset if ack else 0) < (journal.end or 0)
+    ]
 
 
 def _unplanned(flow: FlowDetail) -> list[str]:

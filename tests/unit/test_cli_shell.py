@@ -74,13 +74,26 @@ def test_waits_return_when_the_condition_holds(shell: Shell, store: FakeStore) -
     assert 5 < shell.seconds < 7
     for words in ((), ("web/collect.0",)):
         assert shell.run("task", "wait", *words, "--active").exit_code == 0
-    shell.meanwhile = lambda: (
-        store.write(paths.flow("web"), records.Flow(revision=1, state="stopped"), ANY)
-        and store.write(paths.plan("web"), records.Plan(), ANY)
-    )
-    assert shell.run("flow", "wait", "web", "--stopped").exit_code == 0
     assert shell.run("flow", "wait", "nope", "--gone").exit_code == 0
     assert shell.run("flow", "wait", "no name", "--gone").exit_code == 0
+
+
+def test_a_flow_has_stopped_when_all_that_it_accepted_is_delivered(
+    shell: Shell, store: FakeStore
+) -> None:
+    """Not already when its sources have and nothing is planned yet, as after a pause."""
+    name = "web.n1.0.aa"
+    wait = ("flow", "wait", "web", "--stopped", "--timeout", 1)
+    store.write(paths.flow("web"), records.Flow(revision=1, state="stopped"), ANY)
+    assert "- task web/collect.0 is starting" in shell.run(*wait).stderr
+    store.write(paths.plan("web"), records.Plan(), ANY)
+    assert f"- journal {name} is not collected to its end\n" in shell.run(*wait).stderr
+    found = store.read(paths.journal(name))
+    assert found is not None
+    store.write(paths.journal(name), replace(found.value, closed=True, end=7), ANY)
+    assert f"- journal {name} is not collected to its end\n" in shell.run(*wait).stderr
+    store.write(paths.ack("web", "main", name), records.Ack(epoch=1, offset=7), ABSENT)
+    assert shell.run(*wait).exit_code == 0
 
 
 @pytest.mark.parametrize(
