@@ -25,16 +25,34 @@ async def listen(place: str, protocol: Literal["tcp", "udp"], *, share: bool) ->
 
     Raises UserError.
     """
+    family, kind, found = await resolve(place, protocol)
+    try:
+        return _bind(family, kind, found, share=share)
+    except OSError as error:
+        raise _cannot_listen(place, protocol, error) from error
+
+
+async def resolve(
+    place: str, protocol: Literal["tcp", "udp"]
+) -> tuple[int, socket.SocketKind, tuple[object, ...]]:
+    """The address that ``place`` means: its family, kind and how the kernel names it.
+
+    Raises UserError.
+    """
     host, _, port = place.rpartition(":")
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
             host.strip("[]") or None, int(port), type=kind, flags=socket.AI_PASSIVE
         )
-        return _bind(found[0][0], kind, found[0][4], share=share)
     except OSError as error:
-        reason = _REASONS.get(error.errno or 0, error.strerror)
-        raise UserError(f"cannot listen on {place} ({protocol}): {reason}") from error
+        raise _cannot_listen(place, protocol, error) from error
+    return found[0][0], kind, found[0][4]
+
+
+def _cannot_listen(place: str, protocol: str, error: OSError) -> UserError:
+    reason = _REASONS.get(error.errno or 0, error.strerror)
+    return UserError(f"cannot listen on {place} ({protocol}): {reason}")
 
 
 def takes_reserve(transport: asyncio.BaseTransport) -> bool:

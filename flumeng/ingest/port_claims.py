@@ -13,6 +13,7 @@ import socket
 from typing import Any
 
 from flumeng.errors import UserError
+from flumeng.ingest.listening import resolve
 
 
 class PortClaims:
@@ -22,13 +23,16 @@ class PortClaims:
         self._number = number
         self._held: list[socket.socket] = []
 
-    def take(self, options: Any) -> None:
-        """Claim what the source says that it alone has. Raises UserError."""
+    async def take(self, options: Any) -> None:
+        """Claim what the source says that it alone has, whatever name it has there for an address.
+        Raises UserError."""
         for _, what in options.claims():
+            protocol, place = what.split(" ")
+            _, _, found = await resolve(place, protocol)
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._held.append(claim)
             try:
-                claim.bind(f"\0flumeng {what} {self._number}".encode())
+                claim.bind(f"\0flumeng {protocol} {found[:2]} {self._number}".encode())
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise

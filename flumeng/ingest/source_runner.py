@@ -119,7 +119,7 @@ class SourceRunner:
         claims = PortClaims(self._crew.number)
         try:
             if self._shares:
-                claims.take(self.component.options)
+                await claims.take(self.component.options)
             await source.start()
             self._source, self._error = source, None
             self._retry_seconds = RETRY_SECONDS

@@ -313,13 +313,16 @@ def test_a_choke_holds_senders_back_and_is_changed_while_they_send(
     run(test)
 
 
-def test_workers_share_an_address_and_others_may_not_have_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+def test_workers_share_an_address_and_others_may_not_have_it(tmp_path: Path, name: str) -> None:
+    """By none of its names."""
+
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
-            listen = f"127.0.0.1:{free.getsockname()[1]}"
+            listen = f"{name}:{free.getsockname()[1]}"
         pair = [Flow(tmp_path, Crew(number, 2), listen) for number in range(2)]
         await eventually(lambda: all(flow.state["state"] == "running" for flow in pair))
-        other = Flow(tmp_path / "other", Crew(0, 2), listen)
+        other = Flow(tmp_path / "other", Crew(0, 2), pair[0].state["listen"][0])
         await eventually(lambda: other.state["state"] == "failed")
         assert "another source has the port" in other.state["error"]
         for _ in range(64):
@@ -335,16 +338,19 @@ def test_workers_share_an_address_and_others_may_not_have_it(tmp_path: Path) -> 
 
 
 def test_a_claim_ends_with_its_holder() -> None:
-    first, second = PortClaims(0), PortClaims(0)
-    options = Tcp("127.0.0.1:1")
-    first.take(options)
-    with pytest.raises(UserError, match=r"cannot listen on tcp 127\.0\.0\.1:1"):
-        second.take(options)
-    PortClaims(1).take(options)
-    second.release()
-    first.release()
-    second.take(options)
-    second.release()
+    async def test() -> None:
+        first, second = PortClaims(0), PortClaims(0)
+        options = Tcp("127.0.0.1:1")
+        await first.take(options)
+        with pytest.raises(UserError, match=r"cannot listen on tcp 127\.0\.0\.1:1"):
+            await second.take(options)
+        await PortClaims(1).take(options)
+        second.release()
+        first.release()
+        await second.take(options)
+        second.release()
+
+    run(test)
 
 
 def test_nothing_is_read_from_a_udp_socket_while_it_is_paused() -> None:
