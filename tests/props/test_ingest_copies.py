@@ -150,4 +150,8 @@ class AnyCopying(RuleBasedStateMachine):
 
 
 TestAnyCopying = AnyCopying.TestCase
-TestAnyCopying.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAnyCopying.settings = settings(
+    max_examples=int(os.environ.get("FLUMENG_TEST_EXAMPLES", "60")),
+    stateful_step_count=30,
+    deadline=None,
+)
