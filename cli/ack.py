@@ -85,12 +85,12 @@ def advance(
 
 def _floors(doors: Doors, store: Store, journals: tuple[str, ...]) -> dict[str, int]:
     """The first events that are kept: of those that are named, or of all that are known."""
-    rows = {row.journal: row for row in accounting.journals(store, doors.accounts, doors.clock())}
-    for name in journals:
-        row = rows.get(name) or accounting.journal(store, doors.accounts, doors.clock(), name)
-        if row.floor is None:
-            raise UnavailableError(
-                f"node {row.node} does not answer: only it knows what journal {name} keeps"
-            )
-    wanted = journals or tuple(rows)
-    return {name: floor for name in wanted if (floor := rows[name].floor) is not None}
+    rows = accounting.journals(store, doors.accounts, doors.clock())
+    if journals:
+        rows = [accounting.pick(rows, name) for name in journals]
+        for row in rows:
+            if row.floor is None:
+                raise UnavailableError(
+                    f"node {row.node} does not answer: only it knows what {row.journal} keeps"
+                )
+    return {row.journal: row.floor for row in rows if row.floor is not None}

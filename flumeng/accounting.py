@@ -6,7 +6,7 @@ journal's node does not answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flumeng import overview
@@ -71,7 +71,12 @@ def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
 
 def journal(store: Store, ask: Ask, now: float, name: str) -> JournalRow:
     """Raises ``UserError`` when there is no such journal."""
-    known = {row.journal: row for row in journals(store, ask, now)}
+    return pick(journals(store, ask, now), name)
+
+
+def pick(rows: Sequence[JournalRow], name: str) -> JournalRow:
+    """The one of that name; raises as above."""
+    known = {row.journal: row for row in rows}
     if name not in known:
         hint = nearest(name, known) if known else "there are none"
         raise UserError(f'there is no journal "{name}"; {hint}')

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from flumeng.operations import audit
 from flumeng.operations.documents import in_transactions
 from flumeng.store import ABSENT, Put, Store
-from zkschema import bootstrap, paths, records
+from zkschema import paths, records
 
 SAID_CHARACTERS = 8192
 
@@ -64,10 +64,7 @@ def _found(store: Store, floors: Mapping[str, int]) -> list[tuple[Advanced, Put]
     flows = {
         name: journal.value.flow for name, journal in zip(names, journals, strict=True) if journal
     }
-    cursors = {
-        flow: store.children(paths.acks(flow)) or [bootstrap.CURSOR_MAIN]
-        for flow in set(flows.values())
-    }
+    cursors = {flow: store.children(paths.acks(flow)) for flow in set(flows.values())}
     places = [(name, flow, cursor) for name, flow in flows.items() for cursor in cursors[flow]]
     acks = store.read_many([paths.ack(flow, cursor, name) for name, flow, cursor in places])
     found = []

@@ -84,6 +84,13 @@ def test_all_are_moved_that_need_it_also_those_that_nobody_has_claimed(
     )
 
 
+def test_a_journal_of_a_flow_that_is_gone_is_left_alone(shell: Shell, store: FakeStore) -> None:
+    orphan = records.Journal(flow="gone", node="n1", primary="n1", term=1, in_sync=("n1",))
+    store.write(paths.journal("gone.n1.0.aa"), orphan, ABSENT)
+    shell.positions["n1:1"] = {**shell.positions["n1:1"], "gone.n1.0.aa": Reached(5, 9)}
+    assert len(shell.json("ack", "advance", "--all")) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -91,7 +98,7 @@ def test_all_are_moved_that_need_it_also_those_that_nobody_has_claimed(
         (("--all", name_of("lost")), 2, "name the journals, or take --all"),
         ((name_of("sound"),), 2, "keeps everything from its ack on: nothing to pass over"),
         ((name_of("sond"),), 2, 'there is no journal "web.n1.0.sond"; did you mean'),
-        (("web.n2.0.away",), 4, "node n2 does not answer: only it knows"),
+        (("web.n2.0.away",), 4, "node n2 does not answer: only it knows what web.n2.0.away keeps"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_changes_nothing(
