@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flumeng import overview
+from flumeng import overview, registered
 from flumeng.errors import UserError
 from flumeng.journal.account import Account
 from flumeng.spec.problems import nearest
 from flumeng.store import Store, tree
-from zkschema import paths
 
 Ask = Callable[[str], Mapping[str, Account]]
 """Gives the accounts of all journals served at an address. Raises ``UnavailableError``."""
@@ -55,14 +54,10 @@ class JournalRow:
 def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
     """All registered journals; ``now`` is in seconds since the epoch."""
     tree.require(store)
-    names = store.children(paths.journals())
-    found = store.read_many([paths.journal(name) for name in names])
+    known = registered.journals(store)
     accounts, _ = overview.ask_all(store, ask)
     rows = []
-    for name, journal in zip(names, found, strict=True):
-        if journal is None:
-            continue
-        record = journal.value
+    for name, record in known.items():
         row = JournalRow(name, record.primary, record.flow, record.term, record.closed, record.end)
         account = accounts.get(record.primary, {}).get(name)
         rows.append(_with_account(row, account, now) if account else row)

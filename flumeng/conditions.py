@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flumeng import overview
+from flumeng import overview, registered
 from flumeng.operations import left, require_flow, require_node
 from flumeng.overview import FlowDetail
 from flumeng.running import TaskRow
@@ -82,18 +82,13 @@ def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
 
 
 def _undrained(store: Store, flow: str) -> list[str]:
-    names = store.children(paths.journals())
-    found = store.read_many([paths.journal(name) for name in names])
-    journals = {
-        name: journal.value
-        for name, journal in zip(names, found, strict=True)
-        if journal and journal.value.flow == flow
-    }
-    acks = store.read_many([paths.ack(flow, CURSOR_MAIN, name) for name in journals])
+    known = registered.journals(store)
+    own = [(name, journal) for name, journal in known.items() if journal.flow == flow]
+    acks = store.read_many([paths.ack(flow, CURSOR_MAIN, name) for name, _ in own])
     return [
         name
-        for (name, journal), ack in zip(journals.items(), acks, strict=True)
-        if not journal.closed or (ack.value.offset if ack else 0) < (journal.end or 0)
+        for (name, journal), ack in zip(own, acks, strict=True)
+        if not registered.is_drained(journal, ack)
     ]
 
 

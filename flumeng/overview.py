@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from flumeng import running
+from flumeng import registered, running
 from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.model import FlowView
 from flumeng.operations import require_flow
@@ -263,7 +263,7 @@ def nodes(store: Store) -> list[NodeRow]:
 def acks(store: Store, where: Positions) -> list[AckRow]:
     """One row for each cursor and partition, also for journals that nobody has acked yet."""
     tree.require(store)
-    known = _journals(store)
+    known = registered.journals(store)
     rows = []
     for name in store.children(paths.flows()):
         own = {journal for journal, record in known.items() if record.flow == name}
@@ -294,12 +294,6 @@ def _end(name: str, journal: records.Journal | None, where: Positions) -> int | 
         return journal.end
     position = where.of(name, journal)
     return position.safe if position else None
-
-
-def _journals(store: Store) -> dict[str, records.Journal]:
-    names = store.children(paths.journals())
-    found = store.read_many([paths.journal(name) for name in names])
-    return {name: journal.value for name, journal in zip(names, found, strict=True) if journal}
 
 
 def _statuses(store: Store) -> dict[str, records.NodeStatus | None]:

@@ -24,6 +24,12 @@ Change = tuple[str, PlannedTask | None, PlannedTask | None]
 """Name, before, after; None where there is no such task."""
 
 
+def leaving(task: PlannedTask, target: str | None, why: str, epoch: int) -> PlannedTask:
+    """The task, which its owner is to let go; its mark is ``epoch`` if that begins now."""
+    mark = task.mark if task.state == "draining" else epoch
+    return replace(task, state="draining", target=target, mark=mark, why=why)
+
+
 class Tasks(Mapping[str, PlannedTask]):
     """Immutable. A changed copy shares each bucket without a change with the original, and that is
     how the differences of two large plans are found in little time."""

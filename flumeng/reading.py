@@ -14,6 +14,7 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from flumeng import registered
 from flumeng.model import FlowView, NodeView, Snapshot
 from flumeng.moments import Moments, Pauses
 from flumeng.planned import Tasks
@@ -344,7 +345,7 @@ class Reader:
         reached = {
             name
             for name, ack in zip(closed, acks, strict=True)
-            if (ack.value.offset if ack else 0) >= (self._journals[name].end or 0)
+            if registered.is_drained(self._journals[name], ack)
         }
         if len(reached) < len(closed):
             self._moments.look_in(UNWATCHED_SECONDS)

@@ -37,8 +37,8 @@ def _match(names: list[str], patterns: list[str]) -> bool:
     return bool(names) and fnmatchcase(names[0], patterns[0]) and _match(names[1:], patterns[1:])
 
 
-_NUMBER = re.compile(r"[-._][-._0-9]*[0-9][-._0-9]*")
-_DATE_DIGITS = 6
+_NUMBER = re.compile(r"[-._0-9]*[0-9][-._0-9]*")
+_DATED = re.compile(r"(.+?)[-._]+(?:[0-9][-._]*){6,}(\.[a-zA-Z]\w*)")
 _NUMBERED = re.compile(r"(.+?)[-._][0-9][-._0-9]*(\.[a-zA-Z]\w*)")
 
 
@@ -58,12 +58,8 @@ def is_numbered(name: str, original: str) -> bool:
     extension: ``app-2.log`` may be the log of another program."""
     if name.startswith(original):
         return _NUMBER.fullmatch(name, len(original)) is not None
-    numbered = _NUMBERED.fullmatch(name)
-    return (
-        numbered is not None
-        and "".join(numbered.groups()) == original
-        and len(re.sub("[^0-9]", "", name[numbered.end(1) : numbered.start(2)])) >= _DATE_DIGITS
-    )
+    dated = _DATED.fullmatch(name)
+    return dated is not None and "".join(dated.groups()) == original
 
 
 def copies_beside(cursor: Cursor) -> dict[FileKey, str]:

@@ -8,7 +8,6 @@ not pass over them by themselves; they wait for an operator, and notice what is 
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,8 +15,6 @@ from flumeng.operations import audit
 from flumeng.operations.documents import in_transactions
 from flumeng.store import ABSENT, Put, Store
 from zkschema import paths, records
-
-SAID_CHARACTERS = 8192
 
 
 @dataclass(frozen=True)
@@ -50,10 +47,8 @@ def advance_acks(
     """
     found = _found(store, floors)
     for part in in_transactions((put, 0) for _, put in found):
-        said = textwrap.shorten(
-            " ".join(["ack advance", *(write.path.name for write in part)]), SAID_CHARACTERS
-        )
-        entry = records.Audit(who=author, command=said, reason=reason, time=now)
+        command = " ".join(["ack advance", *(write.path.name for write in part)])
+        entry = records.Audit(who=author, command=command, reason=reason, time=now)
         audit.commit(store, part, entry)
     return [advanced for advanced, _ in found]
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.store import ABSENT, ANY, Put, Store, Write
 from zkschema import paths, records
 
 KEEP_AUDIT = 500
+COMMAND_CHARACTERS = 8192
+"""A longer command, such as one that names many journals, is cut."""
 SETTLE_SECONDS = 8.0
 LOOK_SECONDS = 0.1
 
@@ -48,4 +52,5 @@ def _appears(store: Store, own: Put) -> bool:
 
 def put(entry: records.Audit) -> Put:
     """The entry's write; its name sorts by time and is never used twice."""
-    return Put(paths.audit(entry.name(uuid.uuid4().hex[:8])), entry, ABSENT)
+    short = replace(entry, command=textwrap.shorten(entry.command, COMMAND_CHARACTERS))
+    return Put(paths.audit(entry.name(uuid.uuid4().hex[:8])), short, ABSENT)

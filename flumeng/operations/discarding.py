@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flumeng import registered
 from flumeng.errors import ConflictError
 from flumeng.operations import audit
 from flumeng.operations.documents import in_transactions
@@ -16,8 +17,6 @@ from flumeng.operations.nodes import absent, require_node
 from flumeng.operations.settings import without_chokes
 from flumeng.store import ANY, Path, Remove, Store, Write
 from zkschema import bootstrap, paths, records
-
-SAID_CHARACTERS = 8192
 
 
 @dataclass(frozen=True)
@@ -83,15 +82,9 @@ def discard_node(store: Store, node: str, *, author: str, reason: str, now: floa
 
 
 def _said(node: str, lost: Sequence[GivenUp]) -> str:
-    text = f"node decommission {node} --discard: gave up {'; '.join(map(str, lost)) or 'nothing'}"
-    return text if len(text) <= SAID_CHARACTERS else f"{text[:SAID_CHARACTERS]}..."
+    return f"node decommission {node} --discard: gave up {'; '.join(map(str, lost)) or 'nothing'}"
 
 
 def _journals(store: Store, node: str) -> dict[str, records.Journal]:
-    names = store.children(paths.journals())
-    found = store.read_many([paths.journal(name) for name in names])
-    return {
-        name: journal.value
-        for name, journal in zip(names, found, strict=True)
-        if journal and journal.value.primary == node
-    }
+    known = registered.journals(store)
+    return {name: journal for name, journal in known.items() if journal.primary == node}

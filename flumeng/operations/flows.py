@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from flumeng import registered
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
 from flumeng.operations.settings import without_chokes
@@ -235,11 +236,8 @@ def _kept(store: Store, flow: str) -> list[int]:
 
 
 def _refuse_leftovers(store: Store, flow: str) -> None:
-    names = store.children(paths.journals())
-    found = store.read_many([paths.journal(name) for name in names])
-    holders = sorted(
-        {journal.value.node for journal in found if journal and journal.value.flow == flow}
-    )
+    known = registered.journals(store).values()
+    holders = sorted({journal.node for journal in known if journal.flow == flow})
     if holders:
         raise ConflictError(
             f"{', '.join(holders)} still has journals of a flow {flow} that was deleted: apply it "

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from flumeng import registered
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
 from flumeng.operations.settings import without_chokes
@@ -58,9 +59,7 @@ def left(store: Store, node: str) -> Left:
     status = store.read(paths.status(node))
     if status is not None and store.exists(paths.live_node(node)):
         tasks.update(status.value.tasks)
-    names = store.children(paths.journals())
-    journals = store.read_many([paths.journal(name) for name in names])
-    kept = (n for n, j in zip(names, journals, strict=True) if j and j.value.primary == node)
+    kept = (name for name, j in registered.journals(store).items() if j.primary == node)
     return Left(tuple(sorted(tasks)), tuple(kept))
 
 

@@ -15,7 +15,7 @@ from flumeng.operations import audit
 from flumeng.operations.nodes import require_node
 from flumeng.operations.settings import refuse_in_maintenance
 from flumeng.plan.seats import Seats
-from flumeng.planned import Tasks, plan_writes
+from flumeng.planned import Tasks, leaving, plan_writes
 from flumeng.reading import Reader
 from flumeng.spec.problems import nearest
 from flumeng.store import Check, Store, tree
@@ -120,9 +120,8 @@ def moved(snapshot: Snapshot, key: str, node: str, reason: str = "") -> TaskChan
     if refusal:
         raise UserError(f"node {node} may not run task {key}: {refusal}")
     why = _because("moved by an operator", reason)
-    mark = flow.plan.epoch + 1
-    after = replace(task, state="draining", target=node, mark=mark, why=why)
-    return TaskChange(flow.name, name, after, mark)
+    after = leaving(task, node, why, flow.plan.epoch + 1)
+    return TaskChange(flow.name, name, after, max(flow.plan.epoch, after.mark))
 
 
 def require_planned(snapshot: Snapshot, key: str) -> tuple[FlowView, str, PlannedTask]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from flumeng.model import FlowView, Snapshot
-from flumeng.plan.book import ASSIGNED, DRAINING, Book, Page
-from flumeng.planned import Tasks
+from flumeng.plan.book import ASSIGNED, Book, Page
+from flumeng.planned import Tasks, leaving
 from zkschema.records import Plan, PlannedTask
 
 
@@ -80,11 +80,9 @@ class Draft:
 
     def leaving(self, task: PlannedTask, target: str | None, why: str) -> PlannedTask:
         """The task, which its owner is to let go."""
-        mark = task.mark
-        if task.state != DRAINING:
-            self.epoch += 1
-            mark = self.epoch
-        return replace(task, state=DRAINING, target=target, mark=mark, why=why)
+        after = leaving(task, target, why, self.epoch + 1)
+        self.epoch = max(self.epoch, after.mark)
+        return after
 
     @property
     def touched(self) -> set[str]:

@@ -93,22 +93,22 @@ def test_commands(entry: str, command: tuple[str, ...], expected: bool) -> None:
 
 
 def test_paths_are_compared_with_symlinks_resolved(tmp_path: Path) -> None:
-    root, outside = tmp_path / "root", tmp_path / "rooted"
-    for folder in (root, outside):
+    base, outside = tmp_path / "base", tmp_path / "based"
+    for folder in (base, outside):
         folder.mkdir()
         (folder / "a.log").touch()
-    (root / "leads-out").symlink_to(outside)
-    (root / "leads-out.log").symlink_to(outside / "a.log")
-    (tmp_path / "leads-in").symlink_to(root)
-    allowed = Policy(paths=(str(root),))
-    for path in ("root/*.log", "root/a.log", "root/sub/x*", "leads-in/*", "rooted/../root/a.log"):
+    (base / "leads-out").symlink_to(outside)
+    (base / "leads-out.log").symlink_to(outside / "a.log")
+    (tmp_path / "leads-in").symlink_to(base)
+    allowed = Policy(paths=(str(base),))
+    for path in ("base/*.log", "base/a.log", "base/sub/x*", "leads-in/*", "based/../base/a.log"):
         allowed.require(source(Tail(paths=(f"{tmp_path}/{path}",))))
-    for path in ("*/a.log", "rooted/*", "root/../rooted/*", "root/leads-out/*"):
+    for path in ("*/a.log", "based/*", "base/../based/*", "base/leads-out/*"):
         assert "to read" in refusal(allowed, Tail(paths=(f"{tmp_path}/{path}",)))
-    assert "leads-out.log" in refusal(allowed, Tail(paths=(f"{root}/leads-out.log",)))
-    by_root_symlink = Policy(paths=(str(tmp_path / "leads-in"),))
-    by_root_symlink.require(source(Tail(paths=(f"{root}/a.log",))))
-    tls = Tls(certificate=f"{root}/a.log", key=f"{outside}/a.log")
+    assert "leads-out.log" in refusal(allowed, Tail(paths=(f"{base}/leads-out.log",)))
+    by_symlink = Policy(paths=(str(tmp_path / "leads-in"),))
+    by_symlink.require(source(Tail(paths=(f"{base}/a.log",))))
+    tls = Tls(certificate=f"{base}/a.log", key=f"{outside}/a.log")
     assert refusal(allowed, Syslog(listen="[::]:1", tls=tls)).endswith(f"to read {outside}/a.log")
 
 
