@@ -20,8 +20,8 @@ class Key(click.types.StringParamType):
 
     def shell_complete(
         self,
-        ctx: click.Context,  # noqa: ARG002
-        param: click.Parameter,  # noqa: ARG002
+        ctx: click.Context,  # noqa: ARG002  click's
+        param: click.Parameter,  # noqa: ARG002  click's
         incomplete: str,
     ) -> list[CompletionItem]:
         return [

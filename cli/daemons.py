@@ -29,8 +29,8 @@ def standalone(data: Path, zk_port: int, flows: tuple[Path, ...]) -> None:
     Prints "ready zk=HOST:PORT/CHROOT" when all flows run. On SIGTERM it drains and stops; its state
     stays in the data directory.
     """
-    from flumeng import standalone as cluster  # noqa: PLC0415
-    from flumeng.flow_files import read_flows  # noqa: PLC0415
+    from flumeng import standalone as cluster  # noqa: PLC0415  loads the daemons
+    from flumeng.flow_files import read_flows  # noqa: PLC0415  loads the daemons
 
     texts = [file.text for file in read_flows(flows)]
     logs.to_stderr("standalone")
@@ -46,7 +46,7 @@ def zookeeper(data: Path, port: int, host: str) -> None:
 
     It is the real server, alone and without passwords: keep it to addresses that you trust.
     """
-    from flumeng import embedded  # noqa: PLC0415
+    from flumeng import embedded  # noqa: PLC0415  loads the daemons
 
     embedded.serve(data, port, host=host)
 
@@ -57,7 +57,7 @@ def zookeeper(data: Path, port: int, host: str) -> None:
 @session_option
 def master(hosts: str, name: str | None, session_seconds: float) -> None:
     """Run a master; any number of them may run."""
-    from flumeng.master import daemon  # noqa: PLC0415
+    from flumeng.master import daemon  # noqa: PLC0415  loads the daemons
 
     logs.to_stderr("master")
     daemon.run(hosts, name=name, session_seconds=session_seconds)

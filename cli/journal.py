@@ -133,7 +133,7 @@ def dump(directory: Path, start: int, end: int | None, attrs: bool) -> None:
     standard error, and the exit code is 1.
     """
     from flumeng.journal.dump import dump as found_in  # noqa: PLC0415  loads pyarrow
-    from flumeng.journal.survey import Finding  # noqa: PLC0415
+    from flumeng.journal.survey import Finding  # noqa: PLC0415  loads pyarrow
 
     bad = False
     for found in found_in(directory, start, end):

@@ -39,10 +39,10 @@ class LazyGroup(click.Group):
         super().__init__(*args, **more)
         self._lazy = lazy
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's
         return list(self._lazy)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's
         row = self._lazy.get(cmd_name)
         if row is None:
             return None
@@ -52,7 +52,7 @@ class LazyGroup(click.Group):
         command.help = command.help or row.help
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's
         with formatter.section("Commands"):
             formatter.write_dl([(name, row.help) for name, row in self._lazy.items()])
 

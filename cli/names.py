@@ -36,7 +36,7 @@ class Name(click.types.StringParamType):
     def shell_complete(
         self,
         ctx: click.Context,
-        param: click.Parameter,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002  click's
         incomplete: str,
     ) -> list[CompletionItem]:
         from cli.doors import Doors  # noqa: PLC0415  doors know names

@@ -298,7 +298,7 @@ def run(
     policy: Path | None,
 ) -> None:
     """Run this host's node until SIGTERM."""
-    from flumeng.node import daemon  # noqa: PLC0415
+    from flumeng.node import daemon  # noqa: PLC0415  loads the node
 
     logs.to_stderr("node")
     daemon.run(

@@ -33,9 +33,9 @@ def show_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 def make_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """For people."""
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich import box  # noqa: PLC0415  loads rich
+    from rich.table import Table  # noqa: PLC0415  loads rich
+    from rich.text import Text  # noqa: PLC0415  loads rich
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in headers:

@@ -103,8 +103,8 @@ def _how_well(row: NodeRow) -> tuple[bool, int]:
 
 def live(doors: Doors, store: Store) -> None:
     """On a terminal, until Ctrl-C; ZooKeeper may be away meanwhile."""
-    from rich.live import Live  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.live import Live  # noqa: PLC0415  loads rich
+    from rich.text import Text  # noqa: PLC0415  loads rich
 
     before: dict[str, Any] | None = None
     looked = doors.monotonic()
@@ -127,8 +127,8 @@ def live(doors: Doors, store: Store) -> None:
 
 def picture(seen: dict[str, Any], rate: dict[str, float], lines: int) -> Group:
     """For a screen with so many lines: of each table as many rows as fit, the worst first."""
-    from rich.console import Group  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Group  # noqa: PLC0415  loads rich
+    from rich.text import Text  # noqa: PLC0415  loads rich
 
     rows = max(3, lines // 4)
     parts: list[RenderableType] = [Text(_headline(seen))]

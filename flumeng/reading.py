@@ -8,7 +8,6 @@ that a large cluster keeps nobody waiting. A view is made anew only when somethi
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from queue import SimpleQueue
@@ -18,6 +17,7 @@ from flumeng import registered
 from flumeng.model import FlowView, NodeView, Snapshot
 from flumeng.moments import Moments, Pauses
 from flumeng.planned import Tasks
+from flumeng.rounds import LOOK_SECONDS, Round
 from flumeng.spec import FlowSpec, SpecError, parse_flow
 from flumeng.store import ABSENT, Path, Store, Version, Versioned
 from zkschema import paths, table
@@ -27,9 +27,6 @@ from zkschema.table import Row
 
 V = TypeVar("V")
 
-ROUND_SECONDS = 60.0
-ROUND_LOOK_SECONDS = 0.25
-ROUND_LOOK_ZNODES = 1000
 UNWATCHED_SECONDS = 2.0
 RETRY_SECONDS = 2.0
 MOST_LOOKS = 10
@@ -60,12 +57,10 @@ class Reader:
     ) -> None:
         self._store = store
         self._me = me
-        self._clock = clock
         self._wall = wall
         self._heard: SimpleQueue[str] = SimpleQueue()
         self._stale = True
-        self._round: list[Path] = []
-        self._round_at = 0.0
+        self._round = Round(me, clock)
         self._znodes: dict[str, Versioned[Any]] = {}
         self._specs: dict[tuple[str, int, int], tuple[FlowSpec | None, str]] = {}
         self._flows: dict[str, FlowView] = {}
@@ -89,7 +84,7 @@ class Reader:
         if self._stale:
             return RETRY_SECONDS
         soonest = self._moments.soonest
-        rest = self._round_at - self._clock()
+        rest = self._round.seconds_left
         return max(0.0, rest if soonest is None else min(rest, soonest))
 
     def snapshot(self) -> Snapshot:
@@ -118,7 +113,7 @@ class Reader:
         snapshot = self._as_snapshot()
         self._stale = False
         if everything:
-            self._rest()
+            self._round.end()
         return snapshot
 
     def _look_at_buckets(self) -> None:
@@ -132,21 +127,14 @@ class Reader:
 
     def _next_of_round(self) -> list[Path]:
         """What to read anew although nothing was heard of it."""
-        if not self._round:
-            if self._clock() < self._round_at:
-                return []
-            self._rest()
+        if not self._round.under_way and self._round.seconds_left <= 0:
             listed = self._list()
-            self._round = [*listed, *_paths_of(self._znodes.keys() - set(map(str, listed)))]
-        part, self._round = self._round[:ROUND_LOOK_ZNODES], self._round[ROUND_LOOK_ZNODES:]
-        if self._round:
-            self._moments.look_in(ROUND_LOOK_SECONDS)
+            known = self._znodes.keys() - set(map(str, listed))
+            self._round.begin([*listed, *_paths_of(known)])
+        part = self._round.take()
+        if self._round.under_way:
+            self._moments.look_in(LOOK_SECONDS)
         return part
-
-    def _rest(self) -> None:
-        """The next round is a minute away, a little more or less for each master."""
-        self._round = []
-        self._round_at = self._clock() + ROUND_SECONDS * _jitter(self._me)
 
     def _look(self, heard: set[str], *, everything: bool) -> None:
         if everything:
@@ -442,8 +430,3 @@ def _everywhere(heard: set[str]) -> bool:
 
 def _is(path: str, row: Row[Any]) -> bool:
     return row.matches(path) is not None
-
-
-def _jitter(name: str) -> float:
-    """0.8 to 1.2, another for each master, so that they do not read everything together."""
-    return 0.8 + 0.4 * (zlib.crc32(name.encode()) % 1000) / 1000

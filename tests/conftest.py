@@ -42,8 +42,8 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """host:port of a real ZooKeeper."""
     wanted = os.environ.get("FLUMENG_TEST_ZK", "")
     if wanted == "docker":
-        from testcontainers.core.container import DockerContainer  # noqa: PLC0415
-        from testcontainers.core.waiting_utils import wait_for_logs  # noqa: PLC0415
+        from testcontainers.core.container import DockerContainer  # noqa: PLC0415  not without Docker
+        from testcontainers.core.waiting_utils import wait_for_logs  # noqa: PLC0415  not without Docker
 
         with DockerContainer("zookeeper:3.9.5").with_exposed_ports(2181) as container:
             wait_for_logs(container, "PrepRequestProcessor", timeout=60)

@@ -20,7 +20,7 @@ def matching(patterns: Sequence[str]) -> dict[FileKey, str]:
     return _regular_files(
         path
         for pattern in patterns
-        for path in sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207
+        for path in sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
     )
 
 

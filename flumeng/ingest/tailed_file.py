@@ -32,8 +32,9 @@ class ReplacedError(Exception):
 
 class TailedFile:
     """``cursor`` is ahead of the journal by the chunks that are not durable yet. The tailer keeps
-    ``name`` (where it is now, None when it is gone), ``followed`` (whether the globs mean it) and
-    ``trusted`` (whether they have meant it since it is open).
+    ``name`` (where it is now, None when it is gone), ``followed`` (whether the globs mean it),
+    ``trusted`` (whether they have meant it since it is open) and ``emptied`` (its cursor as of the
+    last look, from when it was seen cut until something is read of it).
 
     Reading needs it open and raises ``OSError``, and ``ReplacedError``.
     """
@@ -53,6 +54,7 @@ class TailedFile:
         self.name: str | None = cursor.path
         self.followed = False
         self.trusted = False
+        self.emptied: Cursor | None = None
         self.quiet_since = 0.0
         self._limit = rules.max_line_bytes + TRAILER_BYTES + 1
         self._clock_us = clock_us

@@ -79,15 +79,13 @@ class Tailer:
         self._packed: set[FileKey] = set()
         self._look_again: dict[FileKey, float | None] = {}
         """When what was cut is looked for the last time; None when it was not looked for yet."""
-        self._emptied: dict[FileKey, Cursor] = {}
-        """Files that were seen cut, as of the last look, until something is read of them."""
         for key, cursor in cursors(state).items():
             if any(matches(cursor.path, pattern) for pattern in self._patterns):
-                self._add(key, cursor)
+                file = self._add(key, cursor)
                 if key.cut:
                     self._look_again[key] = None
                 elif cursor.is_emptied:
-                    self._emptied[key] = cursor
+                    file.emptied = cursor
         self._skip_what_is_there: list[str] = []
         if options.start_from == "end":
             self._skip_what_is_there = [
@@ -189,16 +187,14 @@ class Tailer:
             self._to_skip.discard(file.key)
             if file.size:
                 return file.start_at_end()
-        if file.key in self._emptied:
-            return self._take_after_cut(file, now)
-        return self._take_open(file, now)
+        return self._take_after_cut(file, now) if file.emptied else self._take_open(file, now)
 
     def _take_after_cut(self, file: TailedFile, now: float) -> Chunk | None:
         """First what is in it now, then the copies: one of that is known as such then, also when
         the file is cut meanwhile."""
         before, modified_ns = file.cursor, file.modified_ns
         chunk = self._take_open(file, now)
-        since = self._emptied.get(file.key)
+        since = file.emptied
         if since is None or (chunk is None and modified_ns == since.modified_ns):
             return chunk
         try:
@@ -207,9 +203,9 @@ class Tailer:
             file.continue_from(before)
             raise
         if chunk is not None:
-            del self._emptied[file.key]
+            file.emptied = None
             return replace(chunk, state={**(chunk.state or {}), **state})
-        self._emptied[file.key] = replace(since, modified_ns=modified_ns)
+        file.emptied = replace(since, modified_ns=modified_ns)
         return self._state_chunk(state) if state else None
 
     def _take_open(self, file: TailedFile, now: float) -> Chunk | None:
@@ -260,7 +256,7 @@ class Tailer:
 
     def _mark_emptied(self, file: TailedFile, cursor: Cursor) -> dict[str, object]:
         file.continue_from(replace(cursor, modified_ns=file.modified_ns))
-        self._emptied[file.key] = file.cursor
+        file.emptied = file.cursor
         return {state_key(file.key): file.cursor.to_state()}
 
     def _keep(self, key: FileKey, cursor: Cursor, *, missed: bool) -> dict[str, object]:
@@ -282,7 +278,7 @@ class Tailer:
 
     def _finish(self, file: TailedFile, now: float) -> Chunk | None:
         """The file is gone, but perhaps not all that was in it."""
-        if file.key in self._emptied:
+        if file.emptied:
             return self._forget(file)
         copy = self._copies.find(file)
         if copy is not None:
@@ -354,9 +350,9 @@ class Tailer:
         if file.key in self._look_again:
             unknown = self._read_unknown(file.key, file.cursor)
             del self._look_again[file.key]
-        elif file.key in self._emptied:
-            unknown = self._read_unknown(file.key, self._emptied[file.key])
-            del self._emptied[file.key]
+        elif file.emptied:
+            unknown = self._read_unknown(file.key, file.emptied)
+            file.emptied = None
         file.close()
         del self._files[file.key]
         self._copies.changed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -239,3 +240,15 @@ def copy_and_truncate(log: Path, number: int = 1) -> Path:
     shutil.copyfile(log, newest)
     os.truncate(log, 0)
     return newest
+
+
+def pread_but_of(path: Path) -> Callable[[int, int, int], bytes]:
+    """``os.pread``, which cannot read that file."""
+    pread, bad = os.pread, path.stat().st_ino
+
+    def read(fd: int, size: int, offset: int) -> bytes:
+        if os.fstat(fd).st_ino == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(fd, size, offset)
+
+    return read

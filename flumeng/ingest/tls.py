@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from pathlib import Path
 
 from flumeng.errors import UserError
 from flumeng.spec.sources import Tls
@@ -44,7 +45,7 @@ def _load(options: Tls) -> ssl.SSLContext:
 
 def _require_readable(path: str) -> None:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
+        with Path(path).open("rb") as file:
             file.read(1)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error

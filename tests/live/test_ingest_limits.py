@@ -121,7 +121,7 @@ def test_idle_endless_and_slow_senders_at_once_and_a_good_one_is_served(
             began = time.monotonic()
             good.sendall(b"good\n")
             served += 1
-            worker.eventually(lambda: worker.counters("f")["events"] >= served)  # noqa: B023
+            worker.eventually(lambda: worker.counters("f")["events"] >= served)  # noqa: B023  asked at once
             assert time.monotonic() - began < SERVED_SECONDS
             time.sleep(0.05)
         assert served > 5

@@ -294,7 +294,7 @@ def nodes_obey(snapshot: Snapshot) -> Snapshot:
                 if task.state == "running"
             }
             status = NodeStatus(assignment_version=version.number, tasks=tasks)
-            node = replace(node, status=status)  # noqa: PLW2901
+            node = replace(node, status=status)  # noqa: PLW2901  the node as it is now
         obedient[name] = node
     return replace(snapshot, nodes=obedient)
 

@@ -306,7 +306,7 @@ def test_a_home_that_cannot_be_written_keeps_no_history(
     ):
         typed.send_text("flow list\n\x04")
         assert list(ask(commands, doors)) == ["flow list"]
-    assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
+    assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208  names only
 
 
 # -- top

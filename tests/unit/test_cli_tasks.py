@@ -198,6 +198,15 @@ def test_a_moved_task_is_handed_over_by_its_owner_and_then_runs_there(
     assert shell.run("task", "wait", "--active").exit_code == 0
 
 
+def test_a_task_that_is_sent_elsewhere_meanwhile_has_no_more_time_to_be_let_go(
+    shell: Shell, store: FakeStore
+) -> None:
+    shell.run("task", "move", "web/collect.1", "n3")
+    mark = planned(store, "collect.1").mark
+    assert shell.run("task", "move", "web/collect.1", "n1").exit_code == 0
+    assert (planned(store, "collect.1").target, planned(store, "collect.1").mark) == ("n1", mark)
+
+
 def test_a_task_goes_where_it_was_sent_also_when_others_have_less_to_do(
     shell: Shell, store: FakeStore
 ) -> None:

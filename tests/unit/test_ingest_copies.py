@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import os
 import shutil
@@ -13,7 +12,7 @@ import pytest
 from flumeng.ingest import names
 from flumeng.ingest.cursor import cursors
 from flumeng.ingest.tailed_file import EARLIER_SECONDS
-from flumeng.ingest.testing import Follower, copy_and_truncate, write
+from flumeng.ingest.testing import Follower, copy_and_truncate, pread_but_of, write
 
 PATTERNS = ["app.log", "app.log*"]
 
@@ -313,23 +312,16 @@ def test_a_copy_that_cannot_be_read_is_told_and_waited_for(
     write(log, "1\n")
     follower.settle()
     write(log, "2\n")
-    bad = copy_and_truncate(log).stat().st_ino
+    copy = copy_and_truncate(log)
     write(log, "new\n")
-    pread = os.pread
-
-    def failing(fd: int, size: int, offset: int) -> bytes:
-        if os.fstat(fd).st_ino == bad:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return pread(fd, size, offset)
-
     with monkeypatch.context() as broken:
-        broken.setattr(os, "pread", failing)
+        broken.setattr(os, "pread", pread_but_of(copy))
         follower.settle()
-        opened = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        opened = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  names only
         for _ in range(5):
             follower.settle()
             assert follower.tailer.unreadable == {str(log): "Input/output error"}
-        assert len(os.listdir("/proc/self/fd")) == opened  # noqa: PTH208
+        assert len(os.listdir("/proc/self/fd")) == opened  # noqa: PTH208  names only
     assert sorted(follower.finish()) == ["1", "2", "new"]
     assert (follower.tailer.cut, follower.tailer.unreadable) == (0, {})
 

@@ -371,7 +371,7 @@ def test_nothing_is_read_from_a_udp_socket_while_it_is_paused() -> None:
         with socket.socket(type=socket.SOCK_DGRAM) as sender:
             for expected in (b"a", b"ab"):
                 sender.sendto(expected[-1:], place)
-                await eventually(lambda: received.data == expected)  # noqa: B023
+                await eventually(lambda: received.data == expected)  # noqa: B023  awaited at once
             sender.sendto(b"c", place)
             await asyncio.sleep(0.05)
             assert received.data == b"ab"

@@ -3,19 +3,28 @@ nothing of its content is known: it is told by its name and its age."""
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from flumeng.ingest.testing import Follower, copy_and_truncate, write
+from flumeng.ingest.testing import Follower, copy_and_truncate, pread_but_of, write
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "app.log"
+
+
+def seen_truncated(log: Path) -> Follower:
+    """A follower that has read the line 1, and knows that the log was copied and truncated then."""
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    copy_and_truncate(log)
+    follower.finish()
+    return follower
 
 
 @pytest.mark.parametrize("pattern", ["app.log", "app.log*"])
@@ -85,11 +94,7 @@ def test_the_copy_may_be_made_in_one_that_is_open(log: Path, read_before: bool) 
 
 
 def test_the_copy_is_known_together_with_the_first_lines_that_follow_it(log: Path) -> None:
-    follower = Follower(log)
-    write(log, "1\n")
-    follower.settle()
-    copy_and_truncate(log)
-    follower.finish()
+    follower = seen_truncated(log)
     write(log, "2\n")
     copy_and_truncate(log)
     write(log, "3\n")
@@ -101,11 +106,7 @@ def test_the_copy_is_known_together_with_the_first_lines_that_follow_it(log: Pat
 
 
 def test_the_copy_is_read_also_when_the_log_is_gone(log: Path) -> None:
-    follower = Follower(log)
-    write(log, "1\n")
-    follower.settle()
-    copy_and_truncate(log)
-    follower.finish()
+    follower = seen_truncated(log)
     follower.crash()
     write(log, "2\n")
     copy_and_truncate(log)
@@ -117,22 +118,11 @@ def test_the_copy_that_cannot_be_read_is_waited_for(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the log with it, since it counts as read together with that."""
-    follower = Follower(log)
-    write(log, "1\n")
-    follower.settle()
-    copy_and_truncate(log)
-    follower.finish()
+    follower = seen_truncated(log)
     write(log, "2\n")
     copy = copy_and_truncate(log)
     write(log, "3\n")
-    pread = os.pread
-
-    def damaged(fd: int, size: int, offset: int) -> bytes:
-        if os.fstat(fd).st_ino == copy.stat().st_ino:
-            raise OSError(errno.EIO, "Input/output error")
-        return pread(fd, size, offset)
-
-    monkeypatch.setattr(os, "pread", damaged)
+    monkeypatch.setattr(os, "pread", pread_but_of(copy))
     assert follower.finish() == ["1"]
     assert follower.tailer.unreadable == {str(log): "Input/output error"}
     monkeypatch.undo()

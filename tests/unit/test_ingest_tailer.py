@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
 
 from flumeng.ingest import names, tailed_file
 from flumeng.ingest.cursor import cursors
@@ -373,118 +363,3 @@ def test_an_inode_used_again_with_the_same_beginning_is_another_file(tmp_path: P
 )
 def test_a_recorded_path_is_matched_like_glob_does(path: str, pattern: str, expected: bool) -> None:
     assert names.matches(path, pattern) is expected
-
-
-class AnyHistory(RuleBasedStateMachine):
-    """A program writes numbered lines into a log that is rotated; the worker reads and crashes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.folder = Path(tempfile.mkdtemp())
-        self.log = self.folder / "app.log"
-        self.follower: Follower
-        self.rotated: list[Path] = []
-        self.late: Path | None = None
-        self.rotations = 0
-        self.numbers = 0
-        self.part = ""
-        self.written: list[str] = []
-        self.has_lines = self.known = False
-
-    @initialize(pattern=st.sampled_from(["app.log", "app.log*"]))
-    def start(self, pattern: str) -> None:
-        self.follower = Follower(self.folder / pattern)
-
-    def text(self) -> str:
-        self.numbers += 1
-        return f"<{self.numbers}>"
-
-    @rule(lines=st.integers(1, 4))
-    def write_lines(self, lines: int) -> None:
-        for _ in range(lines):
-            text = self.text()
-            write(self.log, text + "\n")
-            self.written.append(self.part + text)
-            self.part = ""
-        self.has_lines = True
-
-    @rule()
-    def write_a_part_of_a_line(self) -> None:
-        text = self.text()
-        write(self.log, text)
-        self.part += text
-
-    @rule()
-    def read_and_commit(self) -> None:
-        """From now on the journal knows the log by its inode; before that no one could tell it from
-        other files once it has another name."""
-        self.follower.settle()
-        self.known = self.known or self.has_lines
-
-    @precondition(lambda self: self.known)
-    @rule()
-    def rotate(self) -> None:
-        """A part of a line that is the last of its file is a line."""
-        self.known = self.has_lines = False
-        self.rotations += 1
-        moved = self.folder / f"app.log.{self.rotations}"
-        self.log.rename(moved)
-        self.rotated.append(moved)
-        self.late = None if self.part else moved
-        if self.part:
-            self.written.append(self.part)
-            self.part = ""
-
-    @precondition(lambda self: self.late is not None)
-    @rule()
-    def write_late_into_the_rotated_file(self) -> None:
-        assert self.late is not None
-        text = self.text()
-        write(self.late, text + "\n")
-        self.written.append(text)
-
-    @precondition(lambda self: self.rotated)
-    @rule()
-    def delete_a_rotated_file_that_was_read(self) -> None:
-        self.read_all()
-        gone = self.rotated.pop(0)
-        self.late = None if gone == self.late else self.late
-        gone.unlink()
-
-    @precondition(lambda self: self.has_lines and not self.part)
-    @rule()
-    def truncate_what_was_read(self) -> None:
-        self.read_all()
-        os.truncate(self.log, 0)
-        self.follower.settle()
-
-    @rule(seconds=st.sampled_from([0.1, QUIET_SECONDS]))
-    def poll(self, seconds: float) -> None:
-        self.follower.poll(seconds)
-
-    @rule(chunks=st.integers(1, 3))
-    def commit_some(self, chunks: int) -> None:
-        self.follower.commit(chunks)
-
-    @rule()
-    def crash(self) -> None:
-        self.follower.crash()
-
-    def read_all(self) -> None:
-        for _ in range(3):
-            self.follower.settle(seconds=QUIET_SECONDS)
-        assert sorted(self.follower.lines) == sorted(self.written)
-
-    @invariant()
-    def nothing_is_taken_twice(self) -> None:
-        assert len(set(self.follower.lines)) == len(self.follower.lines)
-
-    def teardown(self) -> None:
-        self.read_all()
-        assert len(cursors(self.follower.state)) <= len(self.rotated) + 1
-        self.follower.tailer.close()
-        shutil.rmtree(self.folder)
-
-
-TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -225,7 +225,7 @@ def test_a_round_reads_all_once_more_and_a_part_with_each_look(
     store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what nobody was told of is seen in the end, and no look takes long."""
-    monkeypatch.setattr("flumeng.reading.ROUND_LOOK_ZNODES", 10)
+    monkeypatch.setattr("flumeng.rounds.LOOK_ZNODES", 10)
     looks: list[int] = []
 
     class Counting(FakeStore):

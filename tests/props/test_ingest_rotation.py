@@ -1,4 +1,4 @@
-"""Any history of a log that is copied and truncated: each line is taken once."""
+"""Any history of a log that is rotated: each line is taken once."""
 
 from __future__ import annotations
 
@@ -22,28 +22,150 @@ from flumeng.ingest.cursor import cursors
 from flumeng.ingest.tailer import QUIET_SECONDS
 from flumeng.ingest.testing import Follower, write
 
+bounded = settings(
+    max_examples=int(os.environ.get("FLUMENG_TEST_EXAMPLES", "60")),
+    stateful_step_count=30,
+    deadline=None,
+)
 
-class AnyCopying(RuleBasedStateMachine):
-    """A log is copied in steps and truncated, copies are numbered on, compressed and deleted; the
-    worker reads and crashes."""
+
+class Following(RuleBasedStateMachine):
+    """A worker that reads a log in a folder of its own, commits and crashes; ``written`` are its
+    lines."""
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.log = self.folder / "app.log"
-        self.copies: list[Path] = []
+        self.follower: Follower
         self.numbers = 0
         self.written: list[str] = []
+
+    @initialize(pattern=st.sampled_from(["app.log", "app.log*"]))
+    def start(self, pattern: str) -> None:
+        self.follower = Follower(self.folder / pattern)
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, QUIET_SECONDS]))
+    def poll(self, seconds: float) -> None:
+        self.follower.poll(seconds)
+
+    @rule(chunks=st.integers(1, 3))
+    def commit_some(self, chunks: int) -> None:
+        self.follower.commit(chunks)
+
+    @rule()
+    def crash(self) -> None:
+        self.follower.crash()
+
+    @invariant()
+    def nothing_is_taken_twice(self) -> None:
+        assert len(set(self.follower.lines)) == len(self.follower.lines)
+
+    def teardown(self) -> None:
+        self.follower.tailer.close()
+        shutil.rmtree(self.folder)
+
+
+class AnyRenaming(Following):
+    """A program writes numbered lines into a log that is rotated; the worker reads and crashes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rotated: list[Path] = []
+        self.late: Path | None = None
+        self.rotations = 0
+        self.part = ""
+        self.has_lines = self.known = False
+
+    def text(self) -> str:
+        self.numbers += 1
+        return f"<{self.numbers}>"
+
+    @rule(lines=st.integers(1, 4))
+    def write_lines(self, lines: int) -> None:
+        for _ in range(lines):
+            text = self.text()
+            write(self.log, text + "\n")
+            self.written.append(self.part + text)
+            self.part = ""
+        self.has_lines = True
+
+    @rule()
+    def write_a_part_of_a_line(self) -> None:
+        text = self.text()
+        write(self.log, text)
+        self.part += text
+
+    @rule()
+    def read_and_commit(self) -> None:
+        """From now on the journal knows the log by its inode; before that no one could tell it from
+        other files once it has another name."""
+        self.follower.settle()
+        self.known = self.known or self.has_lines
+
+    @precondition(lambda self: self.known)
+    @rule()
+    def rotate(self) -> None:
+        """A part of a line that is the last of its file is a line."""
+        self.known = self.has_lines = False
+        self.rotations += 1
+        moved = self.folder / f"app.log.{self.rotations}"
+        self.log.rename(moved)
+        self.rotated.append(moved)
+        self.late = None if self.part else moved
+        if self.part:
+            self.written.append(self.part)
+            self.part = ""
+
+    @precondition(lambda self: self.late is not None)
+    @rule()
+    def write_late_into_the_rotated_file(self) -> None:
+        assert self.late is not None
+        text = self.text()
+        write(self.late, text + "\n")
+        self.written.append(text)
+
+    @precondition(lambda self: self.rotated)
+    @rule()
+    def delete_a_rotated_file_that_was_read(self) -> None:
+        self.read_all()
+        gone = self.rotated.pop(0)
+        self.late = None if gone == self.late else self.late
+        gone.unlink()
+
+    @precondition(lambda self: self.has_lines and not self.part)
+    @rule()
+    def truncate_what_was_read(self) -> None:
+        self.read_all()
+        os.truncate(self.log, 0)
+        self.follower.settle()
+
+    def read_all(self) -> None:
+        self.follower.finish()
+        assert sorted(self.follower.lines) == sorted(self.written)
+
+    def teardown(self) -> None:
+        self.read_all()
+        assert len(cursors(self.follower.state)) <= len(self.rotated) + 1
+        super().teardown()
+
+
+TestAnyRenaming = AnyRenaming.TestCase
+TestAnyRenaming.settings = bounded
+
+
+class AnyCopying(Following):
+    """A log is copied in steps and truncated, copies are numbered on, compressed and deleted; the
+    worker reads and crashes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: list[Path] = []
         self.between: set[str] = set()
         self.now: list[str] = []
         self.known = self.copied = False
         self.begun = self.only_copies_know = False
         self.making: Path | None = None
-        self.follower: Follower
-
-    @initialize(pattern=st.sampled_from(["app.log", "app.log*"]))
-    def start(self, pattern: str) -> None:
-        self.follower = Follower(self.folder / pattern)
 
     @rule(lines=st.integers(1, 4), length=st.sampled_from([0, 300]))
     def write_lines(self, lines: int, length: int) -> None:
@@ -117,18 +239,6 @@ class AnyCopying(RuleBasedStateMachine):
         self.read_all()
         self.copies.pop(0).unlink()
 
-    @rule(seconds=st.sampled_from([0.1, 1.0, QUIET_SECONDS]))
-    def poll(self, seconds: float) -> None:
-        self.follower.poll(seconds)
-
-    @rule(chunks=st.integers(1, 3))
-    def commit_some(self, chunks: int) -> None:
-        self.follower.commit(chunks)
-
-    @rule()
-    def crash(self) -> None:
-        self.follower.crash()
-
     def read_all(self) -> None:
         self.follower.finish()
         taken = set(self.follower.lines)
@@ -138,20 +248,11 @@ class AnyCopying(RuleBasedStateMachine):
         self.begun = self.begun or bool(self.now)
         self.only_copies_know = False
 
-    @invariant()
-    def nothing_is_taken_twice(self) -> None:
-        assert len(set(self.follower.lines)) == len(self.follower.lines)
-
     def teardown(self) -> None:
         self.read_all()
         assert len(cursors(self.follower.state)) <= len(self.copies) + 2
-        self.follower.tailer.close()
-        shutil.rmtree(self.folder)
+        super().teardown()
 
 
 TestAnyCopying = AnyCopying.TestCase
-TestAnyCopying.settings = settings(
-    max_examples=int(os.environ.get("FLUMENG_TEST_EXAMPLES", "60")),
-    stateful_step_count=30,
-    deadline=None,
-)
+TestAnyCopying.settings = bounded
