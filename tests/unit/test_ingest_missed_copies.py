@@ -3,6 +3,7 @@ nothing of its content is known: it is told by its name and its age."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -153,6 +154,22 @@ def test_what_is_taken_for_a_copy_by_its_name_and_age_alone(
     write(log.with_name(name), "foreign\n")
     write(log, "3\n")
     assert sorted(follower.finish()) == sorted(expected)
+
+
+def test_what_is_read_already_in_its_own_right_is_no_such_copy(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    follower = Follower(log.with_name("app.log*"))
+    write(log, "1\n")
+    follower.settle()
+    copy_and_truncate(log)
+    follower.finish()
+    write(log.with_name("app.log.2"), "other\n")
+    assert follower.finish() == ["1", "other"]
+    write(log, "2\n")
+    assert follower.finish() == ["1", "other", "2"]
+    assert "meanwhile; reading it" not in caplog.text
 
 
 def test_an_older_file_is_not_taken_for_a_copy_by_its_name_alone(log: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from flumeng import operations
 from flumeng.planned import Tasks, plan_writes, read_plan
 from flumeng.reading import WATCHED, Reader
+from flumeng.rounds import Round
 from flumeng.store import ABSENT, ANY, Versioned, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
@@ -278,3 +279,16 @@ def test_what_is_made_again_is_not_what_it_was(store: FakeStore) -> None:
     store.write(paths.node("n1"), Node(uuid="new", roles=(COLLECT,)), ABSENT)
     reader.hear(str(paths.node("n1")))
     assert reader.snapshot().nodes["n1"].record.uuid == "new"
+
+
+def test_a_round_ends_when_all_has_just_been_read() -> None:
+    """The next one begins a minute later, a little more or less."""
+    now = 1000.0
+    turn = Round("m", lambda: now)
+    assert turn.seconds_left < 0
+    turn.begin([paths.journal(f"f.n.0.{number:08}") for number in range(2500)])
+    assert (len(turn.take()), turn.under_way) == (1000, True)
+    now += 30
+    turn.end()
+    assert (turn.take(), turn.under_way) == ([], False)
+    assert 45 < turn.seconds_left < 75
