@@ -38,7 +38,7 @@ class Copies:
 
     def is_copy(self, file: TailedFile) -> bool:
         """Whether an open file that was not read yet has nothing but what another one has or had.
-        One that is still empty may become a copy.
+        One that is still empty may become a copy; what is read from a compressed copy has no other.
 
         The content of the other one is compared first: when it was cut meanwhile, then the copy is
         complete, and the marks tell.
@@ -49,12 +49,13 @@ class Copies:
         return not file.size or any(
             _is_beginning(file, other) or rest_of(file, other.cursor) is not None
             for other in self._originals(path)
-            if other is not file
+            if other is not file and not (isinstance(other, PackedFile) and other.is_found)
         )
 
-    def find(self, file: TailedFile) -> tuple[TailedFile, Cursor] | None:
+    def find(self, file: TailedFile, *, whole: bool) -> tuple[TailedFile, Cursor] | None:
         """The largest copy of a file that is gone, open, and the cursor from which it is to be read
-        on. Raises OSError when what may be one cannot be read."""
+        on. One that is not ``whole`` lacks what was read last, and so has nothing that is unread.
+        Raises OSError when what may be one cannot be read."""
         cursor = file.cursor
         identified = replace(cursor, identity=cursor.identity or file.key.identity)
         best: tuple[TailedFile, Cursor] | None = None
@@ -64,7 +65,8 @@ class Copies:
             except OSError:
                 self._let_go(copy, best and best[0])
                 raise
-            if rest is None or (best and rest.end <= best[1].end) or self._is_old(copy, rest):
+            least = best[1].end + 1 if best else cursor.offset if whole else 0
+            if rest is None or rest.end < least or self._is_old(copy, rest):
                 self._let_go(copy)
                 continue
             self._let_go(best and best[0])

@@ -49,8 +49,9 @@ def is_packed(beginning: bytes) -> bool:
 class PackedFile(TailedFile):
     """What is left to read of a file that is gone, in one of the compressed files beside it.
 
-    It is never followed and never grows. ``look`` and ``read`` raise ``ReplacedError`` when none of
-    the compressed files is its copy, and ``OSError`` when the copy is damaged.
+    It is never followed and never grows. ``is_found``: the compressed file that is open is its copy.
+    ``look`` and ``read`` raise ``ReplacedError`` when none of them is, and ``OSError`` when the copy
+    is damaged.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class PackedFile(TailedFile):
             except ReplacedError:
                 self._drop()
             except OSError as error:
-                if self._found:
+                if self.is_found:
                     raise
                 log.warning("%s: %s", self._path, error)
                 self._drop()
@@ -115,7 +116,7 @@ class PackedFile(TailedFile):
             self._stream.close()
         self._stream = None
         self._path = ""
-        self._found = False
+        self.is_found = False
         self._data = self._head = b""  # what was unpacked last, and first
         self._begin = 0  # where the former begins
 
@@ -128,7 +129,7 @@ class PackedFile(TailedFile):
             return False
         self.quiet_since = float("-inf")
         _, rest = self._read_on(1)
-        self._found = True
+        self.is_found = True
         return bool(rest)
 
     def _skip_to(self, offset: int) -> bool:

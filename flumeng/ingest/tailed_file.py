@@ -86,6 +86,13 @@ class TailedFile:
     def modified_ns(self) -> int:
         return os.fstat(self._fd).st_mtime_ns
 
+    def has_changed(self, path: str) -> bool:
+        """Whether it does not lie there as it was when it was read to its end. It may have grown;
+        and what is shorter, or younger, may be another file with its inode."""
+        status = Path(path).stat()
+        left = self.cursor.offset, self.cursor.modified_ns
+        return (status.st_size, status.st_mtime_ns) != left
+
     def open(self, path: str) -> bool:
         """Open it under ``path``; False when that is the name of another file now.
 

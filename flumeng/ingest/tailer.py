@@ -28,7 +28,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 
 from flumeng.ingest.chunk import Chunk, LineRules, Origin
 from flumeng.ingest.copies import Copies, may_be_made_of, rest_of
@@ -177,7 +176,7 @@ class Tailer:
                 return self._finish(file, now)
             if not (file.followed or file.cursor.offset or may_be_made_of(file)):
                 return self._forget(file)
-            wanted = file.followed or Path(file.name).stat().st_size > file.cursor.offset
+            wanted = file.followed or file.has_changed(file.name)
             if not wanted or not file.open(file.name):
                 return None
         if file.cursor.offset == 0 and is_packed(file.beginning(MAGIC_BYTES)):
@@ -229,7 +228,7 @@ class Tailer:
             chunk = file.read(ended=True)
             if chunk is None and not file.followed:
                 if file.name is None:
-                    copy = self._copies.find(file)
+                    copy = self._copies.find(file, whole=isinstance(file, PackedFile))
                     return self._hand_over(file, *copy) if copy else self._forget(file)
                 file.close()
         return chunk
@@ -280,10 +279,11 @@ class Tailer:
         """The file is gone, but perhaps not all that was in it."""
         if file.emptied:
             return self._forget(file)
-        copy = self._copies.find(file)
+        was_packed = isinstance(file, PackedFile)
+        copy = self._copies.find(file, whole=not was_packed)
         if copy is not None:
             return self._hand_over(file, *copy)
-        if isinstance(file, PackedFile):
+        if was_packed:
             return self._give_up(file, now)
         file.close()
         packed = self._files[file.key] = PackedFile(

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from flumeng.ingest.cursor import cursors
+from flumeng.ingest.cursor import MARK_BYTES, cursors
 from flumeng.ingest.tailer import QUIET_SECONDS
 from flumeng.ingest.testing import Follower, write
 
@@ -75,7 +75,8 @@ class AnyRenaming(Following):
         self.late: Path | None = None
         self.rotations = 0
         self.part = ""
-        self.has_lines = self.known = False
+        self.has_lines = self.known = self.begun = False
+        self.unread: set[Path] = set()
 
     def text(self) -> str:
         self.numbers += 1
@@ -102,14 +103,17 @@ class AnyRenaming(Following):
         other files once it has another name."""
         self.follower.settle()
         self.known = self.known or self.has_lines
+        self.begun = self.has_lines
 
     @precondition(lambda self: self.known)
     @rule()
     def rotate(self) -> None:
         """A part of a line that is the last of its file is a line."""
-        self.known = self.has_lines = False
         self.rotations += 1
         moved = self.folder / f"app.log.{self.rotations}"
+        if not self.begun:
+            self.unread.add(moved)
+        self.known = self.has_lines = self.begun = False
         self.log.rename(moved)
         self.rotated.append(moved)
         self.late = None if self.part else moved
@@ -133,16 +137,33 @@ class AnyRenaming(Following):
         self.late = None if gone == self.late else self.late
         gone.unlink()
 
+    @precondition(lambda self: self.rotated)
+    @rule(share=st.sampled_from([0.0, 0.5, 1.0, 2.0]))
+    def compress_a_rotated_file_and_use_its_inode(self, share: float) -> None:
+        """For a file that is no log, and that may be shorter, while no worker runs. Of what is
+        compressed something is known: no other is found in compressed form."""
+        gone = self.rotated.pop(0)
+        if gone in self.unread:
+            self.read_all()
+        self.follower.crash()
+        self.late = None if gone == self.late else self.late
+        data = gone.read_bytes()
+        gone.with_name(f"{gone.name}.gz").write_bytes(gzip.compress(data))
+        strange = gone.rename(gone.with_name(f"strange-{gone.name}"))
+        strange.write_text("-" * int(share * len(data)))
+
     @precondition(lambda self: self.has_lines and not self.part)
     @rule()
     def truncate_what_was_read(self) -> None:
         self.read_all()
         os.truncate(self.log, 0)
         self.follower.settle()
+        self.has_lines = self.begun = False
 
     def read_all(self) -> None:
         self.follower.finish()
         assert sorted(self.follower.lines) == sorted(self.written)
+        self.begun = self.has_lines
 
     def teardown(self) -> None:
         self.read_all()
@@ -155,7 +176,7 @@ TestAnyRenaming.settings = bounded
 
 
 class AnyCopying(Following):
-    """A log is copied in steps and truncated, copies are numbered on, compressed and deleted; the
+    """A log is copied in blocks and truncated, copies are numbered on, compressed and deleted; the
     worker reads and crashes."""
 
     def __init__(self) -> None:
@@ -187,6 +208,11 @@ class AnyCopying(Following):
         self.known = self.known or bool(self.written)
         self.begun = self.begun or bool(self.now)
 
+    @rule(seconds=st.sampled_from([0.1, 1.0, QUIET_SECONDS]))
+    def poll(self, seconds: float) -> None:
+        """What was copied is truncated at once."""
+        self.follower.poll(0.1 if self.copied else seconds)
+
     @precondition(lambda self: self.known and self.now and self.making is None)
     @rule(share=st.floats(0, 1))
     def begin_to_copy(self, share: float) -> None:
@@ -200,7 +226,7 @@ class AnyCopying(Following):
             )
         self.making = self.folder / "app.log.1"
         data = self.log.read_bytes()
-        self.making.write_bytes(data[: int(share * len(data))])
+        self.making.write_bytes(data[: int(share * len(data)) // MARK_BYTES * MARK_BYTES])
         self.copied = False
 
     @precondition(lambda self: self.making is not None and not self.copied)

@@ -269,6 +269,27 @@ def test_the_copy_may_be_compressed_by_then(log: Path, kept: str) -> None:
     assert len(follower.finish()) == 101
 
 
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("down", [False, True])
+def test_a_whole_copy_that_is_compressed_counts_before_one_that_is_short(
+    log: Path, pattern: str, down: bool
+) -> None:
+    """The latter is of what was in the log afterwards, and begins alike."""
+    follower = Follower(log.with_name(pattern))
+    write(log, "started\n1\n")
+    follower.settle()
+    if down:
+        follower.crash()
+    write(log, "2\n")
+    copy = copy_and_truncate(log)
+    copy.with_name("app.log.2.gz").write_bytes(gzip.compress(copy.read_bytes()))
+    copy.unlink()
+    write(log, "started\n")
+    copy_and_truncate(log)
+    assert sorted(follower.finish()) == ["1", "2", "started", "started"]
+    assert follower.tailer.cut == 0
+
+
 def test_a_copy_that_is_made_in_the_same_file_each_time(log: Path) -> None:
     """As a script does; what it held before was read."""
     copy = log.with_name("app.log.copy")

@@ -60,6 +60,20 @@ def test_a_file_compressed_while_the_worker_is_down_is_finished(log: Path, suffi
     assert len(cursors(follower.state)) == 1
 
 
+@pytest.mark.parametrize("text", ["", "-", "-\n", "longer than that\n"])
+def test_it_is_finished_also_when_a_strange_file_has_its_inode(log: Path, text: str) -> None:
+    write(log, "1\n")
+    follower = Follower(log)
+    follower.settle()
+    write(log, "2\n")
+    log.with_name("app.log.1.gz").write_bytes(gzip.compress(log.read_bytes()))
+    strange = log.rename(log.with_name("strange"))
+    strange.write_text(text)
+    follower.crash()
+    assert follower.finish() == ["1", "2"]
+    assert follower.state == {}
+
+
 def test_finishing_a_compressed_file_goes_on_after_a_crash(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,16 +163,17 @@ def test_truncated_and_renamed_at_once_is_read_all_the_same(log: Path) -> None:
     assert follower.settle() == ["1", "2"]
 
 
-def test_a_strange_file_with_the_inode_of_a_rotated_one_is_not_read(log: Path) -> None:
+@pytest.mark.parametrize("text", ["", "-", "1\n", "-\n", "no log at all\n"])
+def test_a_strange_file_with_the_inode_of_a_rotated_one_is_not_read(log: Path, text: str) -> None:
     write(log, "1\n")
     follower = Follower(log)
     follower.settle()
     strange = log.with_name("strange")
     log.rename(strange)
-    strange.write_text("no log at all\n")
+    strange.write_text(text)
     follower.crash()
-    assert follower.settle() == ["1"]
-    assert follower.state == {}
+    assert follower.finish() == ["1"]
+    assert len(follower.state) == (text == "1\n")
 
 
 def test_an_inode_that_is_used_again_is_another_file(tmp_path: Path) -> None:
