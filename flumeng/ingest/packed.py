@@ -49,9 +49,9 @@ def is_packed(beginning: bytes) -> bool:
 class PackedFile(TailedFile):
     """What is left to read of a file that is gone, in one of the compressed files beside it.
 
-    It is never followed and never grows. ``is_found``: the compressed file that is open is its copy.
-    ``look`` and ``read`` raise ``ReplacedError`` when none of them is, and ``OSError`` when the copy
-    is damaged.
+    It is never followed and never grows. ``is_found`` tells that the compressed file which is open
+    is its copy. ``look`` and ``read`` raise ``ReplacedError`` when none of them is, and ``OSError``
+    when the copy is damaged.
     """
 
     def __init__(

@@ -279,11 +279,10 @@ class Tailer:
         """The file is gone, but perhaps not all that was in it."""
         if file.emptied:
             return self._forget(file)
-        was_packed = isinstance(file, PackedFile)
-        copy = self._copies.find(file, whole=not was_packed)
+        copy = self._copies.find(file, whole=not isinstance(file, PackedFile))
         if copy is not None:
             return self._hand_over(file, *copy)
-        if was_packed:
+        if isinstance(file, PackedFile):
             return self._give_up(file, now)
         file.close()
         packed = self._files[file.key] = PackedFile(
