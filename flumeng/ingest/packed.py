@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -26,13 +26,14 @@ MAGIC_BYTES = 6
 SKIP_BYTES = 64 << 20
 """At one look; other files of the source are read between two looks."""
 
-_MAGIC: tuple[tuple[bytes, Literal["gzip", "zstd", "bz2"] | None], ...] = (
+_MAGIC: Sequence[tuple[bytes, Literal["gzip", "zstd", "lz4", "bz2"] | None]] = (
     (b"\x1f\x8b\x08", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
-    (b"BZh", "bz2"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    *((b"BZh%d1A" % level, "bz2") for level in range(1, 10)),
     (b"\xfd7zXZ\x00", None),
 )
-_SUFFIXES = frozenset({".gz", ".zst", ".bz2", ".xz"})
+_SUFFIXES = frozenset({".gz", ".zst", ".lz4", ".bz2", ".xz"})
 _UNPACK_BYTES = 1 << 20
 
 

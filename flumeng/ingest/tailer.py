@@ -75,7 +75,8 @@ class Tailer:
         self._files: dict[FileKey, TailedFile] = {}
         self._unreadable: dict[FileKey, tuple[str, str]] = {}
         self._copies = Copies(self._files, self._make)
-        self._packed: set[FileKey] = set()
+        self._packed: dict[FileKey, str] = {}
+        """The names of those that are skipped; under another name it may be another file."""
         self._look_again: dict[FileKey, float | None] = {}
         """When what was cut is looked for the last time; None when it was not looked for yet."""
         for key, cursor in cursors(state).items():
@@ -137,13 +138,14 @@ class Tailer:
     def _scan(self, now: float) -> None:
         began = self._timer()
         found = matching(self._patterns)
-        self._packed &= found.keys()
+        self._packed = {key: path for key, path in self._packed.items() if key in found}
         for key, path in found.items():
-            file = self._files.get(key)
-            if file is None and has_packed_name(path):
+            if key in self._files:
+                continue
+            if has_packed_name(path):
                 self._skip_packed(key, path)
-            elif file is None and key not in self._packed:
-                file = self._add(key, Cursor.new(path))
+            elif self._packed.get(key) != path:
+                self._add(key, Cursor.new(path))
                 if any(matches(path, pattern) for pattern in self._skip_what_is_there):
                     self._to_skip.add(key)
         folders = Folders()
@@ -339,9 +341,9 @@ class Tailer:
 
     def _skip_packed(self, key: FileKey, path: str) -> None:
         if key not in self._packed:
-            self._packed.add(key)
             self.skipped += 1
             log.info("%s is compressed and not read", path)
+        self._packed[key] = path
 
     def _forget(self, file: TailedFile, state: Mapping[str, object] | None = None) -> Chunk:
         """``state`` becomes true together with that."""

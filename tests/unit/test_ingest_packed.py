@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,12 +31,13 @@ def pack(path: Path, suffix: str) -> Path:
     elif suffix == ".bz2":
         packed.write_bytes(bz2.compress(data))
     else:
-        packed.write_bytes(pa.compress(data, codec="zstd", asbytes=True))
+        codec = {".zst": "zstd", ".lz4": "lz4"}[suffix]
+        packed.write_bytes(pa.compress(data, codec=codec, asbytes=True))
     path.unlink()
     return packed
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2"])
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".lz4", ".bz2"])
 def test_a_file_compressed_while_the_worker_is_down_is_finished(log: Path, suffix: str) -> None:
     """With the same identity and offsets; and nothing of it is read twice, under any name."""
     write(log, "1\n" * 1000)
@@ -120,11 +123,36 @@ def test_compressed_files_of_other_files_are_left_alone(tmp_path: Path) -> None:
     assert follower.tailer.unreadable == {}
 
 
-def test_a_compressed_file_is_known_by_its_first_bytes_too(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_bytes(gzip.compress(b"no\nlines\n"))
-    write(tmp_path / "b.log", "b\n")
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_compressed_file_is_known_by_its_first_bytes_too(
+    tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / "a.log").write_bytes(compress(b"no\nlines\n"))
+    write(tmp_path / "b.log", "BZhang logged in\n")
     follower = Follower(tmp_path / "*.log")
-    assert follower.settle(seconds=QUIET_SECONDS) == ["b"]
+    assert follower.settle(seconds=QUIET_SECONDS) == ["BZhang logged in"]
+    assert follower.tailer.skipped == 1
+
+
+def test_a_log_that_takes_the_inode_of_a_compressed_file_is_read(log: Path) -> None:
+    """Between two looks the one was deleted and the other one made."""
+    follower = Follower(log.with_name("app.log*"))
+    packed = log.with_name("app.log.1.gz")
+    packed.write_bytes(gzip.compress(b"1\n"))
+    assert follower.settle() == []
+    packed.rename(log)
+    log.write_text("2\n")
+    assert follower.settle() == ["2"]
+
+
+def test_a_compressed_file_is_skipped_once_under_all_its_names(log: Path) -> None:
+    follower = Follower(log.with_name("app.log*"))
+    packed = log.with_name("app.log.1")
+    packed.write_bytes(gzip.compress(b"1\n"))
+    for number in range(2, 5):
+        assert follower.settle() == []
+        packed = packed.rename(log.with_name(f"app.log.{number}"))
+    assert follower.settle() == []
     assert follower.tailer.skipped == 1
 
 
