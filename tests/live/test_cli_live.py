@@ -189,6 +189,8 @@ def test_the_shell_on_a_terminal_completes_a_name_and_remembers(hosts: str, tmp_
     flumeng("schema", "init", zk=hosts)
     flumeng("flow", "apply", file, zk=hosts)
     mine, theirs = pty.openpty()
+    # what a script runs in the background ignores Ctrl-C, and so does what that starts
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-m", "cli.main", "shell"],
         stdin=theirs, stdout=theirs, stderr=theirs,
@@ -197,6 +199,7 @@ def test_the_shell_on_a_terminal_completes_a_name_and_remembers(hosts: str, tmp_
             "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1",
         },
     )  # fmt: skip
+    signal.signal(signal.SIGINT, inherited)
     os.close(theirs)
     terminal = Terminal(mine)
     try:
