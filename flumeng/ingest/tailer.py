@@ -333,7 +333,7 @@ class Tailer:
         if file.key in self._look_again or cursor.offset < cursor.end:
             self.cut += 1
             log.warning(
-                "%s was cut and no copy was found: what came after its first %d bytes is lost",
+                "%s was cut and no copy was found: what came after its first %d bytes may be lost",
                 cursor.path,
                 cursor.offset,
             )
