@@ -31,15 +31,52 @@ bounded = settings(
 
 class Following(RuleBasedStateMachine):
     """A worker that reads a log in a folder of its own, commits and crashes; ``written`` are its
-    lines."""
+    lines.
+
+    The inode of what is deleted is given to the next file that is made, as many file systems do:
+    until then it lies in another folder.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.log = self.folder / "app.log"
         self.follower: Follower
-        self.numbers = 0
+        self.numbers = self.deleted = 0
         self.written: list[str] = []
+        self.strange: list[Path] = []
+        self.free_folder = Path(tempfile.mkdtemp())
+        self.free: list[Path] = []
+
+    def make(self, path: Path, data: bytes = b"") -> None:
+        inode = self.free.pop() if self.free else path
+        inode.write_bytes(data)
+        inode.rename(path)
+
+    def delete(self, path: Path) -> None:
+        if is_open(path):
+            path.unlink()
+        else:
+            self.deleted += 1
+            self.free.append(path.rename(self.free_folder / f"{self.deleted}"))
+
+    def compress(self, path: Path) -> Path:
+        packed = path.with_name(f"{path.name}.gz")
+        self.make(packed, gzip.compress(path.read_bytes()))
+        self.delete(path)
+        return packed
+
+    @rule(size=st.sampled_from([0, 1, 20, 10_000]))
+    def make_a_strange_file(self, size: int) -> None:
+        """Which is no log."""
+        self.numbers += 1
+        self.strange.append(self.folder / f"strange-{self.numbers}")
+        self.make(self.strange[-1], b"-" * size)
+
+    @precondition(lambda self: self.strange)
+    @rule()
+    def delete_a_strange_file(self) -> None:
+        self.delete(self.strange.pop(0))
 
     @initialize(pattern=st.sampled_from(["app.log", "app.log*"]))
     def start(self, pattern: str) -> None:
@@ -64,6 +101,12 @@ class Following(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.follower.tailer.close()
         shutil.rmtree(self.folder)
+        shutil.rmtree(self.free_folder)
+
+
+def is_open(path: Path) -> bool:
+    """Whether the worker has it open, so that its inode cannot become another file."""
+    return any(fd.readlink() == path for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
 
 
 class AnyRenaming(Following):
@@ -72,6 +115,7 @@ class AnyRenaming(Following):
     def __init__(self) -> None:
         super().__init__()
         self.rotated: list[Path] = []
+        self.packed: list[Path] = []
         self.late: Path | None = None
         self.rotations = 0
         self.part = ""
@@ -82,11 +126,16 @@ class AnyRenaming(Following):
         self.numbers += 1
         return f"<{self.numbers}>"
 
+    def append(self, text: str) -> None:
+        if not self.log.exists():
+            self.make(self.log)
+        write(self.log, text)
+
     @rule(lines=st.integers(1, 4))
     def write_lines(self, lines: int) -> None:
         for _ in range(lines):
             text = self.text()
-            write(self.log, text + "\n")
+            self.append(text + "\n")
             self.written.append(self.part + text)
             self.part = ""
         self.has_lines = True
@@ -94,7 +143,7 @@ class AnyRenaming(Following):
     @rule()
     def write_a_part_of_a_line(self) -> None:
         text = self.text()
-        write(self.log, text)
+        self.append(text)
         self.part += text
 
     @rule()
@@ -106,9 +155,10 @@ class AnyRenaming(Following):
         self.begun = self.has_lines
 
     @precondition(lambda self: self.known)
-    @rule()
-    def rotate(self) -> None:
-        """A part of a line that is the last of its file is a line."""
+    @rule(create=st.booleans())
+    def rotate(self, create: bool) -> None:
+        """A part of a line that is the last of its file is a line. Compressed files have been read,
+        and the oldest one goes."""
         self.rotations += 1
         moved = self.folder / f"app.log.{self.rotations}"
         if not self.begun:
@@ -120,6 +170,11 @@ class AnyRenaming(Following):
         if self.part:
             self.written.append(self.part)
             self.part = ""
+        if self.packed:
+            self.read_all()
+            self.delete(self.packed.pop(0))
+        if create:
+            self.make(self.log)
 
     @precondition(lambda self: self.late is not None)
     @rule()
@@ -135,22 +190,20 @@ class AnyRenaming(Following):
         self.read_all()
         gone = self.rotated.pop(0)
         self.late = None if gone == self.late else self.late
-        gone.unlink()
+        self.delete(gone)
 
     @precondition(lambda self: self.rotated)
-    @rule(share=st.sampled_from([0.0, 0.5, 1.0, 2.0]))
-    def compress_a_rotated_file_and_use_its_inode(self, share: float) -> None:
-        """For a file that is no log, and that may be shorter, while no worker runs. Of what is
-        compressed something is known: no other is found in compressed form."""
+    @rule(strange=st.sampled_from([None, 0, 1, 20, 10_000]))
+    def compress_a_rotated_file_while_the_worker_is_down(self, strange: int | None) -> None:
+        """Of which something is known: no other one is found in compressed form."""
         gone = self.rotated.pop(0)
         if gone in self.unread:
             self.read_all()
         self.follower.crash()
         self.late = None if gone == self.late else self.late
-        data = gone.read_bytes()
-        gone.with_name(f"{gone.name}.gz").write_bytes(gzip.compress(data))
-        strange = gone.rename(gone.with_name(f"strange-{gone.name}"))
-        strange.write_text("-" * int(share * len(data)))
+        self.packed.append(self.compress(gone))
+        if strange is not None:
+            self.make_a_strange_file(strange)
 
     @precondition(lambda self: self.has_lines and not self.part)
     @rule()
@@ -226,7 +279,7 @@ class AnyCopying(Following):
             )
         self.making = self.folder / "app.log.1"
         data = self.log.read_bytes()
-        self.making.write_bytes(data[: int(share * len(data)) // MARK_BYTES * MARK_BYTES])
+        self.make(self.making, data[: int(share * len(data)) // MARK_BYTES * MARK_BYTES])
         self.copied = False
 
     @precondition(lambda self: self.making is not None and not self.copied)
@@ -255,15 +308,13 @@ class AnyCopying(Following):
             self.read_all()
         oldest = self.copies[0]
         if oldest.suffix != ".gz":
-            self.copies[0] = oldest.with_name(oldest.name + ".gz")
-            self.copies[0].write_bytes(gzip.compress(oldest.read_bytes()))
-            oldest.unlink()
+            self.copies[0] = self.compress(oldest)
 
     @precondition(lambda self: self.making is None and self.copies)
     @rule()
     def delete_a_copy_that_was_read(self) -> None:
         self.read_all()
-        self.copies.pop(0).unlink()
+        self.delete(self.copies.pop(0))
 
     def read_all(self) -> None:
         self.follower.finish()

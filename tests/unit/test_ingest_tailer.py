@@ -95,6 +95,19 @@ def test_what_is_written_late_into_a_rotated_file_is_read(log: Path) -> None:
     assert follower.settle() == ["1", "2", "3"]
 
 
+def test_a_rotated_file_that_was_read_is_not_kept_open(log: Path) -> None:
+    rotated = log.with_name("app.log.1")
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    log.rename(rotated)
+    for _ in range(2):
+        follower.finish()
+        follower.poll()
+        assert rotated not in {fd.resolve() for fd in Path("/proc/self/fd").iterdir()}
+        follower.crash()
+
+
 def test_a_rotated_file_that_still_matches_is_not_read_twice(tmp_path: Path) -> None:
     log = tmp_path / "app.log"
     follower = Follower(tmp_path / "app.log*")
