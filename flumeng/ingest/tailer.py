@@ -295,6 +295,7 @@ class Tailer:
             self._clock_us,
             allows=self._allows,
         )
+        self._copies.changed()
         return self._take(packed, now)
 
     def _hand_over(self, file: TailedFile, copy: TailedFile, rest: Cursor) -> Chunk:
