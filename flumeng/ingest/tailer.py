@@ -237,7 +237,8 @@ class Tailer:
 
     def _start_over(self, file: TailedFile) -> Chunk:
         """It was cut, written anew, or is another file; what was in it before is gone."""
-        log.info("%s was cut or written anew; reading it from its beginning", file.name)
+        if file.followed or file.trusted:
+            log.info("%s was cut or written anew; reading it from its beginning", file.name)
         before, key, is_copy = file.cursor, file.key, bool(file.cursor.end)
         missed = file.trusted or (file.followed and self._is_newest(before))
         state: dict[str, object] = {state_key(key): None}

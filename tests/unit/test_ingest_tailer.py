@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -177,7 +178,10 @@ def test_truncated_and_renamed_at_once_is_read_all_the_same(log: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-", "1\n", "-\n", "no log at all\n"])
-def test_a_strange_file_with_the_inode_of_a_rotated_one_is_not_read(log: Path, text: str) -> None:
+def test_a_strange_file_with_the_inode_of_a_rotated_one_is_not_read(
+    log: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     write(log, "1\n")
     follower = Follower(log)
     follower.settle()
@@ -187,6 +191,7 @@ def test_a_strange_file_with_the_inode_of_a_rotated_one_is_not_read(log: Path, t
     follower.crash()
     assert follower.finish() == ["1"]
     assert len(follower.state) == (text == "1\n")
+    assert str(strange) not in caplog.text
 
 
 def test_an_inode_that_is_used_again_is_another_file(tmp_path: Path) -> None:
