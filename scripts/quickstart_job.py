@@ -51,6 +51,7 @@ class Seen:
     sent: int = 0
     journal: int = 0
     acked: int = 0
+    committing: bool = False
 
 
 def flow_text(port: int, lake: Path) -> str:
@@ -89,7 +90,8 @@ def safe_events(address: str) -> int:
 
 
 def look(store: Store, seen: Seen) -> None:
-    """Read the journals' ends from the node's workers and the acks from ZooKeeper."""
+    """Read the journals' ends from the node's workers, and the acks from ZooKeeper: with the last
+    one a commit begins, and once that has ended all is in the lake."""
     live = store.read(paths.live_node(NODE))
     if live is not None and all(live.value.addresses):
         seen.journal = sum(safe_events(address) for address in live.value.addresses)
@@ -97,10 +99,11 @@ def look(store: Store, seen: Seen) -> None:
         [paths.ack(FLOW, CURSOR_MAIN, p) for p in store.children(paths.cursor(FLOW, CURSOR_MAIN))]
     )
     seen.acked = sum(ack.value.offset for ack in acks if ack)
+    seen.committing = bool(store.children(paths.commits(FLOW)))
 
 
 def run_events(store: Store, port: int, events: int, console: Console) -> Seen:
-    """Send and wait until all is acked, or nothing has moved for two minutes."""
+    """Send and wait until all is in the lake, or nothing has moved for two minutes."""
     seen = Seen()
     sender = threading.Thread(target=send, args=(port, events, seen), daemon=True)
     sender.start()
@@ -108,12 +111,14 @@ def run_events(store: Store, port: int, events: int, console: Console) -> Seen:
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         bars = [progress.add_task(name, total=events) for name in ("sent", "journal", "acked")]
         moved, last = time.monotonic(), -1
-        while seen.acked < events and time.monotonic() - moved < PATIENCE_SECONDS:
+        while time.monotonic() - moved < PATIENCE_SECONDS:
             look(store, seen)
             for bar, value in zip(bars, (seen.sent, seen.journal, seen.acked), strict=True):
                 progress.update(bar, completed=value)
             if seen.sent + seen.journal + seen.acked != last:
                 moved, last = time.monotonic(), seen.sent + seen.journal + seen.acked
+            if seen.acked >= events and not seen.committing:
+                break
             time.sleep(0.1)
     return seen
 

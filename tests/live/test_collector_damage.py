@@ -114,13 +114,13 @@ class Cluster:
         return str(self.statuses[-1].error)
 
     def check_lake(self, bad: list[int], good: list[int]) -> None:
-        """It has these events, each once, with the bodies that they had."""
+        """Once the last commit has ended it has these events, each once, with their bodies."""
+        until(lambda: self.store.children(paths.commits("web")) == [], "the last commit")
         table = ds.dataset(self.folder / "lake", format="parquet").to_table()
         found = {(row["journal"], row["seq"]): row["body"] for row in table.to_pylist()}
         assert len(found) == table.num_rows
         assert sorted(found) == [(BAD, seq) for seq in bad] + [(GOOD, seq) for seq in good]
         assert all(int(body.rstrip(b".")) == seq for (_, seq), body in found.items())
-        assert self.store.children(paths.commits("web")) == []
 
     def close(self) -> None:
         self.task.cancel()
