@@ -59,18 +59,18 @@ class Copies:
         cursor = file.cursor
         identified = replace(cursor, identity=cursor.identity or file.key.identity)
         best: tuple[TailedFile, Cursor] | None = None
+        least = cursor.offset if whole else 0
         for copy in self._beside(cursor):
             try:
                 rest = rest_of(copy, identified)
             except OSError:
                 self._let_go(copy, best and best[0])
                 raise
-            least = best[1].end + 1 if best else cursor.offset if whole else 0
             if rest is None or rest.end < least or self._is_old(copy, rest):
                 self._let_go(copy)
                 continue
             self._let_go(best and best[0])
-            best = copy, rest
+            best, least = (copy, rest), rest.end + 1
         return best
 
     def _is_old(self, copy: TailedFile, rest: Cursor) -> bool:

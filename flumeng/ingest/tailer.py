@@ -126,14 +126,17 @@ class Tailer:
             file.close()
 
     def _add(self, key: FileKey, cursor: Cursor) -> TailedFile:
-        file = self._files[key] = self._make(key, cursor)
+        return self._enter(self._make(key, cursor))
+
+    def _enter(self, file: TailedFile) -> TailedFile:
+        self._files[file.key] = file
         self._copies.changed()
         return file
 
-    def _make(self, key: FileKey, cursor: Cursor) -> TailedFile:
-        return TailedFile(
-            key, cursor, self._hostname, self._rules, self._clock_us, allows=self._allows
-        )
+    def _make(
+        self, key: FileKey, cursor: Cursor, kind: type[TailedFile] = TailedFile
+    ) -> TailedFile:
+        return kind(key, cursor, self._hostname, self._rules, self._clock_us, allows=self._allows)
 
     def _scan(self, now: float) -> None:
         began = self._timer()
@@ -279,7 +282,8 @@ class Tailer:
         )
 
     def _finish(self, file: TailedFile, now: float) -> Chunk | None:
-        """The file is gone, but perhaps not all that was in it."""
+        """The file is gone, but perhaps not all that was in it. A copy that lacks some of it counts
+        only once no whole one is found, compressed or not."""
         if file.emptied:
             return self._forget(file)
         copy = self._copies.find(file, whole=not isinstance(file, PackedFile))
@@ -288,15 +292,7 @@ class Tailer:
         if isinstance(file, PackedFile):
             return self._give_up(file, now)
         file.close()
-        packed = self._files[file.key] = PackedFile(
-            file.key,
-            file.cursor,
-            self._hostname,
-            self._rules,
-            self._clock_us,
-            allows=self._allows,
-        )
-        self._copies.changed()
+        packed = self._enter(self._make(file.key, file.cursor, PackedFile))
         return self._take(packed, now)
 
     def _hand_over(self, file: TailedFile, copy: TailedFile, rest: Cursor) -> Chunk:
@@ -307,8 +303,7 @@ class Tailer:
     def _read_as_copy(self, copy: TailedFile, rest: Cursor) -> dict[str, object]:
         """From there on, unless it is read already in its own right. What had its inode before is
         gone: what was not read of that is looked for."""
-        self._files[copy.key] = copy
-        self._copies.changed()
+        self._enter(copy)
         state: dict[str, object] = {}
         before = copy.cursor
         if not before.offset or rest_of(copy, before) is None:
