@@ -269,6 +269,19 @@ def test_the_copy_may_be_compressed_by_then(log: Path, kept: str) -> None:
     assert len(follower.finish()) == 101
 
 
+@pytest.mark.parametrize("numbers", ["12", "21"])
+def test_of_several_copies_the_largest_is_read(log: Path, numbers: str) -> None:
+    """In whatever order the folder has them."""
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    for line, number in zip(("2\n", "3\n"), numbers, strict=True):
+        write(log, line)
+        shutil.copyfile(log, f"{log}.{number}")
+    os.truncate(log, 0)
+    assert follower.finish() == ["1", "2", "3"]
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("down", [False, True])
 def test_a_whole_copy_that_is_compressed_counts_before_one_that_is_short(
