@@ -7,9 +7,11 @@ import click
 from cli.doors import Doors, with_store
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
-from flumeng import accounting, operations, overview
+from flumeng import operations
 from flumeng.errors import UnavailableError, UserError
 from flumeng.store import Store
+from flumeng.views import journals as journal_rows
+from flumeng.views import overview
 
 
 @click.group()
@@ -85,9 +87,9 @@ def advance(
 
 def _floors(doors: Doors, store: Store, journals: tuple[str, ...]) -> dict[str, int]:
     """The first events that are kept: of those that are named, or of all that are known."""
-    rows = accounting.journals(store, doors.accounts, doors.clock())
+    rows = journal_rows.journals(store, doors.accounts, doors.clock())
     if journals:
-        rows = [accounting.pick(rows, name) for name in journals]
+        rows = [journal_rows.pick(rows, name) for name in journals]
         for row in rows:
             if row.floor is None:
                 raise UnavailableError(

@@ -8,8 +8,9 @@ from click.shell_completion import CompletionItem
 from cli.doors import Doors, with_store
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table, when
-from flumeng import history, operations
+from flumeng import operations
 from flumeng.store import Store
+from flumeng.views import history
 from zkschema import records
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cli.options import data_option, session_option, zk_option
-from flumeng import logs
+from flumeng.runtime import logs
 
 PORT = click.IntRange(0, 65535)
 
@@ -29,8 +29,8 @@ def standalone(data: Path, zk_port: int, flows: tuple[Path, ...]) -> None:
     Prints "ready zk=HOST:PORT/CHROOT" when all flows run. On SIGTERM it drains and stops; its state
     stays in the data directory.
     """
-    from flumeng import standalone as cluster  # noqa: PLC0415  loads the daemons
-    from flumeng.flow_files import read_flows  # noqa: PLC0415  loads the daemons
+    from flumeng.runtime import standalone as cluster  # noqa: PLC0415  loads the daemons
+    from flumeng.spec.flow_files import read_flows  # noqa: PLC0415  loads the daemons
 
     texts = [file.text for file in read_flows(flows)]
     logs.to_stderr("standalone")
@@ -46,7 +46,7 @@ def zookeeper(data: Path, port: int, host: str) -> None:
 
     It is the real server, alone and without passwords: keep it to addresses that you trust.
     """
-    from flumeng import embedded  # noqa: PLC0415  loads the daemons
+    from flumeng.runtime import embedded  # noqa: PLC0415  loads the daemons
 
     embedded.serve(data, port, host=host)
 

@@ -21,9 +21,9 @@ import click
 
 from cli import names
 from cli.options import zk_option
-from flumeng import accounting, counting, waiting
-from flumeng.overview import Ask, ask_worker
 from flumeng.store import Store
+from flumeng.views import counters, journals, waiting
+from flumeng.views.overview import Ask, ask_worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,8 +95,8 @@ class Doors:
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     kept: Kept | None = None
-    accounts: accounting.Ask = accounting.ask_worker
-    counters: counting.Ask = counting.ask_worker
+    accounts: journals.Ask = journals.ask_worker
+    counters: counters.Ask = counters.ask_worker
 
     @contextmanager
     def store(self, hosts: str) -> Iterator[Store]:

@@ -19,11 +19,13 @@ from cli.options import (
     timeout_option,
 )
 from cli.output import show_json, show_table, when
-from flumeng import conditions, history, operations, overview, preview
+from flumeng import operations
 from flumeng.errors import UserError
-from flumeng.flow_files import FlowFilesError, read_flows
+from flumeng.operations import preview
+from flumeng.spec.flow_files import FlowFilesError, read_flows
 from flumeng.spec.guarantees import promise
 from flumeng.store import Store
+from flumeng.views import conditions, history, overview
 
 files_argument = click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."

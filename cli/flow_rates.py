@@ -8,10 +8,12 @@ from cli.doors import Doors, with_store
 from cli.names import Name
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
-from flumeng import counting, operations
+from flumeng import operations
 from flumeng.errors import UserError
 from flumeng.spec.quantities import size
 from flumeng.store import Store
+from flumeng.views.counters import CounterRow
+from flumeng.views.counters import counters as counter_rows
 
 name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 
@@ -44,7 +46,7 @@ def counters(doors: Doors, store: Store, name: str, as_json: bool) -> None:
     Each number counts from the start of the node's workers.
     """
     chokes = operations.chokes(store, name)
-    rows, silent = counting.counters(store, doors.counters, name)
+    rows, silent = counter_rows(store, doors.counters, name)
     for away in silent:
         click.echo(f"flumeng: node {away} does not answer; it is not counted", err=True)
     if as_json:
@@ -67,7 +69,7 @@ def _rate(text: str) -> float | None:
         raise UserError(f"RATE is a size for each second, such as 10MB, or off: {error}") from error
 
 
-def _else(row: counting.CounterRow) -> str:
+def _else(row: CounterRow) -> str:
     """What is to be looked at; nothing for a source that has only taken events."""
     rest = {key: n for key, n in row.counters.items() if key not in ("events", "bytes") and n}
     return ", ".join(f"{key} {number}" for key, number in sorted(rest.items()))

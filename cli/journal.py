@@ -13,9 +13,9 @@ import click
 from cli.doors import Doors, with_store
 from cli.options import json_option
 from cli.output import show_json, show_table
-from flumeng import accounting
-from flumeng.accounting import JournalRow
 from flumeng.store import Store
+from flumeng.views import journals
+from flumeng.views.journals import JournalRow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ def list_(doors: Doors, store: Store, as_json: bool) -> None:
     What only a journal's node knows is "-" while it does not answer. OLDEST is the age of the
     oldest event that is not acked.
     """
-    rows = accounting.journals(store, doors.accounts, doors.clock())
+    rows = journals.journals(store, doors.accounts, doors.clock())
     if as_json:
         show_json(rows)
         return
@@ -74,7 +74,7 @@ def list_(doors: Doors, store: Store, as_json: bool) -> None:
 @with_store
 def show(doors: Doors, store: Store, name: str, as_json: bool) -> None:
     """Show all that is known of one journal."""
-    row = accounting.journal(store, doors.accounts, doors.clock(), name)
+    row = journals.journal(store, doors.accounts, doors.clock(), name)
     if as_json:
         show_json(row)
         return

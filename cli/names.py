@@ -15,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from flumeng.errors import FlumengError
-from flumeng.planned import read_plans
+from flumeng.state.task_map import read_plans
 from zkschema import paths
 
 if TYPE_CHECKING:

@@ -23,10 +23,13 @@ from cli.options import (
     zk_option,
 )
 from cli.output import show_json, show_table, when
-from flumeng import conditions, details, logs, operations, overview, preview
-from flumeng.policy import DEFAULT_FILE
+from flumeng import operations
+from flumeng.node.policy import DEFAULT_FILE
+from flumeng.operations import preview
+from flumeng.runtime import logs
 from flumeng.spec.problems import nearest
 from flumeng.store import Store
+from flumeng.views import conditions, details, overview
 
 HEADERS = (
     "NODE",

@@ -9,8 +9,8 @@ import click
 from cli.doors import Doors, with_store
 from cli.options import json_option
 from cli.output import count, show_json, show_table
-from flumeng import health
 from flumeng.store import Store
+from flumeng.views import health
 
 
 @click.command()

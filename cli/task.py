@@ -9,8 +9,10 @@ from cli.moves import show_preview
 from cli.names import Name
 from cli.options import dry_run_option, json_option, reason_option, timeout_option
 from cli.output import show_json, show_table
-from flumeng import conditions, details, operations, overview, preview
+from flumeng import operations
+from flumeng.operations import preview
 from flumeng.store import Store
+from flumeng.views import conditions, details, overview
 
 FOLLOW = "follow with `flumeng task wait {key} --active`"
 key_argument = click.argument("key", type=Name("task"), metavar="FLOW/TASK")

@@ -11,10 +11,10 @@ import click
 from cli.doors import Doors, with_store
 from cli.options import json_option
 from cli.output import count, make_table, show_json, show_table
-from flumeng import health, overview
 from flumeng.errors import UnavailableError
-from flumeng.overview import NodeRow
 from flumeng.store import Store
+from flumeng.views import health, overview
+from flumeng.views.overview import NodeRow
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType

@@ -16,8 +16,8 @@ from itertools import count
 from pathlib import Path as FilePath
 from typing import TypeVar
 
-from flumeng import embedded
 from flumeng.errors import ConflictError, CorruptError, FlumengError, UnavailableError
+from flumeng.runtime import embedded
 from flumeng.store import (
     ABSENT,
     ANY,
@@ -218,7 +218,13 @@ class RealZooKeeper:
         """Start, and return when the server answers."""
         self.data.mkdir(parents=True, exist_ok=True)
         with (self.data / "server.log").open("ab") as log:
-            command = [sys.executable, "-m", "flumeng.embedded", str(self.data), str(self.port)]
+            command = [
+                sys.executable,
+                "-m",
+                "flumeng.runtime.embedded",
+                str(self.data),
+                str(self.port),
+            ]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + wait_seconds
         while not self._answers():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from flumeng.policy import Policy
+from flumeng.node.policy import Policy
 from flumeng.spec.reference import to_markdown as components
 from flumeng.spec.reference import to_page
 from zkschema.table import to_markdown as znodes

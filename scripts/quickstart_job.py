@@ -27,10 +27,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from flumeng import embedded
 from flumeng.errors import FlumengError
 from flumeng.journal.client import JournalClient
-from flumeng.standalone import NODE
+from flumeng.runtime import embedded
+from flumeng.runtime.standalone import NODE
 from flumeng.store import Store
 from flumeng.store.zookeeper import connect
 from zkschema import paths

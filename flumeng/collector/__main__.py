@@ -7,8 +7,6 @@ import sys
 import threading
 from pathlib import Path
 
-from flumeng import logs
-from flumeng.child import Parent
 from flumeng.collector import spark
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.pipeline import SparkPipeline
@@ -16,6 +14,8 @@ from flumeng.collector.positions import Positions
 from flumeng.collector.task import Assignment
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
+from flumeng.node.protocol import Parent
+from flumeng.runtime import logs
 from flumeng.spec import parse_flow
 from flumeng.store.zookeeper import ZooKeeperStore
 

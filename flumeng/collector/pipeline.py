@@ -12,15 +12,14 @@ from typing import Protocol
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from flumeng import registry
 from flumeng.collector.fetch import Fetch, UnreadableError
 from flumeng.collector.ranges import Range, split
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.filters import Filter
-from flumeng.frame import Frame
+from flumeng.filters.lazy_batch import Frame
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.sinks import BatchTooWideError, Sink, Written
-from flumeng.spec import FlowSpec
+from flumeng.spec import FlowSpec, registry
 
 SPLITS_PER_CORE = 1
 LEAST_EVENTS_IN_SPLIT = 20_000

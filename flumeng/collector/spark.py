@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from flumeng.embedded import find_java
 from flumeng.errors import UserError
+from flumeng.runtime.embedded import find_java
 
 MASTER = "local[*]"
 DRIVER_MEMORY = "768m"

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 
-from flumeng.child import Message, Parent
 from flumeng.collector.journals import Reachable
 from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.runner import STARTING, Runner, Status, Surroundings
 from flumeng.collector.task import Assignment
+from flumeng.node.protocol import Message, Parent
 from flumeng.store import Store
 
 log = logging.getLogger(__name__)

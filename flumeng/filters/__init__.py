@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from flumeng.frame import Frame
+from flumeng.filters.lazy_batch import Frame
 
 
 class Filter(Protocol):

@@ -20,8 +20,8 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from flumeng.errors import UserError
 from flumeng.filters import syslog
 from flumeng.filters.flat import text
+from flumeng.filters.lazy_batch import Frame
 from flumeng.filters.reasons import PARSE_ERROR, note
-from flumeng.frame import Frame
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.spec.filters import Parse
 

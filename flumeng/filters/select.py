@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from flumeng.filters import arrow_sql
-from flumeng.frame import Frame
+from flumeng.filters.lazy_batch import Frame
 from flumeng.spec.filters import Select
 
 

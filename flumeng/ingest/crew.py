@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flumeng import registry
 from flumeng.ingest.source import Source
-from flumeng.spec import Component
+from flumeng.spec import Component, registry
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from flumeng.ingest.shelf import Shelf
 from flumeng.ingest.source_runner import SourceRunner
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.limits import MAX_BYTES, MEMORY_BYTES, Limits
-from flumeng.policy import UNRESTRICTED, Policy
+from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.spec import Component, FlowSpec, parse_flow
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from flumeng.files import write_durably
+from flumeng.runtime.whole_files import write_durably
 
 
 class KeptState:

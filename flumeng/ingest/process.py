@@ -14,13 +14,14 @@ from pathlib import Path
 
 import uvloop
 
-from flumeng import logs, policy
-from flumeng.child import Message, Parent
 from flumeng.errors import UserError
 from flumeng.ingest.crew import Crew
 from flumeng.ingest.listening import RESERVED_FILES
 from flumeng.ingest.shelf import Shelf
 from flumeng.ingest.worker import Worker
+from flumeng.node import policy
+from flumeng.node.protocol import Message, Parent
+from flumeng.runtime import logs
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from flumeng.ingest.chunk import Chunk
 from flumeng.ingest.counters import Counters
-from flumeng.policy import UNRESTRICTED, Policy
+from flumeng.node.policy import UNRESTRICTED, Policy
 
 
 def now_us() -> int:

@@ -7,15 +7,14 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from flumeng import registry
 from flumeng.errors import FlumengError
 from flumeng.ingest.chunk import Chunk
 from flumeng.ingest.counters import Counters
 from flumeng.ingest.crew import Crew, spreads
 from flumeng.ingest.port_claims import PortClaims
 from flumeng.ingest.source import Inlet, Source
-from flumeng.policy import Policy
-from flumeng.spec import Component
+from flumeng.node.policy import Policy
+from flumeng.spec import Component, registry
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The ingest worker's side of the protocol with its node.
 
 It keeps what the node said last and brings the flows in line with it; what it says back derives
-from the flows and the shelf, and is said when it changes. See ``flumeng.child`` for the wire.
+from the flows and the shelf, and is said when it changes. The wire: ``flumeng.node.protocol``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
-from flumeng.child import Message
 from flumeng.errors import FlumengError
 from flumeng.ingest.crew import ALONE, Crew
 from flumeng.ingest.flow import FlowRunner, Task
 from flumeng.ingest.shelf import Shelf
 from flumeng.journal.names import flow_of
 from flumeng.journal.server import JournalServer
-from flumeng.policy import UNRESTRICTED, Policy
+from flumeng.node.policy import UNRESTRICTED, Policy
+from flumeng.node.protocol import Message
 from flumeng.spec import Component
 
 log = logging.getLogger(__name__)

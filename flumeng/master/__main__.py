@@ -2,8 +2,8 @@
 
 import sys
 
-from flumeng import logs, parentage
 from flumeng.master.daemon import run
+from flumeng.runtime import logs, parentage
 
 logs.to_stderr("master")
 parentage.die_with_parent()

@@ -17,7 +17,7 @@ from dataclasses import replace
 from flumeng import __version__
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
 from flumeng.plan import Action, Drop, Planner, together
-from flumeng.reading import WATCHED, Reader
+from flumeng.state.reader import WATCHED, Reader
 from flumeng.store import ABSENT, ANY, Check, Path, Remove, Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths, table

@@ -4,9 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from flumeng import logs, parentage
 from flumeng.errors import UserError
 from flumeng.node.daemon import Settings, run
+from flumeng.runtime import logs, parentage
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--zk", required=True)

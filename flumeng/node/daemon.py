@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flumeng import policy
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.journal import names
-from flumeng.node import children
+from flumeng.node import children, policy
 from flumeng.node.home import Home
 from flumeng.node.machine import (
     Ended,
@@ -48,7 +47,7 @@ LOOK_SECONDS = 10.0
 @dataclass(frozen=True)
 class Settings:
     """``host`` is the address under which other nodes reach this one's journals; ``workers`` is how
-    many processes ingest; without a ``policy`` it is the file of ``flumeng.policy``, if there."""
+    many processes ingest; without a ``policy`` that of ``flumeng.node.policy.find``, if there."""
 
     name: str
     data: Path

@@ -24,10 +24,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flumeng.child import Message
 from flumeng.journal.names import worker_of
 from flumeng.node import children
 from flumeng.node.children import Child, State
+from flumeng.node.protocol import Message
 from flumeng.node.story import Step
 from zkschema.records import COLLECT, INGEST, AssignedTask, Assignment, NodeStatus
 

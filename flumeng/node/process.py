@@ -7,8 +7,8 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 
-from flumeng.child import Message, decode, encode
 from flumeng.node.machine import Ended, Event, Said
+from flumeng.node.protocol import Message, decode, encode
 
 
 class ChildProcess:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flumeng import parentage
-from flumeng.child import Message
 from flumeng.node.children import role_of
 from flumeng.node.daemon import Node, Settings
 from flumeng.node.home import Home
 from flumeng.node.machine import Ended, Event, Said, Tick
+from flumeng.node.protocol import Message
+from flumeng.runtime import parentage
 from flumeng.store import Store
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema.records import INGEST

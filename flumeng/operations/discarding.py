@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flumeng import registered
 from flumeng.errors import ConflictError
 from flumeng.operations import audit
 from flumeng.operations.documents import in_transactions
 from flumeng.operations.nodes import absent, require_node
 from flumeng.operations.settings import without_chokes
+from flumeng.state import journal_registry
 from flumeng.store import ANY, Path, Remove, Store, Write
 from zkschema import bootstrap, paths, records
 
@@ -86,5 +86,5 @@ def _said(node: str, lost: Sequence[GivenUp]) -> str:
 
 
 def _journals(store: Store, node: str) -> dict[str, records.Journal]:
-    known = registered.journals(store)
+    known = journal_registry.journals(store)
     return {name: journal for name, journal in known.items() if journal.primary == node}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flumeng import registered
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
 from flumeng.operations.settings import without_chokes
 from flumeng.spec import parse_flow
 from flumeng.spec.problems import nearest
+from flumeng.state import journal_registry
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
 from zkschema import bootstrap, paths, records
 
@@ -236,7 +236,7 @@ def _kept(store: Store, flow: str) -> list[int]:
 
 
 def _refuse_leftovers(store: Store, flow: str) -> None:
-    known = registered.journals(store).values()
+    known = journal_registry.journals(store).values()
     holders = sorted({journal.node for journal in known if journal.flow == flow})
     if holders:
         raise ConflictError(

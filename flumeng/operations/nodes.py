@@ -10,12 +10,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from flumeng import registered
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
 from flumeng.operations.settings import without_chokes
-from flumeng.planned import read_plans
 from flumeng.spec.problems import nearest
+from flumeng.state import journal_registry
+from flumeng.state.task_map import read_plans
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
 from zkschema import paths, records
 
@@ -59,7 +59,7 @@ def left(store: Store, node: str) -> Left:
     status = store.read(paths.status(node))
     if status is not None and store.exists(paths.live_node(node)):
         tasks.update(status.value.tasks)
-    kept = (name for name, j in registered.journals(store).items() if j.primary == node)
+    kept = (name for name, j in journal_registry.journals(store).items() if j.primary == node)
     return Left(tuple(sorted(tasks)), tuple(kept))
 
 

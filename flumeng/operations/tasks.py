@@ -10,14 +10,14 @@ import time
 from dataclasses import dataclass, replace
 
 from flumeng.errors import ConflictError, UserError
-from flumeng.model import FlowView, Snapshot
 from flumeng.operations import audit
 from flumeng.operations.nodes import require_node
 from flumeng.operations.settings import refuse_in_maintenance
 from flumeng.plan.seats import Seats
-from flumeng.planned import Tasks, leaving, plan_writes
-from flumeng.reading import Reader
 from flumeng.spec.problems import nearest
+from flumeng.state.reader import Reader
+from flumeng.state.snapshot import FlowView, Snapshot
+from flumeng.state.task_map import Tasks, leaving, plan_writes
 from flumeng.store import Check, Store, tree
 from zkschema import paths, records
 from zkschema.records import COLLECT, INGEST, PlannedTask

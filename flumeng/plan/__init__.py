@@ -7,9 +7,9 @@ Plans come before the assignments that derive from them.
 
 from __future__ import annotations
 
-from flumeng.model import Snapshot
 from flumeng.plan.actions import Action, Assign, Drop, GoBack, Maintain, Replan, together
 from flumeng.plan.planner import Planner
+from flumeng.state.snapshot import Snapshot
 
 __all__ = [
     "Action",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from flumeng.planned import Tasks, next_version, plan_writes
+from flumeng.state.task_map import Tasks, next_version, plan_writes
 from flumeng.store import ABSENT, Check, Expected, Put, Version, Write
 from zkschema import paths
 from zkschema.records import Assignment, Audit, Cluster, Flow, Plan

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flumeng.model import Snapshot
 from flumeng.plan.actions import Action, Assign, GoBack, Maintain, Replan
+from flumeng.state.snapshot import Snapshot
 
 
 def applied(snapshot: Snapshot, action: Action) -> Snapshot:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from flumeng.model import FlowView, NodeView, Snapshot
 from flumeng.plan.actions import Assign
 from flumeng.plan.book import DRAINING, Book
+from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Version
 from zkschema.records import AssignedTask, PlannedTask
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from flumeng.model import Amounts, FlowView, Snapshot, thousandths
 from flumeng.plan.book import ASSIGNED, DRAINING, WAITING, Book
 from flumeng.plan.draft import Draft
 from flumeng.plan.ranking import Ranking
 from flumeng.spec import CollectPlace
+from flumeng.state.snapshot import Amounts, FlowView, Snapshot, thousandths
 from zkschema.records import COLLECT, PlannedTask
 
 Drafts = Mapping[str, Draft]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from flumeng.model import Amounts, FlowView, NodeView
 from flumeng.plan.ranking import Ranking
 from flumeng.plan.seats import Seats
+from flumeng.state.snapshot import Amounts, FlowView, NodeView
 from zkschema.records import COLLECT, PlannedTask
 
 ASSIGNED = "assigned"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from flumeng.model import FlowView, Snapshot
 from flumeng.plan.book import ASSIGNED, Book, Page
-from flumeng.planned import Tasks, leaving
+from flumeng.state.snapshot import FlowView, Snapshot
+from flumeng.state.task_map import Tasks, leaving
 from zkschema.records import Plan, PlannedTask
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flumeng.model import Snapshot
 from flumeng.plan.actions import Maintain
+from flumeng.state.snapshot import Snapshot
 from zkschema.records import Maintenance
 
 AUTHOR = "flumeng"

@@ -14,11 +14,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from flumeng.model import Amounts, NodeView
 from flumeng.plan.book import ASSIGNED, DRAINING, WAITING, in_order, seat_of
 from flumeng.plan.draft import Draft, Scope
 from flumeng.plan.sharing import Sharing
 from flumeng.spec import CollectPlace, Place
+from flumeng.state.snapshot import Amounts, NodeView
 from zkschema.records import COLLECT, INGEST, PlannedTask
 
 NOBODY = "nobody runs it"

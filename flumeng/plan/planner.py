@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from flumeng.model import FlowView, NodeView, Snapshot
 from flumeng.plan.actions import Action, Drop, Maintain, Replan
 from flumeng.plan.assigning import assign
 from flumeng.plan.balance import balance
@@ -19,7 +18,8 @@ from flumeng.plan.maintenance import maintain
 from flumeng.plan.placement import place
 from flumeng.plan.rollout import go_back, roll
 from flumeng.plan.steps import steps
-from flumeng.planned import Change, Tasks
+from flumeng.state.snapshot import FlowView, NodeView, Snapshot
+from flumeng.state.task_map import Change, Tasks
 from flumeng.store import Version
 from zkschema.records import COLLECT, INGEST, Journal
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from flumeng.model import FlowView, NodeView, Snapshot
 from flumeng.plan.actions import GoBack
 from flumeng.plan.book import DRAINING
 from flumeng.plan.draft import Draft
 from flumeng.spec import Rollout
+from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from zkschema.records import COLLECT, INGEST, Audit, PlannedTask, TaskStatus
 
 AUTHOR = "flumeng"

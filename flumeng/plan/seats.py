@@ -10,8 +10,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 
-from flumeng.model import Amounts, NodeView, thousandths
 from flumeng.plan.ranking import Ranking
+from flumeng.state.snapshot import Amounts, NodeView, thousandths
 from zkschema.records import COLLECT
 
 SLOTS_UNDECLARED = {"slots": 8000}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flumeng.planned import Tasks
+from flumeng.state.task_map import Tasks
 from zkschema.records import PlannedTask
 
 STEP_BYTES = 1_200_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from flumeng.child import Message
 from flumeng.node.machine import Ended, Said
+from flumeng.node.protocol import Message
 from flumeng.simulation.process import Process
 
 if TYPE_CHECKING:

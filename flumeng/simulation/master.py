@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flumeng.master.daemon import Master
-from flumeng.model import Snapshot
 from flumeng.plan import Action, Planner
 from flumeng.simulation.process import Process
+from flumeng.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from flumeng.simulation.world import World

@@ -6,10 +6,10 @@ import queue
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from flumeng.child import Message
 from flumeng.node.daemon import TICK_SECONDS, Node, Settings
 from flumeng.node.home import Home
 from flumeng.node.machine import Event, Tick
+from flumeng.node.protocol import Message
 from flumeng.simulation.process import Process
 from flumeng.store import Store
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from flumeng import plan
 from flumeng.operations.nodes import left
-from flumeng.reading import Reader
 from flumeng.simulation.master import MasterProcess
 from flumeng.simulation.session import Session
+from flumeng.state.reader import Reader
 from flumeng.store import Store
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN

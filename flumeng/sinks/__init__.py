@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flumeng.errors import FlumengError
-from flumeng.frame import Frame
+from flumeng.filters.lazy_batch import Frame
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.frame import Frame
+from flumeng.filters.lazy_batch import Frame
 from flumeng.sinks import Written
 from flumeng.spec.sinks import Console
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark
 from pyspark.sql.types import BinaryType
 
 from flumeng.errors import UserError
-from flumeng.frame import Frame
+from flumeng.filters.lazy_batch import Frame
 from flumeng.sinks import BatchTooWideError, Written, formats
 from flumeng.sinks.formats import FileWriter
 from flumeng.sinks.lake import place

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from flumeng.frame import Frame
+from flumeng.filters.lazy_batch import Frame
 from flumeng.sinks import Written
 from flumeng.spec.sinks import Noop
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flumeng.registry import Kind
+from flumeng.spec.registry import Kind
 
 
 @dataclass(frozen=True)

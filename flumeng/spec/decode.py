@@ -14,12 +14,11 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 
 import yaml
 
-from flumeng import registry
-from flumeng.registry import Kind
-from flumeng.spec import document, quantities
+from flumeng.spec import document, quantities, registry
 from flumeng.spec.component import Component
 from flumeng.spec.option import Option, Unit, described, is_required
 from flumeng.spec.problems import Problem, nearest
+from flumeng.spec.registry import Kind
 
 
 class Invalid(Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flumeng import registry
+from flumeng.spec import registry
 from flumeng.spec.component import Component
 from flumeng.spec.flow import FlowSpec
 

@@ -8,11 +8,11 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from flumeng import registry
-from flumeng.registry import Entry
+from flumeng.spec import registry
 from flumeng.spec.component import Component
 from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace, JournalOptions
 from flumeng.spec.option import Option, Unit, default_of, described, is_required
+from flumeng.spec.registry import Entry
 from flumeng.spec.sources import Tls
 
 HEAD = """\

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flumeng import embedded
+from flumeng.runtime import embedded
 
 HOST = "127.0.0.1"
 START_SECONDS = 60.0

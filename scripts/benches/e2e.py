@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from benches.senders import LINE_BYTES, make_lines
-from flumeng.child import Message, decode, encode
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.node.protocol import Message, decode, encode
 from flumeng.store import ABSENT, Store, tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper

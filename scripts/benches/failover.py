@@ -23,7 +23,7 @@ from typing import Any
 
 from flumeng.journal.names import new_id
 from flumeng.operations import apply_flow
-from flumeng.planned import read_plan
+from flumeng.state.task_map import read_plan
 from flumeng.store import ABSENT, Put, Store, tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper

@@ -19,7 +19,7 @@ from statistics import median
 from flumeng.journal.names import new_id
 from flumeng.master.daemon import Master, collect_garbage_rarely
 from flumeng.operations import apply_flow
-from flumeng.reading import Reader
+from flumeng.state.reader import Reader
 from flumeng.store import ABSENT, ANY, Put, Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore, connect
 from flumeng.testing import RealZooKeeper

@@ -13,10 +13,10 @@ from collections import Counter
 from dataclasses import replace
 
 from flumeng.master.daemon import collect_garbage_rarely, no_garbage_collection
-from flumeng.model import FlowView, NodeView, Snapshot
 from flumeng.plan import Action, Assign, Planner, Replan
 from flumeng.plan.applied import applied
 from flumeng.spec import CollectPlace, Place
+from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Version
 from zkschema.records import COLLECT, Flow, Journal, Node, NodeStatus, TaskStatus
 

@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flumeng import logs, parentage
-from flumeng.child import Message
 from flumeng.collector.positions import Reach
 from flumeng.collector.ranges import Range
 from flumeng.collector.task import Assignment
@@ -29,6 +27,8 @@ from flumeng.master.daemon import Master
 from flumeng.node.daemon import Node, Settings
 from flumeng.node.home import Home
 from flumeng.node.machine import Ended, Event, Said
+from flumeng.node.protocol import Message
+from flumeng.runtime import logs, parentage
 from flumeng.sinks import Written
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import Path as ZPath

@@ -25,10 +25,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.embedded import free_port
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal.client import JournalClient, Position
 from flumeng.operations import apply_flow
+from flumeng.runtime.embedded import free_port
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper

@@ -19,8 +19,8 @@ from kazoo.client import KazooClient
 
 from cli.doors import Signature
 from flumeng import operations
-from flumeng.embedded import free_port
 from flumeng.errors import ConflictError
+from flumeng.runtime.embedded import free_port
 from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records

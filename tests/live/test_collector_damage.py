@@ -14,7 +14,7 @@ import pytest
 from pyarrow import flight
 from pyspark.sql import SparkSession
 
-from flumeng import accounting, operations
+from flumeng import operations
 from flumeng.collector import spark as sessions
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.pipeline import SparkPipeline
@@ -31,6 +31,7 @@ from flumeng.journal.testing import numbered_events
 from flumeng.spec import parse_flow
 from flumeng.store import ABSENT, ANY, Store, tree
 from flumeng.testing import FakeStore
+from flumeng.views import journals
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Flow, LiveNode
@@ -196,13 +197,13 @@ def test_a_loss_that_was_accepted_is_passed_over_and_accounted_for(cluster: Clus
     every = list(range(EVENTS))
     cluster.check_lake([seq for seq in every if seq // ROWS not in gone], every)
     assert {status.error for status in cluster.statuses} == {None}
-    row = accounting.journal(cluster.store, accounting.ask_worker, time.time(), BAD)
+    row = journals.journal(cluster.store, journals.ask_worker, time.time(), BAD)
     assert (row.lost, row.waits_at, row.safe) == (len(gone) * ROWS, None, EVENTS)
 
 
 def test_a_journal_whose_ack_was_lost_goes_on_from_what_it_keeps(cluster: Cluster) -> None:
     cluster.journals[BAD].trim(EVENTS - 1)
-    floor = accounting.journal(cluster.store, accounting.ask_worker, time.time(), BAD).floor
+    floor = journals.journal(cluster.store, journals.ask_worker, time.time(), BAD).floor
     assert floor is not None
     assert 0 < floor < EVENTS
     cluster.task.start()

@@ -21,13 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng import overview
-from flumeng.embedded import free_port
 from flumeng.errors import FlumengError
 from flumeng.operations import apply_flow, delete_flow, verify_cluster
+from flumeng.runtime.embedded import free_port
 from flumeng.store import ANY, Store, tree
 from flumeng.store.testing import Proxy, RealEnsemble, proxied
 from flumeng.store.zookeeper import connect
+from flumeng.views import overview
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
 

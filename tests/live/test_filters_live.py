@@ -16,10 +16,10 @@ from flumeng.collector.fetch import Fetch
 from flumeng.collector.ranges import Range
 from flumeng.errors import UserError
 from flumeng.filters import arrow_sql
+from flumeng.filters.lazy_batch import Frame
 from flumeng.filters.parse import ParseFilter
 from flumeng.filters.select import SelectFilter
 from flumeng.filters.where import WhereFilter
-from flumeng.frame import Frame
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.journal.server import JournalServer

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng import registry
 from flumeng.ingest.testing import WorkerProcess, flow_text
+from flumeng.spec import registry
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from flumeng import overview
 from flumeng.ingest.testing import WorkerProcess, flow_text
 from flumeng.journal.client import JournalClient
 from flumeng.journal.names import maker_of
@@ -21,6 +20,7 @@ from flumeng.operations import apply_flow
 from flumeng.store import tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
+from flumeng.views import overview
 from zkschema import paths
 
 FLUMENG = Path(sys.executable).with_name("flumeng")

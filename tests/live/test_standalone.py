@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from flumeng.embedded import free_port
+from flumeng.runtime.embedded import free_port
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
 

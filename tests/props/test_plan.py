@@ -9,9 +9,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.model import FlowView, NodeView, Snapshot
 from flumeng.plan import Action, Assign, Drop, Planner, Replan, plan, together
 from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout
+from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Version
 from zkschema.records import (
     COLLECT,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flumeng import operations
-from flumeng.planned import BUCKETS, INLINE_TASKS, Tasks, plan_writes, read_plan
-from flumeng.reading import WATCHED, Reader
+from flumeng.state.reader import WATCHED, Reader
+from flumeng.state.task_map import BUCKETS, INLINE_TASKS, Tasks, plan_writes, read_plan
 from flumeng.store import ABSENT, ANY, Path, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records

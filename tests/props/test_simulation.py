@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from flumeng.collector.acks import Acks
-from flumeng.model import Snapshot
-from flumeng.reading import Reader
 from flumeng.simulation import Ensemble, Parts, SteppedMaster, ViolationError, World
 from flumeng.simulation.ensemble import Znode
+from flumeng.state.reader import Reader
+from flumeng.state.snapshot import Snapshot
 from flumeng.store import Expected, Put, Store, Version, Write
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN

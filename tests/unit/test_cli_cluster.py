@@ -15,7 +15,7 @@ from cli.testing import NOON, Shell
 from flumeng import operations
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.operations import documents
-from flumeng.planned import INLINE_TASKS, Tasks, plan_writes, read_plan
+from flumeng.state.task_map import INLINE_TASKS, Tasks, plan_writes, read_plan
 from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import bootstrap, codec, paths, records

@@ -13,7 +13,7 @@ from flumeng import operations
 from flumeng.errors import ConflictError
 from flumeng.master.daemon import Master
 from flumeng.operations import documents
-from flumeng.planned import read_plan
+from flumeng.state.task_map import read_plan
 from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records

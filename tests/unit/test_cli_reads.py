@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cli.testing import NOON, Reached, Shell
-from flumeng import details, overview
 from flumeng.errors import CorruptError, UserError
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore, FakeTree
+from flumeng.views import details, overview
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

@@ -17,7 +17,7 @@ from cli.testing import NOON, Shell
 from flumeng import operations
 from flumeng.errors import ConflictError
 from flumeng.operations import documents
-from flumeng.planned import read_plan
+from flumeng.state.task_map import read_plan
 from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import codec, paths, records

@@ -9,8 +9,9 @@ import pytest
 
 from cli.doors import Signature
 from cli.testing import Shell
-from flumeng import operations, preview
+from flumeng import operations
 from flumeng.master.daemon import Master
+from flumeng.operations import preview
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records

@@ -25,9 +25,10 @@ from cli.doors import Doors, Kept
 from cli.main import tree as commands
 from cli.prompt import TreeCompleter, ask, history
 from cli.testing import NOON, Reached, Shell
-from flumeng import health, operations, overview
+from flumeng import operations
 from flumeng.store import ABSENT, ANY, Store, tree
 from flumeng.testing import FakeStore
+from flumeng.views import health, overview
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

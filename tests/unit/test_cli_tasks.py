@@ -12,7 +12,7 @@ from cli.testing import Shell
 from flumeng import operations
 from flumeng.errors import ConflictError
 from flumeng.master.daemon import Master
-from flumeng.planned import read_plan
+from flumeng.state.task_map import read_plan
 from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records

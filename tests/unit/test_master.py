@@ -11,8 +11,8 @@ import pytest
 from flumeng import operations
 from flumeng.errors import UnavailableError
 from flumeng.master.daemon import Master
-from flumeng.planned import BUCKETS, read_plan
-from flumeng.reading import looks_after
+from flumeng.state.reader import looks_after
+from flumeng.state.task_map import BUCKETS, read_plan
 from flumeng.store import ABSENT, ANY, Remove, Store, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records

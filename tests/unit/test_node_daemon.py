@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from flumeng import operations
-from flumeng.child import Message
 from flumeng.node.daemon import LOOK_SECONDS, Settings
 from flumeng.node.home import Home
 from flumeng.node.machine import Said
+from flumeng.node.protocol import Message
 from flumeng.node.testing import ScriptedChild
 from flumeng.simulation.node import SteppedNode
 from flumeng.store import ABSENT, ANY, tree

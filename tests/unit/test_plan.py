@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from flumeng.model import FlowView, NodeView, Snapshot
 from flumeng.plan import Action, Assign, GoBack, Maintain, Planner, Replan, plan
 from flumeng.plan.applied import applied
 from flumeng.plan.steps import steps
-from flumeng.planned import BUCKETS, Tasks
 from flumeng.spec import CollectPlace, Place, Rollout
+from flumeng.state.snapshot import FlowView, NodeView, Snapshot
+from flumeng.state.task_map import BUCKETS, Tasks
 from flumeng.store import Version
 from zkschema.records import (
     COLLECT,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flumeng import policy
 from flumeng.errors import UserError
-from flumeng.policy import UNRESTRICTED, Policy
+from flumeng.node import policy
+from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.spec import Component
 from flumeng.spec.sources import Exec, Generate, Http, Syslog, Tail, Tls
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng import operations, preview
+from flumeng import operations
 from flumeng.errors import ConflictError, UserError
 from flumeng.master.daemon import Master
+from flumeng.operations import preview
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records

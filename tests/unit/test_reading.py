@@ -9,9 +9,9 @@ from typing import TypeVar
 import pytest
 
 from flumeng import operations
-from flumeng.planned import Tasks, plan_writes, read_plan
-from flumeng.reading import WATCHED, Reader
-from flumeng.rounds import Round
+from flumeng.state.reader import WATCHED, Reader
+from flumeng.state.resync import Round
+from flumeng.state.task_map import Tasks, plan_writes, read_plan
 from flumeng.store import ABSENT, ANY, Versioned, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
@@ -226,7 +226,7 @@ def test_a_round_reads_all_once_more_and_a_part_with_each_look(
     store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what nobody was told of is seen in the end, and no look takes long."""
-    monkeypatch.setattr("flumeng.rounds.LOOK_ZNODES", 10)
+    monkeypatch.setattr("flumeng.state.resync.LOOK_ZNODES", 10)
     looks: list[int] = []
 
     class Counting(FakeStore):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from flumeng import registry
 from flumeng.errors import UserError
 from flumeng.spec import (
     Batch,
@@ -22,6 +21,7 @@ from flumeng.spec import (
     SpecError,
     document,
     parse_flow,
+    registry,
 )
 from flumeng.spec.filters import Parse, Select, Where
 from flumeng.spec.guarantees import promise

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from flumeng import registry
-from flumeng.registry import Entry
-from flumeng.spec import parse_flow
+from flumeng.spec import parse_flow, registry
 from flumeng.spec.flow import FlowSpec, Place
 from flumeng.spec.option import described, is_required
 from flumeng.spec.reference import PARTS, to_markdown
+from flumeng.spec.registry import Entry
 
 ENTRIES = [entry for kind in ("source", "filter", "sink") for entry in registry.entries(kind)]
 

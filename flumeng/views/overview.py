@@ -12,14 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from flumeng import registered, running
 from flumeng.errors import CorruptError, UnavailableError, UserError
-from flumeng.model import FlowView
 from flumeng.operations import require_flow
-from flumeng.planned import read_plans
-from flumeng.running import RolloutRow, TaskRow
 from flumeng.spec import FlowSpec, SpecError, parse_flow
+from flumeng.state import journal_registry
+from flumeng.state.snapshot import FlowView
+from flumeng.state.task_map import read_plans
 from flumeng.store import Store, Versioned, tree
+from flumeng.views import task_status
+from flumeng.views.task_status import RolloutRow, TaskRow
 from zkschema import paths, records
 
 ASK_SECONDS = 2.0
@@ -166,7 +167,7 @@ def flows(store: Store) -> list[FlowRow]:
     statuses = _statuses(store)
     rows = []
     for view, spec in _flows(store, store.children(paths.flows())):
-        tasks = running.rows(view, statuses)
+        tasks = task_status.rows(view, statuses)
         rows.append(
             FlowRow(
                 flow=view.name,
@@ -177,7 +178,7 @@ def flows(store: Store) -> list[FlowRow]:
                 sinks=tuple(sink.name for sink in spec.sinks) if spec else (),
                 tasks=tasks,
                 problem=view.problem,
-                rollout=running.rollout(view, tasks),
+                rollout=task_status.rollout(view, tasks),
                 went_back=view.record.went_back,
             )
         )
@@ -192,7 +193,7 @@ def flow(store: Store, name: str) -> FlowDetail:
         raise UserError(f'there is no flow "{name}" any more')
     ((view, _),) = found
     record = view.record
-    tasks = running.rows(view, _statuses(store))
+    tasks = task_status.rows(view, _statuses(store))
     revision = store.read(paths.revision(name, str(record.revision)))
     if revision is None:
         raise CorruptError(
@@ -209,7 +210,7 @@ def flow(store: Store, name: str) -> FlowDetail:
         time=revision.value.time,
         text=revision.value.text,
         tasks=tasks,
-        rollout=running.rollout(view, tasks),
+        rollout=task_status.rollout(view, tasks),
         went_back=record.went_back,
     )
 
@@ -227,7 +228,7 @@ def tasks(store: Store) -> list[TaskRow]:
     return [
         task
         for view, _ in _flows(store, store.children(paths.flows()))
-        for task in running.rows(view, statuses)
+        for task in task_status.rows(view, statuses)
     ]
 
 
@@ -263,7 +264,7 @@ def nodes(store: Store) -> list[NodeRow]:
 def acks(store: Store, where: Positions) -> list[AckRow]:
     """One row for each cursor and partition, also for journals that nobody has acked yet."""
     tree.require(store)
-    known = registered.journals(store)
+    known = journal_registry.journals(store)
     rows = []
     for name in store.children(paths.flows()):
         own = {journal for journal, record in known.items() if record.flow == name}

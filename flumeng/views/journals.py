@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flumeng import overview, registered
 from flumeng.errors import UserError
 from flumeng.journal.account import Account
 from flumeng.spec.problems import nearest
+from flumeng.state import journal_registry
 from flumeng.store import Store, tree
+from flumeng.views import overview
 
 Ask = Callable[[str], Mapping[str, Account]]
 """Gives the accounts of all journals served at an address. Raises ``UnavailableError``."""
@@ -54,7 +55,7 @@ class JournalRow:
 def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
     """All registered journals; ``now`` is in seconds since the epoch."""
     tree.require(store)
-    known = registered.journals(store)
+    known = journal_registry.journals(store)
     accounts, _ = overview.ask_all(store, ask)
     rows = []
     for name, record in known.items():

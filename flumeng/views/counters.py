@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flumeng import overview
 from flumeng.operations import require_flow
 from flumeng.store import Store
+from flumeng.views import overview
 
 Ask = Callable[[str], Sequence[Mapping[str, Any]]]
 """Gives the counters of all sources of the worker at an address, a row for each with its ``flow``

@@ -13,12 +13,12 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from flumeng import registered
-from flumeng.model import FlowView, NodeView, Snapshot
-from flumeng.moments import Moments, Pauses
-from flumeng.planned import Tasks
-from flumeng.rounds import LOOK_SECONDS, Round
 from flumeng.spec import FlowSpec, SpecError, parse_flow
+from flumeng.state import journal_registry
+from flumeng.state.resync import LOOK_SECONDS, Round
+from flumeng.state.snapshot import FlowView, NodeView, Snapshot
+from flumeng.state.task_map import Tasks
+from flumeng.state.timers import Moments, Pauses
 from flumeng.store import ABSENT, Path, Store, Version, Versioned
 from zkschema import paths, table
 from zkschema.bootstrap import CURSOR_MAIN
@@ -333,7 +333,7 @@ class Reader:
         reached = {
             name
             for name, ack in zip(closed, acks, strict=True)
-            if registered.is_drained(self._journals[name], ack)
+            if journal_registry.is_drained(self._journals[name], ack)
         }
         if len(reached) < len(closed):
             self._moments.look_in(UNWATCHED_SECONDS)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flumeng import registry
 from flumeng.errors import UserError
-from flumeng.spec import Component
+from flumeng.spec import Component, registry
 from flumeng.spec.decode import Decoder
 from flumeng.spec.document import compose
 from flumeng.spec.option import option

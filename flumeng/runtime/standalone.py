@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from flumeng import embedded
 from flumeng.errors import UnavailableError, UserError
 from flumeng.operations import apply_flow
+from flumeng.runtime import embedded
 from flumeng.spec import parse_flow
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import connect
@@ -106,7 +106,7 @@ class Standalone:
         embedded.require_free("127.0.0.1", self.zk_port)
         zookeeper = [str(self.data / "zookeeper"), str(self.zk_port)]
         node = ["--data", str(self.data / "node"), "--name", NODE, "--zk", self.hosts]
-        self._add("zookeeper", ["flumeng.embedded", *zookeeper])
+        self._add("zookeeper", ["flumeng.runtime.embedded", *zookeeper])
         store = self._wait_for(self._connect, "ZooKeeper")
         tree.init(store)
         self._add("master", ["flumeng.master", self.hosts])

@@ -1,8 +1,8 @@
 """The real ZooKeeper server, from the jars that PySpark ships: nothing is downloaded.
 
 ``serve`` turns the calling process into the server, so that whoever started it supervises the
-JVM itself; ``python -m flumeng.embedded DIR PORT`` is the same and ends with its parent. Jetty is
-not among PySpark's jars, so the admin server is off.
+JVM itself; ``python -m flumeng.runtime.embedded DIR PORT`` is the same and ends with its parent.
+Jetty is not among PySpark's jars, so the admin server is off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from flumeng.errors import UserError
-from flumeng.parentage import die_with_parent
+from flumeng.runtime.parentage import die_with_parent
 
 JAVA_AT_LEAST = 17
 HEAP_MIB = 256

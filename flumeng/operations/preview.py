@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from flumeng.model import FlowView, NodeView, Snapshot
 from flumeng.operations import (
     expect_current,
     look,
@@ -23,6 +22,7 @@ from flumeng.operations import (
 from flumeng.plan import plan
 from flumeng.plan.applied import applied
 from flumeng.spec import parse_flow
+from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Store, Version
 from zkschema import paths
 from zkschema.records import Flow, NodeStatus, PlannedTask, TaskStatus

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flumeng import operations, overview
+from flumeng import operations
 from flumeng.errors import UserError
-from flumeng.overview import AckRow, NodeRow, Positions
-from flumeng.running import TaskRow
 from flumeng.spec.problems import nearest
 from flumeng.store import Store
+from flumeng.views import overview
+from flumeng.views.overview import AckRow, NodeRow, Positions
+from flumeng.views.task_status import TaskRow
 from zkschema import paths
 
 

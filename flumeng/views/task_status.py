@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flumeng.model import FlowView
+from flumeng.state.snapshot import FlowView
 from zkschema.records import NodeStatus, PlannedTask, TaskStatus
 
 Statuses = Mapping[str, NodeStatus | None]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flumeng import overview, registered
 from flumeng.operations import left, require_flow, require_node
-from flumeng.overview import FlowDetail
-from flumeng.running import TaskRow
 from flumeng.spec import SpecError, parse_flow
+from flumeng.state import journal_registry
 from flumeng.store import Store
-from flumeng.waiting import InVainError
+from flumeng.views import overview
+from flumeng.views.overview import FlowDetail
+from flumeng.views.task_status import TaskRow
+from flumeng.views.waiting import InVainError
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import COLLECT
@@ -82,13 +83,13 @@ def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
 
 
 def _undrained(store: Store, flow: str) -> list[str]:
-    known = registered.journals(store)
+    known = journal_registry.journals(store)
     own = [(name, journal) for name, journal in known.items() if journal.flow == flow]
     acks = store.read_many([paths.ack(flow, CURSOR_MAIN, name) for name, _ in own])
     return [
         name
         for (name, journal), ack in zip(own, acks, strict=True)
-        if not registered.is_drained(journal, ack)
+        if not journal_registry.is_drained(journal, ack)
     ]
 
 

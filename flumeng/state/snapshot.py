@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from flumeng.planned import Tasks
 from flumeng.spec import Place, Rollout
+from flumeng.state.task_map import Tasks
 from flumeng.store import ABSENT, Expected, Version
 from zkschema.records import Assignment, Cluster, Flow, Journal, Node, NodeStatus, Plan, PlannedTask
 

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from flumeng import overview
-from flumeng.overview import AckRow, Ask, FlowRow, NodeRow
-from flumeng.running import TaskRow
 from flumeng.store import Store
+from flumeng.views import overview
+from flumeng.views.overview import AckRow, Ask, FlowRow, NodeRow
+from flumeng.views.task_status import TaskRow
 from zkschema import paths, records
 from zkschema.records import COLLECT, INGEST
 
