@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli.doors import Doors, with_store
+from cli.context import CliContext, with_store
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
 from flumeng import operations
@@ -22,12 +22,12 @@ def ack() -> None:
 @ack.command(name="list")
 @json_option
 @with_store
-def list_(doors: Doors, store: Store, as_json: bool) -> None:
+def list_(context: CliContext, store: Store, as_json: bool) -> None:
     """List all acks. LAG counts events that are in a journal and not yet in the sinks.
 
     END and LAG are unknown ("-") while the journal's node does not answer.
     """
-    rows = overview.acks(store, overview.positions(store, doors.ask))
+    rows = overview.acks(store, overview.positions(store, context.ask))
     if as_json:
         show_json(rows)
         return
@@ -45,7 +45,7 @@ def list_(doors: Doors, store: Store, as_json: bool) -> None:
 @json_option
 @with_store
 def advance(
-    doors: Doors,
+    context: CliContext,
     store: Store,
     *,
     journals: tuple[str, ...],
@@ -63,7 +63,7 @@ def advance(
     """
     if every == bool(journals):
         raise UserError("name the journals, or take --all")
-    floors = _floors(doors, store, journals)
+    floors = _floors(context, store, journals)
     found = operations.behind(store, floors)
     for name in journals:
         if not any(one.journal == name for one in found):
@@ -71,7 +71,7 @@ def advance(
                 f"journal {name} keeps everything from its ack on: nothing to pass over"
             )
     if not dry_run:
-        found = operations.advance_acks(store, floors, **doors.sign(reason))
+        found = operations.advance_acks(store, floors, **context.audit_fields(reason))
     if as_json:
         show_json(found)
         return
@@ -85,9 +85,9 @@ def advance(
         click.echo("no ack lies below what its journal keeps")
 
 
-def _floors(doors: Doors, store: Store, journals: tuple[str, ...]) -> dict[str, int]:
+def _floors(context: CliContext, store: Store, journals: tuple[str, ...]) -> dict[str, int]:
     """The first events that are kept: of those that are named, or of all that are known."""
-    rows = journal_rows.journals(store, doors.accounts, doors.clock())
+    rows = journal_rows.journals(store, context.accounts, context.clock())
     if journals:
         rows = [journal_rows.pick(rows, name) for name in journals]
         for row in rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from cli.doors import Doors, with_store
+from cli.context import CliContext, with_store
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table, when
 from flumeng import operations
@@ -40,7 +40,7 @@ def cluster() -> None:
 @cluster.command()
 @json_option
 @with_store
-def show(_doors: Doors, store: Store, as_json: bool) -> None:
+def show(_doors: CliContext, store: Store, as_json: bool) -> None:
     """Show every setting, its default and what it means, and maintenance mode."""
     rows, maintenance = operations.settings(store)
     if as_json:
@@ -67,7 +67,7 @@ def show(_doors: Doors, store: Store, as_json: bool) -> None:
 )
 @json_option
 @with_store
-def audit(_doors: Doors, store: Store, last: int, as_json: bool) -> None:
+def audit(_doors: CliContext, store: Store, last: int, as_json: bool) -> None:
     """Show who changed what, when and why; the newest comes last."""
     rows = history.audit(store, last)
     if as_json:
@@ -84,9 +84,9 @@ def audit(_doors: Doors, store: Store, last: int, as_json: bool) -> None:
 @click.argument("value", metavar="VALUE")
 @reason_option
 @with_store
-def set_(doors: Doors, store: Store, key: str, value: str, reason: str) -> None:
+def set_(context: CliContext, store: Store, key: str, value: str, reason: str) -> None:
     """Change a setting; masters heed it at once."""
-    changed = operations.set_setting(store, key, value, **doors.sign(reason))
+    changed = operations.set_setting(store, key, value, **context.audit_fields(reason))
     click.echo(f"{key} is {value}{'' if changed else ' already'}")
 
 
@@ -94,16 +94,16 @@ def set_(doors: Doors, store: Store, key: str, value: str, reason: str) -> None:
 @click.argument("switch", type=click.Choice(["on", "off"]), metavar="on|off")
 @reason_option
 @with_store
-def maintenance(doors: Doors, store: Store, switch: str, reason: str) -> None:
+def maintenance(context: CliContext, store: Store, switch: str, reason: str) -> None:
     """Let no task change nodes from now on, or let masters move tasks again.
 
     Data flows meanwhile; tasks of nodes that go away wait for them.
     """
     if switch == "on":
-        operations.begin_maintenance(store, **doors.sign(reason))
+        operations.begin_maintenance(store, **context.audit_fields(reason))
         click.echo("maintenance mode is on: nothing is moved until it is off")
         return
-    ended = operations.end_maintenance(store, **doors.sign(reason))
+    ended = operations.end_maintenance(store, **context.audit_fields(reason))
     if ended is None:
         click.echo("maintenance mode is off already")
     else:

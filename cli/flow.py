@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from cli.doors import Doors, with_store
+from cli.context import CliContext, with_store
 from cli.flow_rates import choke, counters
-from cli.moves import show_preview
 from cli.names import Name
 from cli.options import (
     dry_run_option,
@@ -19,6 +18,7 @@ from cli.options import (
     timeout_option,
 )
 from cli.output import show_json, show_table, when
+from cli.preview_output import show_preview
 from flumeng import operations
 from flumeng.errors import UserError
 from flumeng.operations import preview
@@ -77,7 +77,7 @@ def validate(files: tuple[Path, ...], as_json: bool) -> None:
 @json_option
 @with_store
 def apply(
-    doors: Doors,
+    context: CliContext,
     store: Store,
     *,
     files: tuple[Path, ...],
@@ -103,7 +103,7 @@ def apply(
             store,
             file.text,
             expect_revision=if_revision,
-            **doors.sign(reason),
+            **context.audit_fields(reason),
         )
         done.append(applied)
         if not as_json:
@@ -115,7 +115,7 @@ def apply(
 @flow.command(name="list")
 @json_option
 @with_store
-def list_(_doors: Doors, store: Store, as_json: bool) -> None:
+def list_(_doors: CliContext, store: Store, as_json: bool) -> None:
     """List all flows."""
     rows = overview.flows(store)
     if as_json:
@@ -142,7 +142,7 @@ def list_(_doors: Doors, store: Store, as_json: bool) -> None:
 @name_argument
 @json_option
 @with_store
-def show(_doors: Doors, store: Store, name: str, as_json: bool) -> None:
+def show(_doors: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show one flow: its text, who applied it, and where its tasks run."""
     found = overview.flow(store, name)
     if as_json:
@@ -178,7 +178,7 @@ def show(_doors: Doors, store: Store, name: str, as_json: bool) -> None:
 @name_argument
 @json_option
 @with_store
-def history_(_doors: Doors, store: Store, name: str, as_json: bool) -> None:
+def history_(_doors: CliContext, store: Store, name: str, as_json: bool) -> None:
     """List the revisions of a flow that are kept: who made which, when and why."""
     rows = history.history(store, name)
     if as_json:
@@ -197,7 +197,7 @@ def history_(_doors: Doors, store: Store, name: str, as_json: bool) -> None:
 @json_option
 @with_store
 def diff(
-    _doors: Doors, store: Store, name: str, old: int | None, new: int | None, as_json: bool
+    _doors: CliContext, store: Store, name: str, old: int | None, new: int | None, as_json: bool
 ) -> None:
     """Show what is different from revision N to revision M.
 
@@ -219,11 +219,19 @@ def diff(
 @revision_option
 @with_store
 def rollback(
-    doors: Doors, store: Store, *, name: str, number: int, reason: str, if_revision: int | None
+    context: CliContext,
+    store: Store,
+    *,
+    name: str,
+    number: int,
+    reason: str,
+    if_revision: int | None,
 ) -> None:
     """Make a new revision with the text of revision N."""
-    sign = doors.sign(reason)
-    _tell(operations.rollback_flow(store, name, number, expect_revision=if_revision, **sign))
+    audit_fields = context.audit_fields(reason)
+    _tell(
+        operations.rollback_flow(store, name, number, expect_revision=if_revision, **audit_fields)
+    )
 
 
 @flow.command()
@@ -231,10 +239,12 @@ def rollback(
 @reason_option
 @revision_option
 @with_store
-def pause(doors: Doors, store: Store, name: str, reason: str, if_revision: int | None) -> None:
+def pause(
+    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
+) -> None:
     """Stop collecting; the sources go on into the journals, so nothing is lost."""
     changed = operations.set_flow_state(
-        store, name, "suspended", expect_revision=if_revision, **doors.sign(reason)
+        store, name, "suspended", expect_revision=if_revision, **context.audit_fields(reason)
     )
     what = "collecting stops now, its sources go on into the journals"
     click.echo(f"flow {name}: {what}" if changed else f"flow {name} is suspended already")
@@ -245,10 +255,12 @@ def pause(doors: Doors, store: Store, name: str, reason: str, if_revision: int |
 @reason_option
 @revision_option
 @with_store
-def resume(doors: Doors, store: Store, name: str, reason: str, if_revision: int | None) -> None:
+def resume(
+    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
+) -> None:
     """Let a paused or stopped flow run again."""
     changed = operations.set_flow_state(
-        store, name, "running", expect_revision=if_revision, **doors.sign(reason)
+        store, name, "running", expect_revision=if_revision, **context.audit_fields(reason)
     )
     what = "it starts to run now (follow with `flumeng flow wait`)"
     click.echo(f"flow {name}: {what}" if changed else f"flow {name} is running already")
@@ -259,10 +271,12 @@ def resume(doors: Doors, store: Store, name: str, reason: str, if_revision: int 
 @reason_option
 @revision_option
 @with_store
-def stop(doors: Doors, store: Store, name: str, reason: str, if_revision: int | None) -> None:
+def stop(
+    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
+) -> None:
     """Stop the sources and collect what they accepted to its end; the flow stays."""
     changed = operations.set_flow_state(
-        store, name, "stopped", expect_revision=if_revision, **doors.sign(reason)
+        store, name, "stopped", expect_revision=if_revision, **context.audit_fields(reason)
     )
     what = "its sources stop now, its journals are collected to their end"
     click.echo(f"flow {name}: {what}" if changed else f"flow {name} is stopped already")
@@ -276,7 +290,7 @@ def stop(doors: Doors, store: Store, name: str, reason: str, if_revision: int | 
 @revision_option
 @with_store
 def delete(
-    doors: Doors,
+    context: CliContext,
     store: Store,
     *,
     name: str,
@@ -296,7 +310,7 @@ def delete(
         name,
         discard=discard,
         expect_revision=if_revision,
-        **doors.sign(reason),
+        **context.audit_fields(reason),
     )
     if not changed:
         click.echo(f"flow {name} is being deleted already")
@@ -324,11 +338,13 @@ def delete(
 @click.option("--gone", "condition", flag_value="gone", help="Until it is deleted.")
 @timeout_option(30.0)
 @with_store
-def wait(doors: Doors, store: Store, name: str, condition: str | None, timeout: float) -> None:
+def wait(
+    context: CliContext, store: Store, name: str, condition: str | None, timeout: float
+) -> None:
     """Wait for a flow; exit code 1, and what is missing, when the time is up."""
     if condition is None:
         raise UserError(f"say what to wait for: {', '.join(f'--{word}' for word in CONDITIONS)}")
-    doors.wait_for(lambda: CONDITIONS[condition](store, name), timeout)
+    context.wait_for(lambda: CONDITIONS[condition](store, name), timeout)
 
 
 def _tell(applied: operations.Applied) -> None:

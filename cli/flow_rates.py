@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cli.doors import Doors, with_store
+from cli.context import CliContext, with_store
 from cli.names import Name
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
@@ -25,13 +25,13 @@ name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 @reason_option
 @with_store
 def choke(
-    doors: Doors, store: Store, *, name: str, rate: str, node: str | None, reason: str
+    context: CliContext, store: Store, *, name: str, rate: str, node: str | None, reason: str
 ) -> None:
     """Limit how much each node takes in of a flow, in bytes per second such as 10MB, while it runs.
 
     Senders are held back as by a full journal; `flow counters` shows what is set.
     """
-    changed = operations.set_choke(store, name, _rate(rate), node, **doors.sign(reason))
+    changed = operations.set_choke(store, name, _rate(rate), node, **context.audit_fields(reason))
     place = f" on node {node}" if node else ""
     click.echo(f"choke of flow {name}{place} is {rate}{'' if changed else ' already'}")
 
@@ -40,13 +40,13 @@ def choke(
 @name_argument
 @json_option
 @with_store
-def counters(doors: Doors, store: Store, name: str, as_json: bool) -> None:
+def counters(context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show what the sources of a flow took, cut, refused and dropped, and the flow's chokes.
 
     Each number counts from the start of the node's workers.
     """
     chokes = operations.chokes(store, name)
-    rows, silent = counter_rows(store, doors.counters, name)
+    rows, silent = counter_rows(store, context.counters, name)
     for away in silent:
         click.echo(f"flumeng: node {away} does not answer; it is not counted", err=True)
     if as_json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.doors import Doors, with_store
+from cli.context import CliContext, with_store
 from cli.options import json_option
 from cli.output import show_json, show_table
 from flumeng.store import Store
@@ -39,13 +39,13 @@ def journal() -> None:
 @journal.command(name="list")
 @json_option
 @with_store
-def list_(doors: Doors, store: Store, as_json: bool) -> None:
+def list_(context: CliContext, store: Store, as_json: bool) -> None:
     """List all journals. Events from FLOOR up to SAFE can be read, UNACKED of them are to be.
 
     What only a journal's node knows is "-" while it does not answer. OLDEST is the age of the
     oldest event that is not acked.
     """
-    rows = journals.journals(store, doors.accounts, doors.clock())
+    rows = journals.journals(store, context.accounts, context.clock())
     if as_json:
         show_json(rows)
         return
@@ -72,9 +72,9 @@ def list_(doors: Doors, store: Store, as_json: bool) -> None:
 @click.argument("name")
 @json_option
 @with_store
-def show(doors: Doors, store: Store, name: str, as_json: bool) -> None:
+def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show all that is known of one journal."""
-    row = journals.journal(store, doors.accounts, doors.clock(), name)
+    row = journals.journal(store, context.accounts, context.clock(), name)
     if as_json:
         show_json(row)
         return
@@ -94,9 +94,9 @@ def verify(directory: Path, as_json: bool) -> None:
 
     Of a journal that a process has open, only what is on disk for certain is looked at.
     """
-    from flumeng.journal.survey import survey  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.inspection import inspect  # noqa: PLC0415  loads pyarrow
 
-    found = survey(directory)
+    found = inspect(directory)
     if as_json:
         show_json({"in_use": found.in_use, "findings": found.findings, "damaged": found.damaged})
     else:
@@ -133,7 +133,7 @@ def dump(directory: Path, start: int, end: int | None, attrs: bool) -> None:
     standard error, and the exit code is 1.
     """
     from flumeng.journal.dump import dump as found_in  # noqa: PLC0415  loads pyarrow
-    from flumeng.journal.survey import Finding  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.inspection import Finding  # noqa: PLC0415  loads pyarrow
 
     bad = False
     for found in found_in(directory, start, end):

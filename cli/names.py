@@ -39,11 +39,11 @@ class Name(click.types.StringParamType):
         param: click.Parameter,  # noqa: ARG002  click's
         incomplete: str,
     ) -> list[CompletionItem]:
-        from cli.doors import Doors  # noqa: PLC0415  doors know names
+        from cli.context import CliContext  # noqa: PLC0415  the context knows names
 
         hosts = ctx.params.get("hosts") or os.environ.get("FLUMENG_ZK")
-        doors = ctx.find_object(Doors) or Doors()
-        known = doors.names(hosts).get(self.name, ()) if hosts else ()
+        context = ctx.find_object(CliContext) or CliContext()
+        known = context.names(hosts).get(self.name, ()) if hosts else ()
         return [CompletionItem(name) for name in known if name.startswith(incomplete)]
 
 

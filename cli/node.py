@@ -9,9 +9,8 @@ from pathlib import Path
 
 import click
 
-from cli import pairs
-from cli.doors import Doors, with_store
-from cli.moves import show_preview
+from cli import key_values
+from cli.context import CliContext, with_store
 from cli.names import Name
 from cli.options import (
     data_option,
@@ -23,6 +22,7 @@ from cli.options import (
     zk_option,
 )
 from cli.output import show_json, show_table, when
+from cli.preview_output import show_preview
 from flumeng import operations
 from flumeng.node.policy import DEFAULT_FILE
 from flumeng.operations import preview
@@ -53,7 +53,7 @@ def node() -> None:
 @node.command(name="list")
 @json_option
 @with_store
-def list_(_doors: Doors, store: Store, as_json: bool) -> None:
+def list_(_doors: CliContext, store: Store, as_json: bool) -> None:
     """List all nodes. APPLIED is behind ASSIGNED while a node carries out a change."""
     rows = overview.nodes(store)
     if as_json:
@@ -82,9 +82,9 @@ def list_(_doors: Doors, store: Store, as_json: bool) -> None:
 @name_argument
 @json_option
 @with_store
-def show(doors: Doors, store: Store, name: str, as_json: bool) -> None:
+def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show one node: its tasks, and the events in its journals that are not in the sinks yet."""
-    found = details.node(store, overview.positions(store, doors.ask), name)
+    found = details.node(store, overview.positions(store, context.ask), name)
     if as_json:
         show_json(found)
         return
@@ -111,7 +111,7 @@ def show(doors: Doors, store: Store, name: str, as_json: bool) -> None:
 @name_argument
 @json_option
 @with_store
-def story(_doors: Doors, store: Store, name: str, as_json: bool) -> None:
+def story(_doors: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Tell what happened on a node last, oldest first; also when it is dead.
 
     A node writes its story down every few seconds, and what an earlier life of it told stays.
@@ -137,7 +137,7 @@ def story(_doors: Doors, store: Store, name: str, as_json: bool) -> None:
 @json_option
 @with_store
 def drain(
-    doors: Doors,
+    context: CliContext,
     store: Store,
     *,
     name: str,
@@ -155,10 +155,10 @@ def drain(
         planned = preview.drain(store, name)
         show_preview(planned, as_json=as_json)
         return
-    operations.set_node_desired(store, name, "draining", **doors.sign(reason))
+    operations.set_node_desired(store, name, "draining", **context.audit_fields(reason))
     if wait:
-        doors.wait_for(lambda: conditions.node_drained(store, name), timeout)
-    found = details.node(store, overview.positions(store, doors.ask), name)
+        context.wait_for(lambda: conditions.node_drained(store, name), timeout)
+    found = details.node(store, overview.positions(store, context.ask), name)
     if as_json:
         show_json(found.left)
     elif not found.left:
@@ -174,9 +174,9 @@ def drain(
 @name_argument
 @reason_option
 @with_store
-def undrain(doors: Doors, store: Store, name: str, reason: str) -> None:
+def undrain(context: CliContext, store: Store, name: str, reason: str) -> None:
     """Let a node get work again."""
-    changed = operations.set_node_desired(store, name, "active", **doors.sign(reason))
+    changed = operations.set_node_desired(store, name, "active", **context.audit_fields(reason))
     click.echo(f"node {name} may get work again" if changed else f"node {name} is active already")
 
 
@@ -189,14 +189,14 @@ def undrain(doors: Doors, store: Store, name: str, reason: str) -> None:
 @reason_option
 @with_store
 def decommission(
-    doors: Doors, store: Store, *, name: str, discard: bool, yes: bool, reason: str
+    context: CliContext, store: Store, *, name: str, discard: bool, yes: bool, reason: str
 ) -> None:
     """Remove a node that is drained and stopped. Exit code 3 while it is not."""
     if discard:
-        _confirm_loss(name, operations.given_up(store, name), yes=yes)
-        operations.discard_node(store, name, **doors.sign(reason))
+        _confirm_loss(name, operations.data_loss(store, name), yes=yes)
+        operations.discard_node(store, name, **context.audit_fields(reason))
     else:
-        operations.decommission_node(store, name, **doors.sign(reason))
+        operations.decommission_node(store, name, **context.audit_fields(reason))
     click.echo(f"node {name} is gone")
 
 
@@ -205,10 +205,12 @@ def decommission(
 @click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE|KEY-...")
 @reason_option
 @with_store
-def label(doors: Doors, store: Store, name: str, changes: tuple[str, ...], reason: str) -> None:
+def label(
+    context: CliContext, store: Store, name: str, changes: tuple[str, ...], reason: str
+) -> None:
     """Set labels with KEY=VALUE and remove labels with KEY-."""
-    given, taken = pairs.changes(changes, "a label")
-    labels = operations.label_node(store, name, given, taken, **doors.sign(reason))
+    given, taken = key_values.changes(changes, "a label")
+    labels = operations.label_node(store, name, given, taken, **context.audit_fields(reason))
     shown = ", ".join(f"{key}={value}" for key, value in labels.items())
     click.echo(f"node {name} has {'labels ' + shown if shown else 'no labels'}")
 
@@ -218,14 +220,16 @@ def label(doors: Doors, store: Store, name: str, changes: tuple[str, ...], reaso
 @click.argument("changes", nargs=-1, required=True, metavar="DIMENSION=NUMBER|DIMENSION-...")
 @reason_option
 @with_store
-def capacity(doors: Doors, store: Store, name: str, changes: tuple[str, ...], reason: str) -> None:
+def capacity(
+    context: CliContext, store: Store, name: str, changes: tuple[str, ...], reason: str
+) -> None:
     """Say how much work fits on a node, such as slots=16 mb_per_second=200.
 
     DIMENSION- removes a bound; without any, the node is as large as every other such node.
     """
-    given, taken = pairs.changes(changes, "a capacity")
-    numbers = pairs.numbers(given, "capacity")
-    fits = operations.resize_node(store, name, numbers, taken, **doors.sign(reason))
+    given, taken = key_values.changes(changes, "a capacity")
+    numbers = key_values.numbers(given, "capacity")
+    fits = operations.resize_node(store, name, numbers, taken, **context.audit_fields(reason))
     click.echo(f"node {name} has {'capacity ' + _numbers(fits) if fits else 'no set capacity'}")
     known = overview.dimensions(store) | {"slots"}
     for dimension in sorted({*fits} - known):
@@ -267,15 +271,15 @@ def capacity(doors: Doors, store: Store, name: str, changes: tuple[str, ...], re
     "labels",
     multiple=True,
     metavar="KEY=VALUE",
-    callback=lambda _context, _option, values: pairs.given(values, "--label"),
+    callback=lambda _context, _option, values: key_values.given(values, "--label"),
     help="What flows can ask for; may be given again.",
 )
 @click.option(
     "--capacity",
     multiple=True,
     metavar="DIMENSION=NUMBER",
-    callback=lambda _context, _option, values: pairs.numbers(
-        pairs.given(values, "--capacity"), "capacity"
+    callback=lambda _context, _option, values: key_values.numbers(
+        key_values.given(values, "--capacity"), "capacity"
     ),
     help="How much work fits on it, such as slots=16; may be given again.",
 )
@@ -325,7 +329,7 @@ def _numbers(capacity: Mapping[str, float]) -> str:
     return ", ".join(f"{key}={number:g}" for key, number in capacity.items())
 
 
-def _confirm_loss(name: str, lost: list[operations.GivenUp], *, yes: bool) -> None:
+def _confirm_loss(name: str, lost: list[operations.DataLoss], *, yes: bool) -> None:
     """Says what is given up, on standard error, and asks."""
     for row in lost:
         end = "nobody knows how far it reached" if row.end is None else f"it reached {row.end}"

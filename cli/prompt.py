@@ -14,14 +14,14 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
-from cli.doors import Doors
+from cli.context import CliContext
 
 
 class TreeCompleter(Completer):
     """What click itself would complete on the command line, and files."""
 
-    def __init__(self, root: click.Command, doors: Doors) -> None:
-        self._click = ShellComplete(root, {"obj": doors}, "flumeng", "")
+    def __init__(self, root: click.Command, context: CliContext) -> None:
+        self._click = ShellComplete(root, {"obj": context}, "flumeng", "")
         self._files = PathCompleter(expanduser=True)
 
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterator[Completion]:
@@ -42,16 +42,16 @@ class TreeCompleter(Completer):
                 )
 
 
-def ask(root: click.Command, doors: Doors) -> Iterator[str]:
+def ask(root: click.Command, context: CliContext) -> Iterator[str]:
     """Lines until end of input. Ctrl-C drops the line that is being typed."""
     prompt: PromptSession[str] = PromptSession(
         "flumeng> ",
         history=history(),
-        completer=TreeCompleter(root, doors),
+        completer=TreeCompleter(root, context),
         complete_in_thread=True,
     )
     while True:
-        doors.look_up(os.environ.get("FLUMENG_ZK"))
+        context.look_up(os.environ.get("FLUMENG_ZK"))
         try:
             yield prompt.prompt()
         except KeyboardInterrupt:

@@ -7,7 +7,7 @@ from typing import IO
 
 import click
 
-from cli.doors import Doors, with_store
+from cli.context import CliContext, with_store
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
 from flumeng import operations
@@ -46,9 +46,9 @@ def show(as_json: bool) -> None:
 
 @schema.command()
 @with_store
-def init(doors: Doors, store: Store) -> None:
+def init(context: CliContext, store: Store) -> None:
     """Create an empty cluster; what is there already stays as it is."""
-    created = operations.init_cluster(store, **doors.sign(""))
+    created = operations.init_cluster(store, **context.audit_fields(""))
     if created:
         click.echo(f"created {len(created)} znodes, schema version {table.VERSION}")
     else:
@@ -61,14 +61,16 @@ def init(doors: Doors, store: Store) -> None:
 @reason_option
 @json_option
 @with_store
-def verify(doors: Doors, store: Store, *, fix: bool, yes: bool, reason: str, as_json: bool) -> None:
+def verify(
+    context: CliContext, store: Store, *, fix: bool, yes: bool, reason: str, as_json: bool
+) -> None:
     """Check every znode of a cluster against the schema. Exit code 1 when something is wrong.
 
     An orphan is a znode of something that is gone. REMEDY is what --fix does; without one a person
     must look.
     """
     if fix:
-        _fix(doors, store, yes, reason)
+        _fix(context, store, yes, reason)
     problems = operations.verify_cluster(store)
     if as_json:
         show_json(problems)
@@ -82,7 +84,7 @@ def verify(doors: Doors, store: Store, *, fix: bool, yes: bool, reason: str, as_
 
 @schema.command()
 @with_store
-def export(_doors: Doors, store: Store) -> None:
+def export(_doors: CliContext, store: Store) -> None:
     """Print everything in the cluster as one JSON document; ephemerals are left out."""
     show_json(operations.export_cluster(store))
 
@@ -91,13 +93,13 @@ def export(_doors: Doors, store: Store) -> None:
 @click.argument("file", type=click.File(), metavar="FILE")
 @reason_option
 @with_store
-def import_(doors: Doors, store: Store, file: IO[str], reason: str) -> None:
+def import_(context: CliContext, store: Store, file: IO[str], reason: str) -> None:
     """Fill an empty chroot with a document of `flumeng schema export` ("-" is standard input)."""
     try:
         document = json.load(file)
     except ValueError as error:
         raise UserError(f"{file.name} is not JSON: {error}") from error
-    count = operations.import_cluster(store, document, **doors.sign(reason))
+    count = operations.import_cluster(store, document, **context.audit_fields(reason))
     click.echo(f"imported {count} znodes")
 
 
@@ -105,7 +107,7 @@ def import_(doors: Doors, store: Store, file: IO[str], reason: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @reason_option
 @with_store
-def migrate(doors: Doors, store: Store, yes: bool, reason: str) -> None:
+def migrate(context: CliContext, store: Store, yes: bool, reason: str) -> None:
     """Bring the tree to the schema version of this flumeng; stop all masters first."""
     pending = operations.pending_migrations(store)
     if not pending:
@@ -114,11 +116,11 @@ def migrate(doors: Doors, store: Store, yes: bool, reason: str) -> None:
         step = f"{migration.before} -> {migration.before + 1}: {migration.doc}"
         if not yes:
             click.confirm(f"{step}. Older flumengs cannot use it then. Go on?", abort=True)
-        count = operations.migrate_cluster(store, migration, **doors.sign(reason))
+        count = operations.migrate_cluster(store, migration, **context.audit_fields(reason))
         click.echo(f"{step} ({count} znodes)")
 
 
-def _fix(doors: Doors, store: Store, yes: bool, reason: str) -> None:
+def _fix(context: CliContext, store: Store, yes: bool, reason: str) -> None:
     """What is done is told on standard error: standard output is the check's."""
     found = operations.repairs(store)
     for repair in found:
@@ -127,5 +129,5 @@ def _fix(doors: Doors, store: Store, yes: bool, reason: str) -> None:
         return
     if not yes:
         click.confirm(f"Carry out these {len(found)} repairs?", abort=True, err=True)
-    done = operations.repair_cluster(store, found, **doors.sign(reason))
+    done = operations.repair_cluster(store, found, **context.audit_fields(reason))
     click.echo(f"{len(done)} of {len(found)} repairs done", err=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from cli.doors import Doors, Kept
+from cli.context import CliContext, ConnectionPool
 from cli.options import zk_envvar
 from flumeng.errors import UserError
 
@@ -29,11 +29,11 @@ class Left(Exception):  # noqa: N818  no error: the user leaves
 
 
 class Session:
-    """Runs lines, all through the same doors."""
+    """Runs lines, all through the same context."""
 
-    def __init__(self, root: click.Command, doors: Doors) -> None:
+    def __init__(self, root: click.Command, context: CliContext) -> None:
         self.root = root
-        self.doors = doors
+        self.context = context
 
     def run(self, line: str) -> int:
         """One line; gives its exit code. Raises ``Left``."""
@@ -54,7 +54,7 @@ class Session:
             click.echo("flumeng: this is the shell already", err=True)
             return 2
         try:
-            self.root.main(words, prog_name="flumeng", obj=self.doors)
+            self.root.main(words, prog_name="flumeng", obj=self.context)
         except SystemExit as done:
             return done.code if isinstance(done.code, int) else int(done.code is not None)
         raise AssertionError("click ends every command by SystemExit")
@@ -80,7 +80,10 @@ class Session:
 )
 @click.pass_context
 def shell(
-    context: click.Context, commands: tuple[str, ...], hosts: str | None, scripts: tuple[Path, ...]
+    click_context: click.Context,
+    commands: tuple[str, ...],
+    hosts: str | None,
+    scripts: tuple[Path, ...],
 ) -> None:
     """Run commands at a prompt, or those of -c and then of script files.
 
@@ -89,9 +92,9 @@ def shell(
     """
     if hosts:
         os.environ[zk_envvar] = hosts
-    doors = context.find_object(Doors) or Doors()
-    with closing(Kept(doors.connect)) as kept:
-        session = Session(context.find_root().command, replace(doors, kept=kept))
+    context = click_context.find_object(CliContext) or CliContext()
+    with closing(ConnectionPool(context.connect)) as pool:
+        session = Session(click_context.find_root().command, replace(context, pool=pool))
         if commands or scripts:
             lines = [*_commands(commands), *(line for path in scripts for line in _script(path))]
             raise SystemExit(session.run_all(lines))
@@ -99,7 +102,7 @@ def shell(
             raise SystemExit(session.run_all(_numbered("standard input", sys.stdin)))
         from cli.prompt import ask  # noqa: PLC0415  loads prompt_toolkit
 
-        for line in ask(session.root, session.doors):
+        for line in ask(session.root, session.context):
             try:
                 session.run(line)
             except Left:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cli.doors import Doors, with_store
+from cli.context import CliContext, with_store
 from cli.options import json_option
 from cli.output import count, show_json, show_table
 from flumeng.store import Store
@@ -16,9 +16,9 @@ from flumeng.views import health
 @click.command()
 @json_option
 @with_store
-def status(doors: Doors, store: Store, as_json: bool) -> None:
+def status(context: CliContext, store: Store, as_json: bool) -> None:
     """Say whether the cluster is well, and if not: why, and what to do. Exit code 1 when not."""
-    found = health.status(store, doors.ask)
+    found = health.status(store, context.ask)
     if as_json:
         show_json(found)
     else:

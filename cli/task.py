@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from cli.doors import Doors, with_store
-from cli.moves import show_preview
+from cli.context import CliContext, with_store
 from cli.names import Name
 from cli.options import dry_run_option, json_option, reason_option, timeout_option
 from cli.output import show_json, show_table
+from cli.preview_output import show_preview
 from flumeng import operations
 from flumeng.operations import preview
 from flumeng.store import Store
@@ -26,7 +26,7 @@ def task() -> None:
 @task.command(name="list")
 @json_option
 @with_store
-def list_(_doors: Doors, store: Store, as_json: bool) -> None:
+def list_(_doors: CliContext, store: Store, as_json: bool) -> None:
     """List all tasks of all flows."""
     rows = overview.tasks(store)
     if as_json:
@@ -54,9 +54,9 @@ def list_(_doors: Doors, store: Store, as_json: bool) -> None:
 @key_argument
 @json_option
 @with_store
-def show(doors: Doors, store: Store, key: str, as_json: bool) -> None:
+def show(context: CliContext, store: Store, key: str, as_json: bool) -> None:
     """Show one task: where it runs, which revision, and how far it is in each journal."""
-    found = details.task(store, overview.positions(store, doors.ask), key)
+    found = details.task(store, overview.positions(store, context.ask), key)
     if as_json:
         show_json(found)
         return
@@ -79,13 +79,13 @@ def show(doors: Doors, store: Store, key: str, as_json: bool) -> None:
 @json_option
 @with_store
 def restart(
-    doors: Doors, store: Store, *, key: str, reason: str, dry_run: bool, as_json: bool
+    context: CliContext, store: Store, *, key: str, reason: str, dry_run: bool, as_json: bool
 ) -> None:
     """Let a task begin anew on its node, under a higher epoch; nothing is lost."""
     if dry_run:
         show_preview(preview.restart(store, key), as_json=as_json)
         return
-    change = operations.restart_task(store, key, **doors.sign(reason))
+    change = operations.restart_task(store, key, **context.audit_fields(reason))
     if as_json:
         show_json({"task": key, "node": change.after.node, "epoch": change.after.epoch})
     else:
@@ -103,7 +103,7 @@ def restart(
 @json_option
 @with_store
 def move(
-    doors: Doors,
+    context: CliContext,
     store: Store,
     *,
     key: str,
@@ -119,7 +119,7 @@ def move(
     if dry_run:
         show_preview(preview.move(store, key, node), as_json=as_json)
         return
-    change = operations.move_task(store, key, node, **doors.sign(reason))
+    change = operations.move_task(store, key, node, **context.audit_fields(reason))
     if as_json:
         show_json({"task": key, "node": node, "changed": change is not None})
     elif change is None:
@@ -139,7 +139,9 @@ def move(
 )
 @timeout_option(30.0)
 @with_store
-def wait(doors: Doors, store: Store, keys: tuple[str, ...], condition: str, timeout: float) -> None:
+def wait(
+    context: CliContext, store: Store, keys: tuple[str, ...], condition: str, timeout: float
+) -> None:
     """Wait for tasks, or for all; exit code 1, and what is missing, when the time is up."""
     assert condition == "active"
-    doors.wait_for(lambda: conditions.tasks_active(store, keys), timeout)
+    context.wait_for(lambda: conditions.tasks_active(store, keys), timeout)

@@ -1,4 +1,4 @@
-"""A command line on a fake cluster, for tests of commands: nothing is patched, doors are given."""
+"""A command line on a fake cluster, to test commands: nothing is patched, a context is given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.testing import CliRunner, Result
 
-from cli.doors import Doors
+from cli.context import CliContext
 from cli.main import tree
 from flumeng.errors import UnavailableError
 from flumeng.journal.account import Account
@@ -22,9 +22,9 @@ NOON = 1_700_000_000.0
 
 def leaves(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
     """Every command with its name, such as ``flow:apply``."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
+    parent = click.Context(group)
+    for name in group.list_commands(parent):
+        command = group.get_command(parent, name)
         assert command is not None
         if isinstance(command, click.Group):
             yield from leaves(command, (*before, name))
@@ -94,8 +94,8 @@ class Shell:
         self.seconds += seconds
         self.meanwhile()
 
-    def doors(self) -> Doors:
-        return Doors(
+    def context(self) -> CliContext:
+        return CliContext(
             self.connect,
             self.ask,
             lambda: "ann@ops",
@@ -108,7 +108,7 @@ class Shell:
 
     def run(self, *words: object, typed: str | None = None, zk: str | None = "zk:1/c") -> Result:
         return CliRunner().invoke(
-            tree, [str(word) for word in words], obj=self.doors(), input=typed,
+            tree, [str(word) for word in words], obj=self.context(), input=typed,
             env={"FLUMENG_ZK": zk}, catch_exceptions=False,
         )  # fmt: skip
 

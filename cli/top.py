@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.doors import Doors, with_store
+from cli.context import CliContext, with_store
 from cli.options import json_option
 from cli.output import count, make_table, show_json, show_table
 from flumeng.errors import UnavailableError
@@ -27,17 +27,17 @@ Table = tuple[Sequence[str], list[Sequence[object]]]
 @click.command()
 @json_option
 @with_store
-def top(doors: Doors, store: Store, as_json: bool) -> None:
+def top(context: CliContext, store: Store, as_json: bool) -> None:
     """Show health, flows with their rates, and nodes, until Ctrl-C; in a pipe once."""
     if as_json:
-        show_json(_look(doors, store))
+        show_json(_look(context, store))
     elif not sys.stdout.isatty():
-        seen = _look(doors, store)
+        seen = _look(context, store)
         click.echo(_headline(seen))
         for headers, rows in _tables(seen, rates(None, seen, 0.0)):
             show_table(headers, rows)
     else:
-        live(doors, store)
+        live(context, store)
 
 
 def rates(before: dict[str, Any] | None, now: dict[str, Any], seconds: float) -> dict[str, float]:
@@ -52,8 +52,8 @@ def rates(before: dict[str, Any] | None, now: dict[str, Any], seconds: float) ->
     }
 
 
-def _look(doors: Doors, store: Store) -> dict[str, Any]:
-    return {**health.status(store, doors.ask), "node_rows": overview.nodes(store)}
+def _look(context: CliContext, store: Store) -> dict[str, Any]:
+    return {**health.status(store, context.ask), "node_rows": overview.nodes(store)}
 
 
 def _headline(seen: dict[str, Any]) -> str:
@@ -101,26 +101,26 @@ def _how_well(row: NodeRow) -> tuple[bool, int]:
     return row.live, -sum(state != "running" for state in row.tasks.values())
 
 
-def live(doors: Doors, store: Store) -> None:
+def live(context: CliContext, store: Store) -> None:
     """On a terminal, until Ctrl-C; ZooKeeper may be away meanwhile."""
     from rich.live import Live  # noqa: PLC0415  loads rich
     from rich.text import Text  # noqa: PLC0415  loads rich
 
     before: dict[str, Any] | None = None
-    looked = doors.monotonic()
+    looked = context.monotonic()
     with Live(Text("looking"), screen=True, auto_refresh=False) as screen:
         try:
             while True:
                 try:
-                    seen = _look(doors, store)
+                    seen = _look(context, store)
                 except UnavailableError as error:
                     screen.update(Text(str(error)), refresh=True)
                 else:
-                    now = doors.monotonic()
+                    now = context.monotonic()
                     rate = rates(before, seen, now - looked)
                     screen.update(picture(seen, rate, screen.console.height), refresh=True)
                     before, looked = seen, now
-                doors.sleep(REFRESH_SECONDS)
+                context.sleep(REFRESH_SECONDS)
         except KeyboardInterrupt:
             return
 

@@ -51,7 +51,7 @@ class Addresses:
             found = {name: self._known[name].address for name in wanted if name in self._known}
         return {name: address for name, address in found.items() if address}
 
-    def doubt(self, journals: Iterable[str]) -> None:
+    def invalidate(self, journals: Iterable[str]) -> None:
         """They could not be read where ``of`` said: look again, but not all the time."""
         with self._lock:
             for name in journals:

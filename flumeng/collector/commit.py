@@ -23,33 +23,35 @@ from flumeng.collector.acks import Acks
 from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.sinks import BatchTooWideError
-from flumeng.sinks.lake import Lake, place
+from flumeng.sinks.file_store import FileStore, open_store
 from flumeng.store import ABSENT, ANY, Path, Put, Store
 from zkschema import codec, paths
 from zkschema.records import Commit
 
 log = logging.getLogger(__name__)
 
-Place = Callable[[str], tuple[Lake, str]]
+OpenStore = Callable[[str], tuple[FileStore, str]]
 STAGING = "_flumeng"
 
 
 class Commits:
-    """The commits of one task. ``place`` finds the lake of a URI, and the path there."""
+    """The commits of one task. ``open_store`` finds the file store of a URI, and the path there."""
 
-    def __init__(self, store: Store, flow: str, task: str, place: Place = place) -> None:
+    def __init__(
+        self, store: Store, flow: str, task: str, open_store: OpenStore = open_store
+    ) -> None:
         self._store = store
         self._flow = flow
         self._task = task
-        self._place = place
+        self._open_store = open_store
 
     def leftovers(self, roots: Iterable[str], partitions: Iterable[str]) -> list[str]:
         """Staging directories for batches of ``partitions``. Call this before claiming them."""
         mine = frozenset(partitions)
         found = []
         for root in sorted(set(roots)):
-            lake, path = self._place(f"{root}/{STAGING}")
-            names = lake.directories(path)
+            store, path = self._open_store(f"{root}/{STAGING}")
+            names = store.directories(path)
             found += [f"{root}/{STAGING}/{n}" for n in names if _journal(n) in mine]
         return found
 
@@ -70,8 +72,8 @@ class Commits:
     def stage(self, root: str, journal: str, epoch: int) -> str:
         """A new directory (URI) for a batch that reads ``journal`` among others."""
         staging = f"{root}/{STAGING}/{journal}.{epoch}.{uuid.uuid4().hex}"
-        lake, path = self._place(staging)
-        lake.make_directory(path)
+        store, path = self._open_store(staging)
+        store.make_directory(path)
         return staging
 
     def commit(
@@ -121,18 +123,18 @@ class Commits:
 
     def _rename(self, files: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Carry out the renames; gives those with neither a source nor a target left."""
-        by_lake: defaultdict[Lake, list[tuple[str, str]]] = defaultdict(list)
+        by_store: defaultdict[FileStore, list[tuple[str, str]]] = defaultdict(list)
         for source, target in files:
-            lake, source_path = self._place(source)
-            by_lake[lake].append((source_path, self._place(target)[1]))
-        return [missing for lake, moves in by_lake.items() for missing in lake.rename(moves)]
+            store, source_path = self._open_store(source)
+            by_store[store].append((source_path, self._open_store(target)[1]))
+        return [missing for store, moves in by_store.items() for missing in store.rename(moves)]
 
     def _all_there(self, staging: Sequence[str]) -> bool:
-        return all(lake.exists(path) for lake, path in map(self._place, staging))
+        return all(store.exists(path) for store, path in map(self._open_store, staging))
 
     def _remove(self, *staging: str) -> None:
-        for lake, path in map(self._place, staging):
-            lake.remove_tree(path)
+        for store, path in map(self._open_store, staging):
+            store.remove_tree(path)
 
 
 def _journal(name: str) -> str:

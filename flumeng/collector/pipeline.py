@@ -16,7 +16,7 @@ from flumeng.collector.fetch import Fetch, UnreadableError
 from flumeng.collector.ranges import Range, split
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.filters import Filter
-from flumeng.filters.lazy_batch import Frame
+from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.sinks import BatchTooWideError, Sink, Written
 from flumeng.spec import FlowSpec, registry
@@ -80,10 +80,10 @@ class SparkPipeline:
         splits = split(ranges, parts, LEAST_EVENTS_IN_SPLIT)
         try:
             fetch = Fetch(splits, dict(addresses))
-            frame = Frame.of_splits(self._spark, len(splits), fetch, READ_SCHEMA)
+            batch = LazyBatch.of_splits(self._spark, len(splits), fetch, READ_SCHEMA)
             for step in self._filters:
-                frame = step.apply(frame)
-            return [sink.write(frame, staging.get(sink.root or "", "")) for sink in self._sinks]
+                batch = step.apply(batch)
+            return [sink.write(batch, staging.get(sink.root or "", "")) for sink in self._sinks]
         except FlumengError:
             raise
         except Exception as error:

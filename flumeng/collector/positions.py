@@ -67,7 +67,7 @@ class Positions:
                         address, position.safe, position.held, floor=position.floor
                     )
             if missing := [name for name in names if name not in told]:
-                self._addresses.doubt(missing)
+                self._addresses.invalidate(missing)
         return reached
 
     def probe(self, journal: str, address: str, start: int, end: int) -> None:

@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flumeng.collector.acks import Acks
-from flumeng.collector.commit import Commits, Place
+from flumeng.collector.commit import Commits, OpenStore
 from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range, backlog, next_ranges
 from flumeng.errors import UnavailableError
-from flumeng.sinks import Written, lake
+from flumeng.sinks import Written, file_store
 from flumeng.store import Store
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Task:
         *,
         size: BatchSize,
         clock: Callable[[], float] = time.monotonic,
-        place: Place = lake.place,
+        open_store: OpenStore = file_store.open_store,
     ) -> None:
         self._store = store
         self._pipeline = pipeline
@@ -109,7 +109,7 @@ class Task:
         self._last_end = 0.0
         self._caught_up = False
         self._next_look = -math.inf
-        self._commits = Commits(store, assignment.flow, assignment.task, place)
+        self._commits = Commits(store, assignment.flow, assignment.task, open_store)
         leftovers = self._commits.leftovers(pipeline.roots, assignment.partitions)
         self._acks = Acks.claim(
             store, publisher, assignment.flow, assignment.epoch, assignment.partitions

@@ -79,7 +79,7 @@ Expression = Column | Constant | Entry | Call
 
 
 @dataclass(frozen=True)
-class Keep:
+class FilterStage:
     """A stage: the rows for which ``condition`` is true, not null and not false."""
 
     condition: Call
@@ -90,7 +90,7 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Pick:
+class ProjectStage:
     """A stage: the columns ``sources`` under the names of ``schema``."""
 
     sources: tuple[str, ...]
@@ -102,7 +102,7 @@ class Pick:
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def condition(spark: SparkSession, schema: pa.Schema, text: str) -> Keep | None:
+def condition(spark: SparkSession, schema: pa.Schema, text: str) -> FilterStage | None:
     """A stage for the condition ``text`` over rows of ``schema``; None when it is Spark's."""
     rows = _empty(spark, schema)
     plan = _analysed(rows.where(text))
@@ -112,10 +112,10 @@ def condition(spark: SparkSession, schema: pa.Schema, text: str) -> Keep | None:
         found = _Reader(rows, schema).read(plan.condition())
     except LeftToSparkError:
         return None
-    return Keep(found) if isinstance(found, Call) else None
+    return FilterStage(found) if isinstance(found, Call) else None
 
 
-def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> Pick | None:
+def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
     """A stage for ``texts`` when each just names a column, perhaps with another name."""
     rows = _empty(spark, schema)
     plan = _analysed(rows.selectExpr(*texts))
@@ -133,7 +133,7 @@ def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> Pic
             return None
         sources.append(source.name)
         fields[item.name()] = schema.field(source.name).with_name(item.name())
-    return Pick(tuple(sources), pa.schema(fields.values()))
+    return ProjectStage(tuple(sources), pa.schema(fields.values()))
 
 
 class _Reader:

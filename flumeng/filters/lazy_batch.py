@@ -1,9 +1,9 @@
 """The events of a batch on their way through filters and sinks, before anything has run.
 
-A frame is a Spark DataFrame followed by Arrow stages that have not been handed to Spark yet.
+A batch is a Spark DataFrame followed by Arrow stages that have not been handed to Spark yet.
 Neighbouring Arrow stages are fused into one ``mapInArrow``, so that events cross between Python
 and the JVM only where a stage in Spark SQL stands between them; from fetch to file in Arrow alone
-they never do. A frame is immutable: several sinks can go on from the same one.
+they never do. A batch is immutable: several sinks can go on from the same one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
-class Frame:
+class LazyBatch:
     """``schema`` is that of the last stage; ``pending`` are the stages after ``source``."""
 
     source: DataFrame
@@ -28,21 +28,23 @@ class Frame:
     schema: pa.Schema
 
     @classmethod
-    def of_splits(cls, spark: SparkSession, splits: int, stage: Stage, schema: pa.Schema) -> Frame:
+    def of_splits(
+        cls, spark: SparkSession, splits: int, stage: Stage, schema: pa.Schema
+    ) -> LazyBatch:
         """What ``stage`` makes of the numbers 0 to ``splits - 1``, each in a Spark task."""
         return cls(spark.range(0, splits, 1, splits), (stage,), schema)
 
-    def arrow(self, stage: Stage, schema: pa.Schema) -> Frame:
+    def arrow(self, stage: Stage, schema: pa.Schema) -> LazyBatch:
         """Then through ``stage``, which yields batches of exactly ``schema``."""
         return replace(self, pending=(*self.pending, stage), schema=schema)
 
-    def sql(self, transform: Callable[[DataFrame], DataFrame]) -> Frame:
+    def sql(self, transform: Callable[[DataFrame], DataFrame]) -> LazyBatch:
         """Then through Spark SQL."""
         rows = transform(self.rows())
-        return Frame(rows, (), to_arrow_schema(rows.schema, timezone="UTC"))
+        return LazyBatch(rows, (), to_arrow_schema(rows.schema, timezone="UTC"))
 
     def rows(self) -> DataFrame:
-        """The frame as Spark sees it, with the pending stages as one."""
+        """The batch as Spark sees it, with the pending stages as one."""
         if not self.pending:
             return self.source
         wanted = from_arrow_schema(self.schema, prefer_timestamp_ntz=False)

@@ -19,8 +19,8 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from flumeng.errors import UserError
 from flumeng.filters import syslog
-from flumeng.filters.flat import text
-from flumeng.filters.lazy_batch import Frame
+from flumeng.filters.byte_column import text
+from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.reasons import PARSE_ERROR, note
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.spec.filters import Parse
@@ -34,17 +34,17 @@ class ParseFilter:
     def __init__(self, options: Parse) -> None:
         self._options = options
 
-    def apply(self, frame: Frame) -> Frame:
-        _require_event(frame.schema)
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        _require_event(batch.schema)
         if self._options.format == "syslog":
-            return _add(frame, SyslogStage(), list(syslog.COLUMNS))
+            return _add(batch, SyslogStage(), list(syslog.COLUMNS))
         if self._options.format == "regex":
             assert self._options.pattern is not None
             names = _groups(self._options.pattern)
             columns = [pa.field(name, pa.string()) for name in names]
-            return _add(frame, RegexStage(self._options.pattern), columns)
+            return _add(batch, RegexStage(self._options.pattern), columns)
         assert self._options.schema is not None
-        return _parse_json(frame, self._options.schema)
+        return _parse_json(batch, self._options.schema)
 
 
 @dataclass(frozen=True)
@@ -85,17 +85,17 @@ class RegexStage:
         return _with(batch, {"attrs": note(batch["attrs"], reasons)}, added)
 
 
-def _parse_json(frame: Frame, ddl: str) -> Frame:
+def _parse_json(batch: LazyBatch, ddl: str) -> LazyBatch:
     """Spark's own JSON reader, permissive. ``ts`` and ``host`` of the schema set the event's."""
     wanted = _schema(ddl)
     own = {field.name for field in wanted if field.name in ("ts", "host")}
     for name, kind in (("ts", TimestampType()), ("host", StringType())):
         if name in own and wanted[name].dataType != kind:
             raise UserError(f"parse: {name} sets the event's own: it must be {kind.simpleString()}")
-    _require_new(frame.schema, [field.name for field in wanted if field.name not in own])
+    _require_new(batch.schema, [field.name for field in wanted if field.name not in own])
     schema = StructType([*wanted.fields, StructField(MALFORMED, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED}
-    before = frame.schema.names
+    before = batch.schema.names
 
     def transform(rows: DataFrame) -> DataFrame:
         parsed = F.from_json(F.col("body").cast("string"), schema, options)
@@ -114,7 +114,7 @@ def _parse_json(frame: Frame, ddl: str) -> Frame:
         ]
         return rows.select(*kept, *new)
 
-    return frame.sql(transform)
+    return batch.sql(transform)
 
 
 def _schema(ddl: str) -> StructType:
@@ -137,9 +137,9 @@ def _groups(pattern: str) -> list[str]:
     return [field.name for field in found.type]
 
 
-def _add(frame: Frame, stage: SyslogStage | RegexStage, columns: list[pa.Field]) -> Frame:
-    _require_new(frame.schema, _names(columns))
-    return frame.arrow(stage, pa.schema([*frame.schema, *columns]))
+def _add(batch: LazyBatch, stage: SyslogStage | RegexStage, columns: list[pa.Field]) -> LazyBatch:
+    _require_new(batch.schema, _names(columns))
+    return batch.arrow(stage, pa.schema([*batch.schema, *columns]))
 
 
 def _require_event(schema: pa.Schema) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flumeng.filters import timestamps
-from flumeng.filters.flat import Flat, Mask, Positions, following, text
+from flumeng.filters.byte_column import ByteColumn, Mask, Positions, following, text
 
 COLUMNS = (
     pa.field("facility", pa.int32()),
@@ -53,7 +53,7 @@ class Parsed:
 
 def parse(body: pa.Array, received: pa.Array) -> Parsed:
     """Read every body; ``received`` is a timestamp[us] column that stands in for missing times."""
-    lines = _Lines(Flat(body), received.cast(pa.int64()).fill_null(0).to_numpy().copy())
+    lines = _Lines(ByteColumn(body), received.cast(pa.int64()).fill_null(0).to_numpy().copy())
     lines.read()
     good = lines.reason == 0
     pri = lines.priority
@@ -71,7 +71,7 @@ def parse(body: pa.Array, received: pa.Array) -> Parsed:
 class _Lines:
     """The work on one batch: fills in, row by row form, where each field lies."""
 
-    def __init__(self, flat: Flat, received: npt.NDArray[np.int64]) -> None:
+    def __init__(self, flat: ByteColumn, received: npt.NDArray[np.int64]) -> None:
         rows = len(flat)
         self.flat = flat
         self.reason = np.zeros(rows, np.int8)

@@ -1,4 +1,4 @@
-"""From chunks to Arrow batches, in the commit thread.
+"""From blocks to Arrow batches, in the commit thread.
 
 Bytes are joined once; lines are found, trimmed and measured by numpy over whole arrays; what is the
 same for a run of lines (host, attributes, receive time) is repeated by run lengths. numpy lets go
@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flumeng.ingest.chunk import Chunk, LineRules
 from flumeng.ingest.framing import TRAILER_BYTES
+from flumeng.ingest.received_block import LineRules, ReceivedBlock
 from flumeng.journal.frame import MAX_ROWS
 from flumeng.journal.schema import EVENT_SCHEMA
 
 FRAME_BYTES = 1 << 20
-"""Of raw lines, unless one chunk has more. What is made of them on the way to the disk is a few
+"""Of raw lines, unless one block has more. What is made of them on the way to the disk is a few
 times as much; small enough, it is memory that the processor still has in its cache."""
 
 Indices = NDArray[np.int64]
@@ -36,7 +36,7 @@ _ABSENT = -1
 
 
 class Lines(NamedTuple):
-    """Rows of a group of chunks: slices of the joined bytes, and which of them were cut short."""
+    """Rows of a group of blocks: slices of the joined bytes, and which of them were cut short."""
 
     starts: Indices
     ends: Indices
@@ -44,9 +44,9 @@ class Lines(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a chunk holds: events, and how many of them are over-long lines that were cut."""
+    """What a block holds: events, and how many of them are over-long lines that were cut."""
 
-    chunk: Chunk
+    block: ReceivedBlock
     events: int
     truncated: int
 
@@ -59,31 +59,31 @@ class Run(NamedTuple):
     offsets: Indices | None
 
 
-def build(chunks: Sequence[Chunk], on_found: Callable[[Found], None]) -> Iterator[Build]:
-    """Yield the frames that hold these chunks, in order, each with the state it makes true.
+def build(blocks: Sequence[ReceivedBlock], on_found: Callable[[Found], None]) -> Iterator[Build]:
+    """Yield the frames that hold these blocks, in order, each with the state it makes true.
 
-    ``on_found`` is called for each chunk, before its frame is yielded.
+    ``on_found`` is called for each block, before its frame is yielded.
     """
-    for group in _groups(chunks):
+    for group in _groups(blocks):
         yield from _frames(group, on_found)
 
 
-def _groups(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    group: list[Chunk] = []
+def _groups(blocks: Iterable[ReceivedBlock]) -> Iterator[list[ReceivedBlock]]:
+    group: list[ReceivedBlock] = []
     size = 0
-    for chunk in chunks:
-        if group and size + len(chunk.data) > FRAME_BYTES:
+    for block in blocks:
+        if group and size + len(block.data) > FRAME_BYTES:
             yield group
             group, size = [], 0
-        group.append(chunk)
-        size += len(chunk.data)
+        group.append(block)
+        size += len(block.data)
     if group:
         yield group
 
 
-def _frames(group: list[Chunk], on_found: Callable[[Found], None]) -> Iterator[Build]:
+def _frames(group: list[ReceivedBlock], on_found: Callable[[Found], None]) -> Iterator[Build]:
     """One frame, nearly always; a group of very short lines is halved until it fits."""
-    data = b"".join([chunk.data for chunk in group])
+    data = b"".join([block.data for block in group])
     lines = _find_lines(data, group)
     rows = len(lines.starts)
     if rows > MAX_ROWS and len(group) > 1:
@@ -91,8 +91,8 @@ def _frames(group: list[Chunk], on_found: Callable[[Found], None]) -> Iterator[B
         yield from _frames(group[:middle], on_found)
         yield from _frames(group[middle:], on_found)
         return
-    state = {key: value for chunk in group for key, value in (chunk.state or {}).items()}
-    assert rows <= MAX_ROWS or not state, "a chunk with state must fit into one frame"
+    state = {key: value for block in group for key, value in (block.state or {}).items()}
+    assert rows <= MAX_ROWS or not state, "a block with state must fit into one frame"
     places = np.array(_places(group))
     edges = np.searchsorted(lines.starts, places)
     counts = np.diff(edges)
@@ -107,16 +107,16 @@ def _frames(group: list[Chunk], on_found: Callable[[Found], None]) -> Iterator[B
         yield NO_EVENTS, state
 
 
-def _find_lines(data: bytes, group: list[Chunk]) -> Lines:
+def _find_lines(data: bytes, group: list[ReceivedBlock]) -> Lines:
     """Neighbours that are cut by the same rules are cut in one pass."""
     found: list[Lines] = []
     begin = 0
     for (rules, bounded), run in groupby(
-        group, key=lambda chunk: (chunk.origin.rules, chunk.bounds is not None)
+        group, key=lambda block: (block.origin.rules, block.bounds is not None)
     ):
-        chunks = list(run)
-        end = begin + sum(len(chunk.data) for chunk in chunks)
-        starts, ends = _bounds(chunks, begin) if bounded else _split(data, begin, end)
+        blocks = list(run)
+        end = begin + sum(len(block.data) for block in blocks)
+        starts, ends = _bounds(blocks, begin) if bounded else _split(data, begin, end)
         found.append(_cut(np.frombuffer(data, np.uint8), starts, ends, rules))
         begin = end
     if len(found) == 1:
@@ -133,13 +133,13 @@ def _split(data: bytes, begin: int, end: int) -> tuple[Indices, Indices]:
     return starts, ends
 
 
-def _bounds(chunks: list[Chunk], begin: int) -> tuple[Indices, Indices]:
+def _bounds(blocks: list[ReceivedBlock], begin: int) -> tuple[Indices, Indices]:
     columns: list[list[Indices]] = [[], []]
-    for chunk in chunks:
-        assert chunk.bounds is not None
-        for column, bounds in zip(columns, chunk.bounds, strict=True):
+    for block in blocks:
+        assert block.bounds is not None
+        for column, bounds in zip(columns, block.bounds, strict=True):
             column.append(np.frombuffer(bounds, np.int64) + begin)
-        begin += len(chunk.data)
+        begin += len(block.data)
     return np.concatenate(columns[0]), np.concatenate(columns[1])
 
 
@@ -165,10 +165,10 @@ def _cut(data: NDArray[np.uint8], starts: Indices, ends: Indices, rules: LineRul
 
 
 def _to_batch(
-    data: bytes, lines: Lines, group: list[Chunk], places: Indices, counts: Indices
+    data: bytes, lines: Lines, group: list[ReceivedBlock], places: Indices, counts: Indices
 ) -> pa.RecordBatch:
-    received = np.array([chunk.received_us for chunk in group])
-    hosts = [chunk.origin.host.encode() for chunk in group]
+    received = np.array([block.received_us for block in group])
+    hosts = [block.origin.host.encode() for block in group]
     columns = [
         _strings(pa.binary(), lines.ends - lines.starts, _bodies(data, lines, group)),
         _fixed(EVENT_SCHEMA.field("ts").type, np.repeat(received, counts)),
@@ -182,38 +182,40 @@ def _to_batch(
     return pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
 
 
-def _places(chunks: Iterable[Chunk]) -> list[int]:
-    """Where each chunk begins in the joined bytes, and where the last one ends."""
-    return list(accumulate((len(chunk.data) for chunk in chunks), initial=0))
+def _places(blocks: Iterable[ReceivedBlock]) -> list[int]:
+    """Where each block begins in the joined bytes, and where the last one ends."""
+    return list(accumulate((len(block.data) for block in blocks), initial=0))
 
 
-def _bodies(data: bytes, lines: Lines, group: list[Chunk]) -> bytes:
+def _bodies(data: bytes, lines: Lines, group: list[ReceivedBlock]) -> bytes:
     """All lines without what lies between them; mostly that is one newline after each."""
     between = len(data) - int((lines.ends - lines.starts).sum())
-    if between == len(lines.starts) and all(chunk.bounds is None for chunk in group):
+    if between == len(lines.starts) and all(block.bounds is None for block in group):
         return data.replace(b"\n", b"")
     view = memoryview(data)
     bounds = zip(lines.starts.tolist(), lines.ends.tolist(), strict=True)
     return b"".join([view[start:end] for start, end in bounds])
 
 
-def _runs(group: list[Chunk], places: Indices, counts: Indices, lines: Lines) -> Iterator[Run]:
-    """A run for each chunk; a line that was cut is a run of its own."""
+def _runs(
+    group: list[ReceivedBlock], places: Indices, counts: Indices, lines: Lines
+) -> Iterator[Run]:
+    """A run for each block; a line that was cut is a run of its own."""
     cut = np.flatnonzero(lines.truncated).tolist()
     stop = 0
-    for chunk, place, count in zip(group, places.tolist(), counts.tolist(), strict=False):
+    for block, place, count in zip(group, places.tolist(), counts.tolist(), strict=False):
         start, stop = stop, stop + count
         edges = {start, stop}
         for row in cut:
             if start <= row < stop:
                 edges |= {row, row + 1}
         for begin, end in pairwise(sorted(edges)):
-            attrs, offsets = chunk.origin.attrs, None
+            attrs, offsets = block.origin.attrs, None
             if lines.truncated[begin]:
                 attrs = (*attrs, ("truncated", "true"))
-            if chunk.file_offset is not None:
+            if block.file_offset is not None:
                 attrs = (*attrs, ("offset", ""))
-                offsets = lines.starts[begin:end] + (chunk.file_offset - place)
+                offsets = lines.starts[begin:end] + (block.file_offset - place)
             yield Run(end - begin, attrs, offsets)
 
 

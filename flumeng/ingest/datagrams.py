@@ -17,9 +17,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from flumeng.ingest.chunk import Chunk, Origin
 from flumeng.ingest.framing import Cutter, Messages
 from flumeng.ingest.peers import Reception
+from flumeng.ingest.received_block import Origin, ReceivedBlock
 
 KERNEL_BUFFER_BYTES = 16 << 20
 DATAGRAMS_AT_ONCE = 512
@@ -86,7 +86,7 @@ class Datagrams:
     def _count_drops(self) -> None:
         assert self._socket is not None
         dropped = kernel_drops(self._socket)
-        self._reception.inlet.counters.dropped += dropped - self._dropped
+        self._reception.context.counters.dropped += dropped - self._dropped
         self._dropped = dropped
 
     def _read(self, bound: socket.socket) -> None:
@@ -95,7 +95,7 @@ class Datagrams:
             taken = self._take(bound)
         except OSError as error:
             self.pause()
-            self._reception.inlet.fail(error)
+            self._reception.context.fail(error)
             return
         if self._paused:  # by what was submitted
             return
@@ -115,7 +115,7 @@ class Datagrams:
         return sum(map(len, received.values()))
 
     def _submit(self, peer: tuple[Any, ...], datagrams: list[bytes]) -> None:
-        inlet, cutter = self._reception.inlet, self._reception.cutter
+        context, cutter = self._reception.context, self._reception.cutter
         if cutter is None:
             ends = array("q", accumulate(len(datagram) for datagram in datagrams))
             found = [Messages(b"".join(datagrams), (array("q", [0, *ends[:-1]]), ends))]
@@ -125,7 +125,9 @@ class Datagrams:
             sender = self._origin(peer)
             if messages.incomplete:
                 sender = self._reception.origin(peer, truncated="true")
-            inlet.submit(Chunk(messages.data, sender, inlet.clock_us(), messages.bounds))
+            context.submit(
+                ReceivedBlock(messages.data, sender, context.clock_us(), messages.bounds)
+            )
 
     def _receive(self, bound: socket.socket) -> dict[tuple[Any, ...], list[bytes]]:
         """What is there, at most a few hundred datagrams, by sender."""

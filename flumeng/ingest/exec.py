@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from flumeng.ingest.chunk import Chunk, LineRules, Origin
 from flumeng.ingest.framing import Framer, Messages
-from flumeng.ingest.source import Inlet, Source
+from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.ingest.source import Source, SourceContext
 from flumeng.spec.sources import Exec
 
 log = logging.getLogger(__name__)
@@ -40,9 +40,9 @@ _STDIN, _STDOUT, _STDERR = 0, 1, 2
 class ExecSource(Source):
     """Runs the command of its options: once, every so often, or again whenever it ends."""
 
-    def __init__(self, options: Exec, inlet: Inlet) -> None:
+    def __init__(self, options: Exec, context: SourceContext) -> None:
         self._options = options
-        self._inlet = inlet
+        self._context = context
         self._stopping = asyncio.Event()
         self._paused = False
         self._command: _Command | None = None
@@ -51,7 +51,7 @@ class ExecSource(Source):
         self._done_key = f"exec:{name}"
         attrs = (("source", "exec"), ("command", options.command[0]))
         rules = LineRules(options.max_line_bytes, b"\r", keep_empty=True)
-        self._origin = Origin(inlet.hostname, attrs, rules)
+        self._origin = Origin(context.hostname, attrs, rules)
 
     async def start(self) -> None:
         self._running = asyncio.create_task(self._run())
@@ -76,7 +76,7 @@ class ExecSource(Source):
 
     async def _run(self) -> None:
         mode, loop = self._options.mode, asyncio.get_running_loop()
-        if mode == "once" and self._done_key in self._inlet.state:
+        if mode == "once" and self._done_key in self._context.state:
             return
         retry = RETRY_SECONDS
         while not self._stopping.is_set():
@@ -84,7 +84,7 @@ class ExecSource(Source):
             try:
                 status, said = await self._run_once()
             except Exception as error:
-                self._inlet.fail(error)
+                self._context.fail(error)
                 return
             if self._stopping.is_set():
                 return
@@ -130,7 +130,7 @@ class ExecSource(Source):
             log.warning("%s", problem)
         if problem != self.problem:
             self.problem = problem
-            self._inlet.changed()
+            self._context.changed()
 
     async def _sleep(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -144,8 +144,8 @@ class ExecSource(Source):
         return Framer("newline", self._options.max_line_bytes)
 
     def _submit(self, messages: Messages, state: dict[str, object] | None) -> None:
-        now_us = self._inlet.clock_us()
-        self._inlet.submit(Chunk(messages.data, self._origin, now_us, state=state))
+        now_us = self._context.clock_us()
+        self._context.submit(ReceivedBlock(messages.data, self._origin, now_us, state=state))
 
 
 class _Command(asyncio.SubprocessProtocol):

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from flumeng.errors import FlumengError
-from flumeng.ingest.choke import Choke
-from flumeng.ingest.chunk import Chunk
 from flumeng.ingest.counters import Counters
-from flumeng.ingest.crew import ALONE, Crew, spreads
-from flumeng.ingest.intake import Intake
-from flumeng.ingest.shelf import Shelf
+from flumeng.ingest.journal_appender import JournalAppender
+from flumeng.ingest.journal_store import JournalStore
+from flumeng.ingest.rate_limit import RateLimit
+from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.ingest.source_runner import SourceRunner
+from flumeng.ingest.worker_group import ALONE, WorkerGroup, spreads
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.limits import MAX_BYTES, MEMORY_BYTES, Limits
 from flumeng.node.policy import UNRESTRICTED, Policy
@@ -63,25 +63,25 @@ class FlowRunner:
     def __init__(
         self,
         task: Task,
-        shelf: Shelf,
+        journal_store: JournalStore,
         hostname: str,
         changed: Callable[[], None],
-        crew: Crew = ALONE,
+        group: WorkerGroup = ALONE,
         *,
         policy: Policy = UNRESTRICTED,
     ) -> None:
         self._wanted: Task | None = task
         self._tried: Task | None = None
-        self._shelf = shelf
+        self._journal_store = journal_store
         self._hostname = hostname
         self._changed = changed
-        self._crew = crew
+        self._group = group
         self._policy = policy
-        self._intake: Intake | None = None
+        self._appender: JournalAppender | None = None
         self._sources: list[SourceRunner] = []
         self._reasons: set[str] = set()
         self._node_rate: float | None = None
-        self._choke: Choke | None = None
+        self._rate_limit: RateLimit | None = None
         self._choked: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
         self._error: str | None = None
@@ -125,9 +125,9 @@ class FlowRunner:
 
     def trim(self, journal: str, ack: int) -> bool:
         """Drop what is acked; False when that journal is not written here."""
-        if self._intake is None or self._intake.journal.id != journal:
+        if self._appender is None or self._appender.journal.id != journal:
             return False
-        self._intake.trim(ack)
+        self._appender.trim(ack)
         return True
 
     async def _run(self) -> None:
@@ -153,39 +153,41 @@ class FlowRunner:
         if self._failure is not None:
             raise self._failure
         spec = parse_flow(task.spec)
-        components = [c for c in spec.sources if self._crew.runs(c)]
+        components = [c for c in spec.sources if self._group.runs(c)]
         durability, limits = _promised(spec)
-        if self._intake is not None and self._intake.journal.durability != durability:
+        if self._appender is not None and self._appender.journal.durability != durability:
             await self._let_go()
-        if self._intake is None and components:
-            journal = await asyncio.to_thread(self._shelf.take, task.flow, durability, limits)
-            self._intake = Intake(journal, self._on_pressure, self._on_failed)
-        if self._intake is not None:
-            self._intake.journal.limits = limits
-            self._intake.set_group(spec.journal.group_seconds, spec.journal.group_bytes)
+        if self._appender is None and components:
+            journal = await asyncio.to_thread(
+                self._journal_store.take, task.flow, durability, limits
+            )
+            self._appender = JournalAppender(journal, self._on_pressure, self._on_failed)
+        if self._appender is not None:
+            self._appender.journal.limits = limits
+            self._appender.set_group(spec.journal.group_seconds, spec.journal.group_bytes)
         anew = self._tried is not None and self._tried.epoch != task.epoch
         kept = [] if anew else components
         await self._stop([source for source in self._sources if source.component not in kept])
         running = [source.component for source in self._sources]
         for component in components:
             if component not in running:
-                assert self._intake is not None
-                self._sources.append(self._make_source(component, self._intake))
+                assert self._appender is not None
+                self._sources.append(self._make_source(component, self._appender))
         self._set_choke()
 
-    def _make_source(self, component: Component, intake: Intake) -> SourceRunner:
+    def _make_source(self, component: Component, appender: JournalAppender) -> SourceRunner:
         async def settled_state() -> Mapping[str, object]:
-            await intake.drain(DRAIN_SECONDS)
-            return dict(intake.journal.state)
+            await appender.drain(DRAIN_SECONDS)
+            return dict(appender.journal.state)
 
-        def submit(chunk: Chunk, counters: Counters) -> None:
-            intake.submit(chunk, counters)
-            self._charge(len(chunk.data))
+        def submit(block: ReceivedBlock, counters: Counters) -> None:
+            appender.submit(block, counters)
+            self._charge(len(block.data))
 
         source = SourceRunner(
             component,
             self._hostname,
-            self._crew,
+            self._group,
             self._policy,
             submit=submit,
             settled_state=settled_state,
@@ -202,22 +204,22 @@ class FlowRunner:
     async def _let_go(self) -> None:
         """Stop the sources, commit what they received, give the journal back."""
         await self._stop(self._sources)
-        if self._intake is None:
+        if self._appender is None:
             return
-        intake, self._intake = self._intake, None
+        appender, self._appender = self._appender, None
         try:
-            await intake.drain(DRAIN_SECONDS)
+            await appender.drain(DRAIN_SECONDS)
         except FlumengError as error:
             log.error(
-                "journal %s: what was received last is not kept: %s", intake.journal.id, error
+                "journal %s: what was received last is not kept: %s", appender.journal.id, error
             )
-        await intake.stop()
+        await appender.stop()
         failed = self._failure is not None
         try:
-            await asyncio.to_thread(self._shelf.give_back, intake.journal, failed=failed)
-            await asyncio.to_thread(self._shelf.trim, intake.journal.id, intake.acked)
+            await asyncio.to_thread(self._journal_store.give_back, appender.journal, failed=failed)
+            await asyncio.to_thread(self._journal_store.trim, appender.journal.id, appender.acked)
         except (FlumengError, OSError) as error:
-            log.error("journal %s: %s", intake.journal.id, error)
+            log.error("journal %s: %s", appender.journal.id, error)
         self._failure = None
         self._reasons.discard(JOURNAL)
 
@@ -225,16 +227,16 @@ class FlowRunner:
         """Of a flow that has sources in all workers, each gets the same part of the rate."""
         rate = self._node_rate
         if rate is not None and any(spreads(source.component) for source in self._sources):
-            rate /= self._crew.size
-        if rate == (self._choke.rate if self._choke else None):
+            rate /= self._group.size
+        if rate == (self._rate_limit.rate if self._rate_limit else None):
             return
         if self._choked is not None:
             self._choked.cancel()
-        self._choke = Choke(rate, self._now()) if rate is not None else None
+        self._rate_limit = RateLimit(rate, self._now()) if rate is not None else None
         self._pause(CHOKE, False)
 
     def _charge(self, nbytes: int) -> None:
-        wait = self._choke.take(nbytes, self._now()) if self._choke else 0.0
+        wait = self._rate_limit.take(nbytes, self._now()) if self._rate_limit else 0.0
         if wait > 0.0:
             if self._choked is not None:
                 self._choked.cancel()

@@ -14,8 +14,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from flumeng.ingest.chunk import Chunk, LineRules, Origin
-from flumeng.ingest.source import Inlet, Source
+from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.ingest.source import Source, SourceContext
 from flumeng.journal.frame import MAX_ROWS
 from flumeng.spec.sources import Generate
 
@@ -31,13 +31,15 @@ _PATTERN = np.frombuffer(b"the quick brown fox jumps over the lazy dog 012345678
 class GenerateSource(Source):
     """Makes the events of its options from the number in the journal's state on."""
 
-    def __init__(self, options: Generate, inlet: Inlet) -> None:
+    def __init__(self, options: Generate, context: SourceContext) -> None:
         self._options = options
-        self._inlet = inlet
+        self._context = context
         self._key = f"generate:{options.seed}"
         attrs = (("source", "generate"), ("seed", str(options.seed)))
-        self._origin = Origin(inlet.hostname, attrs, LineRules(options.bytes, b"", keep_empty=True))
-        self._number = cast("int", inlet.state.get(self._key, 0))
+        self._origin = Origin(
+            context.hostname, attrs, LineRules(options.bytes, b"", keep_empty=True)
+        )
+        self._number = cast("int", context.state.get(self._key, 0))
         self._rows_at_once = max(1, min(MAX_ROWS, CHUNK_BYTES // (options.bytes + 1)))
         self._stopping = asyncio.Event()
         self._open = asyncio.Event()
@@ -87,7 +89,9 @@ class GenerateSource(Source):
         data = lines(self._options.seed, self._number, rows, self._options.bytes)
         self._number += rows
         state = {self._key: self._number}
-        self._inlet.submit(Chunk(data, self._origin, self._inlet.clock_us(), state=state))
+        self._context.submit(
+            ReceivedBlock(data, self._origin, self._context.clock_us(), state=state)
+        )
 
     async def _sleep(self, seconds: float) -> None:
         if not seconds:

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from flumeng.ingest.http_app import HttpApp
 from flumeng.ingest.listening import BACKLOG, listen, takes_reserve
 from flumeng.ingest.peers import address
-from flumeng.ingest.source import Inlet, Source
+from flumeng.ingest.source import Source, SourceContext
 from flumeng.ingest.tls import server_context
 from flumeng.spec.sources import Http
 
@@ -30,16 +30,16 @@ class HttpSource(Source):
 
     spreads = True
 
-    def __init__(self, options: Http, inlet: Inlet) -> None:
+    def __init__(self, options: Http, context: SourceContext) -> None:
         self._options = options
-        self._inlet = inlet
-        self._app = HttpApp(options, inlet)
+        self._context = context
+        self._app = HttpApp(options, context)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         tls = await server_context(self._options.tls)
-        listener = await listen(self._options.listen, "tcp", share=self._inlet.share_ports)
+        listener = await listen(self._options.listen, "tcp", share=self._context.share_ports)
         config = uvicorn.Config(
             self._app,
             http=_Protocol,
@@ -80,7 +80,7 @@ class HttpSource(Source):
     def _on_end(self, serving: asyncio.Task[None]) -> None:
         error = serving.exception()
         if isinstance(error, Exception):
-            self._inlet.fail(error)
+            self._context.fail(error)
 
 
 class _Server(uvicorn.Server):

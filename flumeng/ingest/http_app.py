@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from flumeng.ingest import http_body
-from flumeng.ingest.chunk import Chunk, LineRules, Origin
 from flumeng.ingest.framing import Messages
 from flumeng.ingest.http_body import RefusedError
 from flumeng.ingest.peers import address
-from flumeng.ingest.source import Inlet
+from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.ingest.source import SourceContext
 from flumeng.spec.sources import Http
 
 BODY_SECONDS = 60.0
@@ -39,10 +39,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class HttpApp:
     """``paused``: the journal is behind."""
 
-    def __init__(self, options: Http, inlet: Inlet) -> None:
+    def __init__(self, options: Http, context: SourceContext) -> None:
         self.paused = False
         self._options = options
-        self._inlet = inlet
+        self._context = context
         self._rules = LineRules(options.max_line_bytes, b"\r", keep_empty=False)
         self._stopping = False
         self._held_bytes = 0
@@ -50,7 +50,7 @@ class HttpApp:
 
     def refuse(self, transport: asyncio.Transport) -> None:
         """Close a connection that is one too many."""
-        self._inlet.counters.refused += 1
+        self._context.counters.refused += 1
         transport.abort()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,9 +64,9 @@ class HttpApp:
         except RefusedError as refused:
             status, said = refused.status, {"error": str(refused)}
             if status in (400, 413, 415):
-                self._inlet.counters.malformed += 1
+                self._context.counters.malformed += 1
             if status in (429, 503):
-                self._inlet.counters.refused += 1
+                self._context.counters.refused += 1
                 more = [(b"retry-after", b"%d" % RETRY_SECONDS)]
             if status == 405:
                 more = [(b"allow", b"POST, PUT")]
@@ -102,13 +102,13 @@ class HttpApp:
         if reading:
             return
         with self._holding(body):
-            packed = await body.read(self._options.max_body_bytes, self._count)
+            compressed = await body.read(self._options.max_body_bytes, self._count)
             encoding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
             limit = self._options.max_body_bytes
             if encoding in ("", "identity"):
-                data = packed
+                data = compressed
             else:
-                data = await asyncio.to_thread(http_body.unpack, packed, encoding, limit)
+                data = await asyncio.to_thread(http_body.unpack, compressed, encoding, limit)
             content_type = headers.get(b"content-type", b"").decode("latin-1")
             pieces = list(http_body.messages(data, content_type))
             self._require_ready()
@@ -134,17 +134,19 @@ class HttpApp:
             raise RefusedError(429, "too much at once: send this again a little later")
 
     async def _make_durable(self, pieces: list[Messages], origin: Origin) -> None:
-        """The journal takes chunks in order, so that the last one speaks for all."""
+        """The journal takes blocks in order, so that the last one speaks for all."""
         durable = asyncio.get_running_loop().create_future()
 
         def tell() -> None:
             if not durable.done():
                 durable.set_result(None)
 
-        received_us = self._inlet.clock_us()
+        received_us = self._context.clock_us()
         for index, (data, bounds, _) in enumerate(pieces, 1):
             on_durable = tell if index == len(pieces) else None
-            self._inlet.submit(Chunk(data, origin, received_us, bounds, on_durable=on_durable))
+            self._context.submit(
+                ReceivedBlock(data, origin, received_us, bounds, on_durable=on_durable)
+            )
         self._undecided.add(durable)
         try:
             await asyncio.wait_for(durable, DURABLE_SECONDS)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from flumeng.ingest.cursor import Cursor, FileKey
+from flumeng.ingest.file_position import FileKey, FilePosition
 
 
 def matching(patterns: Sequence[str]) -> dict[FileKey, str]:
@@ -62,7 +62,7 @@ def is_numbered(name: str, original: str) -> bool:
     return dated is not None and "".join(dated.groups()) == original
 
 
-def copies_beside(cursor: Cursor) -> dict[FileKey, str]:
+def copies_beside(cursor: FilePosition) -> dict[FileKey, str]:
     """What may be copies of a file, by their names, where it was found."""
     original = Path(cursor.path).name
     return _regular_files(
@@ -79,7 +79,7 @@ class Folders:
     def __init__(self) -> None:
         self._names: dict[str, dict[FileKey, str]] = {}
 
-    def find(self, key: FileKey, cursor: Cursor) -> str | None:
+    def find(self, key: FileKey, cursor: FilePosition) -> str | None:
         """The name that a file has now where it was found: in the folder of that name, and in what
         that folder was then."""
         for folder in dict.fromkeys((str(Path(cursor.path).parent), cursor.folder)):

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flumeng.ingest.chunk import LineRules, Origin
 from flumeng.ingest.framing import Cutter
-from flumeng.ingest.source import Inlet
+from flumeng.ingest.received_block import LineRules, Origin
+from flumeng.ingest.source import SourceContext
 
 
 def address(name: tuple[Any, ...]) -> str:
@@ -25,7 +25,7 @@ class Reception:
 
     source: str
     rules: LineRules
-    inlet: Inlet
+    context: SourceContext
     cutter: Callable[[], Cutter] | None
 
     def origin(self, peer: tuple[Any, ...], **more: str) -> Origin:

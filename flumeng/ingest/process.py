@@ -15,10 +15,10 @@ from pathlib import Path
 import uvloop
 
 from flumeng.errors import UserError
-from flumeng.ingest.crew import Crew
+from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.listening import RESERVED_FILES
-from flumeng.ingest.shelf import Shelf
 from flumeng.ingest.worker import Worker
+from flumeng.ingest.worker_group import WorkerGroup
 from flumeng.node import policy
 from flumeng.node.protocol import Message, Parent
 from flumeng.runtime import logs
@@ -46,18 +46,18 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1, help="how many the node has")
     parser.add_argument("--policy", type=Path, help="what flows may do here")
     arguments = parser.parse_args()
-    crew = Crew(arguments.worker, arguments.workers)
-    logs.to_stderr("ingest" if crew.size == 1 else f"ingest.{crew.number}")
+    group = WorkerGroup(arguments.worker, arguments.workers)
+    logs.to_stderr("ingest" if group.size == 1 else f"ingest.{group.number}")
     parent = Parent.take_stdio()
     sys.setswitchinterval(SWITCH_SECONDS)
     _allow_many_files()
     try:
         allowed = policy.load(arguments.policy)
-        shelf = Shelf(arguments.data, arguments.node, crew, allowed.journal_bytes)
+        journal_store = JournalStore(arguments.data, arguments.node, group, allowed.journal_bytes)
     except UserError as error:
         print(f"ingest: {error}", file=sys.stderr)
         return 2
-    uvloop.run(_serve(Worker(shelf, arguments.host, parent.send, crew, allowed), parent))
+    uvloop.run(_serve(Worker(journal_store, arguments.host, parent.send, group, allowed), parent))
     return 0
 
 

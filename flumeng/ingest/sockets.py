@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from flumeng.ingest.chunk import LineRules
 from flumeng.ingest.datagrams import Datagrams
 from flumeng.ingest.framing import cutter
 from flumeng.ingest.listening import listen
 from flumeng.ingest.peers import Reception, address
-from flumeng.ingest.source import Inlet, Source
+from flumeng.ingest.received_block import LineRules
+from flumeng.ingest.source import Source, SourceContext
 from flumeng.ingest.streams import Limits, Streams
 from flumeng.ingest.tls import server_context
 from flumeng.spec.sources import Tcp, Tls, Udp
@@ -32,14 +32,14 @@ class SocketSource(Source):
         self._place = place
         self._protocol = protocol
         self._tls = tls
-        self._inlet = reception.inlet
+        self._context = reception.context
         self._receiver: Streams | Datagrams = (
             Streams(reception, limits) if protocol == "tcp" else Datagrams(reception)
         )
 
     async def start(self) -> None:
         tls = await server_context(self._tls)
-        listener = await listen(self._place, self._protocol, share=self._inlet.share_ports)
+        listener = await listen(self._place, self._protocol, share=self._context.share_ports)
         self.addresses = (address(listener.getsockname()),)
         if isinstance(self._receiver, Streams):
             await self._receiver.start(listener, tls)
@@ -59,11 +59,11 @@ class SocketSource(Source):
 class TcpSource(SocketSource):
     """Lines, or messages after their lengths."""
 
-    def __init__(self, options: Tcp, inlet: Inlet) -> None:
+    def __init__(self, options: Tcp, context: SourceContext) -> None:
         trailers = b"\r" if options.framing == "newline" else b""
         rules = LineRules(options.max_line_bytes, trailers, keep_empty=False)
         cut = partial(cutter, options.framing, options.max_line_bytes)
-        reception = Reception("tcp", rules, inlet, cut)
+        reception = Reception("tcp", rules, context, cut)
         limits = Limits(options.max_connections, options.idle_seconds)
         super().__init__(options.listen, "tcp", reception, options.tls, limits)
 
@@ -71,7 +71,7 @@ class TcpSource(SocketSource):
 class UdpSource(SocketSource):
     """One message a datagram, or several, cut as on a stream."""
 
-    def __init__(self, options: Udp, inlet: Inlet) -> None:
+    def __init__(self, options: Udp, context: SourceContext) -> None:
         trailers = {"datagram": b"\n\r", "newline": b"\r"}.get(options.framing, b"")
         rules = LineRules(options.max_line_bytes, trailers, keep_empty=False)
         cut = (
@@ -79,4 +79,4 @@ class UdpSource(SocketSource):
             if options.framing == "datagram"
             else partial(cutter, options.framing, options.max_line_bytes)
         )
-        super().__init__(options.listen, "udp", Reception("udp", rules, inlet, cut))
+        super().__init__(options.listen, "udp", Reception("udp", rules, context, cut))

@@ -1,6 +1,6 @@
 """What a source is, and what it is given.
 
-A source receives events of one kind and hands them over as chunks. It never waits for the disk: it
+A source receives events of one kind and hands them over as blocks. It never waits for the disk: it
 is told when to pause. It knows nothing of journals, tasks or the node.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flumeng.ingest.chunk import Chunk
 from flumeng.ingest.counters import Counters
+from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.node.policy import UNRESTRICTED, Policy
 
 
@@ -22,10 +22,10 @@ def now_us() -> int:
 
 
 @dataclass(frozen=True)
-class Inlet:
+class SourceContext:
     """The way into a flow's journal, for one run of one source.
 
-    ``submit`` takes a chunk and never blocks; called in the event loop's thread. ``fail`` says that
+    ``submit`` takes a block and never blocks; called in the event loop's thread. ``fail`` says that
     the source cannot go on: it is stopped and started anew a little later. ``changed`` says that
     ``problem`` is another one now. ``state`` is the flow's journaled source state at the start.
     ``share_ports``: other workers of this node run the same source on the same address.
@@ -35,7 +35,7 @@ class Inlet:
 
     hostname: str
     state: Mapping[str, object]
-    submit: Callable[[Chunk], None]
+    submit: Callable[[ReceivedBlock], None]
     fail: Callable[[Exception], None]
     changed: Callable[[], None]
     clock_us: Callable[[], int] = now_us
@@ -57,7 +57,7 @@ class Source(ABC):
     """What keeps a part of it from working while the rest goes on."""
 
     @abstractmethod
-    def __init__(self, options: Any, inlet: Inlet) -> None:
+    def __init__(self, options: Any, context: SourceContext) -> None:
         """Keep the options; acquire nothing yet."""
 
     @abstractmethod

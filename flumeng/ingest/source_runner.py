@@ -8,11 +8,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from flumeng.errors import FlumengError
-from flumeng.ingest.chunk import Chunk
 from flumeng.ingest.counters import Counters
-from flumeng.ingest.crew import Crew, spreads
 from flumeng.ingest.port_claims import PortClaims
-from flumeng.ingest.source import Inlet, Source
+from flumeng.ingest.received_block import ReceivedBlock
+from flumeng.ingest.source import Source, SourceContext
+from flumeng.ingest.worker_group import WorkerGroup, spreads
 from flumeng.node.policy import Policy
 from flumeng.spec import Component, registry
 
@@ -34,16 +34,16 @@ class SourceRunner:
         self,
         component: Component,
         hostname: str,
-        crew: Crew,
+        group: WorkerGroup,
         policy: Policy,
         *,
-        submit: Callable[[Chunk, Counters], None],
+        submit: Callable[[ReceivedBlock, Counters], None],
         settled_state: Callable[[], Awaitable[Mapping[str, object]]],
         changed: Callable[[], None],
     ) -> None:
         self.component = component
         self.counters = Counters()
-        self._crew = crew
+        self._group = group
         self._policy = policy
         self._error: str | None = None
         self._hostname = hostname
@@ -60,7 +60,7 @@ class SourceRunner:
 
     @property
     def _shares(self) -> bool:
-        return self._crew.size > 1 and spreads(self.component)
+        return self._group.size > 1 and spreads(self.component)
 
     @property
     def running(self) -> bool:
@@ -103,10 +103,10 @@ class SourceRunner:
         self._trouble = None
         await asyncio.to_thread(self._policy.require, self.component)
         state = await self._settled_state()
-        inlet = Inlet(
+        context = SourceContext(
             self._hostname,
             state,
-            lambda chunk: self._submit(chunk, self.counters),
+            lambda block: self._submit(block, self.counters),
             self._fail,
             self._changed,
             share_ports=self._shares,
@@ -114,8 +114,8 @@ class SourceRunner:
             policy=self._policy,
         )
         make = registry.get("source", self.component.name).implementation_class()
-        source: Source = make(self.component.options, inlet)
-        claims = PortClaims(self._crew.number)
+        source: Source = make(self.component.options, context)
+        claims = PortClaims(self._group.number)
         try:
             if self._shares:
                 await claims.take(self.component.options)

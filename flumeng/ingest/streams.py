@@ -17,10 +17,10 @@ import socket
 import ssl
 from dataclasses import dataclass
 
-from flumeng.ingest.chunk import Chunk, Origin
 from flumeng.ingest.framing import Cutter, Messages
 from flumeng.ingest.listening import BACKLOG, takes_reserve
 from flumeng.ingest.peers import Reception, address
+from flumeng.ingest.received_block import Origin, ReceivedBlock
 from flumeng.ingest.tls import HANDSHAKE_SECONDS
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Streams:
         self.held_bytes += nbytes
         if nbytes > 0 and self.held_bytes > HELD_BYTES:
             greediest = max(self.connections, key=lambda connection: connection.held_bytes)
-            self.reception.inlet.counters.overfull += 1
+            self.reception.context.counters.overfull += 1
             log.warning(
                 "unfinished messages take %d bytes; closing %s", self.held_bytes, greediest.peer
             )
@@ -120,7 +120,7 @@ class Streams:
         if self.paused or self._heard_all_at > before:
             return
         for connection in [c for c in self.connections if c.heard_at <= before]:
-            self.reception.inlet.counters.idle += 1
+            self.reception.context.counters.idle += 1
             connection.eof_received()
             connection.abort()
 
@@ -152,7 +152,7 @@ class _Connection(asyncio.BufferedProtocol):
         streams = self._streams
         many = len(streams.connections) >= streams.limits.connections
         if many or takes_reserve(transport):
-            streams.reception.inlet.counters.refused += 1
+            streams.reception.context.counters.refused += 1
             self._transport.abort()
         else:
             streams.connections.add(self)
@@ -183,7 +183,7 @@ class _Connection(asyncio.BufferedProtocol):
         if cutter.held != self.held_bytes:
             self._hold(cutter.held)
         if sound and cutter.malformed:
-            streams.reception.inlet.counters.malformed += 1
+            streams.reception.context.counters.malformed += 1
             log.warning("%s sent %s", self.peer, cutter.complaint)
             if cutter.hopeless:
                 self.abort()
@@ -203,10 +203,10 @@ class _Connection(asyncio.BufferedProtocol):
         self._streams.hold(more)
 
     def _submit(self, messages: Messages) -> None:
-        inlet, sender = self._streams.reception.inlet, self._origin
+        context, sender = self._streams.reception.context, self._origin
         if messages.incomplete:
             sender = self._streams.reception.origin(self._peer, truncated="true")
-        inlet.submit(Chunk(messages.data, sender, inlet.clock_us(), messages.bounds))
+        context.submit(ReceivedBlock(messages.data, sender, context.clock_us(), messages.bounds))
 
     def pause(self) -> None:
         self._transport.pause_reading()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from flumeng.ingest.chunk import LineRules
 from flumeng.ingest.framing import cutter
 from flumeng.ingest.peers import Reception
+from flumeng.ingest.received_block import LineRules
 from flumeng.ingest.sockets import SocketSource
-from flumeng.ingest.source import Inlet
+from flumeng.ingest.source import SourceContext
 from flumeng.ingest.streams import Limits
 from flumeng.spec.sources import Syslog
 
@@ -20,11 +20,11 @@ from flumeng.spec.sources import Syslog
 class SyslogSource(SocketSource):
     """Listens on one address, over the protocol of its options."""
 
-    def __init__(self, options: Syslog, inlet: Inlet) -> None:
+    def __init__(self, options: Syslog, context: SourceContext) -> None:
         udp = options.protocol == "udp"
         trailers = b"\n\r\0" if udp else b"\r\0"
         rules = LineRules(options.max_line_bytes, trailers, keep_empty=False)
         cut = None if udp else partial(cutter, options.framing, options.max_line_bytes)
-        reception = Reception("syslog", rules, inlet, cut)
+        reception = Reception("syslog", rules, context, cut)
         limits = Limits(options.max_connections, options.idle_seconds)
         super().__init__(options.listen, options.protocol, reception, options.tls, limits)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from flumeng.ingest.source import Inlet, Source
+from flumeng.ingest.source import Source, SourceContext
 from flumeng.ingest.tailer import Tailer
 from flumeng.spec.sources import Tail
 
@@ -16,22 +16,22 @@ from flumeng.spec.sources import Tail
 class TailSource(Source):
     """Follows the files of its options from the cursors in the journal's state on."""
 
-    def __init__(self, options: Tail, inlet: Inlet) -> None:
+    def __init__(self, options: Tail, context: SourceContext) -> None:
         self._options = options
-        self._inlet = inlet
+        self._context = context
         self._stopping = asyncio.Event()
         self._open = asyncio.Event()
         self._open.set()
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        inlet = self._inlet
+        context = self._context
         tailer = Tailer(
             self._options,
-            inlet.hostname,
-            inlet.state,
-            inlet.clock_us,
-            allows=inlet.policy.allows_file,
+            context.hostname,
+            context.state,
+            context.clock_us,
+            allows=context.policy.allows_file,
         )
         self._running = asyncio.create_task(self._run(tailer))
 
@@ -51,7 +51,7 @@ class TailSource(Source):
 
     async def _run(self, tailer: Tailer) -> None:
         loop = asyncio.get_running_loop()
-        counters = self._inlet.counters
+        counters = self._context.counters
         skipped, cut = counters.skipped, counters.cut
         with ThreadPoolExecutor(1, thread_name_prefix="tail") as reader:
             try:
@@ -59,16 +59,16 @@ class TailSource(Source):
                     await self._open.wait()
                     if self._stopping.is_set():
                         return
-                    chunks = await loop.run_in_executor(reader, tailer.poll, loop.time())
-                    for chunk in chunks:
-                        self._inlet.submit(chunk)
+                    blocks = await loop.run_in_executor(reader, tailer.poll, loop.time())
+                    for block in blocks:
+                        self._context.submit(block)
                     counters.skipped = skipped + tailer.skipped
                     counters.cut = cut + tailer.cut
                     self._tell_problem(tailer)
-                    if not chunks:
+                    if not blocks:
                         await self._sleep()
             except Exception as error:
-                self._inlet.fail(error)
+                self._context.fail(error)
             finally:
                 tailer.close()
 
@@ -86,4 +86,4 @@ class TailSource(Source):
             problem = f"cannot read {path}: {reason}" + (f" (and {others} more)" if others else "")
         if problem != self.problem:
             self.problem = problem
-            self._inlet.changed()
+            self._context.changed()

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from flumeng.ingest.chunk import Chunk, LineRules, Origin
-from flumeng.ingest.cursor import MARK_BYTES, Cursor, FileKey, Mark, Place, state_key
+from flumeng.ingest.file_position import MARK_BYTES, FileKey, FilePosition, Mark, Place, state_key
 from flumeng.ingest.framing import TRAILER_BYTES
+from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.journal.frame import MAX_ROWS
 
 READ_BYTES = 1 << 20
@@ -31,7 +31,7 @@ class ReplacedError(Exception):
 
 
 class TailedFile:
-    """``cursor`` is ahead of the journal by the chunks that are not durable yet. The tailer keeps
+    """``cursor`` is ahead of the journal by the blocks that are not durable yet. The tailer keeps
     ``name`` (where it is now, None when it is gone), ``followed`` (whether the globs mean it),
     ``trusted`` (whether they have meant it since it is open) and ``emptied`` (its cursor as of the
     last look, from when it was seen cut until something is read of it).
@@ -42,7 +42,7 @@ class TailedFile:
     def __init__(
         self,
         key: FileKey,
-        cursor: Cursor,
+        cursor: FilePosition,
         hostname: str,
         rules: LineRules,
         clock_us: Callable[[], int],
@@ -54,7 +54,7 @@ class TailedFile:
         self.name: str | None = cursor.path
         self.followed = False
         self.trusted = False
-        self.emptied: Cursor | None = None
+        self.emptied: FilePosition | None = None
         self.quiet_since = 0.0
         self._limit = rules.max_line_bytes + TRAILER_BYTES + 1
         self._clock_us = clock_us
@@ -64,7 +64,7 @@ class TailedFile:
         self._hostname, self._rules = hostname, rules
         self.continue_from(cursor)
 
-    def continue_from(self, cursor: Cursor) -> None:
+    def continue_from(self, cursor: FilePosition) -> None:
         """Read on from there, under the path and identity of that cursor."""
         self.cursor = cursor
         self._seen: tuple[int, int] | None = None
@@ -126,7 +126,7 @@ class TailedFile:
         length = min(offset, MARK_BYTES)
         return Place(offset, Mark.of(self._read_at(offset - length, length)))
 
-    def start_at_end(self) -> Chunk:
+    def start_at_end(self) -> ReceivedBlock:
         """Begin after what is there; of a line without its end the rest is not wanted either."""
         status = os.fstat(self._fd)
         size = status.st_size
@@ -139,7 +139,7 @@ class TailedFile:
             skipping=before[-1:] not in (b"", b"\n"),
             modified_ns=status.st_mtime_ns,
         )
-        return self._chunk(b"", size)
+        return self._block(b"", size)
 
     def look(self, now: float) -> bool:
         """Whether there is more to read than last time. ``quiet_since`` is when it last changed."""
@@ -157,7 +157,7 @@ class TailedFile:
             self.cursor = replace(self.cursor, earlier=earlier)
         return size > self.cursor.offset and size != self._size_of_rest
 
-    def read(self, *, ended: bool = False) -> Chunk | None:
+    def read(self, *, ended: bool = False) -> ReceivedBlock | None:
         """Take the next whole lines, about 1 MiB at most; None when there is none now.
 
         With ``ended`` the last line needs no newline.
@@ -168,18 +168,18 @@ class TailedFile:
             newline = block.find(b"\n")
             taken = newline + 1 or len(block)
             self._advance(before, block, taken, skipping=newline < 0)
-            return self._chunk(b"", begin)
+            return self._block(b"", begin)
         end = _end_of_lines(block)
         if not end and len(block) >= min(READ_BYTES, self._limit):
             before, block = self._read_on(self._limit)
             end = _end_of_lines(block)
         if end:
             self._advance(before, block, end)
-            return self._chunk(block[:end], begin)
+            return self._block(block[:end], begin)
         overlong = len(block) >= self._limit
         if overlong or (ended and block):
             self._advance(before, block, len(block), skipping=overlong)
-            return self._chunk(block + b"\n", begin)
+            return self._block(block + b"\n", begin)
         self._size_of_rest = begin + len(block)
         return None
 
@@ -205,8 +205,8 @@ class TailedFile:
         last = Mark.of(_last(before, block, taken))
         self.cursor = replace(self.cursor, offset=offset, last=last, skipping=skipping)
 
-    def _chunk(self, data: bytes, begin: int) -> Chunk:
-        return Chunk(
+    def _block(self, data: bytes, begin: int) -> ReceivedBlock:
+        return ReceivedBlock(
             data,
             self._origin,
             self._clock_us(),

@@ -29,11 +29,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 
-from flumeng.ingest.chunk import Chunk, LineRules, Origin
-from flumeng.ingest.copies import Copies, may_be_made_of, rest_of
-from flumeng.ingest.cursor import Cursor, FileKey, cursors, state_key
+from flumeng.ingest.compressed_file import (
+    MAGIC_BYTES,
+    CompressedFile,
+    has_compressed_name,
+    is_compressed,
+)
+from flumeng.ingest.copytruncate import CopytruncateIndex, may_be_made_of, rest_of
+from flumeng.ingest.file_position import FileKey, FilePosition, cursors, state_key
 from flumeng.ingest.names import Folders, matches, matching
-from flumeng.ingest.packed import MAGIC_BYTES, PackedFile, has_packed_name, is_packed
+from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.ingest.tailed_file import ReplacedError, TailedFile
 from flumeng.spec.sources import Tail
 
@@ -74,7 +79,7 @@ class Tailer:
         self._next_scan = float("-inf")
         self._files: dict[FileKey, TailedFile] = {}
         self._unreadable: dict[FileKey, tuple[str, str]] = {}
-        self._copies = Copies(self._files, self._make)
+        self._copies = CopytruncateIndex(self._files, self._make)
         self._packed: dict[FileKey, str] = {}
         """The names of those that are skipped; under another name it may be another file."""
         self._look_again: dict[FileKey, float | None] = {}
@@ -98,34 +103,34 @@ class Tailer:
         """Why, by path."""
         return dict(self._unreadable.values())
 
-    def poll(self, now: float) -> list[Chunk]:
+    def poll(self, now: float) -> list[ReceivedBlock]:
         """Take what is new, about 4 MiB at most, turn and turn about. ``now`` only grows."""
         if now >= self._next_scan:
             self._scan(now)
-        chunks: list[Chunk] = []
+        blocks: list[ReceivedBlock] = []
         taken = 0
         for key, file in list(self._files.items()):
             if taken >= POLL_BYTES:
                 break
             if self._files.get(key) is not file:
                 continue
-            chunk = self._step(file, now)
-            if chunk is not None:
-                chunks.append(chunk)
-                taken += len(chunk.data)
+            block = self._step(file, now)
+            if block is not None:
+                blocks.append(block)
+                taken += len(block.data)
                 if self._files.get(key) is file:
                     self._files[key] = self._files.pop(key)
         if self._skip_what_is_there and not self._to_skip:
             seen = {_SEEN_PREFIX + pattern: True for pattern in self._skip_what_is_there}
-            chunks.append(self._state_chunk(seen))
+            blocks.append(self._state_chunk(seen))
             self._skip_what_is_there = []
-        return chunks
+        return blocks
 
     def close(self) -> None:
         for file in self._files.values():
             file.close()
 
-    def _add(self, key: FileKey, cursor: Cursor) -> TailedFile:
+    def _add(self, key: FileKey, cursor: FilePosition) -> TailedFile:
         return self._enter(self._make(key, cursor))
 
     def _enter(self, file: TailedFile) -> TailedFile:
@@ -134,7 +139,7 @@ class Tailer:
         return file
 
     def _make(
-        self, key: FileKey, cursor: Cursor, kind: type[TailedFile] = TailedFile
+        self, key: FileKey, cursor: FilePosition, kind: type[TailedFile] = TailedFile
     ) -> TailedFile:
         return kind(key, cursor, self._hostname, self._rules, self._clock_us, allows=self._allows)
 
@@ -145,15 +150,15 @@ class Tailer:
         for key, path in found.items():
             if key in self._files:
                 continue
-            if has_packed_name(path):
+            if has_compressed_name(path):
                 self._skip_packed(key, path)
             elif self._packed.get(key) != path:
-                self._add(key, Cursor.new(path))
+                self._add(key, FilePosition.new(path))
                 if any(matches(path, pattern) for pattern in self._skip_what_is_there):
                     self._to_skip.add(key)
         folders = Folders()
         for key, file in self._files.items():
-            if isinstance(file, PackedFile):
+            if isinstance(file, CompressedFile):
                 continue
             file.followed = key in found
             name = found.get(key) or folders.find(key, file.cursor)
@@ -162,18 +167,18 @@ class Tailer:
         took = self._timer() - began
         self._next_scan = now + max(self._poll_seconds, took / SCAN_SHARE)
 
-    def _step(self, file: TailedFile, now: float) -> Chunk | None:
+    def _step(self, file: TailedFile, now: float) -> ReceivedBlock | None:
         try:
-            chunk = self._take(file, now)
+            block = self._take(file, now)
         except FileNotFoundError:
             return None  # renamed or deleted since the scan; the next one tells
         except OSError as error:
             self._not_readable(self._files[file.key], error)
             return None
         self._unreadable.pop(file.key, None)
-        return chunk
+        return block
 
-    def _take(self, file: TailedFile, now: float) -> Chunk | None:
+    def _take(self, file: TailedFile, now: float) -> ReceivedBlock | None:
         if (self._look_again.get(file.key) or now) > now:
             return None
         if not file.is_open:
@@ -184,7 +189,7 @@ class Tailer:
             wanted = file.followed or file.has_changed(file.name)
             if not wanted or not file.open(file.name):
                 return None
-        if file.cursor.offset == 0 and is_packed(file.beginning(MAGIC_BYTES)):
+        if file.cursor.offset == 0 and is_compressed(file.beginning(MAGIC_BYTES)):
             self._skip_packed(file.key, file.cursor.path)
             return self._forget(file)
         if file.key in self._to_skip:
@@ -193,27 +198,27 @@ class Tailer:
                 return file.start_at_end()
         return self._take_after_cut(file, now) if file.emptied else self._take_open(file, now)
 
-    def _take_after_cut(self, file: TailedFile, now: float) -> Chunk | None:
+    def _take_after_cut(self, file: TailedFile, now: float) -> ReceivedBlock | None:
         """First what is in it now, then the copies: one of that is known as such then, also when
         the file is cut meanwhile."""
         before, modified_ns = file.cursor, file.modified_ns
-        chunk = self._take_open(file, now)
+        block = self._take_open(file, now)
         since = file.emptied
-        if since is None or (chunk is None and modified_ns == since.modified_ns):
-            return chunk
+        if since is None or (block is None and modified_ns == since.modified_ns):
+            return block
         try:
             state = self._read_unknown(file.key, since)
         except OSError:
             file.continue_from(before)
             raise
-        if chunk is not None:
+        if block is not None:
             file.emptied = None
-            return replace(chunk, state={**(chunk.state or {}), **state})
+            return replace(block, state={**(block.state or {}), **state})
         file.emptied = replace(since, modified_ns=modified_ns)
         return self._state_chunk(state) if state else None
 
-    def _take_open(self, file: TailedFile, now: float) -> Chunk | None:
-        unread = file.cursor.offset == 0 and not isinstance(file, PackedFile)
+    def _take_open(self, file: TailedFile, now: float) -> ReceivedBlock | None:
+        unread = file.cursor.offset == 0 and not isinstance(file, CompressedFile)
         if unread and self._copies.is_copy(file):
             gone = file.name is None and now - file.quiet_since >= QUIET_SECONDS
             return self._forget(file) if gone else None
@@ -224,21 +229,21 @@ class Tailer:
                 return self._finish(file, now)
             return self._start_over(file)
 
-    def _read(self, file: TailedFile, now: float) -> Chunk | None:
+    def _read(self, file: TailedFile, now: float) -> ReceivedBlock | None:
         more = file.look(now)
         file.trusted |= file.followed
-        chunk = file.read() if more else None
+        block = file.read() if more else None
         renamed = file.name != file.cursor.path
-        if chunk is None and renamed and now - file.quiet_since >= QUIET_SECONDS:
-            chunk = file.read(ended=True)
-            if chunk is None and not file.followed:
+        if block is None and renamed and now - file.quiet_since >= QUIET_SECONDS:
+            block = file.read(ended=True)
+            if block is None and not file.followed:
                 if file.name is None:
-                    copy = self._copies.find(file, whole=isinstance(file, PackedFile))
+                    copy = self._copies.find(file, whole=isinstance(file, CompressedFile))
                     return self._hand_over(file, *copy) if copy else self._forget(file)
                 file.close()
-        return chunk
+        return block
 
-    def _start_over(self, file: TailedFile) -> Chunk:
+    def _start_over(self, file: TailedFile) -> ReceivedBlock:
         """It was cut, written anew, or is another file; what was in it before is gone."""
         if file.followed or file.trusted:
             log.info("%s was cut or written anew; reading it from its beginning", file.name)
@@ -246,11 +251,11 @@ class Tailer:
         missed = file.trusted or (file.followed and self._is_newest(before))
         state: dict[str, object] = {state_key(key): None}
         if file.trusted and not is_copy:
-            state = self._mark_emptied(file, Cursor(before.path, before.folder))
+            state = self._mark_emptied(file, FilePosition(before.path, before.folder))
         else:
             self._forget(file)
             if file.followed and file.name is not None:
-                anew = self._add(key, Cursor.new(file.name))
+                anew = self._add(key, FilePosition.new(file.name))
                 anew.followed = True
                 with contextlib.suppress(OSError):
                     if anew.open(file.name):  # its copies are known by what is in it
@@ -259,12 +264,12 @@ class Tailer:
             state |= self._keep(key, before, missed=missed)
         return self._state_chunk(state)
 
-    def _mark_emptied(self, file: TailedFile, cursor: Cursor) -> dict[str, object]:
+    def _mark_emptied(self, file: TailedFile, cursor: FilePosition) -> dict[str, object]:
         file.continue_from(replace(cursor, modified_ns=file.modified_ns))
         file.emptied = file.cursor
         return {state_key(file.key): file.cursor.to_state()}
 
-    def _keep(self, key: FileKey, cursor: Cursor, *, missed: bool) -> dict[str, object]:
+    def _keep(self, key: FileKey, cursor: FilePosition, *, missed: bool) -> dict[str, object]:
         """Look for what a file had in it until now, under a key of its own. ``missed``: it is
         counted when there is no copy."""
         gone = next(cut for n in count(1) if (cut := key._replace(cut=n)) not in self._files)
@@ -274,33 +279,33 @@ class Tailer:
             self._look_again[gone] = None
         return {state_key(gone): file.cursor.to_state()}
 
-    def _is_newest(self, cursor: Cursor) -> bool:
+    def _is_newest(self, cursor: FilePosition) -> bool:
         """Of the files that were found under the same name; the others were rotated before."""
         return not any(
             file.cursor.path == cursor.path and file.cursor.modified_ns > cursor.modified_ns
             for file in self._files.values()
         )
 
-    def _finish(self, file: TailedFile, now: float) -> Chunk | None:
+    def _finish(self, file: TailedFile, now: float) -> ReceivedBlock | None:
         """The file is gone, but perhaps not all that was in it. A copy that lacks some of it counts
         only once no whole one is found, compressed or not."""
         if file.emptied:
             return self._forget(file)
-        copy = self._copies.find(file, whole=not isinstance(file, PackedFile))
+        copy = self._copies.find(file, whole=not isinstance(file, CompressedFile))
         if copy is not None:
             return self._hand_over(file, *copy)
-        if isinstance(file, PackedFile):
+        if isinstance(file, CompressedFile):
             return self._give_up(file, now)
         file.close()
-        packed = self._enter(self._make(file.key, file.cursor, PackedFile))
-        return self._take(packed, now)
+        compressed = self._enter(self._make(file.key, file.cursor, CompressedFile))
+        return self._take(compressed, now)
 
-    def _hand_over(self, file: TailedFile, copy: TailedFile, rest: Cursor) -> Chunk:
+    def _hand_over(self, file: TailedFile, copy: TailedFile, rest: FilePosition) -> ReceivedBlock:
         """From now on the copy is read, and known, instead."""
         log.info("%s goes on in its copy %s", file.cursor.path, copy.name)
         return self._forget(file, self._read_as_copy(copy, rest))
 
-    def _read_as_copy(self, copy: TailedFile, rest: Cursor) -> dict[str, object]:
+    def _read_as_copy(self, copy: TailedFile, rest: FilePosition) -> dict[str, object]:
         """From there on, unless it is read already in its own right. What had its inode before is
         gone: what was not read of that is looked for."""
         self._enter(copy)
@@ -312,7 +317,7 @@ class Tailer:
                 state = self._keep(copy.key, before, missed=True)
         return {**state, state_key(copy.key): copy.cursor.to_state()}
 
-    def _read_unknown(self, key: FileKey, since: Cursor) -> dict[str, object]:
+    def _read_unknown(self, key: FileKey, since: FilePosition) -> dict[str, object]:
         """Copies of what was in that file since then, from now on."""
         state: dict[str, object] = {}
         identified = replace(since, identity=since.identity or key.identity)
@@ -321,7 +326,7 @@ class Tailer:
             state |= self._read_as_copy(copy, rest)
         return state
 
-    def _give_up(self, file: PackedFile, now: float) -> Chunk | None:
+    def _give_up(self, file: CompressedFile, now: float) -> ReceivedBlock | None:
         if file.key in self._look_again and self._look_again[file.key] is None:
             self._look_again[file.key] = now + QUIET_SECONDS
             file.close()
@@ -342,7 +347,7 @@ class Tailer:
             log.info("%s is compressed and not read", path)
         self._packed[key] = path
 
-    def _forget(self, file: TailedFile, state: Mapping[str, object] | None = None) -> Chunk:
+    def _forget(self, file: TailedFile, state: Mapping[str, object] | None = None) -> ReceivedBlock:
         """``state`` becomes true together with that."""
         unknown: dict[str, object] = {}
         if file.key in self._look_again:
@@ -358,8 +363,10 @@ class Tailer:
         self._unreadable.pop(file.key, None)
         return self._state_chunk({state_key(file.key): None, **(state or {}), **unknown})
 
-    def _state_chunk(self, state: Mapping[str, object]) -> Chunk:
-        return Chunk(b"", Origin(self._hostname, (), self._rules), self._clock_us(), state=state)
+    def _state_chunk(self, state: Mapping[str, object]) -> ReceivedBlock:
+        return ReceivedBlock(
+            b"", Origin(self._hostname, (), self._rules), self._clock_us(), state=state
+        )
 
     def _not_readable(self, file: TailedFile, error: OSError) -> None:
         file.close()

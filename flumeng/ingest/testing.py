@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.ingest import batch
-from flumeng.ingest.chunk import Chunk
+from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.ingest.tailer import QUIET_SECONDS, Tailer
 from flumeng.journal.client import JournalClient, Position
 from flumeng.spec.sources import Tail
@@ -171,7 +171,7 @@ class Follower:
         self.state: dict[str, object] = {}
         self.now = 0.0
         self.truncated = 0
-        self.submitted: list[Chunk] = []
+        self.submitted: list[ReceivedBlock] = []
         self.tailer = self._start()
 
     def _start(self) -> Tailer:
@@ -179,14 +179,14 @@ class Follower:
 
     def poll(self, seconds: float = 0.1) -> int:
         self.now += seconds
-        chunks = self.tailer.poll(self.now)
-        self.submitted += chunks
-        return len(chunks)
+        blocks = self.tailer.poll(self.now)
+        self.submitted += blocks
+        return len(blocks)
 
-    def commit(self, chunks: int | None = None) -> None:
-        """Make the oldest submitted chunks durable, as the commit thread would."""
-        chunks = len(self.submitted) if chunks is None else chunks
-        durable, self.submitted = self.submitted[:chunks], self.submitted[chunks:]
+    def commit(self, blocks: int | None = None) -> None:
+        """Make the oldest submitted blocks durable, as the commit thread would."""
+        blocks = len(self.submitted) if blocks is None else blocks
+        durable, self.submitted = self.submitted[:blocks], self.submitted[blocks:]
         for frame, state in batch.build(durable, self._count):
             self.events += frame.to_pylist()
             for key, value in state.items():

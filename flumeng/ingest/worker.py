@@ -1,7 +1,7 @@
 """The ingest worker's side of the protocol with its node.
 
 It keeps what the node said last and brings the flows in line with it; what it says back derives
-from the flows and the shelf, and is said when it changes. The wire: ``flumeng.node.protocol``.
+from the flows and the journals, and is said when it changes. The wire: ``flumeng.node.protocol``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import asdict
 from typing import Any
 
 from flumeng.errors import FlumengError
-from flumeng.ingest.crew import ALONE, Crew
 from flumeng.ingest.flow import FlowRunner, Task
-from flumeng.ingest.shelf import Shelf
+from flumeng.ingest.journal_store import JournalStore
+from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.names import flow_of
 from flumeng.journal.server import JournalServer
 from flumeng.node.policy import UNRESTRICTED, Policy
@@ -34,21 +34,21 @@ BLOCKING_CALLS = 64  # at once: each flow may wait for its disk
 
 
 class Worker:
-    """Serves all journals of ``shelf`` at ``host`` and runs the flows that the node assigns.
+    """Serves the journals of ``journal_store`` at ``host``, runs the flows that the node assigns.
 
     ``send`` takes a message to the node; it may block.
     """
 
     def __init__(
         self,
-        shelf: Shelf,
+        journal_store: JournalStore,
         host: str,
         send: Callable[[Message], None],
-        crew: Crew = ALONE,
+        group: WorkerGroup = ALONE,
         policy: Policy = UNRESTRICTED,
     ) -> None:
-        self._shelf = shelf
-        self._crew = crew
+        self._journal_store = journal_store
+        self._group = group
         self._policy = policy
         self._host = host
         self._send = send
@@ -65,7 +65,7 @@ class Worker:
         """Until ``stop`` is received; then all that was accepted is durable."""
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(BLOCKING_CALLS))
         server = JournalServer(
-            self._host, journals=lambda: self._shelf.journals, counters=self._counters
+            self._host, journals=lambda: self._journal_store.journals, counters=self._counters
         )
         await asyncio.to_thread(self._send, {"type": "ready", "address": server.address})
         reporting = asyncio.create_task(self._report_changes())
@@ -77,7 +77,7 @@ class Worker:
         stopping = threading.Thread(target=server.stop, daemon=True)
         stopping.start()
         await asyncio.to_thread(stopping.join, SERVER_STOP_SECONDS)
-        await asyncio.to_thread(self._shelf.close)
+        await asyncio.to_thread(self._journal_store.close)
 
     async def _handle(self, message: Message) -> None:
         kind = message["type"]
@@ -89,9 +89,9 @@ class Worker:
             self._on_acks(message["acks"])
         elif kind == "remove":
             for name in message["journals"]:
-                self._do(self._shelf.remove, name)
+                self._do(self._journal_store.remove, name)
             for name in message["flows"]:
-                self._do(self._shelf.forget, name)
+                self._do(self._journal_store.forget, name)
         elif kind == "quiesce":
             await self._quiesce()
         else:
@@ -117,7 +117,7 @@ class Worker:
     def _on_acks(self, acks: Mapping[str, int]) -> None:
         for name, ack in acks.items():
             if not any(flow.trim(name, ack) for flow in self._flows.values()):
-                self._do(self._shelf.trim, name, ack)
+                self._do(self._journal_store.trim, name, ack)
 
     async def _quiesce(self) -> None:
         """Accept nothing more and make durable what was accepted; the journals stay open."""
@@ -137,12 +137,12 @@ class Worker:
         for name, task in self._tasks.items():
             if name not in self._flows:
                 self._start(name, task)
-        self._do(self._shelf.close_all_but, frozenset(self._tasks))
+        self._do(self._journal_store.close_all_but, frozenset(self._tasks))
 
     def _start(self, name: str, task: Task) -> None:
         hostname = socket.gethostname()
         flow = FlowRunner(
-            task, self._shelf, hostname, self._changed.set, self._crew, policy=self._policy
+            task, self._journal_store, hostname, self._changed.set, self._group, policy=self._policy
         )
         flow.limit(self._chokes.get(name))
         self._flows[name] = flow
@@ -155,7 +155,7 @@ class Worker:
         flow.finished.add_done_callback(forget)
 
     def _do(self, work: Callable[..., None], *args: object) -> None:
-        """Some work on the shelf, aside; the node asks again for what it still wants."""
+        """Some work on the journal store, aside; the node asks again for what it still wants."""
 
         async def run() -> None:
             try:
@@ -209,9 +209,9 @@ class Worker:
                 "closed": journal.closed,
                 "end": journal.next_seq if journal.closed else None,
             }
-            for name, journal in self._shelf.journals.items()
+            for name, journal in self._journal_store.journals.items()
         }
-        kept = self._shelf.kept_flows()
+        kept = self._journal_store.kept_flows()
         return {
             "type": "status",
             "answers": self._answers,

@@ -12,9 +12,9 @@ from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import directory as directories
 from flumeng.journal.frame import identity
+from flumeng.journal.frame_scanner import Bad, scan
+from flumeng.journal.inspection import Finding
 from flumeng.journal.segment import SUFFIX, open_segment
-from flumeng.journal.survey import Finding
-from flumeng.journal.walk import Bad, walk
 
 Found = tuple[int, pa.RecordBatch] | Finding
 
@@ -53,7 +53,7 @@ def _of_segment(
         yield Finding(path.name, 0, str(error).removeprefix(str(path)).lstrip(": "))
     with path.open("rb") as file:
         size = size or os.fstat(file.fileno()).st_size
-        for found in walk(file.fileno(), first, size, journal):
+        for found in scan(file.fileno(), first, size, journal):
             if isinstance(found, Bad):
                 yield Finding(path.name, found.offset, found.why)
                 continue

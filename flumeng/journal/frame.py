@@ -5,7 +5,7 @@
 Each part begins on a multiple of 64 bytes, the padding is zeros. One CRC covers all that follows
 the header, another the header itself, which holds the first CRC and the frame's identity (journal,
 term, sequence numbers). So no bit of a frame is unguarded, a frame of another journal or place
-never passes, and a walk over headers can trust their lengths without reading the rest.
+never passes, and a scan over headers can trust their lengths without reading the rest.
 Arrow IPC itself has no checksum: most flipped bits would read back as wrong data.
 """
 

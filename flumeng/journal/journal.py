@@ -37,8 +37,8 @@ from flumeng.journal.errors import (
 )
 from flumeng.journal.frame import TARGET_BYTES, encode, identity
 from flumeng.journal.limits import Limits, Room, no_limit
-from flumeng.journal.medium import Medium
 from flumeng.journal.segment import Window
+from flumeng.journal.segment_writer import SegmentWriter
 
 log = logging.getLogger(__name__)
 
@@ -136,10 +136,10 @@ class Journal:
             recovered = recovery.recover(directory, self._identity, disk)
             self._state = recovered.state
             self.next_seq = self._written = recovered.next_seq
-            self._medium = Medium(directory, recovered.segments, recovered.checkpoint, disk)
-            undo.callback(self._medium.close)
+            self._writer = SegmentWriter(directory, recovered.segments, recovered.checkpoint, disk)
+            undo.callback(self._writer.close)
             self.acked = self.floor
-            self._medium.say(
+            self._writer.say(
                 term=self.term + 1,
                 segment=self._chain.active.base,
                 offset=self._chain.active.length,
@@ -212,11 +212,11 @@ class Journal:
 
     @property
     def _said(self) -> Checkpoint:
-        return self._medium.said
+        return self._writer.said
 
     @property
     def _chain(self) -> Chain:
-        return self._medium.chain
+        return self._writer.chain
 
     def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int:
         """Write one frame; returns the seq of its first event. Not synced, not readable yet.
@@ -225,17 +225,17 @@ class Journal:
         carries state alone. Raises UserError (batch over the limits, journal closed),
         DiskFullError (nothing was written; try again later) and JournalFailedError.
         """
-        self._medium.require_sound()
+        self._writer.require_sound()
         if self.closed:
             raise UserError(f"journal {self.id} is closed: it takes no more events")
         changes = dict(state or {})
         if not batch.num_rows and not changes:
             return self.next_seq
         if self._chain.active.length >= self.limits.segment_bytes(self._segment_bytes):
-            self._medium.roll(self.next_seq, self._state, use_spare=False)
+            self._writer.roll(self.next_seq, self._state, use_spare=False)
         header, parts = encode(self._identity, self.term, self.next_seq, batch, changes)
         self._require_room(header.length)
-        self._medium.write(header, parts)
+        self._writer.write(header, parts)
         recovery.merge_state(self._state, changes)
         self.next_seq = header.end
         return header.first_seq
@@ -246,20 +246,20 @@ class Journal:
         Raises JournalFailedError when that failed: then nothing of it may be acknowledged, now or
         after another try, because the kernel may have dropped what it could not write.
         """
-        self._medium.require_sound()
+        self._writer.require_sound()
         if self.durability == "spill":
-            self._medium.sync_lazily(self.next_seq)
+            self._writer.sync_lazily(self.next_seq)
             self._written = self.next_seq
-        elif self._medium.is_behind or self.safe < self.next_seq:
-            self._medium.sync(self.next_seq)
+        elif self._writer.is_behind or self.safe < self.next_seq:
+            self._writer.sync(self.next_seq)
         return self.safe
 
     def tend(self) -> None:
         """Do what is due by time alone: syncs of durability ``spill``, the end of retention."""
-        self._medium.require_sound()
+        self._writer.require_sound()
         if self.durability == "spill":
-            self._medium.sync_lazily(self.next_seq)
-        self._medium.drop(self._chain.expired(self.acked, self.limits))
+            self._writer.sync_lazily(self.next_seq)
+        self._writer.drop(self._chain.expired(self.acked, self.limits))
         self._release(lambda: self._free_bytes() >= TARGET_BYTES)
 
     def trim(self, ack: int) -> None:
@@ -268,7 +268,7 @@ class Journal:
         An active segment of at least 1 MiB that is acked to its end is replaced by a new one.
         Needs no free space. Raises CorruptError for an ack above ``safe``.
         """
-        self._medium.require_sound()
+        self._writer.require_sound()
         if ack > self.safe:
             raise CorruptError(
                 f"journal {self.id}: ack {ack} lies above its end {self.safe}; events that a "
@@ -277,13 +277,13 @@ class Journal:
         self.acked = max(self.acked, ack)
         if not self.limits.retain:
             self._seal_acked()
-        self._medium.drop(self._chain.expired(self.acked, self.limits))
+        self._writer.drop(self._chain.expired(self.acked, self.limits))
 
     def close_for_appends(self) -> int:
         """Sync and take no more events, for good, also after reopening; returns the end."""
-        self._medium.require_sound()
+        self._writer.require_sound()
         if not self.closed:
-            self._medium.sync(self.next_seq, closed=True, now=True)
+            self._writer.sync(self.next_seq, closed=True, now=True)
         return self.next_seq
 
     def close(self) -> None:
@@ -292,10 +292,10 @@ class Journal:
             return
         self._open = False
         try:
-            if self._medium.sound:
-                self._medium.sync(self.next_seq, now=True, boot=NO_BOOT)
+            if self._writer.sound:
+                self._writer.sync(self.next_seq, now=True, boot=NO_BOOT)
         finally:
-            self._medium.close()
+            self._writer.close()
             os.close(self._lock)
 
     def remove(self) -> None:
@@ -338,7 +338,7 @@ class Journal:
         assert self._said.safe <= self.safe
         active = self._chain.active
         assert self._said.segment < active.base or self._said.offset <= active.length
-        self._chain.check(sound=self._medium.sound)
+        self._chain.check(sound=self._writer.sound)
 
     def _lost_its_kernel(self) -> bool:
         """Whether events that were acknowledged may be gone, because the machine was started anew
@@ -363,7 +363,7 @@ class Journal:
     def _release(self, enough: Callable[[], bool]) -> None:
         """Drop what every reader has acked, the oldest first, until that is enough."""
         while not enough() and (self._chain.acked(self.acked) or self._seal_acked()):
-            self._medium.drop(1)
+            self._writer.drop(1)
 
     def _seal_acked(self) -> bool:
         """Replace the active segment, if it is acked to its end and worth it; whether it was."""
@@ -371,19 +371,19 @@ class Journal:
         if self.acked < self.next_seq or active.length - active.first < ROLL_WORTH_BYTES:
             return False
         try:
-            self._medium.roll(self.next_seq, self._state, use_spare=True)
+            self._writer.roll(self.next_seq, self._state, use_spare=True)
         except DiskFullError:
             return False
         return True
 
     def _free_bytes(self) -> int:
         """How much all journals here may still grow by."""
-        return min(self.room(), self._medium.free_bytes() - self._keep_free_bytes)
+        return min(self.room(), self._writer.free_bytes() - self._keep_free_bytes)
 
     def _lack(self, length: int) -> str:
         """Why there is no room for a frame. One that has nothing left to give back takes it in any
         case, or it would wait for ever."""
-        free = self._medium.free_bytes()
+        free = self._writer.free_bytes()
         if free < self._keep_free_bytes + length:
             return (
                 f"{free >> 20} MiB are free on the disk of {self._directory}, "

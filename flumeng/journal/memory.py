@@ -22,7 +22,7 @@ import pyarrow as pa
 from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import directory as directories
-from flumeng.journal import remains
+from flumeng.journal import memory_salvage
 from flumeng.journal.checkpoint import CheckpointFile, Durability
 from flumeng.journal.disk import FULL, Disk
 from flumeng.journal.errors import (
@@ -156,7 +156,7 @@ class MemoryJournal:
             merge_state(state, _changes(header, data))
         if state != self._acked_state:
             try:
-                remains.keep_state(self._directory, state)
+                memory_salvage.keep_state(self._directory, state)
             except OSError as error:
                 raise self._not_written(error) from error
         self._say(floor=max(ack, self.floor))
@@ -177,7 +177,9 @@ class MemoryJournal:
             if self._failure is None:
                 self._say(safe=self.next_seq)
                 frames = [(header, [data]) for header, data in self._frames]
-                remains.lay_down(self._directory, self._said, self._acked_state, frames, self._disk)
+                memory_salvage.lay_down(
+                    self._directory, self._said, self._acked_state, frames, self._disk
+                )
         finally:
             self._let_go()
 

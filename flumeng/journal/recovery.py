@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from flumeng.errors import CorruptError
 from flumeng.journal import checkpoint as checkpoints
-from flumeng.journal import remains
+from flumeng.journal import memory_salvage
 from flumeng.journal.checkpoint import Checkpoint
 from flumeng.journal.disk import FULL, Disk, read_into
 from flumeng.journal.frame import (
@@ -59,7 +59,7 @@ def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
     """
     checkpoint = checkpoints.read(directory / checkpoints.NAME, journal)
     if checkpoint.durability == "memory":
-        checkpoint = remains.of_killed(directory, checkpoint, disk)
+        checkpoint = memory_salvage.of_killed(directory, checkpoint, disk)
     trimmed, paths = _segment_paths(directory, checkpoint)
     opened = [open_segment(path, journal) for path in paths]
     segments = tuple(segment for segment, _ in opened)
@@ -113,7 +113,7 @@ def _scan(
 ) -> tuple[int, str]:
     """Walk the last segment, checking every bit; adds to ``state``.
 
-    Returns the next seq and what ended the walk: nothing, or the problem of a torn tail. Raises
+    Returns the next seq and what ended the scan: nothing, or the problem of a torn tail. Raises
     CorruptError when that lies below the synced offset.
     """
     synced = _synced(active, checkpoint)

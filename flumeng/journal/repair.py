@@ -26,7 +26,8 @@ from flumeng.journal import recovery
 from flumeng.journal.checkpoint import NO_BARRIER, NO_BOOT, Checkpoint, CheckpointFile
 from flumeng.journal.disk import Disk
 from flumeng.journal.frame import encode_state, padded
-from flumeng.journal.remains import lost_frames
+from flumeng.journal.inspection import QUARANTINE, Inspection, Part, Run, inspect, state_after
+from flumeng.journal.memory_salvage import lost_frames
 from flumeng.journal.segment import (
     SEGMENT_HEADER_BYTES,
     UNFINISHED,
@@ -35,7 +36,6 @@ from flumeng.journal.segment import (
     SegmentHeader,
     file_name,
 )
-from flumeng.journal.survey import QUARANTINE, Part, Run, Survey, state_after, survey
 
 _COPY_BYTES = 1 << 20
 _UNDER_REPAIR = 2**63 - 1
@@ -101,7 +101,7 @@ class _Repair:
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
         self._disk = disk
-        self._found: Survey = survey(directory, locked=True)
+        self._found: Inspection = inspect(directory, locked=True)
         self._quarantined: list[str] = []
 
     def run(self, *, accept_loss: bool) -> Repaired:

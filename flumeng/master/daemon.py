@@ -62,7 +62,7 @@ class Master:
     def tick(self) -> str:
         """Gives the one sentence that says what was done and why."""
         if not self._store.connected:
-            self._reader.doubt()
+            self._reader.invalidate()
             return "waiting for ZooKeeper"
         try:
             tree.require(self._store)
@@ -76,7 +76,7 @@ class Master:
             self._wakes.put(None)
             return f"looking again: {conflict}"
         except UnavailableError as error:
-            self._reader.doubt()
+            self._reader.invalidate()
             return f"waiting for ZooKeeper: {error}"
         except FlumengError as error:
             return f"cannot plan: {error}"
@@ -132,7 +132,7 @@ class Master:
             self._store.write(me, record, ABSENT)
 
     def _on_change(self, path: str) -> None:
-        self._reader.hear(path)
+        self._reader.on_watch(path)
         self._wakes.put(None)
 
     def _wait(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.journal import names
 from flumeng.node import children, policy
+from flumeng.node.event_publisher import EventPublisher
 from flumeng.node.home import Home
 from flumeng.node.machine import (
     Ended,
@@ -31,7 +32,6 @@ from flumeng.node.machine import (
 )
 from flumeng.node.process import ChildProcess
 from flumeng.node.registration import Identity, Registration
-from flumeng.node.storyteller import Storyteller
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths
@@ -90,7 +90,7 @@ class Node:
         )
         self._znodes = Registration(store, identity)
         self._machine = Machine(settings.roles, clock, settings.workers)
-        self._storyteller = Storyteller(store, settings.name, clock, time.time)
+        self._storyteller = EventPublisher(store, settings.name, clock, time.time)
         self._children: dict[str, ChildProcess] = {}
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._applied: Wanted | None = None
@@ -198,7 +198,7 @@ class Node:
         return self._say(f"registered as {self._settings.name}")
 
     def _clear_up(self, local: Mapping[str, Mapping[str, Any]]) -> None:
-        """Let the workers drop what is acked, and strike what is gone."""
+        """Let the workers drop what is acked, and deregister what is gone."""
         if self._clock() < self._acks_at:
             return
         self._acks_at = self._clock() + ACKS_SECONDS
@@ -207,7 +207,7 @@ class Node:
             self._require_cluster()
         self._act(self._machine.handle(acked))
         if self._machine.knows_all_journals:
-            self._znodes.strike(name for name in acked.unneeded if name not in local)
+            self._znodes.deregister(name for name in acked.unneeded if name not in local)
 
     def _look(self) -> None:
         """Read the assignment; the timer is set first, so that a change in between is seen."""

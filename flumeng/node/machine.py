@@ -27,8 +27,8 @@ from typing import Any
 from flumeng.journal.names import worker_of
 from flumeng.node import children
 from flumeng.node.children import Child, State
+from flumeng.node.event_log import Step
 from flumeng.node.protocol import Message
-from flumeng.node.story import Step
 from zkschema.records import COLLECT, INGEST, AssignedTask, Assignment, NodeStatus
 
 STORY_EVENTS = 200

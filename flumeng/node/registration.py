@@ -175,7 +175,7 @@ class Registration:
         gone = (flow for flow in kept_flows if not self._store.exists(paths.flow(flow)))
         return Acked(acks, tuple(unneeded), tuple(gone))
 
-    def strike(self, journals: Iterable[str]) -> None:
+    def deregister(self, journals: Iterable[str]) -> None:
         """Remove the registration of journals that nobody needs and that are gone from disk."""
         registered = self._journals()
         for name in journals:

@@ -19,7 +19,7 @@ from flumeng.operations.cluster import (
     repairs,
     verify_cluster,
 )
-from flumeng.operations.discarding import GivenUp, discard_node, given_up
+from flumeng.operations.discarding import DataLoss, data_loss, discard_node
 from flumeng.operations.flows import (
     KEEP_REVISIONS,
     Applied,
@@ -66,7 +66,7 @@ __all__ = [
     "SETTINGS",
     "Advanced",
     "Applied",
-    "GivenUp",
+    "DataLoss",
     "Left",
     "SettingRow",
     "TaskChange",
@@ -75,13 +75,13 @@ __all__ = [
     "begin_maintenance",
     "behind",
     "chokes",
+    "data_loss",
     "decommission_node",
     "delete_flow",
     "discard_node",
     "end_maintenance",
     "expect_current",
     "export_cluster",
-    "given_up",
     "import_cluster",
     "init_cluster",
     "label_node",

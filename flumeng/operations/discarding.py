@@ -20,7 +20,7 @@ from zkschema import bootstrap, paths, records
 
 
 @dataclass(frozen=True)
-class GivenUp:
+class DataLoss:
     """One journal, as one cursor reads it: what lies from ``acked`` up to ``end`` is given up.
 
     ``end`` and ``events`` are None when only the node knew how far its journal reached.
@@ -41,7 +41,7 @@ class GivenUp:
         return f"{self.journal} of {self.flow} for {self.cursor}: {events} events"
 
 
-def given_up(store: Store, node: str) -> list[GivenUp]:
+def data_loss(store: Store, node: str) -> list[DataLoss]:
     """What ``discard_node`` would give up. Raises ``UserError`` for an unknown node."""
     require_node(store, node)
     found = []
@@ -50,13 +50,15 @@ def given_up(store: Store, node: str) -> list[GivenUp]:
         acks = store.read_many([paths.ack(journal.flow, cursor, name) for cursor in cursors])
         end = journal.end if journal.closed else None
         found += [
-            GivenUp(name, journal.flow, cursor, ack.value.offset if ack else 0, end)
+            DataLoss(name, journal.flow, cursor, ack.value.offset if ack else 0, end)
             for cursor, ack in zip(cursors, acks, strict=True)
         ]
     return found
 
 
-def discard_node(store: Store, node: str, *, author: str, reason: str, now: float) -> list[GivenUp]:
+def discard_node(
+    store: Store, node: str, *, author: str, reason: str, now: float
+) -> list[DataLoss]:
     """Remove the node with all that it still holds; gives what is given up by that.
 
     Interrupted, it is gone on with by calling it again. Raises ``UserError`` for an unknown node,
@@ -65,7 +67,7 @@ def discard_node(store: Store, node: str, *, author: str, reason: str, now: floa
     current = require_node(store, node)
     if store.exists(paths.live_node(node)):
         raise ConflictError(f"node {node} is live: its host is not gone; drain it instead")
-    lost = given_up(store, node)
+    lost = data_loss(store, node)
     gone: list[Path] = []
     for name, journal in _journals(store, node).items():
         gone.append(paths.journal(name))
@@ -81,7 +83,7 @@ def discard_node(store: Store, node: str, *, author: str, reason: str, now: floa
     return lost
 
 
-def _said(node: str, lost: Sequence[GivenUp]) -> str:
+def _said(node: str, lost: Sequence[DataLoss]) -> str:
     return f"node decommission {node} --discard: gave up {'; '.join(map(str, lost)) or 'nothing'}"
 
 

@@ -13,7 +13,7 @@ from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
 from flumeng.operations.nodes import require_node
 from flumeng.operations.settings import refuse_in_maintenance
-from flumeng.plan.seats import Seats
+from flumeng.plan.capacity_index import CapacityIndex
 from flumeng.spec.problems import nearest
 from flumeng.state.reader import Reader
 from flumeng.state.snapshot import FlowView, Snapshot
@@ -169,7 +169,7 @@ def _fullness(snapshot: Snapshot, flow: FlowView, task: PlannedTask, node: str) 
         for planned in other.tasks.values()
         if planned.kind == COLLECT and (planned.target or planned.node) == node
     ]
-    seats = Seats()
+    seats = CapacityIndex()
     seats.put_node(node, view)
     for other, planned in there:
         seats.add(node, other.weight(planned.partitions))

@@ -7,7 +7,7 @@ Plans come before the assignments that derive from them.
 
 from __future__ import annotations
 
-from flumeng.plan.actions import Action, Assign, Drop, GoBack, Maintain, Replan, together
+from flumeng.plan.actions import Action, Assign, Drop, Maintain, Replan, Revert, together
 from flumeng.plan.planner import Planner
 from flumeng.state.snapshot import Snapshot
 
@@ -15,10 +15,10 @@ __all__ = [
     "Action",
     "Assign",
     "Drop",
-    "GoBack",
     "Maintain",
     "Planner",
     "Replan",
+    "Revert",
     "plan",
     "together",
 ]

@@ -70,7 +70,7 @@ class Assign:
 
 
 @dataclass(frozen=True)
-class GoBack:
+class Revert:
     """End a rollout: the flow's current revision is again the one that its tasks ran before."""
 
     flow: str
@@ -115,7 +115,7 @@ class Drop:
     why: tuple[str, ...]
 
 
-Action = Replan | Assign | GoBack | Maintain | Drop
+Action = Replan | Assign | Revert | Maintain | Drop
 
 
 def together(actions: Sequence[Action]) -> list[Sequence[Action]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flumeng.plan.actions import Action, Assign, GoBack, Maintain, Replan
+from flumeng.plan.actions import Action, Assign, Maintain, Replan, Revert
 from flumeng.state.snapshot import Snapshot
 
 
@@ -17,7 +17,7 @@ def applied(snapshot: Snapshot, action: Action) -> Snapshot:
         node = snapshot.nodes[action.node]
         told = replace(node, assignment=action.assignment, assignment_version=action.version_after)
         return replace(snapshot, nodes={**snapshot.nodes, action.node: told})
-    if isinstance(action, Replan | GoBack):
+    if isinstance(action, Replan | Revert):
         flow = snapshot.flows[action.flow]
         if isinstance(action, Replan):
             flow = replace(flow, plan=action.plan, plan_version=action.version_after)

@@ -11,49 +11,51 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from flumeng.plan.book import ASSIGNED, DRAINING, WAITING, Book
-from flumeng.plan.draft import Draft
-from flumeng.plan.ranking import Ranking
+from flumeng.plan.indexed_heap import IndexedHeap
+from flumeng.plan.placement_index import ASSIGNED, DRAINING, WAITING, PlacementIndex
+from flumeng.plan.plan_builder import PlanBuilder
 from flumeng.spec import CollectPlace
 from flumeng.state.snapshot import Amounts, FlowView, Snapshot, thousandths
 from zkschema.records import COLLECT, PlannedTask
 
-Drafts = Mapping[str, Draft]
+Drafts = Mapping[str, PlanBuilder]
 
 
-def balance(drafts: Drafts, snapshot: Snapshot, book: Book) -> None:
+def balance(builders: Drafts, snapshot: Snapshot, index: PlacementIndex) -> None:
     """Begin as many moves of these flows' tasks as are worth it and allowed now."""
-    round_ = _begin(snapshot, drafts, book)
+    round_ = _begin(snapshot, builders, index)
     if round_ is None:
         return
-    running = [d for d in drafts.values() if d.flow.place and d.flow.record.state == "running"]
-    for draft in running:
-        assert draft.flow.place is not None
-        if draft.flow.place.collect.spread == "zone":
-            round_.even_out_zones(draft)
-    pools: dict[tuple[tuple[str, str], ...], list[Draft]] = {}
-    for draft in running:
-        assert draft.flow.place is not None
-        pools.setdefault(tuple(sorted(draft.flow.place.collect.labels.items())), []).append(draft)
+    running = [d for d in builders.values() if d.flow.place and d.flow.record.state == "running"]
+    for builder in running:
+        assert builder.flow.place is not None
+        if builder.flow.place.collect.spread == "zone":
+            round_.even_out_zones(builder)
+    pools: dict[tuple[tuple[str, str], ...], list[PlanBuilder]] = {}
+    for builder in running:
+        assert builder.flow.place is not None
+        pools.setdefault(tuple(sorted(builder.flow.place.collect.labels.items())), []).append(
+            builder
+        )
     for labels, members in pools.items():
-        round_.even_out(dict(labels), {draft.flow.name: draft for draft in members})
+        round_.even_out(dict(labels), {builder.flow.name: builder for builder in members})
 
 
-def _begin(snapshot: Snapshot, drafts: Drafts, book: Book) -> _Round | None:
+def _begin(snapshot: Snapshot, builders: Drafts, index: PlacementIndex) -> _Round | None:
     """The round with what is under way already; None when no move may be begun now."""
     if snapshot.cluster.maintenance or not snapshot.balance_moves:
         return None
-    round_ = _Round(snapshot, book, snapshot.balance_moves)
+    round_ = _Round(snapshot, index, snapshot.balance_moves)
     for name, view in snapshot.flows.items():
-        draft = drafts.get(name)
-        for task_name in book.page(name).unsettled:
-            task = draft.task(task_name) if draft else view.tasks.get(task_name)
-            assert task is not None, f"{name}/{task_name} is in the book only"
+        builder = builders.get(name)
+        for task_name in index.flow_index(name).unsettled:
+            task = builder.task(task_name) if builder else view.tasks.get(task_name)
+            assert task is not None, f"{name}/{task_name} is in the index only"
             if task.state == WAITING:
                 return None
             if task.state == DRAINING:
                 round_.count(name, task)
-    return None if book.unowned else round_
+    return None if index.unowned else round_
 
 
 @dataclass
@@ -61,7 +63,7 @@ class _Round:
     """``most`` moves may still be begun; ``by_node`` and ``by_flow`` count those under way."""
 
     snapshot: Snapshot
-    book: Book
+    index: PlacementIndex
     most: int
     by_node: Counter[str] = field(default_factory=Counter)
     by_flow: Counter[str] = field(default_factory=Counter)
@@ -79,8 +81,8 @@ class _Round:
 
         A move is worth it when the fuller node stays at least as full as the other becomes.
         """
-        pool = self.book.seats.pool(labels)
-        lightest = min(_lightest(draft.flow) for draft in members.values())
+        pool = self.index.capacity.pool(labels)
+        lightest = min(_lightest(builder.flow) for builder in members.values())
         while self.most > 0:
             target = pool.first(self._free)
             found = target and self._worth_moving(pool, members, target, lightest)
@@ -88,33 +90,33 @@ class _Round:
                 return
             self._move(*found, target)
 
-    def even_out_zones(self, draft: Draft) -> None:
+    def even_out_zones(self, builder: PlanBuilder) -> None:
         """Move tasks of the flow from the zone that has most of them to the one with fewest."""
-        assert draft.flow.place is not None
-        place, seats = draft.flow.place.collect, self.book.seats
+        assert builder.flow.place is not None
+        place, capacity = builder.flow.place.collect, self.index.capacity
         while self.most > 0:
-            zones = dict.fromkeys(seats.zones(place.labels), 0)
-            for node, number in draft.page.nodes.items():
-                if (zone := seats.zone(node)) in zones:
+            zones = dict.fromkeys(capacity.zones(place.labels), 0)
+            for node, number in builder.flow_index.nodes.items():
+                if (zone := capacity.zone(node)) in zones:
                     zones[zone] += number
             if not zones:
                 return
             fewest = min(zones, key=lambda zone: (zones[zone], zone))
             fullest = max(zones, key=lambda zone: (zones[zone], zone))
-            target = seats.pool(place.labels, fewest).first(self._free)
+            target = capacity.pool(place.labels, fewest).first(self._free)
             if zones[fullest] - zones[fewest] < 2 or target is None:
                 return
             sources = sorted(
-                (node for node in draft.page.nodes if seats.zone(node) == fullest),
-                key=lambda node: (-seats.fullness(node), node),
+                (node for node in builder.flow_index.nodes if capacity.zone(node) == fullest),
+                key=lambda node: (-capacity.fullness(node), node),
             )
-            own = {draft.flow.name: draft}
+            own = {builder.flow.name: builder}
             found = next(
                 (
                     movable
                     for source in sources
                     for movable in self._movable(source, own)
-                    if self._has_room(draft, movable[2], target)
+                    if self._has_room(builder, movable[2], target)
                 ),
                 None,
             )
@@ -123,74 +125,88 @@ class _Round:
             self._move(*found, target)
 
     def _worth_moving(
-        self, pool: Ranking[float], members: Drafts, target: str, lightest: Amounts
-    ) -> tuple[Draft, str, PlannedTask] | None:
+        self, pool: IndexedHeap[float], members: Drafts, target: str, lightest: Amounts
+    ) -> tuple[PlanBuilder, str, PlannedTask] | None:
         """The heaviest task worth moving of the fullest node that has one."""
-        seats = self.book.seats
-        bound = seats.fullness(target, lightest)
+        capacity = self.index.capacity
+        bound = capacity.fullness(target, lightest)
         if max(fullness for fullness in pool.ranks.values()) <= bound:
             return None
         fuller = [(full, node) for node, full in pool.ranks.items() if full > bound]
         for full, source in sorted(fuller, key=lambda entry: (-entry[0], entry[1])):
             worth = [
-                (seats.fullness(target, draft.flow.weight(task.partitions)), draft, name, task)
-                for draft, name, task in self._movable(source, members)
-                if self._has_room(draft, task, target) and self._keeps_spread(draft, source, target)
+                (
+                    capacity.fullness(target, builder.flow.weight(task.partitions)),
+                    builder,
+                    name,
+                    task,
+                )
+                for builder, name, task in self._movable(source, members)
+                if self._has_room(builder, task, target)
+                and self._keeps_spread(builder, source, target)
             ]
             best = max(
-                ((then, draft.flow.name, name) for then, draft, name, _ in worth if then < full),
+                (
+                    (then, builder.flow.name, name)
+                    for then, builder, name, _ in worth
+                    if then < full
+                ),
                 default=None,
             )
             if best is not None:
-                draft = members[best[1]]
-                task = draft.task(best[2])
+                builder = members[best[1]]
+                task = builder.task(best[2])
                 assert task is not None
-                return draft, best[2], task
+                return builder, best[2], task
         return None
 
-    def _movable(self, node: str, members: Drafts) -> Iterator[tuple[Draft, str, PlannedTask]]:
+    def _movable(
+        self, node: str, members: Drafts
+    ) -> Iterator[tuple[PlanBuilder, str, PlannedTask]]:
         """The tasks of these flows that run there and could begin to move now."""
         limit = self.snapshot.cluster.throttles.get("balance_per_flow")
         if not self._free(node):
             return
-        for (flow, name), task in sorted(self.book.of_node(node).items(), key=itemgetter(0)):
-            draft = members.get(flow)
-            free = draft is not None and (limit is None or self.by_flow[flow] < limit)
-            if draft and free and task.kind == COLLECT and task.state == ASSIGNED:
-                yield draft, name, task
+        for (flow, name), task in sorted(self.index.of_node(node).items(), key=itemgetter(0)):
+            builder = members.get(flow)
+            free = builder is not None and (limit is None or self.by_flow[flow] < limit)
+            if builder and free and task.kind == COLLECT and task.state == ASSIGNED:
+                yield builder, name, task
 
     def _free(self, node: str) -> bool:
         limit = self.snapshot.cluster.throttles.get("balance_per_node")
         return limit is None or self.by_node[node] < limit
 
-    def _has_room(self, draft: Draft, task: PlannedTask, target: str) -> bool:
-        place = _place(draft)
-        crowded = place.per_node and draft.page.nodes[target] >= place.per_node
-        weight = draft.flow.weight(task.partitions)
-        return not crowded and self.book.seats.fits(target, weight)
+    def _has_room(self, builder: PlanBuilder, task: PlannedTask, target: str) -> bool:
+        place = _place(builder)
+        crowded = place.per_node and builder.flow_index.nodes[target] >= place.per_node
+        weight = builder.flow.weight(task.partitions)
+        return not crowded and self.index.capacity.fits(target, weight)
 
-    def _keeps_spread(self, draft: Draft, source: str, target: str) -> bool:
+    def _keeps_spread(self, builder: PlanBuilder, source: str, target: str) -> bool:
         """Whether the flow is spread over the zones no worse after the move."""
-        if _place(draft).spread != "zone":
+        if _place(builder).spread != "zone":
             return True
-        seats, counts = self.book.seats, draft.page.nodes
-        old, new = seats.zone(source), seats.zone(target)
+        capacity, counts = self.index.capacity, builder.flow_index.nodes
+        old, new = capacity.zone(source), capacity.zone(target)
         inside: Counter[str | None] = Counter()
         for node, number in counts.items():
-            inside[seats.zone(node)] += number
+            inside[capacity.zone(node)] += number
         return old == new or inside[old] > inside[new]
 
-    def _move(self, draft: Draft, name: str, task: PlannedTask, target: str) -> None:
+    def _move(self, builder: PlanBuilder, name: str, task: PlannedTask, target: str) -> None:
         why = f"{task.node} has more to do than {target}"
-        draining = draft.leaving(task, target, why)
-        draft.become(name, draining)
-        draft.why.append(f"{draft.flow.name}/{name} is to go from {task.node} to {target}: {why}")
-        self.count(draft.flow.name, draining)
+        draining = builder.leaving(task, target, why)
+        builder.become(name, draining)
+        builder.why.append(
+            f"{builder.flow.name}/{name} is to go from {task.node} to {target}: {why}"
+        )
+        self.count(builder.flow.name, draining)
 
 
-def _place(draft: Draft) -> CollectPlace:
-    assert draft.flow.place is not None
-    return draft.flow.place.collect
+def _place(builder: PlanBuilder) -> CollectPlace:
+    assert builder.flow.place is not None
+    return builder.flow.place.collect
 
 
 def _lightest(flow: FlowView) -> Amounts:

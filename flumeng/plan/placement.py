@@ -14,9 +14,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from flumeng.plan.book import ASSIGNED, DRAINING, WAITING, in_order, seat_of
-from flumeng.plan.draft import Draft, Scope
-from flumeng.plan.sharing import Sharing
+from flumeng.plan.partition_assigner import PartitionAssigner
+from flumeng.plan.placement_index import ASSIGNED, DRAINING, WAITING, counted_on, in_order
+from flumeng.plan.plan_builder import ChangeSet, PlanBuilder
 from flumeng.spec import CollectPlace, Place
 from flumeng.state.snapshot import Amounts, NodeView
 from zkschema.records import COLLECT, INGEST, PlannedTask
@@ -26,17 +26,17 @@ REASONS = 1000
 """So many new tasks are named one by one; nobody reads more, and a plan may have very many."""
 
 
-def place(draft: Draft, scope: Scope) -> None:
+def place(builder: PlanBuilder, changes: ChangeSet) -> None:
     """Bring the flow's plan in line with its place, its journals and the nodes."""
-    if draft.flow.place is None:
-        _end_unreadable(draft)
+    if builder.flow.place is None:
+        _end_unreadable(builder)
         return
-    _pin(draft, draft.flow.place, scope)
-    if _collects(draft):
-        _spread(draft, draft.flow.place.collect, scope)
+    _pin(builder, builder.flow.place, changes)
+    if _collects(builder):
+        _spread(builder, builder.flow.place.collect, changes)
     else:
-        for name in in_order(n for n, t in draft.flow.tasks.items() if t.kind == COLLECT):
-            draft.end(name)
+        for name in in_order(n for n, t in builder.flow.tasks.items() if t.kind == COLLECT):
+            builder.end(name)
 
 
 def may_collect(node: NodeView, place: CollectPlace) -> bool:
@@ -44,48 +44,48 @@ def may_collect(node: NodeView, place: CollectPlace) -> bool:
     return node.live and node.eligible(COLLECT, place.labels)
 
 
-def _pin(draft: Draft, place: Place, scope: Scope) -> None:
+def _pin(builder: PlanBuilder, place: Place, changes: ChangeSet) -> None:
     """One ingest task on every node that matches, live or not; also while suspended."""
-    nodes = draft.snapshot.nodes
-    receives = _receives(draft)
-    for node in sorted(nodes) if scope.everything else scope.nodes:
+    nodes = builder.snapshot.nodes
+    receives = _receives(builder)
+    for node in sorted(nodes) if changes.everything else changes.nodes:
         view = nodes.get(node)
         name = f"{INGEST}.{node}"
-        planned = draft.task(name) is not None
+        planned = builder.task(name) is not None
         if receives and view is not None and view.eligible(INGEST, place.ingest.labels):
             if not planned:
-                draft.become(name, draft.given(INGEST, name, node, "sources run there"))
+                builder.become(name, builder.given(INGEST, name, node, "sources run there"))
         elif planned:
-            draft.end(name)
-    if scope.everything:
-        for name, task in draft.flow.tasks.items():
+            builder.end(name)
+    if changes.everything:
+        for name, task in builder.flow.tasks.items():
             if task.kind == INGEST and task.node not in nodes:
-                draft.end(name)
+                builder.end(name)
 
 
-def _end_unreadable(draft: Draft) -> None:
+def _end_unreadable(builder: PlanBuilder) -> None:
     """A revision that cannot be read changes nothing; but what is to end ends."""
-    wanted = {INGEST: _receives(draft), COLLECT: _collects(draft)}
-    for name in in_order(n for n, t in draft.flow.tasks.items() if not wanted[t.kind]):
-        draft.end(name)
+    wanted = {INGEST: _receives(builder), COLLECT: _collects(builder)}
+    for name in in_order(n for n, t in builder.flow.tasks.items() if not wanted[t.kind]):
+        builder.end(name)
 
 
-def _receives(draft: Draft) -> bool:
-    return draft.flow.record.state in ("running", "suspended")
+def _receives(builder: PlanBuilder) -> bool:
+    return builder.flow.record.state in ("running", "suspended")
 
 
-def _collects(draft: Draft) -> bool:
+def _collects(builder: PlanBuilder) -> bool:
     """A flow that ends is collected to the end of its journals, and of its sink commits."""
-    record, snapshot = draft.flow.record, draft.snapshot
+    record, snapshot = builder.flow.record, builder.snapshot
     if record.state in ("running", "suspended"):
         return record.state == "running"
-    unfinished = draft.flow.name in snapshot.committing or any(
-        name not in snapshot.drained for name in snapshot.journals_of(draft.flow.name)
+    unfinished = builder.flow.name in snapshot.committing or any(
+        name not in snapshot.drained for name in snapshot.journals_of(builder.flow.name)
     )
     return unfinished and not record.discard
 
 
-class _Homeless(NamedTuple):
+class _Unplaced(NamedTuple):
     """A task to be given away; ``task`` is what it was, None when it was not planned before."""
 
     name: str
@@ -94,82 +94,86 @@ class _Homeless(NamedTuple):
     task: PlannedTask | None
 
 
-def _spread(draft: Draft, place: CollectPlace, scope: Scope) -> None:
+def _spread(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> None:
     """The flow's journals over a fixed number of tasks, and those over the nodes.
 
     First every task that can stays where it is; then the others go to the least full nodes.
     """
-    sharing = Sharing(draft, place.tasks, scope)
-    changed, fresh = sharing.changed(), sharing.fresh
-    homeless: list[_Homeless] = []
-    housed: list[tuple[str, PlannedTask]] = []
-    for name in _suspects(draft, scope, changed):
-        before = draft.task(name)
+    assigner = PartitionAssigner(builder, place.tasks, changes)
+    changed, fresh = assigner.changed(), assigner.fresh
+    unplaced: list[_Unplaced] = []
+    placed: list[tuple[str, PlannedTask]] = []
+    for name in _suspects(builder, changes, changed):
+        before = builder.task(name)
         if before is None:
             continue
         task = changed.get(name, before)
-        reason = _must_leave(draft, name, task)
+        reason = _must_leave(builder, name, task)
         if reason is None:
-            housed.append((name, task))
+            placed.append((name, task))
         else:
-            draft.become(name, None)
-            homeless.append(_Homeless(name, task.partitions, reason, task))
-    if homeless or not _begin_in_turn(draft, place, fresh):
-        homeless += [_Homeless(name, reads, NOBODY, None) for name, reads in fresh.items()]
-        _hand_over(draft, place, homeless)
-    if housed:
-        _keep_all(draft, place, housed)
+            builder.become(name, None)
+            unplaced.append(_Unplaced(name, task.partitions, reason, task))
+    if unplaced or not _begin_in_turn(builder, place, fresh):
+        unplaced += [_Unplaced(name, reads, NOBODY, None) for name, reads in fresh.items()]
+        _hand_over(builder, place, unplaced)
+    if placed:
+        _keep_all(builder, place, placed)
 
 
-def _keep_all(draft: Draft, place: CollectPlace, housed: Iterable[tuple[str, PlannedTask]]) -> None:
+def _keep_all(
+    builder: PlanBuilder, place: CollectPlace, placed: Iterable[tuple[str, PlannedTask]]
+) -> None:
     """Those that have an owner stay with it for now; one that it may not keep is looked at again
     each time, until there is room for it elsewhere."""
-    seating = Seating(draft, place)
-    for name, task in housed:
-        kept = _keep(draft, name, task, place, seating)
-        if kept != draft.task(name):
-            draft.become(name, kept)
-        owner = draft.snapshot.nodes[kept.node or ""]
+    selector = NodeSelector(builder, place)
+    for name, task in placed:
+        kept = _keep(builder, name, task, place, selector)
+        if kept != builder.task(name):
+            builder.become(name, kept)
+        owner = builder.snapshot.nodes[kept.node or ""]
         if kept.state == ASSIGNED and owner.live:
             stays = owner.eligible(COLLECT, place.labels)
-            (draft.page.unsettled.discard if stays else draft.page.unsettled.add)(name)
+            (builder.flow_index.unsettled.discard if stays else builder.flow_index.unsettled.add)(
+                name
+            )
 
 
-def _suspects(draft: Draft, scope: Scope, changed: Iterable[str]) -> Iterable[str]:
+def _suspects(builder: PlanBuilder, changes: ChangeSet, changed: Iterable[str]) -> Iterable[str]:
     """The tasks that may have to change, in order."""
-    if scope.everything:
-        return in_order(name for name, t in draft.flow.tasks.items() if t.kind == COLLECT)
-    own = draft.flow.name
+    if changes.everything:
+        return in_order(name for name, t in builder.flow.tasks.items() if t.kind == COLLECT)
+    own = builder.flow.name
     on_changed = (
         name
-        for node in scope.nodes
-        for (flow, name), task in draft.book.of_node(node).items()
+        for node in changes.nodes
+        for (flow, name), task in builder.index.of_node(node).items()
         if flow == own and task.kind == COLLECT
     )
-    collect = (name for name in scope.tasks if name.startswith(f"{COLLECT}."))
-    return in_order({*draft.page.unsettled, *on_changed, *collect, *changed})
+    collect = (name for name in changes.tasks if name.startswith(f"{COLLECT}."))
+    return in_order({*builder.flow_index.unsettled, *on_changed, *collect, *changed})
 
 
-def _must_leave(draft: Draft, name: str, task: PlannedTask) -> str | None:
+def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | None:
     """Why the task is to be given to someone now; None when it is not."""
     if task.node is None:
         return NOBODY
-    owner = draft.snapshot.nodes.get(task.node)
+    owner = builder.snapshot.nodes.get(task.node)
     if owner is None:
         return f"{task.node} is gone"
     if not owner.live:
-        stays = draft.snapshot.cluster.maintenance or not owner.lost
+        stays = builder.snapshot.cluster.maintenance or not owner.lost
         return None if stays else f"{task.node} is gone"
     if task.state == DRAINING:
-        if owner.has_let_go(draft.flow.name, name):
+        if owner.has_let_go(builder.flow.name, name):
             return f"{owner.name} let it go"
-        if f"{draft.flow.name}/{name}" in draft.snapshot.overdue:
+        if f"{builder.flow.name}/{name}" in builder.snapshot.overdue:
             return f"{owner.name} did not let it go in time"
     return None
 
 
 def _keep(
-    draft: Draft, name: str, task: PlannedTask, place: CollectPlace, seating: Seating
+    builder: PlanBuilder, name: str, task: PlannedTask, place: CollectPlace, selector: NodeSelector
 ) -> PlannedTask:
     """It stays with its owner for now; when that may not keep it, it drains towards another, where
     it counts from now on.
@@ -177,100 +181,102 @@ def _keep(
     While no other may, the owner goes on, so that what it reads is read to the end.
     """
     assert task.node is not None
-    owner = draft.snapshot.nodes[task.node]
+    owner = builder.snapshot.nodes[task.node]
     if not owner.live:
         return task
-    flow = draft.flow
-    target = draft.snapshot.nodes.get(task.target or "")
+    flow = builder.flow
+    target = builder.snapshot.nodes.get(task.target or "")
     on_its_way = task.state == DRAINING and target is not None and may_collect(target, place)
     if not owner.eligible(COLLECT, place.labels):
-        if draft.snapshot.cluster.maintenance or on_its_way:
+        if builder.snapshot.cluster.maintenance or on_its_way:
             return task
-        seat = seating.find(flow.weight(task.partitions)) if task.partitions else None
+        seat = selector.find(flow.weight(task.partitions)) if task.partitions else None
         if task.partitions and seat is None:
             return replace(task, state=ASSIGNED, target=None, why="no other node may run it")
         if task.state == DRAINING and seat is None:
             return task
-        draft.why.append(f"{flow.name}/{name} is to leave {owner.name}")
-        return draft.leaving(task, seat, f"{owner.name} may not keep it")
+        builder.why.append(f"{flow.name}/{name} is to leave {owner.name}")
+        return builder.leaving(task, seat, f"{owner.name} may not keep it")
     if task.state == DRAINING and not on_its_way:
-        draft.why.append(f"{flow.name}/{name} stays with {owner.name} after all")
+        builder.why.append(f"{flow.name}/{name} stays with {owner.name} after all")
         return replace(task, state=ASSIGNED, target=None, why="")
     return task
 
 
-def _begin_in_turn(draft: Draft, place: CollectPlace, fresh: Mapping[str, tuple[str, ...]]) -> bool:
+def _begin_in_turn(
+    builder: PlanBuilder, place: CollectPlace, fresh: Mapping[str, tuple[str, ...]]
+) -> bool:
     """New tasks to the least full nodes, when all weigh the same and any node may have each."""
-    weights = set(map(draft.flow.weight, fresh.values()))
+    weights = set(map(builder.flow.weight, fresh.values()))
     nodes = None
     if len(weights) == 1:
-        nodes = Seating(draft, place).in_turn(weights.pop(), len(fresh))
+        nodes = NodeSelector(builder, place).in_turn(weights.pop(), len(fresh))
     if nodes is None:
         return not fresh
-    flow = draft.flow.name
+    flow = builder.flow.name
     some = zip(islice(fresh, REASONS), nodes, strict=False)
-    draft.why += [f"{flow}/{name} goes to {node}: {NOBODY}" for name, node in some]
+    builder.why += [f"{flow}/{name} goes to {node}: {NOBODY}" for name, node in some]
     if len(fresh) > REASONS:
-        draft.why.append(f"{flow}: {len(fresh) - REASONS} more tasks go to nodes: {NOBODY}")
-    epochs = range(draft.epoch + 1, draft.epoch + 1 + len(fresh))
+        builder.why.append(f"{flow}: {len(fresh) - REASONS} more tasks go to nodes: {NOBODY}")
+    epochs = range(builder.epoch + 1, builder.epoch + 1 + len(fresh))
     begun = {
         name: PlannedTask(
             kind=COLLECT, node=node, epoch=epoch, state=ASSIGNED, partitions=partitions
         )
         for (name, partitions), node, epoch in zip(fresh.items(), nodes, epochs, strict=True)
     }
-    draft.epoch += len(begun)
-    draft.changes.update(begun)
-    draft.book.enter_seated(draft.flow, begun.items())
+    builder.epoch += len(begun)
+    builder.changes.update(begun)
+    builder.index.enter_seated(builder.flow, begun.items())
     return True
 
 
-def _hand_over(draft: Draft, place: CollectPlace, homeless: list[_Homeless]) -> None:
+def _hand_over(builder: PlanBuilder, place: CollectPlace, unplaced: list[_Unplaced]) -> None:
     """Each task to the node that it was to go to, else the least full one, the heaviest first."""
-    flow = draft.flow
-    weighed = [(flow.weight(one.partitions), one) for one in homeless]
+    flow = builder.flow
+    weighed = [(flow.weight(one.partitions), one) for one in unplaced]
     weighed.sort(key=lambda pair: -_heaviness(pair[0]))
-    seating = Seating(draft, place)
+    selector = NodeSelector(builder, place)
     stranded, tasks = [], []
     for weight, (name, partitions, reason, before) in weighed:
-        node = seating.take(weight, before.target if before else None)
+        node = selector.take(weight, before.target if before else None)
         if node is not None:
             revision = before.revision if before else 0
-            task = draft.given(
+            task = builder.given(
                 COLLECT, name, node, reason, partitions=partitions, revision=revision
             )
         else:
             stranded.append(name)
-            task = _waiting(draft, name, partitions, before, seating)
-            keeps = seat_of(task)
+            task = _waiting(builder, name, partitions, before, selector)
+            keeps = counted_on(task)
             if keeps is not None:
-                seating.count(keeps, weight)
+                selector.count(keeps, weight)
         tasks.append((name, task))
-    draft.changes.update(tasks)
-    draft.book.enter_seated(flow, tasks)
-    draft.page.unsettled.update(stranded)
+    builder.changes.update(tasks)
+    builder.index.enter_seated(flow, tasks)
+    builder.flow_index.unsettled.update(stranded)
 
 
 def _waiting(
-    draft: Draft,
+    builder: PlanBuilder,
     name: str,
     partitions: tuple[str, ...],
     before: PlannedTask | None,
-    seating: Seating,
+    selector: NodeSelector,
 ) -> PlannedTask:
     """The task, for which there is no seat: with its old owner for now, or with nobody.
 
     An owner that has let it go gets it back, while there is something to read.
     """
-    why = "no live node may run it" if seating.empty else "no node has room for it"
+    why = "no live node may run it" if selector.empty else "no node has room for it"
     if before is None:
-        draft.why.append(f"{draft.flow.name}/{name} waits: {why}")
+        builder.why.append(f"{builder.flow.name}/{name} waits: {why}")
         return PlannedTask(
             kind=COLLECT, node=None, epoch=0, state=WAITING, partitions=partitions, why=why
         )
-    owner = draft.snapshot.nodes.get(before.node or "")
-    if owner and owner.live and partitions and owner.has_let_go(draft.flow.name, name):
-        return draft.given(
+    owner = builder.snapshot.nodes.get(before.node or "")
+    if owner and owner.live and partitions and owner.has_let_go(builder.flow.name, name):
+        return builder.given(
             COLLECT,
             name,
             owner.name,
@@ -281,18 +287,18 @@ def _waiting(
     return before if before.node else replace(before, why=why)
 
 
-class Seating:
+class NodeSelector:
     """Where tasks of one flow may go now, by its labels, its spread, and what the nodes hold."""
 
-    def __init__(self, draft: Draft, place: CollectPlace) -> None:
-        self._draft = draft
-        self._seats = draft.book.seats
+    def __init__(self, builder: PlanBuilder, place: CollectPlace) -> None:
+        self._builder = builder
+        self._capacity = builder.index.capacity
         self._place = place
-        self._page = draft.page
-        self._pool = self._seats.pool(place.labels)
+        self._flow_index = builder.flow_index
+        self._pool = self._capacity.pool(place.labels)
         self._zones = self._count_zones() if place.spread == "zone" else None
         self._refused: set[Amounts] = set()
-        most, nodes = place.per_node, draft.page.nodes
+        most, nodes = place.per_node, builder.flow_index.nodes
         self._accepts = (lambda node: nodes[node] < most) if most else None
 
     @property
@@ -310,34 +316,38 @@ class Seating:
     def in_turn(self, weight: Amounts, count: int) -> Sequence[str] | None:
         """As ``take`` without a target so many times; None when that takes a look each time."""
         plain = self._zones is None and self._accepts is None
-        nodes = self._seats.in_turn(self._pool, weight, count) if plain else None
+        nodes = self._capacity.in_turn(self._pool, weight, count) if plain else None
         for node, number in Counter(nodes).items():
             self.count(node, weight, number)
         return nodes
 
     def count(self, node: str, weight: Amounts, number: int = 1) -> None:
         """So many tasks of the flow, of this weight, were given to the node."""
-        self._draft.book.seat(self._draft.flow, node, weight, number)
+        self._builder.index.seat(self._builder.flow, node, weight, number)
         if self._zones is not None:
-            zone = self._seats.zone(node)
+            zone = self._capacity.zone(node)
             if zone in self._zones:
                 self._zones[zone] += number
 
     def find(self, weight: Amounts, target: str | None = None) -> str | None:
         """``target`` when it may, else the least full node with room; in the zone that has the
         fewest, when that counts."""
-        if target is not None and target in self._pool.ranks and self._seats.fits(target, weight):
+        if (
+            target is not None
+            and target in self._pool.ranks
+            and self._capacity.fits(target, weight)
+        ):
             return target
         if weight in self._refused:
             return None
         accepts = self._accepts
         if self._zones is None:
-            node = self._seats.least_full(self._pool, weight, accepts)
+            node = self._capacity.least_full(self._pool, weight, accepts)
         else:
             node = None
             for zone in sorted(self._zones, key=lambda zone: (self._zones[zone], zone)):  # type: ignore[index]
-                pool = self._seats.pool(self._place.labels, zone)
-                node = self._seats.least_full(pool, weight, accepts)
+                pool = self._capacity.pool(self._place.labels, zone)
+                node = self._capacity.least_full(pool, weight, accepts)
                 if node is not None:
                     break
         if node is None:
@@ -345,9 +355,9 @@ class Seating:
         return node
 
     def _count_zones(self) -> dict[str, int]:
-        counts = dict.fromkeys(self._seats.zones(self._place.labels), 0)
-        for node, number in self._page.nodes.items():
-            zone = self._seats.zone(node)
+        counts = dict.fromkeys(self._capacity.zones(self._place.labels), 0)
+        for node, number in self._flow_index.nodes.items():
+            zone = self._capacity.zone(node)
             if zone in counts:
                 counts[zone] += number
         return counts

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from flumeng.plan.actions import Action, Drop, Maintain, Replan
-from flumeng.plan.assigning import assign
 from flumeng.plan.balance import balance
-from flumeng.plan.book import Book
-from flumeng.plan.draft import Draft, Scope
 from flumeng.plan.maintenance import maintain
 from flumeng.plan.placement import place
-from flumeng.plan.rollout import go_back, roll
+from flumeng.plan.placement_index import PlacementIndex
+from flumeng.plan.plan_builder import ChangeSet, PlanBuilder
+from flumeng.plan.projection import assign
+from flumeng.plan.rollout import revert, roll
 from flumeng.plan.steps import steps
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.state.task_map import Change, Tasks
@@ -27,7 +27,7 @@ from zkschema.records import COLLECT, INGEST, Journal
 @dataclass
 class _Seen:
     """The last snapshot, with the tasks of each flow as they were planned then, which is what the
-    book says; and the nodes whose assignments were not in line with it."""
+    index says; and the nodes whose assignments were not in line with it."""
 
     flows: Mapping[str, FlowView] = field(default_factory=dict)
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Planner:
     """Pure but for its memory: no I/O, clock, randomness or logging."""
 
     def __init__(self) -> None:
-        self._book = Book()
+        self._index = PlacementIndex()
         self._seen = _Seen()
 
     def plan(self, snapshot: Snapshot) -> list[Action]:
@@ -51,31 +51,31 @@ class Planner:
         behind = set(self._seen.behind)
         nodes = _changed(self._seen.nodes, snapshot.nodes)
         for name in nodes:
-            self._book.put_node(name, snapshot.nodes.get(name))
+            self._index.put_node(name, snapshot.nodes.get(name))
         behind.update(nodes)
         mode = self._maintain(snapshot)
         if mode is not None:
             snapshot = replace(snapshot, cluster=mode.cluster)
-        scopes = self._notice(snapshot, nodes, behind)
-        back = {f.name: action for f in _mine(snapshot) if (action := go_back(f, snapshot))}
-        drafts = {
-            flow.name: Draft(flow, snapshot, self._book, flow.plan.epoch, flow.plan.revision)
+        change_sets = self._changes_since(snapshot, nodes, behind)
+        back = {f.name: action for f in _mine(snapshot) if (action := revert(f, snapshot))}
+        builders = {
+            flow.name: PlanBuilder(flow, snapshot, self._index, flow.plan.epoch, flow.plan.revision)
             for flow in _mine(snapshot)
             if flow.name not in back
         }
-        for name, draft in drafts.items():
-            if scopes[name] or draft.page.unsettled:
-                place(draft, scopes[name])
-        balance(drafts, snapshot, self._book)
-        for draft in drafts.values():
-            roll(draft)
-        replans = [action for draft in drafts.values() for action in _replans(draft)]
+        for name, builder in builders.items():
+            if change_sets[name] or builder.flow_index.unsettled:
+                place(builder, change_sets[name])
+        balance(builders, snapshot, self._index)
+        for builder in builders.values():
+            roll(builder)
+        replans = [action for builder in builders.values() for action in _replans(builder)]
         after = _after(snapshot, replans)
         for name in {action.flow for action in replans}:
-            behind.update(drafts[name].touched)
+            behind.update(builders[name].touched)
             if _told(snapshot.flows[name]) != _told(after.flows[name]):
                 behind.update(_nodes_of(after.flows[name]))
-        assigns = assign(after, self._book, sorted(behind))
+        assigns = assign(after, self._index, sorted(behind))
         drops = [drop for flow in _mine(snapshot) if (drop := _drop(flow, snapshot))]
         self._remember(after, {action.node for action in assigns})
         return [*([mode] if mode else ()), *back.values(), *replans, *assigns, *drops]
@@ -83,13 +83,13 @@ class Planner:
     def _maintain(self, snapshot: Snapshot) -> Maintain | None:
         if not snapshot.leads:
             return None
-        missing = len(self._book.active & self._book.away)
-        return maintain(snapshot, len(self._book.active), missing)
+        missing = len(self._index.active & self._index.away)
+        return maintain(snapshot, len(self._index.active), missing)
 
-    def _notice(
+    def _changes_since(
         self, snapshot: Snapshot, nodes: tuple[str, ...], behind: set[str]
-    ) -> dict[str, Scope]:
-        """Bring the book up to date; what is to be looked at of each flow of this master's.
+    ) -> dict[str, ChangeSet]:
+        """Bring the index up to date; what is to be looked at of each flow of this master's.
 
         The nodes whose assignments may be out of line are added to ``behind``.
         """
@@ -98,37 +98,37 @@ class Planner:
         for name in seen.flows.keys() - snapshot.flows.keys():
             gone = seen.flows[name]
             behind.update(_nodes_of(gone))
-            self._book.remove_flow(gone)
+            self._index.remove_flow(gone)
         if seen.mine != snapshot.mine or seen.chokes != snapshot.cluster.chokes:
             behind.update(snapshot.nodes)
         resumed = seen.maintenance != (snapshot.cluster.maintenance is not None)
-        scopes = {}
+        change_sets = {}
         for name, flow in snapshot.flows.items():
-            scope = self._notice_flow(flow, behind)
-            scopes[name] = replace(
-                scope,
-                everything=scope.everything or resumed,
-                nodes=tuple(sorted({*nodes, *scope.nodes})) if scope.nodes else nodes,
-                journals=tuple(sorted(journals.get(name, set()).union(scope.journals))),
+            changes = self._changes_of(flow, behind)
+            change_sets[name] = replace(
+                changes,
+                everything=changes.everything or resumed,
+                nodes=tuple(sorted({*nodes, *changes.nodes})) if changes.nodes else nodes,
+                journals=tuple(sorted(journals.get(name, set()).union(changes.journals))),
             )
-        return scopes
+        return change_sets
 
-    def _notice_flow(self, flow: FlowView, behind: set[str]) -> Scope:
+    def _changes_of(self, flow: FlowView, behind: set[str]) -> ChangeSet:
         """The differences of one flow: its tasks, and whether all of it is to be looked at."""
         before = self._seen.flows.get(flow.name)
         if before is None:
-            self._book.enter(flow, flow.tasks.items())
+            self._index.enter(flow, flow.tasks.items())
             behind.update(_nodes_of(flow))
-            return Scope(everything=True)
+            return ChangeSet(everything=True)
         if before is flow:
-            return Scope(everything=not self._is_followed(before, flow))
+            return ChangeSet(everything=not self._is_followed(before, flow))
         differences = list(flow.tasks.differences(before.tasks))
         if (before.place, before.weights) != (flow.place, flow.weights):
-            self._book.remove_flow(before)
-            self._book.enter(flow, flow.tasks.items())
+            self._index.remove_flow(before)
+            self._index.enter(flow, flow.tasks.items())
         else:
             for name, old, new in differences:
-                self._book.put(flow, name, old, new)
+                self._index.put(flow, name, old, new)
         behind.update(_touched(before, flow))
         return _scope_of(differences, everything=not self._is_followed(before, flow))
 
@@ -187,7 +187,7 @@ def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> tuple
     return tuple(sorted([*changed, *(before.keys() - after.keys())]))
 
 
-def _scope_of(differences: list[Change], *, everything: bool) -> Scope:
+def _scope_of(differences: list[Change], *, everything: bool) -> ChangeSet:
     """What a flow whose tasks are not as they were planned needs a look at."""
     nodes, journals = set(), set()
     for _, old, new in differences:
@@ -199,7 +199,7 @@ def _scope_of(differences: list[Change], *, everything: bool) -> Scope:
         else:
             journals.update(set(old.partitions) ^ set(new.partitions))
     names = tuple(name for name, _, _ in differences)
-    return Scope(everything, tuple(nodes), tuple(journals), names)
+    return ChangeSet(everything, tuple(nodes), tuple(journals), names)
 
 
 def _nodes_of(flow: FlowView) -> Iterator[str]:
@@ -223,16 +223,16 @@ def _told(flow: FlowView) -> tuple[int, int]:
     return flow.record.revision, flow.plan.revision if flow.rolling else flow.record.revision
 
 
-def _replans(draft: Draft) -> list[Replan]:
+def _replans(builder: PlanBuilder) -> list[Replan]:
     """The flow's new plan, in as many steps as it needs."""
-    flow, plan = draft.flow, draft.plan
+    flow, plan = builder.flow, builder.plan
     after = Tasks.of(plan.tasks)
     same = after is flow.tasks or not any(after.differences(flow.tasks))
     if same and isinstance(flow.plan_version, Version) and plan == replace(flow.plan, tasks=after):
         return []
-    why = tuple(draft.why) or (f"{flow.name}: the plan is brought up to date",)
+    why = tuple(builder.why) or (f"{flow.name}: the plan is brought up to date",)
     actions: list[Replan] = []
-    before, expect, told = flow.tasks, flow.plan_version, _told_losers(draft)
+    before, expect, told = flow.tasks, flow.plan_version, _told_losers(builder)
     parts = steps(before, after)
     for number, tasks in enumerate(parts, start=1):
         last = number == len(parts)
@@ -243,15 +243,15 @@ def _replans(draft: Draft) -> list[Replan]:
     return actions
 
 
-def _told_losers(draft: Draft) -> tuple[tuple[str, Version], ...]:
+def _told_losers(builder: PlanBuilder) -> tuple[tuple[str, Version], ...]:
     """The versions of the assignments of the nodes that lose a task to another one."""
-    tasks = draft.flow.tasks
+    tasks = builder.flow.tasks
     losers = {
         before.node
-        for name, after in (draft.changes.items() if tasks else ())
+        for name, after in (builder.changes.items() if tasks else ())
         if (before := tasks.find(name)) and after and after.node != before.node
     }
-    views = map(draft.snapshot.nodes.get, sorted(filter(None, losers)))
+    views = map(builder.snapshot.nodes.get, sorted(filter(None, losers)))
     return tuple(
         (view.name, view.assignment_version)
         for view in views

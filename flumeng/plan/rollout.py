@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from flumeng.plan.actions import GoBack
-from flumeng.plan.book import DRAINING
-from flumeng.plan.draft import Draft
+from flumeng.plan.actions import Revert
+from flumeng.plan.placement_index import DRAINING
+from flumeng.plan.plan_builder import PlanBuilder
 from flumeng.spec import Rollout
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from zkschema.records import COLLECT, INGEST, Audit, PlannedTask, TaskStatus
@@ -23,7 +23,7 @@ from zkschema.records import COLLECT, INGEST, Audit, PlannedTask, TaskStatus
 AUTHOR = "flumeng"
 
 
-def go_back(flow: FlowView, snapshot: Snapshot) -> GoBack | None:
+def revert(flow: FlowView, snapshot: Snapshot) -> Revert | None:
     """The end of a rollout of which a task says that it failed."""
     if not flow.rolling:
         return None
@@ -36,53 +36,53 @@ def go_back(flow: FlowView, snapshot: Snapshot) -> GoBack | None:
             command = f"flow {flow.name}: rollout of revision {current} goes back to {before}"
             entry = Audit(who=AUTHOR, command=command, reason=why, time=snapshot.now)
             record = replace(flow.record, revision=before, went_back=why)
-            return GoBack(flow.name, record, flow.version, entry, (f"{command}: {why}",))
+            return Revert(flow.name, record, flow.version, entry, (f"{command}: {why}",))
     return None
 
 
-def roll(draft: Draft) -> None:
+def roll(builder: PlanBuilder) -> None:
     """Let tasks on, as many as may be now; when none is left, the rollout is over."""
-    flow = draft.flow
+    flow = builder.flow
     if flow.place is None:
         return
     if not flow.rolling:
-        draft.revision = flow.record.revision
+        builder.revision = flow.record.revision
         return
     assert flow.rollout is not None
-    waves = [_Wave(draft, kind) for kind in (INGEST, COLLECT)]
+    waves = [_Wave(builder, kind) for kind in (INGEST, COLLECT)]
     proven = [wave.canary_runs(flow.rollout) for wave in waves]
     if not all(proven):
         return
     room = flow.rollout.max_parallel - sum(len(wave.under_way) for wave in waves)
     for wave in waves:
-        room -= wave.let_on(room)
+        room -= wave.promoted(room)
     done = not any(wave.waiting or wave.under_way for wave in waves)
-    if done and draft.tasks and flow.record.state == "running":
-        draft.revision = flow.record.revision
+    if done and builder.tasks and flow.record.state == "running":
+        builder.revision = flow.record.revision
 
 
 class _Wave:
     """The tasks of one kind that a live node may run: which run the new revision, which are on the
     way to it, and which wait for their turn."""
 
-    def __init__(self, draft: Draft, kind: str) -> None:
-        self._draft = draft
+    def __init__(self, builder: PlanBuilder, kind: str) -> None:
+        self._builder = builder
         self._is_planned = False
         self.runs: list[str] = []
         self.under_way: list[str] = []
         self.waiting: list[str] = []
-        for name in sorted(draft.tasks, key=lambda name: (len(name), name)):
-            task = draft.task(name)
+        for name in sorted(builder.tasks, key=lambda name: (len(name), name)):
+            task = builder.task(name)
             assert task is not None
             if task.kind != kind:
                 continue
             self._is_planned = True
-            node = draft.snapshot.nodes.get(task.node or "")
-            if node is None or not node.live or _is_stranded(draft.flow, name, task, node):
+            node = builder.snapshot.nodes.get(task.node or "")
+            if node is None or not node.live or _is_stranded(builder.flow, name, task, node):
                 continue
-            if task.revision != draft.flow.record.revision:
+            if task.revision != builder.flow.record.revision:
                 self.waiting.append(name)
-            elif f"{draft.flow.name}/{name}" in draft.snapshot.settled:
+            elif f"{builder.flow.name}/{name}" in builder.snapshot.settled:
                 self.runs.append(name)
             else:
                 self.under_way.append(name)
@@ -93,18 +93,18 @@ class _Wave:
             return True
         there = len(self.runs) + len(self.under_way) + len(self.waiting)
         canary = max(1, min(rollout.canary, there))
-        self.let_on(canary - len(self.runs) - len(self.under_way))
+        self.promoted(canary - len(self.runs) - len(self.under_way))
         return len(self.runs) >= canary
 
-    def let_on(self, count: int) -> int:
+    def promoted(self, count: int) -> int:
         """The next tasks take the current revision; gives how many."""
         chosen = self.waiting[: max(0, count)]
         for name in chosen:
-            task = self._draft.task(name)
+            task = self._builder.task(name)
             assert task is not None
-            current = self._draft.flow.record.revision
-            self._draft.become(name, replace(task, revision=current))
-            self._draft.why.append(f"{self._draft.flow.name}/{name} takes revision {current}")
+            current = self._builder.flow.record.revision
+            self._builder.become(name, replace(task, revision=current))
+            self._builder.why.append(f"{self._builder.flow.name}/{name} takes revision {current}")
         del self.waiting[: len(chosen)]
         self.under_way += chosen
         return len(chosen)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flumeng.errors import FlumengError
-from flumeng.filters.lazy_batch import Frame
+from flumeng.filters.lazy_batch import LazyBatch
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Sink(Protocol):
         The same for every batch. Only a sink with a root can deliver exactly once.
         """
 
-    def write(self, frame: Frame, staging: str) -> Written:
+    def write(self, batch: LazyBatch, staging: str) -> Written:
         """Run the batch, and return when every event of it is durable.
 
         Called once per attempt of a batch, from a thread of the task's, perhaps for two batches at

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.filters.lazy_batch import Frame
+from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import Written
 from flumeng.spec.sinks import Console
 
@@ -28,8 +28,8 @@ class ConsoleSink:
     def __init__(self, _options: Console) -> None:
         """There is nothing to set."""
 
-    def write(self, frame: Frame, _staging: str) -> Written:
-        splits = frame.arrow(show, SHOWN_SCHEMA).collect()
+    def write(self, batch: LazyBatch, _staging: str) -> Written:
+        splits = batch.arrow(show, SHOWN_SCHEMA).collect()
         events = sum(row["events"] for row in splits)
         lines = [line for row in splits for line in row["lines"]][:LINES_PER_BATCH]
         if events > len(lines):

@@ -16,10 +16,10 @@ from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark
 from pyspark.sql.types import BinaryType
 
 from flumeng.errors import UserError
-from flumeng.filters.lazy_batch import Frame
+from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import BatchTooWideError, Written, formats
+from flumeng.sinks.file_store import open_store
 from flumeng.sinks.formats import FileWriter
-from flumeng.sinks.lake import place
 from flumeng.sinks.timed_path import TimedPath
 from flumeng.spec.sinks import Files
 
@@ -49,16 +49,16 @@ class FilesSink:
     def root(self) -> str:
         return self._path.root
 
-    def write(self, frame: Frame, staging: str) -> Written:
+    def write(self, batch: LazyBatch, staging: str) -> Written:
         if self._options.format == "json":
-            frame = frame.sql(self._as_json)
-        elif self._options.format == "text" and "body" not in frame.schema.names:
+            batch = batch.sql(self._as_json)
+        elif self._options.format == "text" and "body" not in batch.schema.names:
             raise UserError("files: text writes the column body, which select has dropped")
-        done = frame.arrow(StageFiles(self._options, staging), DONE_SCHEMA).collect()
+        done = batch.arrow(StageFiles(self._options, staging), DONE_SCHEMA).collect()
         if any(row["source"] is None for row in done):
             raise BatchTooWideError(f"over {OPEN_FILES} different directories in one split")
-        lake, path = place(staging)
-        lake.sync(path)
+        store, path = open_store(staging)
+        store.sync(path)
         files = tuple((row["source"], row["target"]) for row in done)
         return Written(sum(row["events"] for row in done), files)
 
@@ -108,10 +108,10 @@ class _StagedFile:
     def __init__(self, options: Files, staging: str, directory: str, first: pa.RecordBatch) -> None:
         name = f"part-{uuid.uuid4().hex}{formats.ending(options.format, options.compression)}"
         self._source, self._target = f"{staging}/{name}", f"{directory}/{name}"
-        self._lake, self._path = place(self._source)
+        self._files, self._path = open_store(self._source)
         self._events = 0
         self.writer: FileWriter = formats.create(
-            self._lake.open_output(self._path), first.schema, options.format, options.compression
+            self._files.open_output(self._path), first.schema, options.format, options.compression
         )
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -121,7 +121,7 @@ class _StagedFile:
     def finish(self) -> tuple[str, str, int]:
         """Make the file durable."""
         self.writer.close()
-        self._lake.sync(self._path)
+        self._files.sync(self._path)
         return self._source, self._target, self._events
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from flumeng.filters.lazy_batch import Frame
+from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import Written
 from flumeng.spec.sinks import Noop
 
@@ -19,8 +19,8 @@ class NoopSink:
     def __init__(self, _options: Noop) -> None:
         """There is nothing to set."""
 
-    def write(self, frame: Frame, _staging: str) -> Written:
-        counts = frame.arrow(count, COUNT_SCHEMA).collect()
+    def write(self, batch: LazyBatch, _staging: str) -> Written:
+        counts = batch.arrow(count, COUNT_SCHEMA).collect()
         return Written(sum(row["events"] for row in counts))
 
 

@@ -46,7 +46,7 @@ READ = frozenset(
 
 class Reader:
     """``clock`` gives seconds that only ever grow, ``wall`` those since the epoch; ``me`` is this
-    master's name. ``hear`` may be called from any thread, all else from one."""
+    master's name. ``on_watch`` may be called from any thread, all else from one."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class Reader:
         self._moments = Moments(clock)
         self._pauses = Pauses(clock)
 
-    def hear(self, path: str) -> None:
+    def on_watch(self, path: str) -> None:
         """Something at ``path`` has changed; the path of a watch itself stands for all below."""
         self._heard.put(path)
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """A write may or may not have been carried out: look at everything, and soon."""
         self._stale = True
 

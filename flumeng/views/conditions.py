@@ -11,7 +11,7 @@ from flumeng.store import Store
 from flumeng.views import overview
 from flumeng.views.overview import FlowDetail
 from flumeng.views.task_status import TaskRow
-from flumeng.views.waiting import InVainError
+from flumeng.views.waiting import UnsatisfiableError
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import COLLECT
@@ -31,11 +31,13 @@ def flow_running(store: Store, flow: str) -> list[str]:
 def flow_rolled_out(store: Store, flow: str) -> list[str]:
     """Every task of the flow runs its current revision, and no canary or wave is out.
 
-    Raises ``UserError`` without the flow, ``InVainError`` when it went back by itself.
+    Raises ``UserError`` without the flow, ``UnsatisfiableError`` when it went back by itself.
     """
     found = overview.flow(store, flow)
     if found.went_back:
-        raise InVainError(f"flow {flow} went back to revision {found.revision}: {found.went_back}")
+        raise UnsatisfiableError(
+            f"flow {flow} went back to revision {found.revision}: {found.went_back}"
+        )
     still = [str(found.rollout)] if found.rollout else []
     return still + flow_running(store, flow)
 

@@ -9,7 +9,7 @@ from flumeng.errors import FlumengError, UnavailableError
 LOOK_SECONDS = 0.5
 
 
-class InVainError(FlumengError):
+class UnsatisfiableError(FlumengError):
     """What is waited for cannot come any more: somebody must act first."""
 
 

@@ -74,17 +74,17 @@ def _measure(
     kind: str, events: int, *, connections: int = 1, workers: int = 1, source: str = "syslog"
 ) -> dict[str, float]:
     with _folder() as folder:
-        crew = _Crew(folder, f'{source}: {{listen: "{_free_place()}"}}', workers)
-        sender = Sender(kind, crew.listen, events, connections)
-        cpu_before = crew.cpu_seconds()
+        group = _Crew(folder, f'{source}: {{listen: "{_free_place()}"}}', workers)
+        sender = Sender(kind, group.listen, events, connections)
+        cpu_before = group.cpu_seconds()
         sender.go()
-        finished = crew.wait_for(events, sender)
+        finished = group.wait_for(events, sender)
         result = {
             "rate": events / (finished - sender.result()["began"]),
-            "cpu_seconds": crew.cpu_seconds() - cpu_before,
-            "rss_mb": crew.peak_rss_mb(),
+            "cpu_seconds": group.cpu_seconds() - cpu_before,
+            "rss_mb": group.peak_rss_mb(),
         }
-        crew.stop()
+        group.stop()
         return result
 
 
@@ -92,17 +92,17 @@ def _latency() -> dict[str, float]:
     """From before a block is sent until all of it is seen to be safe; the look adds up to about a
     millisecond."""
     with _folder() as folder:
-        crew = _Crew(folder, f'syslog: {{listen: "{_free_place()}"}}', 1)
-        sender = Sender("paced", crew.listen, LATENCY_EVENTS, rate=LATENCY_RATE)
+        group = _Crew(folder, f'syslog: {{listen: "{_free_place()}"}}', 1)
+        sender = Sender("paced", group.listen, LATENCY_EVENTS, rate=LATENCY_RATE)
         sender.go()
         seen: list[tuple[float, int]] = []
         while not seen or seen[-1][1] < LATENCY_EVENTS:
-            safe = crew.safe()
+            safe = group.safe()
             seen.append((time.monotonic(), safe))
             assert len(seen) < 2 or seen[-1][0] - seen[0][0] < PATIENCE_SECONDS, seen[-1]
             time.sleep(LATENCY_LOOK_SECONDS)
         sent = sender.result()
-        crew.stop()
+        group.stop()
     assert seen[-1][1] == LATENCY_EVENTS
     looks = iter(seen)
     when, safe = next(looks)
@@ -122,16 +122,16 @@ def _udp_loss() -> float:
     """What the worker and the kernel count must be what was sent."""
     with _folder() as folder:
         listen = _free_place()
-        crew = _Crew(folder, f'syslog: {{listen: "{listen}", protocol: udp}}', 1)
+        group = _Crew(folder, f'syslog: {{listen: "{listen}", protocol: udp}}', 1)
         sender = Sender("datagrams", listen, UDP_EVENTS, rate=UDP_RATE)
         sender.go()
         sender.result()
         deadline = time.monotonic() + 10.0
-        while crew.counted() != UDP_EVENTS and time.monotonic() < deadline:
+        while group.counted() != UDP_EVENTS and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert crew.counted() == UDP_EVENTS, f"{crew.counted()} of {UDP_EVENTS} accounted for"
-        safe = crew.safe()
-        crew.stop()
+        assert group.counted() == UDP_EVENTS, f"{group.counted()} of {UDP_EVENTS} accounted for"
+        safe = group.safe()
+        group.stop()
         return round(1 - safe / UDP_EVENTS, 5)
 
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 from kazoo.client import KazooClient
 
-from cli.doors import Signature
+from cli.context import AuditFields
 from flumeng import operations
 from flumeng.errors import ConflictError
 from flumeng.runtime.embedded import free_port
@@ -83,7 +83,7 @@ def test_a_node_that_is_live_is_not_decommissioned(hosts: str, store: Store) -> 
     tree.init(store)
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
     live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
-    sign: Signature = {"author": "a", "reason": "", "now": 0.0}
+    audit_fields: AuditFields = {"author": "a", "reason": "", "now": 0.0}
 
     class Late:
         """The node comes live after it was looked at and before the transaction."""
@@ -96,7 +96,7 @@ def test_a_node_that_is_live_is_not_decommissioned(hosts: str, store: Store) -> 
             return store.commit(writes)
 
     with pytest.raises(ConflictError, match="/live/nodes/n1 exists already"):
-        operations.decommission_node(cast(Store, Late()), "n1", **sign)
+        operations.decommission_node(cast(Store, Late()), "n1", **audit_fields)
     assert flumeng("node", "decommission", "n1", zk=hosts).returncode == 3
     store.remove(paths.live_node("n1"), ANY)
     done = flumeng("node", "decommission", "n1", zk=hosts)

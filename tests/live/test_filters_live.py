@@ -16,7 +16,7 @@ from flumeng.collector.fetch import Fetch
 from flumeng.collector.ranges import Range
 from flumeng.errors import UserError
 from flumeng.filters import arrow_sql
-from flumeng.filters.lazy_batch import Frame
+from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.parse import ParseFilter
 from flumeng.filters.select import SelectFilter
 from flumeng.filters.where import WhereFilter
@@ -28,7 +28,7 @@ from flumeng.spec.filters import Parse, Select, Where
 RECEIVED = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 JOURNAL = "web.n1.0.00000000"
 
-Frames = Callable[..., Frame]
+Frames = Callable[..., LazyBatch]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def frame(spark: SparkSession, tmp_path: Path) -> Iterator[Frames]:
     journal = Journal.create(tmp_path, JOURNAL)
     server = JournalServer("127.0.0.1", journals=lambda: {JOURNAL: journal})
 
-    def build(*bodies: bytes) -> Frame:
+    def build(*bodies: bytes) -> LazyBatch:
         count = len(bodies)
         columns = [
             pa.array(bodies, pa.binary()),
@@ -55,14 +55,14 @@ def frame(spark: SparkSession, tmp_path: Path) -> Iterator[Frames]:
         ranges = Range(JOURNAL, 0, end // 2), Range(JOURNAL, end // 2, end)
         splits = tuple((piece,) for piece in ranges if piece.events)
         fetch = Fetch(splits, {JOURNAL: server.address})
-        return Frame.of_splits(spark, len(splits), fetch, READ_SCHEMA)
+        return LazyBatch.of_splits(spark, len(splits), fetch, READ_SCHEMA)
 
     yield build
     server.stop()
     journal.close()
 
 
-def rows(frame: Frame) -> list[dict[str, Any]]:
+def rows(frame: LazyBatch) -> list[dict[str, Any]]:
     found = [row.asDict() for row in frame.rows().collect()]
     return sorted(found, key=lambda row: row.get("seq", 0))
 

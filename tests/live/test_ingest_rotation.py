@@ -135,8 +135,11 @@ class Log:
         self.current = Generation(self.path)
 
     def compress(self, plain: Path) -> None:
-        with plain.open("rb") as file, gzip.open(f"{plain}.gz", "wb", compresslevel=1) as packed:
-            shutil.copyfileobj(file, packed)
+        with (
+            plain.open("rb") as file,
+            gzip.open(f"{plain}.gz", "wb", compresslevel=1) as compressed,
+        ):
+            shutil.copyfileobj(file, compressed)
         plain.unlink()
         self.ended.append(self.rotated.pop()[1])
 
@@ -228,7 +231,7 @@ class Torture:
         self.worker = worker
         self.reader = Reader(worker)
         self.logs = [Log(folder, style) for style in STYLES]
-        alone = ("truncated", "packed", "switched")
+        alone = ("truncated", "compressed", "switched")
         wanted = [f"{log.path}*" for log in self.logs if log.style not in alone]
         wanted += [str(log.path) for log in self.logs if log.style in alone]
         self.flow = flow_text("f", f"tail: {{paths: {json.dumps(wanted)}, poll_seconds: 0.01}}")

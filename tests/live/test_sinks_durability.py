@@ -12,7 +12,7 @@ import pytest
 
 SCRIPT = """
 import sys
-from flumeng.sinks.lake import LOCAL
+from flumeng.sinks.file_store import LOCAL
 root = sys.argv[1]
 LOCAL.make_directory(root + "/_flumeng/batch")
 with LOCAL.open_output(root + "/_flumeng/batch/part") as out:

@@ -19,7 +19,7 @@ from flumeng.errors import UnavailableError, UserError
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
-from flumeng.sinks import BatchTooWideError, Written, lake
+from flumeng.sinks import BatchTooWideError, Written, file_store
 from flumeng.spec import parse_flow
 
 JOURNAL = "web.n1.0.00000000"
@@ -55,10 +55,10 @@ def write(spark: SparkSession, tmp_path: Path) -> Iterator[Write]:
         pipeline = SparkPipeline(spark, parse_flow(text), "web/0")
         staging = {root: f"{root}/_flumeng/{JOURNAL}.1.0" for root in pipeline.roots}
         for directory in staging.values():
-            lake.LOCAL.make_directory(directory)
+            file_store.LOCAL.make_directory(directory)
         written = pipeline.write([Range(JOURNAL, 0, 4)], {JOURNAL: address}, staging)
         for part in written:
-            assert lake.LOCAL.rename(part.files) == []
+            assert file_store.LOCAL.rename(part.files) == []
         return written
 
     yield run

@@ -19,11 +19,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from flumeng.ingest import batch, http_body
-from flumeng.ingest.chunk import Chunk, LineRules, Origin
 from flumeng.ingest.framing import Cutter, Framing, Messages, cutter
 from flumeng.ingest.http import HttpSource
 from flumeng.ingest.http_body import RefusedError
-from flumeng.ingest.source import Inlet
+from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.ingest.source import SourceContext
 from flumeng.ingest.syslog import SyslogSource
 from flumeng.spec.sources import Http, Syslog
 
@@ -56,10 +56,10 @@ def fed(made: Cutter, pieces: list[bytes]) -> Iterator[Messages]:
 def events(found: list[Messages]) -> list[bytes]:
     """What comes out of the commit thread, without marks."""
     origin = Origin("h", (), LineRules(MAX, b"", keep_empty=False))
-    chunks = [Chunk(data, origin, 0, bounds) for data, bounds, _ in found]
+    blocks = [ReceivedBlock(data, origin, 0, bounds) for data, bounds, _ in found]
     return [
         event["body"]
-        for frame, _ in batch.build(chunks, lambda _: None)
+        for frame, _ in batch.build(blocks, lambda _: None)
         for event in frame.to_pylist()
     ]
 
@@ -145,16 +145,16 @@ conversations = st.lists(st.one_of(heads, st.binary(max_size=50)), max_size=12).
 @given(st.lists(conversations, min_size=1, max_size=8))
 def test_http_answers_or_closes_and_serves_the_next(said: list[bytes]) -> None:
     async def test() -> None:
-        taken: list[Chunk] = []
+        taken: list[ReceivedBlock] = []
         failures: list[Exception] = []
 
-        def submit(chunk: Chunk) -> None:
-            taken.append(chunk)
-            assert chunk.on_durable is not None
-            chunk.on_durable()
+        def submit(block: ReceivedBlock) -> None:
+            taken.append(block)
+            assert block.on_durable is not None
+            block.on_durable()
 
-        inlet = Inlet("me", {}, submit, failures.append, lambda: None)
-        source = HttpSource(Http(listen="127.0.0.1:0", max_body_bytes=100_000), inlet)
+        context = SourceContext("me", {}, submit, failures.append, lambda: None)
+        source = HttpSource(Http(listen="127.0.0.1:0", max_body_bytes=100_000), context)
         await source.start()
         port = int(source.addresses[0].rpartition(":")[2])
         for data in said:
@@ -171,7 +171,7 @@ def test_http_answers_or_closes_and_serves_the_next(said: list[bytes]) -> None:
         writer.write(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\ngood")
         assert await asyncio.wait_for(reader.readline(), 10) == b"HTTP/1.1 200 OK\r\n"
         writer.close()
-        assert [chunk.data for chunk in taken[before:]] == [b"good\n"]
+        assert [block.data for block in taken[before:]] == [b"good\n"]
         await source.stop()
         assert failures == []
 
@@ -182,11 +182,11 @@ def test_http_answers_or_closes_and_serves_the_next(said: list[bytes]) -> None:
 @given(st.lists(streams, min_size=1, max_size=8), st.sampled_from(["tcp", "udp"]))
 def test_syslog_takes_anything_and_serves_the_next(sent: list[bytes], protocol: str) -> None:
     async def test() -> None:
-        taken: list[Chunk] = []
+        taken: list[ReceivedBlock] = []
         failures: list[Exception] = []
-        inlet = Inlet("me", {}, taken.append, failures.append, lambda: None)
+        context = SourceContext("me", {}, taken.append, failures.append, lambda: None)
         options = Syslog(listen="127.0.0.1:0", protocol=protocol, max_line_bytes=MAX)  # type: ignore[arg-type]
-        source = SyslogSource(options, inlet)
+        source = SyslogSource(options, context)
         await source.start()
         host, _, port = source.addresses[0].rpartition(":")
         loop = asyncio.get_running_loop()

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from flumeng.ingest.cursor import MARK_BYTES, cursors
+from flumeng.ingest.file_position import MARK_BYTES, cursors
 from flumeng.ingest.tailer import QUIET_SECONDS
 from flumeng.ingest.testing import Follower, write
 
@@ -61,10 +61,10 @@ class Following(RuleBasedStateMachine):
             self.free.append(path.rename(self.free_folder / f"{self.deleted}"))
 
     def compress(self, path: Path) -> Path:
-        packed = path.with_name(f"{path.name}.gz")
-        self.make(packed, gzip.compress(path.read_bytes()))
+        compressed = path.with_name(f"{path.name}.gz")
+        self.make(compressed, gzip.compress(path.read_bytes()))
         self.delete(path)
-        return packed
+        return compressed
 
     @rule(size=st.sampled_from([0, 1, 20, 10_000]))
     def make_a_strange_file(self, size: int) -> None:
@@ -86,9 +86,9 @@ class Following(RuleBasedStateMachine):
     def poll(self, seconds: float) -> None:
         self.follower.poll(seconds)
 
-    @rule(chunks=st.integers(1, 3))
-    def commit_some(self, chunks: int) -> None:
-        self.follower.commit(chunks)
+    @rule(blocks=st.integers(1, 3))
+    def commit_some(self, blocks: int) -> None:
+        self.follower.commit(blocks)
 
     @rule()
     def crash(self) -> None:
@@ -115,7 +115,7 @@ class AnyRenaming(Following):
     def __init__(self) -> None:
         super().__init__()
         self.rotated: list[Path] = []
-        self.packed: list[Path] = []
+        self.compressed: list[Path] = []
         self.late: Path | None = None
         self.rotations = 0
         self.part = ""
@@ -170,9 +170,9 @@ class AnyRenaming(Following):
         if self.part:
             self.written.append(self.part)
             self.part = ""
-        if self.packed:
+        if self.compressed:
             self.read_all()
-            self.delete(self.packed.pop(0))
+            self.delete(self.compressed.pop(0))
         if create:
             self.make(self.log)
 
@@ -201,7 +201,7 @@ class AnyRenaming(Following):
             self.read_all()
         self.follower.crash()
         self.late = None if gone == self.late else self.late
-        self.packed.append(self.compress(gone))
+        self.compressed.append(self.compress(gone))
         if strange is not None:
             self.make_a_strange_file(strange)
 

@@ -31,10 +31,10 @@ from flumeng.journal.frame import (
     identity,
     padded,
 )
+from flumeng.journal.inspection import Finding, inspect
 from flumeng.journal.journal import Journal
 from flumeng.journal.repair import repair
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.journal.survey import Finding, survey
 from flumeng.journal.testing import numbered_events
 
 EXAMPLES = int(os.environ.get("FLUMENG_TEST_EXAMPLES", "20000"))
@@ -269,7 +269,7 @@ def test_a_journal_with_such_a_frame_is_damaged_there_and_can_be_repaired(tmp_pa
     assert len(crafted) == header.length
     file.write_bytes(content[:at] + crafted + content[at + header.length :])
 
-    found_at = {finding.offset for finding in survey(tmp_path / ID).findings if finding.damage}
+    found_at = {finding.offset for finding in inspect(tmp_path / ID).findings if finding.damage}
     assert at in found_at
     assert [type(found) for found in dump(tmp_path / ID)] == [tuple, Finding, tuple]
     journal = Journal.open(tmp_path / ID)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.doors import Signature
+from cli.context import AuditFields
 from cli.testing import Reached, Shell
 from flumeng import operations
 from flumeng.collector.acks import Acks
@@ -16,7 +16,7 @@ from flumeng.testing import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN: Signature = {"author": "ann", "reason": "", "now": 0.0}
+SIGN: AuditFields = {"author": "ann", "reason": "", "now": 0.0}
 KEPT = {"lost": Reached(500, 900), "anew": Reached(70, 80), "sound": Reached(40, 60)}
 ACKED = {"lost": 100, "sound": 40}
 

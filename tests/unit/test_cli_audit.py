@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cli.doors import Signature
+from cli.context import AuditFields
 from cli.main import tree as commands
 from cli.testing import Reached, Shell, leaves
 from flumeng import operations
@@ -19,7 +19,7 @@ from flumeng.testing import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN: Signature = {"author": "a", "reason": "", "now": 0.0}
+SIGN: AuditFields = {"author": "a", "reason": "", "now": 0.0}
 PROCESSES = {"standalone", "zookeeper", "master", "node:run", "shell"}
 READS = {
     "flow:validate", "flow:list", "flow:show", "flow:history", "flow:diff", "flow:wait",

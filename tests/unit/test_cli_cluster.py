@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli.doors import Signature
+from cli.context import AuditFields
 from cli.testing import NOON, Shell
 from flumeng import operations
 from flumeng.errors import ConflictError, UnavailableError, UserError
@@ -22,7 +22,7 @@ from zkschema import bootstrap, codec, paths, records
 from zkschema.migrations import Change, Delete, Migration, Set, Tree, path_to
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN: Signature = {"author": "ann", "reason": "", "now": NOON}
+SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
 
 
 @pytest.fixture

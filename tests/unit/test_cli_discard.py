@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cli.doors import Signature
+from cli.context import AuditFields
 from cli.testing import Shell
 from flumeng import operations
 from flumeng.errors import ConflictError
@@ -19,7 +19,7 @@ from flumeng.testing import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN: Signature = {"author": "ann", "reason": "", "now": 0.0}
+SIGN: AuditFields = {"author": "ann", "reason": "", "now": 0.0}
 ROLES = ("ingest", "collect")
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from cli.doors import Signature
+from cli.context import AuditFields
 from cli.testing import NOON, Shell
 from flumeng import operations
 from flumeng.errors import ConflictError
@@ -26,7 +26,7 @@ from zkschema.repair import EPOCH_GAP
 from zkschema.table import ZPath
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN: Signature = {"author": "ann", "reason": "", "now": NOON}
+SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
 
 
 @pytest.fixture

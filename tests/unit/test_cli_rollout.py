@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.doors import Signature
+from cli.context import AuditFields
 from cli.testing import Shell
 from flumeng import operations
 from flumeng.master.daemon import Master
@@ -24,7 +24,7 @@ sinks: [noop]
 rollout: {canary: 1, max_parallel: 2, settle_seconds: 0}
 """
 NEWER = f"{FLOW}# newer\n"
-SIGN: Signature = {"author": "ann", "reason": "", "now": 0.0}
+SIGN: AuditFields = {"author": "ann", "reason": "", "now": 0.0}
 NODES = ("n1", "n2", "n3")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cli.doors import Signature
+from cli.context import AuditFields
 from cli.testing import NOON, Shell
 from flumeng import operations
 from flumeng.errors import ConflictError
@@ -15,7 +15,7 @@ from flumeng.testing import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-SIGN: Signature = {"author": "ann", "reason": "", "now": NOON}
+SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
 
 
 @pytest.fixture
@@ -185,8 +185,12 @@ def test_maintenance_mode_that_began_by_itself_says_so(shell: Shell, store: Fake
 
 def test_the_audit_tells_the_newest_changes_oldest_first(shell: Shell, store: FakeStore) -> None:
     for number in range(30):
-        sign: Signature = {"author": "ann", "reason": f"why {number}", "now": NOON + number}
-        operations.set_setting(store, "balance", str(number + 2), **sign)
+        audit_fields: AuditFields = {
+            "author": "ann",
+            "reason": f"why {number}",
+            "now": NOON + number,
+        }
+        operations.set_setting(store, "balance", str(number + 2), **audit_fields)
     rows = shell.json("cluster", "audit", "--last", 3)
     assert [(row["time"], row["who"], row["reason"]) for row in rows] == [
         (NOON + number, "ann", f"why {number}") for number in (27, 28, 29)

@@ -21,7 +21,7 @@ from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
 from cli import top
-from cli.doors import Doors, Kept
+from cli.context import CliContext, ConnectionPool
 from cli.main import tree as commands
 from cli.prompt import TreeCompleter, ask, history
 from cli.testing import NOON, Reached, Shell
@@ -209,9 +209,9 @@ def test_a_cluster_named_once_is_the_one_of_all_commands(shell: Shell) -> None:
 
 
 @contextmanager
-def kept(doors: Doors) -> Iterator[Doors]:
-    with closing(Kept(doors.connect)) as connections:
-        yield replace(doors, kept=connections)
+def pool(context: CliContext) -> Iterator[CliContext]:
+    with closing(ConnectionPool(context.connect)) as connections:
+        yield replace(context, pool=connections)
 
 
 def completions(completer: TreeCompleter, text: str) -> list[str]:
@@ -236,17 +236,17 @@ def test_commands_options_and_names_are_completed(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, text: str, expected: list[str]
 ) -> None:
     monkeypatch.setenv("FLUMENG_ZK", HOSTS)
-    with kept(shell.doors()) as doors:
-        doors.look_up(HOSTS)
-        assert doors.kept is not None
-        doors.kept.lookup(HOSTS).wait(60)
-        assert completions(TreeCompleter(commands, doors), text) == expected
+    with pool(shell.context()) as context:
+        context.look_up(HOSTS)
+        assert context.pool is not None
+        context.pool.lookup(HOSTS).wait(60)
+        assert completions(TreeCompleter(commands, context), text) == expected
 
 
 def test_files_are_completed(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "web.yaml").touch()
-    with kept(shell.doors()) as doors:
-        found = completions(TreeCompleter(commands, doors), f"flow apply {tmp_path}/w")
+    with pool(shell.context()) as context:
+        found = completions(TreeCompleter(commands, context), f"flow apply {tmp_path}/w")
     assert found == ["eb.yaml"]
 
 
@@ -261,20 +261,20 @@ def test_completion_does_not_wait_for_a_zookeeper_that_is_away(
         back.wait(60)
         return Shell.connect(shell, hosts)
 
-    doors = replace(shell.doors(), connect=hang)
+    context = replace(shell.context(), connect=hang)
     with ExitStack() as stack:
         stack.callback(back.set)
         if keep:
-            doors = stack.enter_context(kept(doors))
-            doors.look_up(HOSTS)
+            context = stack.enter_context(pool(context))
+            context.look_up(HOSTS)
         start = time.monotonic()
-        found = ShellComplete(commands, {"obj": doors}, "flumeng", "").get_completions(
+        found = ShellComplete(commands, {"obj": context}, "flumeng", "").get_completions(
             ["flow", "show"], ""
         )
         assert found == []
         assert time.monotonic() - start < 30
     shell.cut = True
-    complete = ShellComplete(commands, {"obj": shell.doors()}, "flumeng", "")
+    complete = ShellComplete(commands, {"obj": shell.context()}, "flumeng", "")
     assert complete.get_completions(["flow", "show"], "") == []
 
 
@@ -286,10 +286,10 @@ def test_the_prompt_gives_lines_and_remembers_them(
     with (
         create_pipe_input() as typed,
         create_app_session(input=typed, output=DummyOutput()),
-        kept(shell.doors()) as doors,
+        pool(shell.context()) as context,
     ):
         typed.send_text("flow list\nflow sh\x03\x04")
-        assert list(ask(commands, doors)) == ["flow list"]
+        assert list(ask(commands, context)) == ["flow list"]
     assert list(history().load_history_strings()) == ["flow list"]
     assert (tmp_path / "flumeng" / "history").stat().st_mode & 0o077 == 0
 
@@ -303,10 +303,10 @@ def test_a_home_that_cannot_be_written_keeps_no_history(
     with (
         create_pipe_input() as typed,
         create_app_session(input=typed, output=DummyOutput()),
-        kept(shell.doors()) as doors,
+        pool(shell.context()) as context,
     ):
         typed.send_text("flow list\n\x04")
-        assert list(ask(commands, doors)) == ["flow list"]
+        assert list(ask(commands, context)) == ["flow list"]
     assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208  names only
 
 
@@ -358,7 +358,7 @@ def test_top_goes_on_while_zookeeper_is_away_until_ctrl_c(
             raise KeyboardInterrupt
         store.connected = step == "heal"
 
-    top.live(replace(shell.doors(), sleep=sleep), store)
+    top.live(replace(shell.context(), sleep=sleep), store)
     assert list(looks) == []
     shown = capsys.readouterr().out
     assert shown.count("1 of 1 nodes live") == 2
@@ -384,8 +384,8 @@ def test_top_shows_the_worst_of_very_many_nodes_and_counts_the_others(
         if number != 77:
             live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
             store.write(paths.live_node(f"m{number:03}"), live, ABSENT)
-    doors = shell.doors()
-    seen = {**health.status(store, doors.ask), "node_rows": overview.nodes(store)}
+    context = shell.context()
+    seen = {**health.status(store, context.ask), "node_rows": overview.nodes(store)}
     console = Console(width=120, height=40, file=io.StringIO())
     console.print(top.picture(seen, {}, 40))
     assert isinstance(console.file, io.StringIO)

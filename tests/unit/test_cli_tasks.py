@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cli.doors import Signature
+from cli.context import AuditFields
 from cli.testing import Shell
 from flumeng import operations
 from flumeng.errors import ConflictError
@@ -23,7 +23,7 @@ sources: [{syslog: {listen: "127.0.0.1:5514"}}]
 place: {collect: {tasks: 2, labels: {role: spark}}}
 sinks: [noop]
 """
-SIGN: Signature = {"author": "ann", "reason": "", "now": 0.0}
+SIGN: AuditFields = {"author": "ann", "reason": "", "now": 0.0}
 NODES = ("n1", "n2", "n3", "n4")
 
 

@@ -72,7 +72,7 @@ def test_a_place_that_is_found_to_be_wrong_is_looked_up_soon_but_not_all_the_tim
     assert world.found() == "a:1"
     looks = world.store.looks
     for _ in range(10):
-        world.addresses.doubt([JOURNAL])
+        world.addresses.invalidate([JOURNAL])
         assert world.found() == "a:1"
     assert world.store.looks == looks
     world.serve("n2", "b:1")

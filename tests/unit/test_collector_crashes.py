@@ -27,7 +27,7 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
 from flumeng.collector.task import Assignment, Task
 from flumeng.errors import ConflictError, UnavailableError
-from flumeng.sinks import Written, lake
+from flumeng.sinks import Written, file_store
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, Expected, Remove, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
@@ -82,13 +82,13 @@ class SteppingStore(FakeStore):
         self.commit([Remove(path, expect)])
 
 
-class SteppingLake:
+class SteppingFileStore:
     """The local disk, one rename a step. Does not sync, which would cost minutes here."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
-    def place(self, uri: str) -> tuple[Any, str]:
+    def open_store(self, uri: str) -> tuple[Any, str]:
         return self, uri
 
     def rename(self, moves: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -106,7 +106,7 @@ class SteppingLake:
 
     def remove_tree(self, path: str) -> None:
         self._steps.step("before remove_tree")
-        lake.LOCAL.remove_tree(path)
+        file_store.LOCAL.remove_tree(path)
         self._steps.step("after remove_tree")
 
     def make_directory(self, path: str) -> None:
@@ -114,12 +114,12 @@ class SteppingLake:
         Path(path).mkdir(parents=True)
 
     def directories(self, path: str) -> list[str]:
-        found = lake.LOCAL.directories(path)
+        found = file_store.LOCAL.directories(path)
         self._steps.step("after directories")
         return found
 
     def exists(self, path: str) -> bool:
-        return lake.LOCAL.exists(path)
+        return file_store.LOCAL.exists(path)
 
 
 class FakePipeline:
@@ -198,7 +198,7 @@ class World:
             pipeline,
             FakePositions(),
             size=BatchSize(BATCH_EVENTS),
-            place=SteppingLake(steps).place,
+            open_store=SteppingFileStore(steps).open_store,
         )
         try:
             while not task.caught_up:
@@ -220,7 +220,7 @@ class World:
         return Counter(line for file in files for line in file.read_text().splitlines())
 
     def staged(self) -> list[str]:
-        return lake.LOCAL.directories(str(self.root / "_flumeng"))
+        return file_store.LOCAL.directories(str(self.root / "_flumeng"))
 
     def records(self) -> list[str]:
         return FakeStore(self.tree).children(paths.commits(FLOW))

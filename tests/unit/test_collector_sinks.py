@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from flumeng.collector.ranges import BatchSize
 from flumeng.errors import UserError
-from flumeng.sinks import files, formats, lake
+from flumeng.sinks import file_store, files, formats
 from flumeng.sinks.console import LINE_CHARACTERS, LINES_PER_BATCH, render, show
 from flumeng.sinks.files import FilesSink, StageFiles
 from flumeng.spec.sinks import Files
@@ -64,7 +64,7 @@ def test_parquet_is_compressed_as_asked(tmp_path: Path, compression: Compression
 def test_parquet_grows_by_bounded_row_groups(tmp_path: Path) -> None:
     parts = [batch(*[b"x" * 100] * 50) for _ in range(10)]
     path = str(tmp_path / "x.parquet")
-    file = formats.ParquetFile(lake.LOCAL.open_output(path), parts[0].schema, "zstd", 10_000)
+    file = formats.ParquetFile(file_store.LOCAL.open_output(path), parts[0].schema, "zstd", 10_000)
     for part in parts:
         file.write(part)
         assert file.held_bytes < 10_000
@@ -139,9 +139,10 @@ def test_lines_cannot_be_snappy() -> None:
 
 
 @pytest.mark.parametrize(
-    "this", [lake.LOCAL, lake.RemoteLake(fs.SubTreeFileSystem("/", fs.LocalFileSystem()))]
+    "this",
+    [file_store.LOCAL, file_store.RemoteFileStore(fs.SubTreeFileSystem("/", fs.LocalFileSystem()))],
 )
-def test_every_lake_keeps_the_contract(tmp_path: Path, this: lake.Lake) -> None:
+def test_every_lake_keeps_the_contract(tmp_path: Path, this: file_store.FileStore) -> None:
     source, target = f"{tmp_path}/s/one", f"{tmp_path}/t/deep/one"
     assert this.directories(f"{tmp_path}/s") == []
     this.make_directory(f"{tmp_path}/s")
@@ -162,10 +163,10 @@ def test_every_lake_keeps_the_contract(tmp_path: Path, this: lake.Lake) -> None:
 
 
 def test_places_are_paths_or_uris() -> None:
-    assert lake.place("/data/web") == (lake.LOCAL, "/data/web")
-    assert lake.place("file:///data/web") == (lake.LOCAL, "/data/web")
+    assert file_store.open_store("/data/web") == (file_store.LOCAL, "/data/web")
+    assert file_store.open_store("file:///data/web") == (file_store.LOCAL, "/data/web")
     with pytest.raises(UserError, match="ftp://"):
-        lake.place("ftp://host/web")
+        file_store.open_store("ftp://host/web")
 
 
 def test_the_console_shows_the_first_events_of_a_batch_and_counts_the_rest() -> None:

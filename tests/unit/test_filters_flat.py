@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.filters.flat import Flat, text
+from flumeng.filters.byte_column import ByteColumn, text
 from flumeng.filters.reasons import note
 
 rows = st.lists(st.none() | st.binary(max_size=12) | st.text(max_size=6).map(str.encode))
@@ -32,7 +32,7 @@ def test_halves_of_a_character_in_two_rows_do_not_join() -> None:
 
 @given(st.lists(st.binary(max_size=9), min_size=1), st.integers(1, 6))
 def test_a_window_shows_each_row_and_zeros_behind_it(given_rows: list[bytes], width: int) -> None:
-    flat = Flat(pa.array(given_rows, pa.binary()))
+    flat = ByteColumn(pa.array(given_rows, pa.binary()))
     window = flat.window(flat.starts, width, flat.ends)
     assert [bytes(window[:, row]) for row in range(len(given_rows))] == [
         row[:width].ljust(width, b"\0") for row in given_rows
@@ -73,6 +73,6 @@ def test_without_reasons_nothing_is_copied() -> None:
 
 
 def test_find_gives_positions_of_the_slice_only() -> None:
-    flat = Flat(pa.array([b" a ", b" b", b"c "]).slice(1, 1))
+    flat = ByteColumn(pa.array([b" a ", b" b", b"c "]).slice(1, 1))
     assert flat.find(" ").tolist() == [3]
     assert np.array_equal(flat.starts, [3]) and np.array_equal(flat.ends, [5])

@@ -1,4 +1,4 @@
-"""The vectorised way from chunks to events gives what a plain loop would."""
+"""The vectorised way from blocks to events gives what a plain loop would."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flumeng.ingest import batch
 from flumeng.ingest.batch import Build
-from flumeng.ingest.chunk import Chunk, LineRules, Origin
+from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.journal.frame import MAX_ROWS
 from flumeng.journal.schema import EVENT_SCHEMA
 
@@ -23,9 +23,9 @@ TAILED = Origin("höst", (("source", "tail"), ("path", "/ä"), ("inode", "1:2"))
 BARE = Origin("", (), SYSLOG)
 
 
-def built(chunks: Sequence[Chunk]) -> tuple[list[Build], list[batch.Found]]:
+def built(blocks: Sequence[ReceivedBlock]) -> tuple[list[Build], list[batch.Found]]:
     found: list[batch.Found] = []
-    frames = list(batch.build(chunks, found.append))
+    frames = list(batch.build(blocks, found.append))
     for frame, _ in frames:
         frame.validate(full=True)
         assert frame.schema == EVENT_SCHEMA
@@ -46,27 +46,27 @@ def events(frames: list[Build]) -> list[tuple[bytes, int, str, dict[str, str]]]:
     ]
 
 
-def plainly(chunk: Chunk) -> list[tuple[bytes, int, str, dict[str, str]]]:
-    """What one chunk means, one line at a time."""
-    if chunk.bounds is None:
-        ends = [place for place, byte in enumerate(chunk.data) if byte == 10]
+def plainly(block: ReceivedBlock) -> list[tuple[bytes, int, str, dict[str, str]]]:
+    """What one block means, one line at a time."""
+    if block.bounds is None:
+        ends = [place for place, byte in enumerate(block.data) if byte == 10]
         starts = [0, *(end + 1 for end in ends[:-1])] if ends else []
     else:
-        starts, ends = (list(bounds) for bounds in chunk.bounds)
-    rules, found = chunk.origin.rules, []
+        starts, ends = (list(bounds) for bounds in block.bounds)
+    rules, found = block.origin.rules, []
     for start, end in zip(starts, ends, strict=True):
-        raw = chunk.data[start:end]
+        raw = block.data[start:end]
         body = raw
         for _ in range(2):
             body = body[:-1] if body and body[-1] in rules.trailers else body
-        attrs = dict(chunk.origin.attrs)
+        attrs = dict(block.origin.attrs)
         if len(raw) > rules.max_line_bytes + 2 or len(body) > rules.max_line_bytes:
             body = body[: rules.max_line_bytes]
             attrs["truncated"] = "true"
-        if chunk.file_offset is not None:
-            attrs["offset"] = str(chunk.file_offset + start)
+        if block.file_offset is not None:
+            attrs["offset"] = str(block.file_offset + start)
         if body or rules.keep_empty:
-            found.append((body, chunk.received_us, chunk.origin.host, attrs))
+            found.append((body, block.received_us, block.origin.host, attrs))
     return found
 
 
@@ -76,50 +76,50 @@ LINE = st.lists(st.sampled_from([b"a", b"b", b"\r", b"\0", b"\xff", b"xxxxxx"]),
 
 
 @st.composite
-def chunks(draw: st.DrawFn) -> Chunk:
+def blocks(draw: st.DrawFn) -> ReceivedBlock:
     origin = draw(st.sampled_from([*PEERS, TAILED, BARE]))
     lines = draw(st.lists(LINE, max_size=6))
     received = draw(st.integers(0, 2**40))
     if origin is TAILED:
         offset = draw(st.integers(0, 2**40))
         data = b"".join(line + b"\n" for line in lines)
-        return Chunk(data, origin, received, file_offset=offset)
+        return ReceivedBlock(data, origin, received, file_offset=offset)
     if draw(st.booleans()):
-        return Chunk(b"".join(line + b"\n" for line in lines), origin, received)
+        return ReceivedBlock(b"".join(line + b"\n" for line in lines), origin, received)
     data, bounds = b"", (array("q"), array("q"))
     for line in lines:
         data += draw(st.sampled_from([b"", b"5 ", b"\n"]))
         bounds[0].append(len(data))
         data += draw(st.sampled_from([line, line + b"\n" + line]))
         bounds[1].append(len(data))
-    return Chunk(data, origin, received, bounds=bounds)
+    return ReceivedBlock(data, origin, received, bounds=bounds)
 
 
 @settings(deadline=None)  # the first call imports
-@given(st.lists(chunks(), max_size=8))
-def test_a_group_of_any_chunks_means_what_each_of_them_means(group: list[Chunk]) -> None:
+@given(st.lists(blocks(), max_size=8))
+def test_a_group_of_any_chunks_means_what_each_of_them_means(group: list[ReceivedBlock]) -> None:
     """Bodies byte by byte, and no host, time or attribute on the wrong event; each is counted."""
     frames, found = built(group)
-    expected = [plainly(chunk) for chunk in group]
+    expected = [plainly(block) for block in group]
     assert events(frames) == [event for events in expected for event in events]
     assert found == [
-        (chunk, len(events), sum("truncated" in attrs for *_, attrs in events))
-        for chunk, events in zip(group, expected, strict=True)
+        (block, len(events), sum("truncated" in attrs for *_, attrs in events))
+        for block, events in zip(group, expected, strict=True)
     ]
 
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"\0\n", b"\r\0\n"])
 def test_line_ends_of_all_senders_are_taken_off(ending: bytes) -> None:
     data = b"one" + ending + b"t\xffo" + ending
-    assert [event[0] for event in events(built([Chunk(data, PEERS[0], 0)])[0])] == [
+    assert [event[0] for event in events(built([ReceivedBlock(data, PEERS[0], 0)])[0])] == [
         b"one",
         b"t\xffo",
     ]
 
 
 def test_a_frame_never_holds_more_rows_than_the_journal_takes() -> None:
-    chunk = Chunk(b"a\n" * (MAX_ROWS + 7), PEERS[0], 0)
-    frames, _ = built([chunk, chunk])
+    block = ReceivedBlock(b"a\n" * (MAX_ROWS + 7), PEERS[0], 0)
+    frames, _ = built([block, block])
     assert sum(frame.num_rows for frame, _ in frames) == 2 * (MAX_ROWS + 7)
 
 
@@ -131,7 +131,9 @@ def test_state_lies_in_the_frame_of_the_last_line_that_it_covers() -> None:
     """Not in an earlier one (lines would be lost in a crash) nor in a later one (twice there)."""
     size = batch.FRAME_BYTES // 4
     group = [
-        Chunk(b"line\n" * (size // 5), TAILED, 0, state={"read": number}, file_offset=number * size)
+        ReceivedBlock(
+            b"line\n" * (size // 5), TAILED, 0, state={"read": number}, file_offset=number * size
+        )
         for number in range(20)
     ]
     frames, _ = built(group)
@@ -143,8 +145,8 @@ def test_state_lies_in_the_frame_of_the_last_line_that_it_covers() -> None:
 
 
 def test_state_stays_with_its_lines_when_a_group_has_too_many() -> None:
-    full = Chunk(b"\n" * MAX_ROWS, TAILED, 0, state={"a": 1}, file_offset=0)
-    more = Chunk(b"\n" * 3, TAILED, 0, state={"b": 2}, file_offset=0)
+    full = ReceivedBlock(b"\n" * MAX_ROWS, TAILED, 0, state={"a": 1}, file_offset=0)
+    more = ReceivedBlock(b"\n" * 3, TAILED, 0, state={"b": 2}, file_offset=0)
     frames, _ = built([full, more])
     assert [(frame.num_rows, state) for frame, state in frames] == [
         (MAX_ROWS, {"a": 1}),
@@ -153,17 +155,17 @@ def test_state_stays_with_its_lines_when_a_group_has_too_many() -> None:
 
 
 def test_a_chunk_with_state_that_does_not_fit_into_a_frame_is_a_fault() -> None:
-    chunk = Chunk(b"\n" * (MAX_ROWS + 1), TAILED, 0, state={"a": 1}, file_offset=0)
+    block = ReceivedBlock(b"\n" * (MAX_ROWS + 1), TAILED, 0, state={"a": 1}, file_offset=0)
     with pytest.raises(AssertionError, match="one frame"):
-        built([chunk])
+        built([block])
 
 
 def test_state_without_events_is_journaled_too() -> None:
-    frames, _ = built([Chunk(b"", TAILED, 0, state={"gone": None})])
+    frames, _ = built([ReceivedBlock(b"", TAILED, 0, state={"gone": None})])
     assert [(frame.num_rows, state) for frame, state in frames] == [(0, {"gone": None})]
 
 
 def test_nothing_gives_nothing() -> None:
     assert built([]) == ([], [])
-    empty = Chunk(b"\n\r\n\0\n", PEERS[0], 0)
+    empty = ReceivedBlock(b"\n\r\n\0\n", PEERS[0], 0)
     assert built([empty]) == ([], [(empty, 0, 0)])

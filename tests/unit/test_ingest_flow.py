@@ -15,14 +15,14 @@ import pytest
 
 from flumeng.errors import CorruptError, UserError
 from flumeng.ingest import flow as flow_module
-from flumeng.ingest import shelf as shelf_module
+from flumeng.ingest import journal_store as shelf_module
 from flumeng.ingest import source_runner
 from flumeng.ingest.batch import NO_EVENTS
-from flumeng.ingest.chunk import Chunk, LineRules, Origin
 from flumeng.ingest.counters import Counters
 from flumeng.ingest.flow import FlowRunner, Task
-from flumeng.ingest.intake import PENDING_BYTES, Intake
-from flumeng.ingest.shelf import Shelf
+from flumeng.ingest.journal_appender import PENDING_BYTES, JournalAppender
+from flumeng.ingest.journal_store import JournalStore
+from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.ingest.tailer import Tailer
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.journal import Journal
@@ -52,8 +52,8 @@ class Running:
     def __init__(self, tmp_path: Path) -> None:
         self.log = tmp_path / "app.log"
         self.written: list[str] = []
-        self.shelf = Shelf(tmp_path, "here")
-        self.flow = FlowRunner(tail_task(self.log), self.shelf, "here", lambda: None)
+        self.journal_store = JournalStore(tmp_path, "here")
+        self.flow = FlowRunner(tail_task(self.log), self.journal_store, "here", lambda: None)
 
     def write(self, *lines: str) -> None:
         with self.log.open("a") as file:
@@ -62,7 +62,7 @@ class Running:
 
     def safe_lines(self) -> list[str]:
         lines: list[str] = []
-        for journal in self.shelf.journals.values():
+        for journal in self.journal_store.journals.values():
             assert isinstance(journal, Journal)
             for rows in journal.read(journal.floor, journal.safe):
                 lines += [body.as_py().decode() for body in rows.column("body")]
@@ -79,7 +79,7 @@ class Running:
     async def end(self) -> None:
         self.flow.want(None)
         await asyncio.wait_for(self.flow.finished, PATIENCE_SECONDS)
-        self.shelf.close()
+        self.journal_store.close()
 
 
 async def eventually(ask: Callable[[], bool]) -> None:
@@ -112,7 +112,7 @@ def test_a_failed_sync_fails_the_flow_and_a_new_opening_repairs_it(
         running = Running(tmp_path)
         running.write("1", "2")
         await running.all_safe()
-        (journal,) = running.shelf.journals.values()
+        (journal,) = running.journal_store.journals.values()
         failing["left"] = 1
         running.write("3")
         status = await running.status("failed")
@@ -120,7 +120,7 @@ def test_a_failed_sync_fails_the_flow_and_a_new_opening_repairs_it(
         await running.status("running")
         running.write("4")
         await running.all_safe()
-        (reopened,) = running.shelf.journals.values()
+        (reopened,) = running.journal_store.journals.values()
         assert (reopened.id, reopened.term) == (journal.id, journal.term + 1)
         await running.end()
 
@@ -134,7 +134,7 @@ def test_an_ack_that_a_failing_journal_did_not_hear_of_is_kept(
         running = Running(tmp_path)
         running.write("1", "2")
         await running.all_safe()
-        (journal,) = running.shelf.journals.values()
+        (journal,) = running.journal_store.journals.values()
 
         def acked_and_failed() -> None:
             assert running.flow.trim(journal.id, 2)
@@ -144,7 +144,7 @@ def test_an_ack_that_a_failing_journal_did_not_hear_of_is_kept(
         running.write("3")
         await running.status("failed")
         await running.status("running")
-        (reopened,) = running.shelf.journals.values()
+        (reopened,) = running.journal_store.journals.values()
         assert (reopened.acked, reopened.term) == (2, journal.term + 1)
         await running.end()
 
@@ -223,11 +223,11 @@ def test_a_source_that_breaks_is_started_anew(
     real = Tailer.poll
     broken = {"now": False}
 
-    def poll(self: Tailer, now: float) -> list[Chunk]:
-        chunks = real(self, now)
+    def poll(self: Tailer, now: float) -> list[ReceivedBlock]:
+        blocks = real(self, now)
         if broken["now"]:
             raise OSError(errno.EIO, "Input/output error")
-        return chunks
+        return blocks
 
     monkeypatch.setattr(Tailer, "poll", poll)
 
@@ -269,18 +269,18 @@ def test_pressure_works_before_submit_returns(tmp_path: Path) -> None:
     """The event loop would read a connection 32 more times before it sees what is scheduled."""
 
     async def test() -> None:
-        shelf = Shelf(tmp_path, "n")
+        journal_store = JournalStore(tmp_path, "n")
         pressure: list[bool] = []
-        intake = Intake(shelf.take("f"), pressure.append, lambda _: None)
+        appender = JournalAppender(journal_store.take("f"), pressure.append, lambda _: None)
         rules = LineRules(1 << 20, b"\r", keep_empty=False)
         line = b"x" * 999 + b"\n"
-        chunk = Chunk(line * (PENDING_BYTES // len(line) + 1), Origin("", (), rules), 0)
-        intake.submit(chunk, Counters())
+        block = ReceivedBlock(line * (PENDING_BYTES // len(line) + 1), Origin("", (), rules), 0)
+        appender.submit(block, Counters())
         assert pressure == [True]
-        await intake.drain(PATIENCE_SECONDS)
+        await appender.drain(PATIENCE_SECONDS)
         await eventually(lambda: pressure == [True, False])
-        await intake.stop()
-        shelf.close()
+        await appender.stop()
+        journal_store.close()
 
     run(test)
 
@@ -294,7 +294,7 @@ def test_a_new_text_with_the_same_sources_does_not_touch_them(tmp_path: Path) ->
         running.flow.want(Task("f", "0", 1, 2, task.spec.replace("noop", "console")))
         await eventually(lambda: running.flow.status["f/0"]["revision"] == 2)
         assert running.flow._sources == sources
-        assert len(running.shelf.journals) == 1
+        assert len(running.journal_store.journals) == 1
         await running.end()
 
     run(test)
@@ -311,7 +311,7 @@ def test_a_new_epoch_begins_the_sources_anew_and_loses_nothing(tmp_path: Path) -
         assert not {*map(id, sources)} & {*map(id, running.flow._sources)}
         running.write("3")
         await running.all_safe()
-        assert len(running.shelf.journals) == 1
+        assert len(running.journal_store.journals) == 1
         await running.end()
 
     run(test)
@@ -345,62 +345,62 @@ def test_a_bad_text_fails_the_task_and_leaves_running_what_runs(tmp_path: Path) 
 
 
 def test_a_flow_gets_its_open_journal_back_and_a_closed_one_never(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, "a.b")
-    first = shelf.take("f")
+    journal_store = JournalStore(tmp_path, "a.b")
+    first = journal_store.take("f")
     assert flow_of(first.id) == "f"
     assert first.id.startswith("f.a.b.0.")
-    other = shelf.take("f")
+    other = journal_store.take("f")
     assert other.id != first.id, "one that is taken is not given out twice"
-    shelf.give_back(first)
-    assert shelf.take("f") is first
-    shelf.give_back(first)
-    shelf.close_all_but(["g"])
+    journal_store.give_back(first)
+    assert journal_store.take("f") is first
+    journal_store.give_back(first)
+    journal_store.close_all_but(["g"])
     assert (first.closed, other.closed) == (True, False)
-    assert shelf.take("f") not in (first, other)
-    shelf.close()
+    assert journal_store.take("f") not in (first, other)
+    journal_store.close()
 
 
 def test_of_several_earlier_journals_the_last_one_hands_its_state_on(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, "n")
+    journal_store = JournalStore(tmp_path, "n")
     for number in range(4):
-        journal = shelf.take("f")
+        journal = journal_store.take("f")
         assert journal.state.get("read", 0) == number
         journal.append(NO_EVENTS, {"read": number + 1})
         journal.sync()
-        shelf.give_back(journal)
-        shelf.close_all_but([])
-    shelf.close()
-    again = Shelf(tmp_path, "n")
+        journal_store.give_back(journal)
+        journal_store.close_all_but([])
+    journal_store.close()
+    again = JournalStore(tmp_path, "n")
     assert again.take("f").state["read"] == 4
     again.close()
 
 
 def test_a_journal_in_use_by_another_process_is_taken_when_that_has_ended(tmp_path: Path) -> None:
-    before = Shelf(tmp_path, "n")
+    before = JournalStore(tmp_path, "n")
     journal = before.take("f")
-    shelf = Shelf(tmp_path, "n")
-    assert dict(shelf.journals) == {}
+    journal_store = JournalStore(tmp_path, "n")
+    assert dict(journal_store.journals) == {}
     with pytest.raises(UserError, match="in use"):
-        shelf.take("f")
+        journal_store.take("f")
     before.close()
-    assert shelf.take("f").id == journal.id
-    shelf.close()
+    assert journal_store.take("f").id == journal.id
+    journal_store.close()
 
 
 def test_a_damaged_journal_is_not_served_nor_replaced(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, "n")
-    journal = shelf.take("f")
-    shelf.close()
+    journal_store = JournalStore(tmp_path, "n")
+    journal = journal_store.take("f")
+    journal_store.close()
     (tmp_path / "journals/0" / journal.id / "checkpoint").write_bytes(b"rubbish")
-    shelf = Shelf(tmp_path, "n")
-    assert dict(shelf.journals) == {}
+    journal_store = JournalStore(tmp_path, "n")
+    assert dict(journal_store.journals) == {}
     with pytest.raises(CorruptError):
-        shelf.take("f")
-    shelf.take("g")
-    shelf.close()
+        journal_store.take("f")
+    journal_store.take("g")
+    journal_store.close()
 
 
 def test_a_directory_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot use the directory"):
-        Shelf(tmp_path / "file", "n")
+        JournalStore(tmp_path / "file", "n")

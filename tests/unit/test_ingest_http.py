@@ -13,11 +13,11 @@ import pytest
 import uvloop
 
 from flumeng.ingest import batch, http, http_app, http_body
-from flumeng.ingest.chunk import Chunk
 from flumeng.ingest.framing import Messages
 from flumeng.ingest.http import HttpSource
 from flumeng.ingest.http_body import RefusedError
-from flumeng.ingest.source import Inlet
+from flumeng.ingest.received_block import ReceivedBlock
+from flumeng.ingest.source import SourceContext
 from flumeng.journal.frame import MAX_ROWS
 from flumeng.spec.sources import Http
 
@@ -28,24 +28,24 @@ class Journal:
     """Takes what a source submits; makes it durable at once, or when told."""
 
     def __init__(self, *, durable: bool = True) -> None:
-        self.chunks: list[Chunk] = []
+        self.blocks: list[ReceivedBlock] = []
         self.durable = durable
-        self.inlet = Inlet("me", {}, self._submit, lambda _: None, lambda: None)
+        self.context = SourceContext("me", {}, self._submit, lambda _: None, lambda: None)
 
-    def _submit(self, chunk: Chunk) -> None:
-        self.chunks.append(chunk)
-        if self.durable and chunk.on_durable is not None:
-            asyncio.get_running_loop().call_soon(chunk.on_durable)
+    def _submit(self, block: ReceivedBlock) -> None:
+        self.blocks.append(block)
+        if self.durable and block.on_durable is not None:
+            asyncio.get_running_loop().call_soon(block.on_durable)
 
     def make_durable(self) -> None:
-        for chunk in self.chunks:
-            if chunk.on_durable is not None:
-                chunk.on_durable()
+        for block in self.blocks:
+            if block.on_durable is not None:
+                block.on_durable()
 
     def bodies(self) -> list[bytes]:
         return [
             event["body"]
-            for frame, _ in batch.build(self.chunks, lambda _: None)
+            for frame, _ in batch.build(self.blocks, lambda _: None)
             for event in frame.to_pylist()
         ]
 
@@ -88,7 +88,7 @@ class Client:
 async def serving(
     journal: Journal, **options: Any
 ) -> AsyncIterator[tuple[HttpSource, Callable[[], Coroutine[Any, Any, Client]]]]:
-    source = HttpSource(Http(**{"listen": "127.0.0.1:0", **options}), journal.inlet)
+    source = HttpSource(Http(**{"listen": "127.0.0.1:0", **options}), journal.context)
     clients: list[Client] = []
     try:
         await source.start()
@@ -176,7 +176,7 @@ def test_what_is_not_durable_when_it_stops_is_not_confirmed(
             client, half, idle = await connect(), await connect(), await connect()
             client.post(b"x")
             half.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nhalf")
-            while not journal.chunks:
+            while not journal.blocks:
                 await asyncio.sleep(0.01)
             stopping = asyncio.create_task(source.stop())
             status, headers, said = await client.answer()

@@ -15,14 +15,14 @@ import uvloop
 
 from flumeng.errors import UserError
 from flumeng.ingest import streams as streams_module
-from flumeng.ingest.choke import BURST_SECONDS, Choke
-from flumeng.ingest.chunk import Chunk
-from flumeng.ingest.crew import Crew
 from flumeng.ingest.flow import FlowRunner, Task
+from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.port_claims import PortClaims
-from flumeng.ingest.shelf import Shelf
+from flumeng.ingest.rate_limit import BURST_SECONDS, RateLimit
+from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.ingest.sockets import TcpSource, UdpSource
-from flumeng.ingest.source import Inlet, Source
+from flumeng.ingest.source import Source, SourceContext
+from flumeng.ingest.worker_group import WorkerGroup
 from flumeng.spec.sources import Tcp, Udp
 
 PATIENCE_SECONDS = 60.0
@@ -32,12 +32,12 @@ class Received:
     """Takes what a source submits."""
 
     def __init__(self) -> None:
-        self.chunks: list[Chunk] = []
-        self.inlet = Inlet("me", {}, self.chunks.append, lambda _: None, lambda: None)
+        self.blocks: list[ReceivedBlock] = []
+        self.context = SourceContext("me", {}, self.blocks.append, lambda _: None, lambda: None)
 
     @property
     def data(self) -> bytes:
-        return b"".join(chunk.data for chunk in self.chunks)
+        return b"".join(block.data for block in self.blocks)
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -53,7 +53,7 @@ async def eventually(ask: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def listening(make: type[Source], options: Any, received: Received) -> AsyncIterator[int]:
-    source = make(options, received.inlet)
+    source = make(options, received.context)
     try:
         await source.start()
         yield int(source.addresses[0].rpartition(":")[2])
@@ -87,7 +87,7 @@ def test_connections_over_their_number_are_closed_and_counted() -> None:
                 async with connected(port) as (refused, writer):
                     writer.write(b"refused\n")
                     assert await is_closed(refused)
-            assert received.inlet.counters.refused == 3
+            assert received.context.counters.refused == 3
             served[0][1].write(b"served\n")
             served[1][1].write(b"last")
             await eventually(lambda: received.data == b"served\n")
@@ -96,7 +96,7 @@ def test_connections_over_their_number_are_closed_and_counted() -> None:
             async with connected(port) as (_, writer):
                 writer.write(b"next\n")
                 await eventually(lambda: received.data == b"served\nlast\nnext\n")
-        assert received.inlet.counters.refused == 3
+        assert received.context.counters.refused == 3
 
     run(test)
 
@@ -118,9 +118,9 @@ def test_an_idle_connection_is_closed_after_what_it_had_begun_is_taken() -> None
                 await asyncio.sleep(0.5)
             slow.write(b"\n")
             assert await is_closed(idle)
-            await eventually(lambda: len(received.chunks) == 2)
+            await eventually(lambda: len(received.blocks) == 2)
             assert received.data == b"begun\nslow\n"
-            assert received.inlet.counters.idle == 1
+            assert received.context.counters.idle == 1
 
     run(test)
 
@@ -128,7 +128,7 @@ def test_an_idle_connection_is_closed_after_what_it_had_begun_is_taken() -> None
 def test_nobody_is_idle_while_nothing_is_read() -> None:
     async def test() -> None:
         received = Received()
-        source = TcpSource(Tcp("127.0.0.1:0", idle_seconds=1.0), received.inlet)
+        source = TcpSource(Tcp("127.0.0.1:0", idle_seconds=1.0), received.context)
         await source.start()
         async with connected(int(source.addresses[0].rpartition(":")[2])) as (_, writer):
             writer.write(b"1\n")
@@ -139,7 +139,7 @@ def test_nobody_is_idle_while_nothing_is_read() -> None:
             assert received.data == b"1\n"
             source.resume()
             await eventually(lambda: received.data == b"1\n2\n")
-            assert received.inlet.counters.idle == 0
+            assert received.context.counters.idle == 0
         await source.stop()
 
     run(test)
@@ -164,15 +164,15 @@ def test_unfinished_messages_of_all_senders_take_bounded_memory(
                 writer.write(b"x" * (30_000 + number))
                 await asyncio.sleep(0.05)
             assert await is_closed(greedy[3][0])
-            assert received.inlet.counters.overfull == 1
+            assert received.context.counters.overfull == 1
             for _, writer in greedy[:3]:
                 writer.write(b"\n")
             modest.write(b"lo\n")
-            await eventually(lambda: len(received.chunks) == 4)
+            await eventually(lambda: len(received.blocks) == 4)
             assert len(received.data) == sum((30_001, 30_002, 30_003, 6))
             greedy[0][1].write(b"y" * 70_000)
             await asyncio.sleep(0.05)
-            assert received.inlet.counters.overfull == 1, "what was finished is not held"
+            assert received.context.counters.overfull == 1, "what was finished is not held"
 
     run(test)
 
@@ -184,7 +184,7 @@ def test_what_a_sender_leaves_unfinished_is_let_go_with_it(
 
     async def test() -> None:
         received = Received()
-        source = TcpSource(Tcp("127.0.0.1:0"), received.inlet)
+        source = TcpSource(Tcp("127.0.0.1:0"), received.context)
         await source.start()
         port = int(source.addresses[0].rpartition(":")[2])
 
@@ -195,7 +195,7 @@ def test_what_a_sender_leaves_unfinished_is_let_go_with_it(
 
         for number in range(1, 6):
             await leave_unfinished(number * 60_001)
-        assert received.inlet.counters.overfull == 0
+        assert received.context.counters.overfull == 0
         await source.stop()
 
     run(test)
@@ -204,7 +204,7 @@ def test_what_a_sender_leaves_unfinished_is_let_go_with_it(
 def test_datagrams_that_the_kernel_drops_are_counted() -> None:
     async def test() -> None:
         received = Received()
-        source = UdpSource(Udp("127.0.0.1:0"), received.inlet)
+        source = UdpSource(Udp("127.0.0.1:0"), received.context)
         await source.start()
         source.pause()
         port = int(source.addresses[0].rpartition(":")[2])
@@ -213,24 +213,24 @@ def test_datagrams_that_the_kernel_drops_are_counted() -> None:
                 sender.sendto(b"x" * 8_000, ("127.0.0.1", port))
         source.resume()
         await eventually(
-            lambda: len(received.data) // 8_000 + received.inlet.counters.dropped == 6_000
+            lambda: len(received.data) // 8_000 + received.context.counters.dropped == 6_000
         )
-        assert received.inlet.counters.dropped > 0
-        before = received.inlet.counters.dropped
+        assert received.context.counters.dropped > 0
+        before = received.context.counters.dropped
         await source.stop()
-        assert received.inlet.counters.dropped == before
+        assert received.context.counters.dropped == before
 
     run(test)
 
 
-def waits(choke: Choke, takes: Sequence[tuple[float, int]]) -> list[float]:
+def waits(choke: RateLimit, takes: Sequence[tuple[float, int]]) -> list[float]:
     return [round(choke.take(nbytes, now), 6) for now, nbytes in takes]
 
 
 def test_what_a_choke_lets_through_over_time_is_its_rate() -> None:
-    """A chunk is always taken whole, and its price is waited for afterwards."""
-    assert waits(Choke(1000, 0.0), [(0.0, 500), (0.5, 250), (0.75, 0)]) == [0.5, 0.25, 0.0]
-    choke, now, taken = Choke(1000, 0.0), 0.0, 0
+    """A block is always taken whole, and its price is waited for afterwards."""
+    assert waits(RateLimit(1000, 0.0), [(0.0, 500), (0.5, 250), (0.75, 0)]) == [0.5, 0.25, 0.0]
+    choke, now, taken = RateLimit(1000, 0.0), 0.0, 0
     while now < 100:
         taken += 700
         now += choke.take(700, now)
@@ -238,19 +238,19 @@ def test_what_a_choke_lets_through_over_time_is_its_rate() -> None:
 
 
 def test_a_choke_saves_little_while_nothing_comes() -> None:
-    choke = Choke(1000, 0.0)
+    choke = RateLimit(1000, 0.0)
     burst = int(1000 * BURST_SECONDS)
     assert waits(choke, [(3600.0, burst), (3600.0, 1000)]) == [0.0, 1.0]
 
 
 class Flow:
-    """A flow with a tcp source, over a shelf of its own."""
+    """A flow with a tcp source, over a journal_store of its own."""
 
-    def __init__(self, data: Path, crew: Crew, listen: str = "127.0.0.1:0") -> None:
+    def __init__(self, data: Path, group: WorkerGroup, listen: str = "127.0.0.1:0") -> None:
         spec = f'flow: f\nsources: [{{tcp: {{listen: "{listen}"}}}}]\nsinks: [noop]\n'
-        self.shelf = Shelf(data, "n", crew)
+        self.journal_store = JournalStore(data, "n", group)
         self.runner = FlowRunner(
-            Task("f", "0", 1, 1, spec), self.shelf, "n", lambda: None, crew=crew
+            Task("f", "0", 1, 1, spec), self.journal_store, "n", lambda: None, group=group
         )
 
     @property
@@ -263,7 +263,7 @@ class Flow:
     async def end(self) -> None:
         self.runner.want(None)
         await asyncio.wait_for(self.runner.finished, PATIENCE_SECONDS)
-        self.shelf.close()
+        self.journal_store.close()
 
 
 async def send(listen: str, data: bytes) -> asyncio.Task[None]:
@@ -296,7 +296,7 @@ def test_a_choke_holds_senders_back_and_is_changed_while_they_send(
     """Each worker has its part of the node's rate."""
 
     async def test() -> None:
-        flow = Flow(tmp_path, Crew(0, workers))
+        flow = Flow(tmp_path, WorkerGroup(0, workers))
         flow.runner.limit(8e6 * workers)
         await eventually(lambda: flow.state["state"] == "running")
         sending = await send(flow.state["listen"][0], b"x" * 999 + b"\n")
@@ -320,9 +320,9 @@ def test_workers_share_an_address_and_others_may_not_have_it(tmp_path: Path, nam
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             listen = f"{name}:{free.getsockname()[1]}"
-        pair = [Flow(tmp_path, Crew(number, 2), listen) for number in range(2)]
+        pair = [Flow(tmp_path, WorkerGroup(number, 2), listen) for number in range(2)]
         await eventually(lambda: all(flow.state["state"] == "running" for flow in pair))
-        other = Flow(tmp_path / "other", Crew(0, 2), pair[0].state["listen"][0])
+        other = Flow(tmp_path / "other", WorkerGroup(0, 2), pair[0].state["listen"][0])
         await eventually(lambda: other.state["state"] == "failed")
         assert "another source has the port" in other.state["error"]
         for _ in range(64):
@@ -358,14 +358,14 @@ def test_nothing_is_read_from_a_udp_socket_while_it_is_paused() -> None:
 
     async def test() -> None:
         received = Received()
-        source = UdpSource(Udp("127.0.0.1:0"), received.inlet)
+        source = UdpSource(Udp("127.0.0.1:0"), received.context)
 
-        def submit(chunk: Chunk) -> None:
-            received.chunks.append(chunk)
-            if len(received.chunks) == 2:
+        def submit(block: ReceivedBlock) -> None:
+            received.blocks.append(block)
+            if len(received.blocks) == 2:
                 source.pause()
 
-        object.__setattr__(received.inlet, "submit", submit)
+        object.__setattr__(received.context, "submit", submit)
         await source.start()
         place = ("127.0.0.1", int(source.addresses[0].rpartition(":")[2]))
         with socket.socket(type=socket.SOCK_DGRAM) as sender:

@@ -14,8 +14,8 @@ import uvloop
 
 from flumeng.errors import UserError
 from flumeng.ingest import batch
-from flumeng.ingest.chunk import Chunk
-from flumeng.ingest.source import Inlet
+from flumeng.ingest.received_block import ReceivedBlock
+from flumeng.ingest.source import SourceContext
 from flumeng.ingest.syslog import SyslogSource
 from flumeng.spec.sources import Syslog
 
@@ -26,14 +26,16 @@ class Sink:
     """Takes what a source submits."""
 
     def __init__(self) -> None:
-        self.chunks: list[Chunk] = []
+        self.blocks: list[ReceivedBlock] = []
         self.failures: list[Exception] = []
-        self.inlet = Inlet("me", {}, self.chunks.append, self.failures.append, lambda: None)
+        self.context = SourceContext(
+            "me", {}, self.blocks.append, self.failures.append, lambda: None
+        )
 
     def events(self) -> list[dict[str, Any]]:
         return [
             event
-            for frame, _ in batch.build(self.chunks, lambda _: None)
+            for frame, _ in batch.build(self.blocks, lambda _: None)
             for event in frame.to_pylist()
         ]
 
@@ -54,7 +56,7 @@ async def eventually(ask: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def listening(sink: Sink, **options: Any) -> AsyncIterator[tuple[SyslogSource, int]]:
-    source = SyslogSource(Syslog(**{"listen": "127.0.0.1:0", **options}), sink.inlet)
+    source = SyslogSource(Syslog(**{"listen": "127.0.0.1:0", **options}), sink.context)
     try:
         await source.start()
         yield source, int(source.addresses[0].rpartition(":")[2])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.ingest import names, tailed_file
-from flumeng.ingest.cursor import cursors
+from flumeng.ingest.file_position import cursors
 from flumeng.ingest.tailer import QUIET_SECONDS
 from flumeng.ingest.testing import Follower, write
 

@@ -19,10 +19,10 @@ from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal.dump import dump
 from flumeng.journal.errors import DataLossError
 from flumeng.journal.frame import identity
+from flumeng.journal.inspection import QUARANTINE, Finding, Part, frames, inspect
 from flumeng.journal.journal import Journal
 from flumeng.journal.repair import repair
 from flumeng.journal.segment import SEGMENT_HEADER_BYTES
-from flumeng.journal.survey import QUARANTINE, Finding, Part, frames, survey
 from flumeng.journal.testing import FaultyDisk, KilledError, numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
@@ -45,7 +45,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def parts(directory: Path) -> list[Part]:
-    return survey(directory).parts
+    return inspect(directory).parts
 
 
 def frame_offsets(part: Part) -> list[int]:
@@ -72,7 +72,7 @@ def read_all(directory: Path) -> list[int]:
 
 @dataclass(frozen=True)
 class Damage:
-    """``lost`` says how many events it takes; what of it the survey is to name."""
+    """``lost`` says how many events it takes; what of it the inspection is to name."""
 
     do: Callable[[Path], None]
     lost: int
@@ -197,7 +197,7 @@ every_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 
 
 def test_a_sound_journal_has_no_findings(directory: Path) -> None:
-    found = survey(directory)
+    found = inspect(directory)
     assert found.findings == []
     assert not found.in_use
     assert len(found.parts) >= 4
@@ -207,9 +207,9 @@ def test_a_sound_journal_has_no_findings(directory: Path) -> None:
 def test_a_repaired_journal_serves_what_is_whole_and_no_gap(
     directory: Path, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    floor = survey(directory).parts[0].base
+    floor = inspect(directory).parts[0].base
     damage.do(directory)
-    found = survey(directory)
+    found = inspect(directory)
     assert found.damaged
     assert damage.names in "\n".join(map(str, found.findings)), found.findings
     with pytest.raises(CorruptError):
@@ -231,7 +231,7 @@ def test_a_repaired_journal_serves_what_is_whole_and_no_gap(
         with pytest.raises(DataLossError, match="accept-loss"):
             events(journal, journal.readable, EVENTS)
     journal.close()
-    assert survey(directory).damaged == bool(lost), "the loss waits to be accepted"
+    assert inspect(directory).damaged == bool(lost), "the loss waits to be accepted"
 
     accepted = repair(directory, accept_loss=True)
     assert (accepted.lost, accepted.waits_at, accepted.events) == ((), None, len(lost))
@@ -240,7 +240,7 @@ def test_a_repaired_journal_serves_what_is_whole_and_no_gap(
     journal.check()
     journal.trim(EVENTS)
     journal.close()
-    assert not survey(directory).damaged
+    assert not inspect(directory).damaged
 
 
 @every_damage
@@ -307,7 +307,7 @@ def test_a_torn_tail_is_cut_and_nothing_else_happens(directory: Path) -> None:
     before = last.read_bytes()
     with last.open("ab") as file:
         file.write(b"FLFR torn")
-    found = survey(directory)
+    found = inspect(directory)
     assert not found.damaged
     assert [str(finding) for finding in found.findings] == [
         f"{last.name} at byte {len(before)}: a torn tail, never acknowledged: "
@@ -341,7 +341,7 @@ def test_a_killed_journal_keeps_its_whole_frames_and_loses_its_torn_tail_only(
 def test_a_journal_in_use_is_looked_at_and_not_touched(directory: Path) -> None:
     journal = Journal.open(directory, segment_bytes=SEGMENT)
     journal.append(numbered_events(EVENTS, 1))
-    found = survey(directory)
+    found = inspect(directory)
     assert found.in_use
     assert found.findings == []
     with pytest.raises(UserError, match="in use"):
@@ -357,7 +357,7 @@ def batches(
 
 
 def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
-    for tool in (survey, repair, lambda path: list(dump(path))):
+    for tool in (inspect, repair, lambda path: list(dump(path))):
         with pytest.raises(UserError):
             tool(tmp_path)
 

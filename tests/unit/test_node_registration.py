@@ -105,7 +105,7 @@ def test_a_journal_is_needed_until_it_is_closed_and_acked_to_its_end(cluster: Fa
     store.write(ack, records.Ack(epoch=1, offset=8), ANY)
     assert registration.acks([]).unneeded == (JOURNAL,)
 
-    registration.strike([JOURNAL])
+    registration.deregister([JOURNAL])
     assert not store.exists(paths.journal(JOURNAL))
     assert not store.exists(ack)
 
@@ -155,7 +155,7 @@ def test_writes_whose_replies_are_lost_are_recognised(cluster: FakeTree) -> None
         lambda: node.report(told),
         lambda: node.enter_journals(local()),
         lambda: node.enter_journals(local(closed=True, end=0)),
-        lambda: node.strike(node.acks([]).unneeded),
+        lambda: node.deregister(node.acks([]).unneeded),
     ]
     for step in steps:
         for _ in range(4):
@@ -238,5 +238,5 @@ def test_journals_go_with_their_disk_when_its_node_gets_another_name(cluster: Fa
     found = store.read(paths.journal(JOURNAL))
     assert found is not None
     assert (found.value.primary, found.value.closed) == ("n9", True)
-    renamed.strike(renamed.acks([]).unneeded)
+    renamed.deregister(renamed.acks([]).unneeded)
     assert not store.exists(paths.journal(JOURNAL))

@@ -8,9 +8,9 @@ import pytest
 
 from cli.testing import Shell
 from flumeng.errors import UnavailableError
+from flumeng.node.event_log import Step
+from flumeng.node.event_publisher import LINES, TELL_SECONDS, EventPublisher
 from flumeng.node.machine import Ended, Machine, Said, Stop, Tick, Wanted
-from flumeng.node.story import Step
-from flumeng.node.storyteller import LINES, TELL_SECONDS, Storyteller
 from flumeng.store import ABSENT, Expected, Path, Version, tree
 from flumeng.testing import FakeStore
 from zkschema import codec, paths
@@ -41,8 +41,8 @@ def store() -> FakeStore:
 
 
 @pytest.fixture
-def storyteller(store: FakeStore, clock: Clock) -> Storyteller:
-    return Storyteller(store, "n1", clock, lambda: NOON)
+def event_publisher(store: FakeStore, clock: Clock) -> EventPublisher:
+    return EventPublisher(store, "n1", clock, lambda: NOON)
 
 
 def step(number: int, cause: str = "") -> Step:
@@ -93,34 +93,34 @@ def test_the_machine_remembers_what_changed_of_the_node_its_children_and_their_t
 
 
 def test_it_is_told_with_wall_clock_times_and_seldom(
-    store: FakeStore, clock: Clock, storyteller: Storyteller
+    store: FakeStore, clock: Clock, event_publisher: EventPublisher
 ) -> None:
-    storyteller.tell([step(0)])
+    event_publisher.tell([step(0)])
     assert told(store) == (
         StoryLine(time=NOON, who="ingest", event="ready", before="starting", after="running"),
     )
-    storyteller.tell([step(0), step(1)])
+    event_publisher.tell([step(0), step(1)])
     assert len(told(store)) == 1
     clock.now += TELL_SECONDS
-    storyteller.tell([step(0), step(1)])
+    event_publisher.tell([step(0), step(1)])
     assert [line.time for line in told(store)] == [NOON, NOON + 1]
     before = store.tree.znodes["/nodes/n1/story"].version
     clock.now += TELL_SECONDS
-    storyteller.tell([step(0), step(1)])
+    event_publisher.tell([step(0), step(1)])
     assert store.tree.znodes["/nodes/n1/story"].version == before
 
 
-def test_the_last_steps_are_told_at_once(store: FakeStore, storyteller: Storyteller) -> None:
-    storyteller.tell([step(0)])
-    storyteller.tell([step(0), step(1)], at_once=True)
+def test_the_last_steps_are_told_at_once(store: FakeStore, event_publisher: EventPublisher) -> None:
+    event_publisher.tell([step(0)])
+    event_publisher.tell([step(0), step(1)], at_once=True)
     assert len(told(store)) == 2
 
 
 def test_an_earlier_life_of_the_node_stays(
-    store: FakeStore, clock: Clock, storyteller: Storyteller
+    store: FakeStore, clock: Clock, event_publisher: EventPublisher
 ) -> None:
-    storyteller.tell([step(0, "first life")])
-    Storyteller(store, "n1", clock, lambda: NOON + 60).tell([step(0, "second life")])
+    event_publisher.tell([step(0, "first life")])
+    EventPublisher(store, "n1", clock, lambda: NOON + 60).tell([step(0, "second life")])
     assert [line.cause for line in told(store)] == ["first life", "second life"]
 
 
@@ -133,28 +133,30 @@ def test_what_was_written_although_the_answer_was_lost_is_told_once(
             raise UnavailableError("no answer")
 
     mute = Mute(store.tree)
-    storyteller = Storyteller(mute, "n1", clock, lambda: NOON)
+    event_publisher = EventPublisher(mute, "n1", clock, lambda: NOON)
     for _ in range(2):
         with pytest.raises(UnavailableError):
-            storyteller.tell([step(0), step(1)])
+            event_publisher.tell([step(0), step(1)])
         clock.now += TELL_SECONDS
     assert len(told(store)) == 2
 
 
-def test_it_never_outgrows_its_znode(store: FakeStore, storyteller: Storyteller) -> None:
+def test_it_never_outgrows_its_znode(store: FakeStore, event_publisher: EventPublisher) -> None:
     chance = random.Random(7)
     noise = ["".join(chr(chance.randrange(0x4E00, 0x9FFF)) for _ in range(500)) for _ in range(80)]
     steps = [step(number, cause) for number, cause in enumerate(noise)]
-    storyteller.tell(steps)
+    event_publisher.tell(steps)
     lines = told(store)
     assert 0 < len(lines) <= LINES
     assert lines[-1].time == NOON + 79
     assert len(codec.encode(Story(lines=lines))) <= paths.story.size_bytes
 
 
-def test_the_story_of_a_dead_node_is_shown(store: FakeStore, storyteller: Storyteller) -> None:
+def test_the_story_of_a_dead_node_is_shown(
+    store: FakeStore, event_publisher: EventPublisher
+) -> None:
     shell = Shell(store.tree)
-    storyteller.tell([step(0, "exit code 1")])
+    event_publisher.tell([step(0, "exit code 1")])
     lines = shell.run("node", "story", "n1").stdout.splitlines()
     assert lines == [
         "node n1 is not live; this is what it told last",

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from flumeng.plan import Action, Assign, GoBack, Maintain, Planner, Replan, plan
+from flumeng.plan import Action, Assign, Maintain, Planner, Replan, Revert, plan
 from flumeng.plan.applied import applied
 from flumeng.plan.steps import steps
 from flumeng.spec import CollectPlace, Place, Rollout
@@ -266,7 +266,7 @@ def test_a_revision_goes_to_the_canary_then_in_waves() -> None:
 
 def test_a_canary_that_fails_takes_the_flow_back() -> None:
     state = rolling(failing="a")
-    (back,) = (action for action in plan(state) if isinstance(action, GoBack))
+    (back,) = (action for action in plan(state) if isinstance(action, Revert))
     assert back.record.revision == 1
     assert "f/collect.0 on a failed with revision 2: no such column" in back.record.went_back
     after = at_rest(carried_out(state, [back]))
@@ -276,7 +276,7 @@ def test_a_canary_that_fails_takes_the_flow_back() -> None:
 
 def test_a_task_that_failed_before_the_rollout_does_not_end_it() -> None:
     state = rolling(failing="b")
-    assert not [action for action in plan(state) if isinstance(action, GoBack)]
+    assert not [action for action in plan(state) if isinstance(action, Revert)]
 
 
 def test_a_rollout_does_not_wait_for_nodes_that_are_away() -> None:

@@ -15,7 +15,7 @@ Rank = TypeVar("Rank", int, float)
 SPARE_ENTRIES = 1024
 
 
-class Ranking(Generic[Rank]):
+class IndexedHeap(Generic[Rank]):
     """Smallest first; of equal ones the first by name. ``ranks`` is for others to read only."""
 
     def __init__(self) -> None:

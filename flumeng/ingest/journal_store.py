@@ -17,8 +17,8 @@ from pathlib import Path
 
 from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.ingest.batch import NO_EVENTS
-from flumeng.ingest.crew import ALONE, Crew
 from flumeng.ingest.kept_state import KeptState
+from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.journal import Journal
 from flumeng.journal.limits import Limits, no_limit
@@ -35,14 +35,14 @@ _RETRY_SECONDS = 0.1
 _GENERATION = "generation"
 
 
-class Shelf:
+class JournalStore:
     """Blocking, for any thread. ``journals`` is replaced and never changed.
 
     A journal that is taken belongs to the flow that writes it until it is given back.
     """
 
     def __init__(
-        self, data: Path, node: str, crew: Crew = ALONE, max_bytes: int | None = None
+        self, data: Path, node: str, group: WorkerGroup = ALONE, max_bytes: int | None = None
     ) -> None:
         """Open everything that is ours in the node's data directory.
 
@@ -53,15 +53,15 @@ class Shelf:
         self._lock = threading.RLock()
         self._journals = data / "journals"
         self._node = node
-        self._crew = crew
-        self._max_bytes = None if max_bytes is None else max_bytes // crew.size
+        self._group = group
+        self._max_bytes = None if max_bytes is None else max_bytes // group.size
         self._taken: set[str] = set()
         self._limited: set[str] = set()  # what was taken once, and so knows what to retain
         self._early_acks: dict[str, int] = {}
         self._broken: set[str] = set()
         try:
             self._journals.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._kept = KeptState(data / "sources" / str(crew.number))
+            self._kept = KeptState(data / "sources" / str(group.number))
             found = [path.name for place in self._places() for path in Journal.find(place)]
         except OSError as error:
             raise UserError(f"cannot use the directory {data}: {error.strerror}") from error
@@ -230,7 +230,7 @@ class Shelf:
 
     def _create(self, flow: str, earlier: list[Log], durability: Durability) -> Log:
         """Source state is numbered, since of several earlier journals the last one knows best."""
-        name = new_id(flow, self._node, self._crew.number)
+        name = new_id(flow, self._node, self._group.number)
         place = self._path(name).parent
         last = max([*(old.state for old in earlier), self._kept.of(flow)], key=_generation)
         state = {**last, _GENERATION: _generation(last) + 1} if last else {}
@@ -248,14 +248,14 @@ class Shelf:
     def _places(self) -> list[Path]:
         """Our directory, and those that have no worker of their own."""
         numbers = (int(path.name) for path in self._journals.iterdir() if path.name.isdecimal())
-        ours = {self._crew.number, *(n for n in numbers if self._crew.serves(n))}
+        ours = {self._group.number, *(n for n in numbers if self._group.serves(n))}
         return [self._journals / str(number) for number in sorted(ours)]
 
     def _path(self, name: str) -> Path:
         return self._journals / str(maker_of(name)) / name
 
     def _is_own(self, name: str) -> bool:
-        return maker_of(name) == self._crew.number
+        return maker_of(name) == self._group.number
 
 
 def _generation(state: Mapping[str, object]) -> int:

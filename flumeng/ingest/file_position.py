@@ -66,7 +66,7 @@ _BEGINNING = Place(0, NO_MARK)
 
 
 @dataclass(frozen=True)
-class Cursor:
+class FilePosition:
     """Everything below ``offset`` is journaled or, in an over-long line, skipped.
 
     ``path`` is the name by which the file was found first, ``folder`` the one in which it lay then,
@@ -108,7 +108,7 @@ class Cursor:
         return Place(self.offset, self.last)
 
     @classmethod
-    def new(cls, path: str) -> Cursor:
+    def new(cls, path: str) -> FilePosition:
         return cls(path, str(Path(os.path.realpath(path)).parent))
 
     def to_state(self) -> dict[str, object]:
@@ -127,7 +127,7 @@ class Cursor:
         }
 
     @classmethod
-    def from_state(cls, value: Mapping[str, object]) -> Cursor:
+    def from_state(cls, value: Mapping[str, object]) -> FilePosition:
         return cls(
             cast("str", value["path"]),
             cast("str", value["folder"]),
@@ -152,11 +152,11 @@ def state_key(key: FileKey) -> str:
     return f"{_PREFIX}{key}"
 
 
-def cursors(state: Mapping[str, object]) -> dict[FileKey, Cursor]:
+def cursors(state: Mapping[str, object]) -> dict[FileKey, FilePosition]:
     """The cursors in a journal's source state."""
     found = {}
     for name, value in state.items():
         if name.startswith(_PREFIX):
             key = FileKey(*map(int, name.removeprefix(_PREFIX).split(":")))
-            found[key] = Cursor.from_state(cast("Mapping[str, object]", value))
+            found[key] = FilePosition.from_state(cast("Mapping[str, object]", value))
     return found

@@ -1,6 +1,6 @@
 """Who has what: an index over the plans of all flows, kept up to date by differences.
 
-It holds nothing that the plans do not say; a new book that is told all of them says the same.
+It holds nothing that the plans do not say; a new index that is told all of them says the same.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from flumeng.plan.ranking import Ranking
-from flumeng.plan.seats import Seats
+from flumeng.plan.capacity_index import CapacityIndex
+from flumeng.plan.indexed_heap import IndexedHeap
 from flumeng.state.snapshot import Amounts, FlowView, NodeView
 from zkschema.records import COLLECT, PlannedTask
 
@@ -19,37 +19,37 @@ WAITING = "waiting"
 ONE_MORE = 1000
 
 
-class Page:
-    """One flow's share of the book, of its collect tasks.
+class FlowIndex:
+    """One flow's share of the index, of its collect tasks.
 
-    ``unsettled``: those that are not simply assigned. ``homes``: partition -> task. ``sizes``: the
-    tasks by number of partitions, then by number. ``nodes``: how many tasks each node has.
+    ``unsettled``: those that are not simply assigned. ``task_of``: partition -> task. ``sizes``:
+    the tasks by number of partitions, then by number. ``nodes``: how many tasks each node has.
     """
 
     def __init__(self) -> None:
         self.unsettled: set[str] = set()
-        self.homes: dict[str, str] = {}
-        self.sizes: Ranking[int] = Ranking()
+        self.task_of: dict[str, str] = {}
+        self.sizes: IndexedHeap[int] = IndexedHeap()
         self.nodes: Counter[str] = Counter()
 
 
-class Book:
-    """All pages, what each node has of every kind, and how full it is.
+class PlacementIndex:
+    """All flow_indexes, what each node has of every kind, and how full it is.
 
     ``active`` nodes are to work; those in ``away`` are not live.
     """
 
     def __init__(self) -> None:
-        self.seats = Seats()
+        self.capacity = CapacityIndex()
         self.active: set[str] = set()
         self.away: set[str] = set()
-        self._pages: dict[str, Page] = {}
+        self._flow_indexes: dict[str, FlowIndex] = {}
         self._of_node: dict[str, dict[tuple[str, str], PlannedTask]] = {}
 
-    def page(self, flow: str) -> Page:
-        found = self._pages.get(flow)
+    def flow_index(self, flow: str) -> FlowIndex:
+        found = self._flow_indexes.get(flow)
         if found is None:
-            found = self._pages[flow] = Page()
+            found = self._flow_indexes[flow] = FlowIndex()
         return found
 
     def of_node(self, node: str) -> Mapping[tuple[str, str], PlannedTask]:
@@ -58,7 +58,7 @@ class Book:
 
     def put_node(self, name: str, view: NodeView | None) -> None:
         """The node as it is now; None when it is gone."""
-        self.seats.put_node(name, view)
+        self.capacity.put_node(name, view)
         self.active.discard(name)
         self.away.discard(name)
         if view is not None and view.record.desired == "active":
@@ -74,23 +74,23 @@ class Book:
         )
 
     def enter(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
-        """Tasks that the book does not have."""
+        """Tasks that the index does not have."""
         entered = list(tasks)
         for _, task in entered:
-            place = seat_of(task)
+            place = counted_on(task)
             if place is not None and task.kind == COLLECT:
                 self.seat(flow, place, flow.weight(task.partitions))
         self.enter_seated(flow, entered)
 
     def seat(self, flow: FlowView, node: str, weight: Amounts, count: int = 1) -> None:
         """Count so many tasks of this weight on the node."""
-        self.page(flow.name).nodes[node] += count
-        self.seats.add(node, weight, count)
+        self.flow_index(flow.name).nodes[node] += count
+        self.capacity.add(node, weight, count)
 
     def enter_seated(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
         """As ``enter``, of tasks that are counted on their nodes."""
-        page, of_node = self.page(flow.name), self._of_node
-        homes, sizes = page.homes, page.sizes.ranks
+        flow_index, of_node = self.flow_index(flow.name), self._of_node
+        task_of, sizes = flow_index.task_of, flow_index.sizes.ranks
         for name, task in tasks:
             if task.node is not None:
                 held = of_node.get(task.node)
@@ -100,28 +100,28 @@ class Book:
             if task.kind != COLLECT:
                 continue
             for partition in task.partitions:
-                homes[partition] = name
+                task_of[partition] = name
             rank = size_rank(name, len(task.partitions))
             if sizes.get(name) != rank:
-                page.sizes.set(name, rank)
+                flow_index.sizes.set(name, rank)
             if task.state != ASSIGNED:
-                page.unsettled.add(name)
+                flow_index.unsettled.add(name)
 
     def leave(self, flow: FlowView, name: str, task: PlannedTask) -> None:
-        """A task that the book has is not so any more."""
+        """A task that the index has is not so any more."""
         if task.node is not None:
             del self._of_node[task.node][flow.name, name]
         if task.kind != COLLECT:
             return
-        page = self.page(flow.name)
-        place = seat_of(task)
+        flow_index = self.flow_index(flow.name)
+        place = counted_on(task)
         if place is not None:
             self.seat(flow, place, flow.weight(task.partitions), -1)
         for partition in task.partitions:
-            if page.homes.get(partition) == name:
-                del page.homes[partition]
-        page.sizes.discard(name)
-        page.unsettled.discard(name)
+            if flow_index.task_of.get(partition) == name:
+                del flow_index.task_of[partition]
+        flow_index.sizes.discard(name)
+        flow_index.unsettled.discard(name)
 
     def put(
         self, flow: FlowView, name: str, before: PlannedTask | None, after: PlannedTask | None
@@ -136,10 +136,10 @@ class Book:
         """All that it has goes, as it was put in."""
         for name, task in flow.tasks.items():
             self.leave(flow, name, task)
-        self._pages.pop(flow.name, None)
+        self._flow_indexes.pop(flow.name, None)
 
 
-def seat_of(task: PlannedTask) -> str | None:
+def counted_on(task: PlannedTask) -> str | None:
     """The node on which it counts: what drains counts where it goes."""
     return task.target or task.node
 

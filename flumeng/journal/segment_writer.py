@@ -26,7 +26,7 @@ from flumeng.journal.lazy import LazySync, Reached
 from flumeng.journal.segment import Segment, SegmentHeader
 
 
-class Medium:
+class SegmentWriter:
     """``chain``: its segments. ``said``: what the checkpoint says, never ahead of the medium.
 
     Every call that writes raises DiskFullError, after which all is as before, and

@@ -11,70 +11,70 @@ from types import SimpleNamespace
 import pytest
 
 from flumeng.ingest.batch import NO_EVENTS
-from flumeng.ingest.crew import Crew
-from flumeng.ingest.shelf import Shelf
+from flumeng.ingest.journal_store import JournalStore
+from flumeng.ingest.worker_group import WorkerGroup
 from flumeng.journal.errors import DiskFullError, JournalFailedError
 from flumeng.journal.limits import Limits
 from flumeng.journal.names import maker_of
 from flumeng.journal.testing import numbered_events
 
 
-def read_to(shelf: Shelf, offset: int) -> str:
+def read_to(journal_store: JournalStore, offset: int) -> str:
     """The flow's source has read to ``offset``; gives the journal that says so."""
-    journal = shelf.take("web")
+    journal = journal_store.take("web")
     journal.append(NO_EVENTS, {"app.log": offset})
     journal.sync()
-    shelf.give_back(journal)
+    journal_store.give_back(journal)
     return journal.id
 
 
-def position(shelf: Shelf) -> object:
-    journal = shelf.take("web")
-    shelf.give_back(journal)
+def position(journal_store: JournalStore) -> object:
+    journal = journal_store.take("web")
+    journal_store.give_back(journal)
     return journal.state.get("app.log")
 
 
-def stop_flow(shelf: Shelf, journal: str) -> None:
+def stop_flow(journal_store: JournalStore, journal: str) -> None:
     """The flow's sources are taken away, and its journal is drained and removed."""
-    shelf.close_all_but(frozenset())
-    shelf.remove(journal)
-    assert not shelf.journals
+    journal_store.close_all_but(frozenset())
+    journal_store.remove(journal)
+    assert not journal_store.journals
 
 
 def test_a_flow_that_comes_back_after_its_journal_went_goes_on_where_it_was(
     tmp_path: Path,
 ) -> None:
     """Else a tailed file would be delivered a second time."""
-    shelf = Shelf(tmp_path, "n1")
-    stop_flow(shelf, read_to(shelf, 250))
-    assert shelf.kept_flows() == ["web"]
-    assert position(shelf) == 250
-    shelf.close()
+    journal_store = JournalStore(tmp_path, "n1")
+    stop_flow(journal_store, read_to(journal_store, 250))
+    assert journal_store.kept_flows() == ["web"]
+    assert position(journal_store) == 250
+    journal_store.close()
 
 
 def test_kept_state_survives_a_restart(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, "n1")
-    stop_flow(shelf, read_to(shelf, 250))
-    shelf.close()
-    shelf = Shelf(tmp_path, "n1")
-    assert position(shelf) == 250
-    shelf.close()
+    journal_store = JournalStore(tmp_path, "n1")
+    stop_flow(journal_store, read_to(journal_store, 250))
+    journal_store.close()
+    journal_store = JournalStore(tmp_path, "n1")
+    assert position(journal_store) == 250
+    journal_store.close()
 
 
 def test_a_journal_that_takes_nothing_yet_has_the_state_of_the_last_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a worker that dies before there is room reads everything again."""
-    shelf = Shelf(tmp_path, "n1")
-    stop_flow(shelf, read_to(shelf, 250))
+    journal_store = JournalStore(tmp_path, "n1")
+    stop_flow(journal_store, read_to(journal_store, 250))
     with monkeypatch.context() as full:
         full.setattr(os, "fstatvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=1))
         for _ in range(3):
             with contextlib.suppress(DiskFullError):
-                shelf.give_back(shelf.take("web"))
+                journal_store.give_back(journal_store.take("web"))
         assert len(list((tmp_path / "journals/0").iterdir())) <= 1
-    shelf.close()
-    again = Shelf(tmp_path, "n1")
+    journal_store.close()
+    again = JournalStore(tmp_path, "n1")
     assert position(again) == 250
     again.close()
 
@@ -82,13 +82,15 @@ def test_a_journal_that_takes_nothing_yet_has_the_state_of_the_last_all_the_same
 def test_each_worker_has_its_own_journals_and_the_first_drains_those_of_none(
     tmp_path: Path,
 ) -> None:
-    pair = [Shelf(tmp_path, "n1", Crew(number, 2)) for number in (0, 1)]
-    journals = [shelf.take("web") for shelf in pair]
+    pair = [JournalStore(tmp_path, "n1", WorkerGroup(number, 2)) for number in (0, 1)]
+    journals = [journal_store.take("web") for journal_store in pair]
     assert [maker_of(journal.id) for journal in journals] == [0, 1]
-    assert [list(shelf.journals) for shelf in pair] == [[journal.id] for journal in journals]
-    for shelf in pair:
-        shelf.close()
-    single = Shelf(tmp_path, "n1", Crew(0, 1))
+    assert [list(journal_store.journals) for journal_store in pair] == [
+        [journal.id] for journal in journals
+    ]
+    for journal_store in pair:
+        journal_store.close()
+    single = JournalStore(tmp_path, "n1", WorkerGroup(0, 1))
     assert set(single.journals) == {journal.id for journal in journals}
     assert single.take("web").id == journals[0].id
     assert single.take("web").id not in {journal.id for journal in journals}
@@ -103,39 +105,39 @@ def test_a_worker_that_starts_leaves_the_others_work_alone(tmp_path: Path) -> No
     """What looks like a journal left half made may be one that another worker makes right now."""
     half = tmp_path / "journals/1/.web.n1.1.12345678.incomplete"
     half.mkdir(parents=True)
-    Shelf(tmp_path, "n1", Crew(0, 2)).close()
+    JournalStore(tmp_path, "n1", WorkerGroup(0, 2)).close()
     assert half.exists()
-    Shelf(tmp_path, "n1", Crew(1, 2)).close()
+    JournalStore(tmp_path, "n1", WorkerGroup(1, 2)).close()
     assert not half.exists()
 
 
 def test_the_latest_of_several_states_counts(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, "n1")
+    journal_store = JournalStore(tmp_path, "n1")
     for offset in (250, 400, 600):
-        stop_flow(shelf, read_to(shelf, offset))
-    first = read_to(shelf, 700)
-    shelf.close_all_but(frozenset())
-    second = read_to(shelf, 800)
-    shelf.close_all_but(frozenset())
-    shelf.remove(second)
-    shelf.remove(first)
-    assert position(shelf) == 800
-    shelf.close()
+        stop_flow(journal_store, read_to(journal_store, offset))
+    first = read_to(journal_store, 700)
+    journal_store.close_all_but(frozenset())
+    second = read_to(journal_store, 800)
+    journal_store.close_all_but(frozenset())
+    journal_store.remove(second)
+    journal_store.remove(first)
+    assert position(journal_store) == 800
+    journal_store.close()
 
 
 def test_a_flow_of_the_same_name_starts_afresh_once_the_old_one_is_gone(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, "n1")
-    stop_flow(shelf, read_to(shelf, 250))
-    shelf.forget("web")
-    assert position(shelf) is None
-    shelf.close()
+    journal_store = JournalStore(tmp_path, "n1")
+    stop_flow(journal_store, read_to(journal_store, 250))
+    journal_store.forget("web")
+    assert position(journal_store) is None
+    journal_store.close()
 
 
 def test_all_journals_together_hold_no_more_than_the_node_allows(tmp_path: Path) -> None:
     """What one gives back the other may take; what is only retained is given back."""
-    shelf = Shelf(tmp_path, "here", max_bytes=1 << 20)
+    journal_store = JournalStore(tmp_path, "here", max_bytes=1 << 20)
     keeps = Limits(max_bytes=1 << 20, retain_seconds=3600)
-    one, other = shelf.take("one", limits=keeps), shelf.take("other")
+    one, other = journal_store.take("one", limits=keeps), journal_store.take("other")
     taken = 0
     with pytest.raises(DiskFullError, match="together"):
         while True:
@@ -143,29 +145,29 @@ def test_all_journals_together_hold_no_more_than_the_node_allows(tmp_path: Path)
             taken = one.sync()
     with pytest.raises(DiskFullError, match="together"):
         other.append(numbered_events(0, 100, 200))
-    assert sum(journal.bytes for journal in shelf.journals.values()) <= 1 << 20
+    assert sum(journal.bytes for journal in journal_store.journals.values()) <= 1 << 20
     one.trim(one.safe)
     one.append(numbered_events(0, 100, 200))
     other.append(numbered_events(0, 100, 200))
-    shelf.close()
+    journal_store.close()
 
 
 def test_what_is_to_be_retained_outlives_the_worker(tmp_path: Path) -> None:
     """Acks are known before the flow says what to retain."""
     keeps = Limits(max_bytes=1 << 20, retain_seconds=3600)
-    shelf = Shelf(tmp_path, "here")
-    journal = shelf.take("web", limits=keeps)
+    journal_store = JournalStore(tmp_path, "here")
+    journal = journal_store.take("web", limits=keeps)
     while journal.bytes < 1 << 19:
         journal.append(numbered_events(journal.next_seq, 100, 200))
     ack = journal.sync()
     journal.trim(ack)
-    shelf.close()
-    again = Shelf(tmp_path, "here")
+    journal_store.close()
+    again = JournalStore(tmp_path, "here")
     again.trim(journal.id, ack)
     kept = again.take("web", limits=keeps)
     assert (kept.id, kept.floor, kept.acked) == (journal.id, 0, ack)
     again.close()
-    third = Shelf(tmp_path, "here")
+    third = JournalStore(tmp_path, "here")
     third.trim(journal.id, ack)
     third.close_all_but(frozenset())
     assert third.journals[journal.id].floor > 0, "a closed one retains nothing"
@@ -174,11 +176,11 @@ def test_what_is_to_be_retained_outlives_the_worker(tmp_path: Path) -> None:
 
 def test_a_journal_that_ends_below_an_ack_takes_no_more(tmp_path: Path) -> None:
     """I4: its next events would get seqs that readers have seen with others."""
-    shelf = Shelf(tmp_path, "here")
-    journal = shelf.take("web")
+    journal_store = JournalStore(tmp_path, "here")
+    journal = journal_store.take("web")
     journal.append(numbered_events(0, 10))
-    shelf.close()
-    again = Shelf(tmp_path, "here")
+    journal_store.close()
+    again = JournalStore(tmp_path, "here")
     again.trim(journal.id, 11)
     fresh = again.take("web")
     assert fresh.id != journal.id
@@ -189,30 +191,30 @@ def test_a_journal_that_ends_below_an_ack_takes_no_more(tmp_path: Path) -> None:
 def test_acks_outlive_a_failure_of_their_journal(tmp_path: Path) -> None:
     """The node does not say them again, and at its mark a journal would wait for them for ever."""
     keeps = Limits(max_bytes=1 << 20, retain_seconds=3600)
-    shelf = Shelf(tmp_path, "here")
-    journal = shelf.take("web", limits=keeps)
+    journal_store = JournalStore(tmp_path, "here")
+    journal = journal_store.take("web", limits=keeps)
     journal.append(numbered_events(0, 100))
     journal.sync()
     journal.trim(40)
-    shelf.give_back(journal, failed=True)
-    journal = shelf.take("web", limits=keeps)
+    journal_store.give_back(journal, failed=True)
+    journal = journal_store.take("web", limits=keeps)
     assert journal.acked == 40
-    shelf.give_back(journal, failed=True)
-    shelf.trim(journal.id, 60)
-    journal = shelf.take("web", limits=keeps)
+    journal_store.give_back(journal, failed=True)
+    journal_store.trim(journal.id, 60)
+    journal = journal_store.take("web", limits=keeps)
     assert journal.acked == 60
-    shelf.trim(journal.id, 80)
-    shelf.give_back(journal)
+    journal_store.trim(journal.id, 80)
+    journal_store.give_back(journal)
     assert journal.acked == 80
-    shelf.close()
+    journal_store.close()
 
 
 def test_a_spill_journal_of_which_a_failed_sync_took_events_takes_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I4: readers have seen their seqs."""
-    shelf = Shelf(tmp_path, "here")
-    journal = shelf.take("web", "spill")
+    journal_store = JournalStore(tmp_path, "here")
+    journal = journal_store.take("web", "spill")
     (segment,) = tmp_path.glob(f"journals/0/{journal.id}/*.segment")
     on_disk = segment.stat().st_size
     journal.append(numbered_events(0, 10))
@@ -225,8 +227,8 @@ def test_a_spill_journal_of_which_a_failed_sync_took_events_takes_no_more(
         broken.setattr(os, "fdatasync", failing)
         with pytest.raises(JournalFailedError):
             journal.close_for_appends()
-        shelf.give_back(journal, failed=True)
+        journal_store.give_back(journal, failed=True)
     os.truncate(segment, on_disk)  # what the kernel has dropped
-    assert shelf.take("web", "spill").id != journal.id
-    assert shelf.journals[journal.id].closed
-    shelf.close()
+    assert journal_store.take("web", "spill").id != journal.id
+    assert journal_store.journals[journal.id].closed
+    journal_store.close()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.ingest import packed, tailed_file
-from flumeng.ingest.cursor import cursors
+from flumeng.ingest import compressed_file, tailed_file
+from flumeng.ingest.file_position import cursors
 from flumeng.ingest.tailer import QUIET_SECONDS
 from flumeng.ingest.testing import Follower, write
 
@@ -24,17 +24,17 @@ def log(tmp_path: Path) -> Path:
 
 def pack(path: Path, suffix: str) -> Path:
     """As a rotation does: the compressed file appears, then the other one goes."""
-    packed = path.with_name(path.name + suffix)
+    compressed = path.with_name(path.name + suffix)
     data = path.read_bytes()
     if suffix == ".gz":
-        packed.write_bytes(gzip.compress(data))
+        compressed.write_bytes(gzip.compress(data))
     elif suffix == ".bz2":
-        packed.write_bytes(bz2.compress(data))
+        compressed.write_bytes(bz2.compress(data))
     else:
         codec = {".zst": "zstd", ".lz4": "lz4"}[suffix]
-        packed.write_bytes(pa.compress(data, codec=codec, asbytes=True))
+        compressed.write_bytes(pa.compress(data, codec=codec, asbytes=True))
     path.unlink()
-    return packed
+    return compressed
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".lz4", ".bz2"])
@@ -47,7 +47,7 @@ def test_a_file_compressed_while_the_worker_is_down_is_finished(log: Path, suffi
     inode = follower.attrs(0)["inode"]
     rotated = log.with_name("app.log.1")
     log.rename(rotated)
-    packed = pack(rotated, suffix)
+    compressed = pack(rotated, suffix)
     write(log, "new\n")
     follower.crash()
     follower.settle(seconds=QUIET_SECONDS)
@@ -56,7 +56,7 @@ def test_a_file_compressed_while_the_worker_is_down_is_finished(log: Path, suffi
     assert follower.attrs(row) == {
         "source": "tail", "path": str(log), "inode": inode, "offset": "2002",
     }  # fmt: skip
-    packed.rename(log.with_name("app.log.2" + suffix))
+    compressed.rename(log.with_name("app.log.2" + suffix))
     follower.crash()
     assert len(follower.settle(seconds=QUIET_SECONDS)) == 1003
     assert follower.tailer.skipped == 1
@@ -81,8 +81,8 @@ def test_finishing_a_compressed_file_goes_on_after_a_crash(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when the way to the cursor takes several looks."""
-    monkeypatch.setattr(packed, "SKIP_BYTES", 1)
-    monkeypatch.setattr(packed, "_UNPACK_BYTES", 1000)
+    monkeypatch.setattr(compressed_file, "SKIP_BYTES", 1)
+    monkeypatch.setattr(compressed_file, "_UNPACK_BYTES", 1000)
     monkeypatch.setattr(tailed_file, "READ_BYTES", 700)
     lines = [f"line {number}" for number in range(5000)]
     write(log, "\n".join(lines[:1000]) + "\n")
@@ -137,21 +137,21 @@ def test_a_compressed_file_is_known_by_its_first_bytes_too(
 def test_a_log_that_takes_the_inode_of_a_compressed_file_is_read(log: Path) -> None:
     """Between two looks the one was deleted and the other one made."""
     follower = Follower(log.with_name("app.log*"))
-    packed = log.with_name("app.log.1.gz")
-    packed.write_bytes(gzip.compress(b"1\n"))
+    compressed = log.with_name("app.log.1.gz")
+    compressed.write_bytes(gzip.compress(b"1\n"))
     assert follower.settle() == []
-    packed.rename(log)
+    compressed.rename(log)
     log.write_text("2\n")
     assert follower.settle() == ["2"]
 
 
 def test_a_compressed_file_is_skipped_once_under_all_its_names(log: Path) -> None:
     follower = Follower(log.with_name("app.log*"))
-    packed = log.with_name("app.log.1")
-    packed.write_bytes(gzip.compress(b"1\n"))
+    compressed = log.with_name("app.log.1")
+    compressed.write_bytes(gzip.compress(b"1\n"))
     for number in range(2, 5):
         assert follower.settle() == []
-        packed = packed.rename(log.with_name(f"app.log.{number}"))
+        compressed = compressed.rename(log.with_name(f"app.log.{number}"))
     assert follower.settle() == []
     assert follower.tailer.skipped == 1
 

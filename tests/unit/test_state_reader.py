@@ -69,7 +69,7 @@ def test_a_flow_that_is_made_again_has_another_revision_1(store: FakeStore) -> N
     reader = Reader(store, "m", clock, clock)
 
     def tasks() -> int:
-        reader.hear(str(paths.flows()))
+        reader.on_watch(str(paths.flows()))
         place = reader.snapshot().flows["web"].place
         assert place is not None
         return place.collect.tasks
@@ -100,7 +100,7 @@ def test_who_joins_while_a_master_reads_is_not_gone(store: FakeStore) -> None:
     interrupted = Interrupted(store.tree)
     reader = Reader(interrupted, "m", Clock(), Clock())
     for top in WATCHED:
-        interrupted.watch(top, reader.hear)
+        interrupted.watch(top, reader.on_watch)
     snapshot = reader.snapshot()
     assert snapshot.flows["web"].tasks["collect.0"].node == "n1"
     assert snapshot.nodes["n1"].live
@@ -135,7 +135,7 @@ def test_no_part_of_a_plan_is_older_than_the_plan_when_it_never_holds_still(
     restless = Restless(store.tree)
     reader = Reader(restless, "m", Clock(), Clock())
     for top in WATCHED:
-        restless.watch(top, reader.hear)
+        restless.watch(top, reader.on_watch)
     flow = reader.snapshot().flows["web"]
     found = read_plan(store, "web")
     assert found is not None
@@ -151,7 +151,7 @@ def test_each_time_there_is_all_the_time_to_let_a_task_go(store: FakeStore) -> N
 
     def overdue(task: PlannedTask) -> bool:
         store.write(paths.plan("web"), Plan(epoch=task.epoch, tasks={"collect.0": task}), ANY)
-        reader.hear(str(paths.plan("web")))
+        reader.on_watch(str(paths.plan("web")))
         return "web/collect.0" in reader.snapshot().overdue
 
     assert not overdue(task)
@@ -169,7 +169,7 @@ def test_what_nobody_has_watched_has_lasted_for_no_time(store: FakeStore) -> Non
     store.write(paths.plan("web"), Plan(epoch=1, tasks={"collect.0": task}), ANY)
     assert not reader.snapshot().overdue
     clock.now += Cluster().drain_limit_seconds
-    reader.doubt()
+    reader.invalidate()
     assert not reader.snapshot().overdue
     clock.now += Cluster().drain_limit_seconds
     assert reader.snapshot().overdue
@@ -180,7 +180,7 @@ def test_a_setting_that_changes_prolongs_no_time(store: FakeStore) -> None:
     clock = Clock()
     reader = Reader(store, "m", clock, clock)
     for top in WATCHED:
-        store.watch(top, reader.hear)
+        store.watch(top, reader.on_watch)
     store.write(paths.cluster(), Cluster(grace_seconds=10.0), ANY)
     store.write(paths.node("n1"), Node(uuid="u", roles=(COLLECT,)), ABSENT)
     assert not reader.snapshot().nodes["n1"].lost
@@ -196,7 +196,7 @@ def test_a_flow_that_is_made_again_rolls_out_anew(store: FakeStore) -> None:
     clock = Clock()
     reader = Reader(store, "m", clock, clock)
     for top in WATCHED:
-        store.watch(top, reader.hear)
+        store.watch(top, reader.on_watch)
     rollout = f"{FLOW.format(tasks=1)}rollout: {{settle_seconds: 30}}\n"
     task = PlannedTask(kind=COLLECT, node="n1", epoch=1, state="assigned", revision=2)
     running = TaskStatus(epoch=1, revision=2, state="running")
@@ -277,7 +277,7 @@ def test_what_is_made_again_is_not_what_it_was(store: FakeStore) -> None:
     assert reader.snapshot().nodes["n1"].record.uuid == "old"
     store.remove(paths.node("n1"), ANY)
     store.write(paths.node("n1"), Node(uuid="new", roles=(COLLECT,)), ABSENT)
-    reader.hear(str(paths.node("n1")))
+    reader.on_watch(str(paths.node("n1")))
     assert reader.snapshot().nodes["n1"].record.uuid == "new"
 
 

@@ -10,32 +10,32 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from flumeng.plan.book import ONE_MORE, in_order, partitions_of, size_rank
-from flumeng.plan.draft import Draft, Scope
+from flumeng.plan.placement_index import ONE_MORE, in_order, partitions_of, size_rank
+from flumeng.plan.plan_builder import ChangeSet, PlanBuilder
 from zkschema.records import COLLECT, PlannedTask
 
 
-class Sharing:
+class PartitionAssigner:
     """A flow's journals over its tasks as they are to be; tasks not wanted any more are ended.
 
     ``fresh`` are the tasks that were not planned before, in order, with what they are to read.
     ``shares`` has the journals of those tasks whose journals change, ``moved`` the journals that
-    were taken from a task, which have no task in ``homes``. ``Page.sizes`` is brought up to date at
-    once.
+    were taken from a task, which have no task in ``task_of``. ``FlowIndex.sizes`` is brought up to
+    date at once.
     """
 
-    def __init__(self, draft: Draft, tasks: int, scope: Scope) -> None:
-        self._draft = draft
-        self._page = draft.page
+    def __init__(self, builder: PlanBuilder, tasks: int, changes: ChangeSet) -> None:
+        self._builder = builder
+        self._flow_index = builder.flow_index
         self._shares: dict[str, list[str]] = {}
-        self._homes: dict[str, str | None] = {}
+        self._task_of: dict[str, str | None] = {}
         self._moved: set[str] = set()
         self.fresh: Mapping[str, tuple[str, ...]] = {}
-        if not scope.everything:
-            self._follow(scope.journals)
-        elif draft.page.sizes.ranks:
+        if not changes.everything:
+            self._follow(changes.journals)
+        elif builder.flow_index.sizes.ranks:
             fresh = self._resize(tasks)
-            self._follow(_own_journals(draft))
+            self._follow(_own_journals(builder))
             self.fresh = {name: tuple(sorted(self._shares.pop(name))) for name in fresh}
         else:
             self._deal(tasks)
@@ -44,72 +44,72 @@ class Sharing:
         """The tasks that were planned before and read other journals now."""
         found = {}
         for name in in_order(self._shares):
-            task = self._draft.task(name)
+            task = self._builder.task(name)
             partitions = tuple(sorted(self._shares[name]))
             if task is not None and partitions != task.partitions:
                 found[name] = self._with(name, task, partitions)
         return found
 
     def _with(self, name: str, task: PlannedTask, partitions: tuple[str, ...]) -> PlannedTask:
-        draft = self._draft
-        draft.why.append(f"{draft.flow.name}/{name} now reads {len(partitions)} journals")
+        builder = self._builder
+        builder.why.append(f"{builder.flow.name}/{name} now reads {len(partitions)} journals")
         gained = set(partitions) - set(task.partitions)
-        if task.node and (gained & self._moved or (gained and draft.flow.plan.sharing)):
-            draft.epoch += 1
-            return replace(task, partitions=partitions, epoch=draft.epoch)
+        if task.node and (gained & self._moved or (gained and builder.flow.plan.sharing)):
+            builder.epoch += 1
+            return replace(task, partitions=partitions, epoch=builder.epoch)
         return replace(task, partitions=partitions)
 
     def _deal(self, tasks: int) -> None:
         """The journals of a flow that has no tasks yet."""
-        journals = tuple(sorted(filter(self._is_open, _own_journals(self._draft))))
+        journals = tuple(sorted(filter(self._is_open, _own_journals(self._builder))))
         self.fresh = {name: journals[n::tasks] for n, name in enumerate(_names(tasks))}
-        self._page.sizes.set_all(
+        self._flow_index.sizes.set_all(
             {name: size_rank(name, len(share)) for name, share in self.fresh.items()}
         )
 
     def _resize(self, tasks: int) -> list[str]:
         """End the tasks that are too many; those that lack, with the others evened out for them."""
         wanted = _names(tasks)
-        old = {name: t for name, t in self._draft.flow.tasks.items() if t.kind == COLLECT}
+        old = {name: t for name, t in self._builder.flow.tasks.items() if t.kind == COLLECT}
         for name in in_order(old.keys() - set(wanted)):
             self._take(old[name].partitions)
-            self._draft.end(name)
+            self._builder.end(name)
         fresh = [name for name in wanted if name not in old]
         if fresh:
             self._shares.update((name, []) for name in fresh)
-            self._page.sizes.set_all({name: size_rank(name, 0) for name in fresh})
+            self._flow_index.sizes.set_all({name: size_rank(name, 0) for name in fresh})
             self._even_out(wanted)
         return fresh
 
     def _follow(self, journals: Collection[str]) -> None:
         """Drop the journals that are not open, take in those that are and are in no task."""
-        homeless = []
-        known, moved = self._page.homes, self._homes
+        unplaced = []
+        known, moved = self._flow_index.task_of, self._task_of
         for name in journals:
             home = moved[name] if name in moved else known.get(name)
             if self._is_open(name):
                 if home is None:
-                    homeless.append(name)
+                    unplaced.append(name)
             elif home is not None:
                 self._share(home).remove(name)
                 self._resized(home)
-        homeless.sort()
-        homes = self._page.sizes.take(len(homeless), ONE_MORE)
-        for name, home in zip(homeless, homes, strict=True):
+        unplaced.sort()
+        task_of = self._flow_index.sizes.take(len(unplaced), ONE_MORE)
+        for name, home in zip(unplaced, task_of, strict=True):
             self._share(home).append(name)
 
     def _is_open(self, name: str) -> bool:
-        snapshot = self._draft.snapshot
+        snapshot = self._builder.snapshot
         journal = snapshot.journals.get(name)
         return (
             journal is not None
-            and journal.flow == self._draft.flow.name
+            and journal.flow == self._builder.flow.name
             and name not in snapshot.drained
         )
 
     def _even_out(self, tasks: Collection[str]) -> None:
         """Take journals from tasks that have more than their part; ``follow`` shares them out."""
-        counts = {name: partitions_of(self._page.sizes.ranks[name]) for name in tasks}
+        counts = {name: partitions_of(self._flow_index.sizes.ranks[name]) for name in tasks}
         least, more = divmod(sum(counts.values()), len(counts))
         by_size = sorted(counts, key=lambda name: -counts[name])
         for place, name in enumerate(by_size):
@@ -122,24 +122,24 @@ class Sharing:
 
     def _take(self, journals: Collection[str]) -> None:
         self._moved.update(journals)
-        self._homes.update(dict.fromkeys(journals))
+        self._task_of.update(dict.fromkeys(journals))
 
     def _share(self, name: str) -> list[str]:
         share = self._shares.get(name)
         if share is None:
-            task = self._draft.task(name)
+            task = self._builder.task(name)
             share = self._shares[name] = list(task.partitions) if task else []
         return share
 
     def _resized(self, name: str) -> None:
-        self._page.sizes.set(name, size_rank(name, len(self._shares[name])))
+        self._flow_index.sizes.set(name, size_rank(name, len(self._shares[name])))
 
 
 def _names(tasks: int) -> list[str]:
     return [f"{COLLECT}.{number}" for number in range(tasks)]
 
 
-def _own_journals(draft: Draft) -> Collection[str]:
+def _own_journals(builder: PlanBuilder) -> Collection[str]:
     """All that are the flow's, and all that its tasks read."""
-    own = draft.snapshot.journals_of(draft.flow.name)
-    return {*own, *draft.page.homes} if draft.page.homes else own
+    own = builder.snapshot.journals_of(builder.flow.name)
+    return {*own, *builder.flow_index.task_of} if builder.flow_index.task_of else own

@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from flumeng.ingest.cursor import MARK_BYTES, Cursor, FileKey, Mark
+from flumeng.ingest.compressed_file import CompressedFile, has_compressed_name
+from flumeng.ingest.file_position import MARK_BYTES, FileKey, FilePosition, Mark
 from flumeng.ingest.names import copies_beside, is_numbered, originals
-from flumeng.ingest.packed import PackedFile, has_packed_name
 from flumeng.ingest.tailed_file import TailedFile
 
 log = logging.getLogger(__name__)
 
 
-class Copies:
+class CopytruncateIndex:
     """Looks among ``files``, those of the tailer, and beside them. ``make`` makes one that is not
     among them. ``changed`` must be called when a file came, went, or has another path."""
 
     def __init__(
         self,
         files: dict[FileKey, TailedFile],
-        make: Callable[[FileKey, Cursor], TailedFile],
+        make: Callable[[FileKey, FilePosition], TailedFile],
     ) -> None:
         self._files = files
         self._make = make
@@ -49,16 +49,16 @@ class Copies:
         return not file.size or any(
             _is_beginning(file, other) or rest_of(file, other.cursor) is not None
             for other in self._originals(path)
-            if other is not file and not (isinstance(other, PackedFile) and other.is_found)
+            if other is not file and not (isinstance(other, CompressedFile) and other.is_found)
         )
 
-    def find(self, file: TailedFile, *, whole: bool) -> tuple[TailedFile, Cursor] | None:
+    def find(self, file: TailedFile, *, whole: bool) -> tuple[TailedFile, FilePosition] | None:
         """The largest copy of a file that is gone, open, and the cursor from which it is to be read
         on. One that is not ``whole`` lacks what was read last, and so has nothing that is unread.
         Raises OSError when what may be one cannot be read."""
         cursor = file.cursor
         identified = replace(cursor, identity=cursor.identity or file.key.identity)
-        best: tuple[TailedFile, Cursor] | None = None
+        best: tuple[TailedFile, FilePosition] | None = None
         least = cursor.offset if whole else 0
         for copy in self._beside(cursor):
             try:
@@ -73,7 +73,7 @@ class Copies:
             best, least = (copy, rest), rest.end + 1
         return best
 
-    def _is_old(self, copy: TailedFile, rest: Cursor) -> bool:
+    def _is_old(self, copy: TailedFile, rest: FilePosition) -> bool:
         """Whether the globs do not mean it and it cannot have what comes after that cursor."""
         return (
             copy.key not in self._files
@@ -81,7 +81,7 @@ class Copies:
             and copy.modified_ns < rest.modified_ns
         )
 
-    def unknown_since(self, cursor: Cursor) -> Iterator[tuple[TailedFile, Cursor]]:
+    def unknown_since(self, cursor: FilePosition) -> Iterator[tuple[TailedFile, FilePosition]]:
         """Copies of the same file that were made later and nobody has read, open: of what was in it
         between that cursor and now; each with the cursor from which to read it. Raises OSError when
         what may be one cannot be read."""
@@ -93,11 +93,11 @@ class Copies:
                 raise
             if is_one:
                 end, identity = copy.size, cursor.identity
-                yield copy, Cursor(cursor.path, cursor.folder, identity=identity, end=end)
+                yield copy, FilePosition(cursor.path, cursor.folder, identity=identity, end=end)
             else:
                 self._let_go(copy)
 
-    def _is_unknown_since(self, copy: TailedFile, cursor: Cursor) -> bool:
+    def _is_unknown_since(self, copy: TailedFile, cursor: FilePosition) -> bool:
         path = copy.name or copy.cursor.path
         return (
             is_numbered(Path(path).name, Path(cursor.path).name)
@@ -113,7 +113,7 @@ class Copies:
             not known.cursor.offset or rest_of(copy, known.cursor) is not None
         )
 
-    def _beside(self, cursor: Cursor) -> Iterator[TailedFile]:
+    def _beside(self, cursor: FilePosition) -> Iterator[TailedFile]:
         """What may be copies, open; also those that were found, are not read yet, and are gone."""
         beside = copies_beside(cursor)
         for file in self._files.values():
@@ -122,10 +122,10 @@ class Copies:
                 beside.setdefault(file.key, file.cursor.path)
         for key, path in beside.items():
             copy = self._files.get(key)
-            if has_packed_name(path) or isinstance(copy, PackedFile):
+            if has_compressed_name(path) or isinstance(copy, CompressedFile):
                 continue
             if copy is None or not copy.is_open:
-                copy = self._make(key, copy.cursor if copy else Cursor.new(path))
+                copy = self._make(key, copy.cursor if copy else FilePosition.new(path))
                 copy.name = path
             try:
                 if copy.is_open or copy.open(path):
@@ -157,7 +157,7 @@ def may_be_made_of(file: TailedFile) -> bool:
     return file.name is not None and file.cursor.path in {file.name, *_originals(file.name)}
 
 
-def rest_of(copy: TailedFile, cursor: Cursor) -> Cursor | None:
+def rest_of(copy: TailedFile, cursor: FilePosition) -> FilePosition | None:
     """From where to read a copy of what the cursor has read of; None when it is no copy.
 
     What was written and read after it was copied and before it was cut is not in the copy, which is
@@ -177,7 +177,7 @@ def rest_of(copy: TailedFile, cursor: Cursor) -> Cursor | None:
     return replace(copied, offset=offset, last=last, head=head)
 
 
-def _begins_alike(copy: TailedFile, cursor: Cursor, size: int) -> bool:
+def _begins_alike(copy: TailedFile, cursor: FilePosition, size: int) -> bool:
     if size >= cursor.head.length:
         return copy.has_before(cursor.beginning)
     return size > 0 and cursor.start.startswith(copy.beginning(size))
@@ -186,7 +186,7 @@ def _begins_alike(copy: TailedFile, cursor: Cursor, size: int) -> bool:
 def _is_beginning(copy: TailedFile, file: TailedFile) -> bool:
     """Whether what is in it is what is in the other file at the same place."""
     size = copy.size
-    if isinstance(file, PackedFile) or not file.is_open or file.size < size:
+    if isinstance(file, CompressedFile) or not file.is_open or file.size < size:
         return False
     length = min(size, MARK_BYTES)
     return copy.beginning(length) == file.beginning(length) and file.has_before(copy.place_at(size))

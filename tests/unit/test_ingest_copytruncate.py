@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.ingest import names
-from flumeng.ingest.cursor import cursors
+from flumeng.ingest.file_position import cursors
 from flumeng.ingest.tailed_file import EARLIER_SECONDS
 from flumeng.ingest.testing import Follower, copy_and_truncate, pread_but_of, write
 
@@ -51,7 +51,7 @@ def test_what_is_left_of_a_copy_is_read_also_when_the_next_copy_has_its_inode(lo
     write(log, "2\n3\n")
     copy = copy_and_truncate(log)
     write(log, "4\n")
-    while not any(b"4" in chunk.data for chunk in follower.submitted):
+    while not any(b"4" in block.data for block in follower.submitted):
         follower.poll()
     follower.commit(next(n for n, c in enumerate(follower.submitted, 1) if b"4" in c.data))
     assert follower.lines == ["1", "4"]
@@ -403,7 +403,7 @@ def test_a_file_that_is_deleted_goes_on_in_its_copy(log: Path) -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_killed_at_any_time(log: Path, pattern: str) -> None:
-    """After each poll, with any number of its chunks durable."""
+    """After each poll, with any number of its blocks durable."""
     for crashes in range(1, 40):
         folder = log.with_name(f"{crashes}")
         folder.mkdir()

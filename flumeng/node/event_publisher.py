@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from flumeng.node.story import Step
+from flumeng.node.event_log import Step
 from flumeng.store import ABSENT, Store
 from zkschema import codec, paths
 from zkschema.records import Story, StoryLine
@@ -18,7 +18,7 @@ LINES = 50
 CAUSE_CHARACTERS = 200
 
 
-class Storyteller:
+class EventPublisher:
     """``clock`` is that of the machine's steps; ``wall`` gives seconds since the epoch."""
 
     def __init__(

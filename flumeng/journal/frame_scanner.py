@@ -1,7 +1,7 @@
 """Walks over the frames of one segment file, whatever happened to it: good frames, and what is not.
 
 For tools that look at journals which nobody has open. Every bit of a frame is checked before it
-counts as good. After a damaged header the walk goes on at the next whole frame of the journal.
+counts as good. After a damaged header the scan goes on at the next whole frame of the journal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Bad:
     why: str
 
 
-def walk(fd: int, first: int, size: int, journal: bytes) -> Iterator[Good | Bad]:
+def scan(fd: int, first: int, size: int, journal: bytes) -> Iterator[Good | Bad]:
     """Everything between ``first`` and ``size``, in order.
 
     Raises UserError for a frame of a format that this code does not know.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from flumeng.plan.book import ASSIGNED, Book, Page
+from flumeng.plan.placement_index import ASSIGNED, FlowIndex, PlacementIndex
 from flumeng.state.snapshot import FlowView, Snapshot
 from flumeng.state.task_map import Tasks, leaving
 from zkschema.records import Plan, PlannedTask
 
 
 @dataclass(frozen=True)
-class Scope:
+class ChangeSet:
     """What is to be looked at: ``everything``, or what has changed since everything was in order.
 
     ``journals`` and ``tasks`` are those of the flow; ``nodes`` in the order of their names.
@@ -27,21 +27,21 @@ class Scope:
 
 
 @dataclass
-class Draft:
-    """The book is brought up to date with each change. ``epoch`` is the highest given so far,
+class PlanBuilder:
+    """The index is brought up to date with each change. ``epoch`` is the highest given so far,
     ``revision`` the last that every task has run."""
 
     flow: FlowView
     snapshot: Snapshot
-    book: Book
+    index: PlacementIndex
     epoch: int
     revision: int
     changes: dict[str, PlannedTask | None] = field(default_factory=dict)
     why: list[str] = field(default_factory=list)
 
     @property
-    def page(self) -> Page:
-        return self.book.page(self.flow.name)
+    def flow_index(self) -> FlowIndex:
+        return self.index.flow_index(self.flow.name)
 
     def task(self, name: str) -> PlannedTask | None:
         """The task as it is now."""
@@ -49,7 +49,7 @@ class Draft:
 
     def become(self, name: str, task: PlannedTask | None) -> None:
         """The task becomes this; None ends it."""
-        self.book.put(self.flow, name, self.task(name), task)
+        self.index.put(self.flow, name, self.task(name), task)
         self.changes[name] = task
 
     def end(self, name: str) -> None:

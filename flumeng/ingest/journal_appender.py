@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from flumeng.ingest import batch
-from flumeng.ingest.chunk import Chunk
 from flumeng.ingest.counters import Counters
+from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.log import Log
@@ -21,17 +21,17 @@ PENDING_BYTES = 16 << 20
 
 
 class _Received(NamedTuple):
-    """A chunk, and where its events are counted."""
+    """A block, and where its events are counted."""
 
-    chunk: Chunk
+    block: ReceivedBlock
     counters: Counters
 
     @property
     def nbytes(self) -> int:
-        return self.chunk.nbytes
+        return self.block.nbytes
 
 
-class Intake:
+class JournalAppender:
     """Made and used in the event loop. The journal is its own until ``stop`` has returned.
 
     ``on_pressure(True)`` asks to submit nothing more for now. ``on_failed`` is called once: nothing
@@ -60,10 +60,10 @@ class Intake:
             max_bytes=PENDING_BYTES,
         )
 
-    def submit(self, chunk: Chunk, counters: Counters) -> None:
-        """Queue a chunk; never blocks. Its events are counted when they are cut."""
+    def submit(self, block: ReceivedBlock, counters: Counters) -> None:
+        """Queue a block; never blocks. Its events are counted when they are cut."""
         try:
-            self._commits.submit(_Received(chunk, counters))
+            self._commits.submit(_Received(block, counters))
         except JournalFailedError:
             return  # on_failed is on its way; what is not journaled was not accepted
 
@@ -90,15 +90,15 @@ class Intake:
         owners = dict(group)
 
         def count(found: batch.Found) -> None:
-            counters = owners[found.chunk]
-            counters.bytes += len(found.chunk.data)
+            counters = owners[found.block]
+            counters.bytes += len(found.block.data)
             counters.events += found.events
             counters.truncated += found.truncated
 
         return batch.build(list(owners), count)
 
     def _tell_durable(self, group: list[_Received]) -> None:
-        told = [chunk.on_durable for chunk, _ in group if chunk.on_durable is not None]
+        told = [block.on_durable for block, _ in group if block.on_durable is not None]
         if told:
             self._in_loop(_call, told)
 

@@ -16,8 +16,8 @@ from typing import Literal
 
 import pyarrow as pa
 
-from flumeng.ingest.chunk import LineRules
-from flumeng.ingest.cursor import MARK_BYTES, Cursor, FileKey, Mark
+from flumeng.ingest.file_position import MARK_BYTES, FileKey, FilePosition, Mark
+from flumeng.ingest.received_block import LineRules
 from flumeng.ingest.tailed_file import ReplacedError, TailedFile
 
 log = logging.getLogger(__name__)
@@ -37,17 +37,17 @@ _SUFFIXES = frozenset({".gz", ".zst", ".lz4", ".bz2", ".xz"})
 _UNPACK_BYTES = 1 << 20
 
 
-def has_packed_name(path: str) -> bool:
+def has_compressed_name(path: str) -> bool:
     """Compressing programs make an empty file first, so that the name must do."""
     return Path(path).suffix in _SUFFIXES
 
 
-def is_packed(beginning: bytes) -> bool:
+def is_compressed(beginning: bytes) -> bool:
     """Whether the first ``MAGIC_BYTES`` are those of a compressed file."""
     return any(beginning.startswith(magic) for magic, _ in _MAGIC)
 
 
-class PackedFile(TailedFile):
+class CompressedFile(TailedFile):
     """What is left to read of a file that is gone, in one of the compressed files beside it.
 
     It is never followed and never grows. ``is_found`` tells that the compressed file which is open
@@ -58,7 +58,7 @@ class PackedFile(TailedFile):
     def __init__(
         self,
         key: FileKey,
-        cursor: Cursor,
+        cursor: FilePosition,
         hostname: str,
         rules: LineRules,
         clock_us: Callable[[], int],
@@ -161,7 +161,7 @@ class PackedFile(TailedFile):
         return data
 
 
-def _newest_first(cursor: Cursor) -> list[str]:
+def _newest_first(cursor: FilePosition) -> list[str]:
     """The compressed files where a file was, when enough of that is known to tell its copy."""
     if not cursor.head.length:
         return []
@@ -169,7 +169,7 @@ def _newest_first(cursor: Cursor) -> list[str]:
     for folder in {str(Path(cursor.path).parent), cursor.folder}:
         for path in Path(folder).glob("*"):
             with contextlib.suppress(OSError):
-                if has_packed_name(str(path)):
+                if has_compressed_name(str(path)):
                     status = path.stat()
                     found[FileKey.of(status)] = (status.st_mtime_ns, str(path))
     return [path for _, path in sorted(found.values(), reverse=True)]

@@ -1,8 +1,8 @@
 """Directories that keep files for good: of the local disk, or of any file system of pyarrow's.
 
-A place is a URI or an absolute path. On a local disk nothing counts before it is synced, file and
-directory; object stores answer only when they have it. Anyone may repeat a rename at any time: it
-takes effect once.
+A location is a URI or an absolute path. On a local disk nothing counts before it is synced, file
+and directory; object stores answer only when they have it. Anyone may repeat a rename at any
+time: it takes effect once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
 RENAMES_AT_ONCE = 8
 
 
-class Lake(Protocol):
-    """Paths are those of the file system, without scheme; ``place`` splits a URI."""
+class FileStore(Protocol):
+    """Paths are those of the file system, without scheme; ``open_store`` splits a URI."""
 
     def make_directory(self, path: str) -> None:
         """Create it, with its parents, for good. Nothing happens when it is there."""
@@ -54,8 +54,8 @@ class Lake(Protocol):
         """Delete a directory with all in it; nothing happens when it is not there."""
 
 
-def place(uri: str) -> tuple[Lake, str]:
-    """The lake that ``uri`` lies in, and the path there. UserError for a scheme nobody serves."""
+def open_store(uri: str) -> tuple[FileStore, str]:
+    """The file store of ``uri``, and the path there. UserError for a scheme nobody serves."""
     if uri.startswith("/"):
         return LOCAL, uri
     parts = urlsplit(uri)
@@ -67,15 +67,15 @@ def place(uri: str) -> tuple[Lake, str]:
 
 
 @lru_cache(maxsize=32)
-def _remote(base: str) -> tuple[Lake, str]:
+def _remote(base: str) -> tuple[FileStore, str]:
     try:
         filesystem, root = fs.FileSystem.from_uri(base)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{base}: {error}") from error
-    return RemoteLake(filesystem), root
+    return RemoteFileStore(filesystem), root
 
 
-class LocalLake:
+class LocalFileStore:
     """The local disk. What it creates is durable when the call returns, files after ``sync``."""
 
     def make_directory(self, path: str) -> None:
@@ -115,10 +115,10 @@ class LocalLake:
         shutil.rmtree(path, ignore_errors=True)
 
 
-LOCAL = LocalLake()
+LOCAL = LocalFileStore()
 
 
-class RemoteLake:
+class RemoteFileStore:
     """Any file system of pyarrow's. On object stores a rename is a copy and a delete."""
 
     def __init__(self, filesystem: fs.FileSystem) -> None:

@@ -1,6 +1,6 @@
 """What commands reach the world through.
 
-The doors travel as click's context object, so that tests and the shell give their own.
+The context travels as click's context object, so that tests and the shell give their own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _who() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-class Kept:
+class ConnectionPool:
     """Connections that stay open from one command to the next, one for each cluster."""
 
     def __init__(self, connect: Callable[[str], Store]) -> None:
@@ -73,7 +73,7 @@ class Kept:
             store.close()
 
 
-class Signature(TypedDict):
+class AuditFields(TypedDict):
     """Who makes a change, why, and when: what every operation takes."""
 
     author: str
@@ -82,7 +82,7 @@ class Signature(TypedDict):
 
 
 @dataclass(frozen=True)
-class Doors:
+class CliContext:
     """The world as a command sees it.
 
     ``clock`` gives seconds since the epoch, ``monotonic`` seconds that only grow.
@@ -94,28 +94,28 @@ class Doors:
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    kept: Kept | None = None
+    pool: ConnectionPool | None = None
     accounts: journals.Ask = journals.ask_worker
     counters: counters.Ask = counters.ask_worker
 
     @contextmanager
     def store(self, hosts: str) -> Iterator[Store]:
         """An open store; closed afterwards unless connections are kept."""
-        if self.kept is not None:
-            yield self.kept.store(hosts)
+        if self.pool is not None:
+            yield self.pool.store(hosts)
             return
         with closing(self.connect(hosts)) as store:
             yield store
 
     def look_up(self, hosts: str | None) -> None:
         """Bring the names for completion up to date, in the background."""
-        if hosts and self.kept is not None:
-            self.kept.lookup(hosts).start()
+        if hosts and self.pool is not None:
+            self.pool.lookup(hosts).start()
 
     def names(self, hosts: str) -> names.Names:
         """The names for completion: at once when connections are kept, else soon or never."""
-        if self.kept is not None:
-            return self.kept.lookup(hosts).known
+        if self.pool is not None:
+            return self.pool.lookup(hosts).known
 
         def ask() -> names.Names:
             with self.store(hosts) as store:
@@ -125,7 +125,7 @@ class Doors:
         lookup.start()
         return lookup.wait(names.PATIENCE_SECONDS)
 
-    def sign(self, reason: str) -> Signature:
+    def audit_fields(self, reason: str) -> AuditFields:
         return {"author": self.who(), "reason": reason, "now": self.clock()}
 
     def wait_for(self, missing: Callable[[], Sequence[str]], timeout_seconds: float) -> None:
@@ -153,15 +153,15 @@ def _tell(missing: Sequence[str]) -> None:
         click.echo(f"waiting: {missing[0]}{more}", err=True)
 
 
-def with_store(command: Callable[Concatenate[Doors, Store, P], R]) -> Callable[P, R]:
-    """Add ``--zk``, and call the command with the doors and an open store, closed afterwards."""
+def with_store(command: Callable[Concatenate[CliContext, Store, P], R]) -> Callable[P, R]:
+    """Add ``--zk``, and call the command with the context and an open store, closed afterwards."""
 
     @zk_option
     @functools.wraps(command)
     def opened(*args: P.args, **options: P.kwargs) -> R:
-        doors = click.get_current_context().ensure_object(Doors)
+        context = click.get_current_context().ensure_object(CliContext)
         hosts: Any = options.pop("hosts")
-        with doors.store(hosts) as store:
-            return command(doors, store, *args, **options)
+        with context.store(hosts) as store:
+            return command(context, store, *args, **options)
 
     return opened

@@ -9,7 +9,7 @@ from __future__ import annotations
 BURST_SECONDS = 0.1
 
 
-class Choke:
+class RateLimit:
     """``rate`` in bytes per second, above 0; ``now`` in seconds that only grow."""
 
     def __init__(self, rate: float, now: float) -> None:

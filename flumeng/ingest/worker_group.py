@@ -9,7 +9,7 @@ from flumeng.spec import Component, registry
 
 
 @dataclass(frozen=True)
-class Crew:
+class WorkerGroup:
     """Worker ``number`` of ``size``.
 
     Sources that spread run in every worker, all others only in the first.
@@ -26,7 +26,7 @@ class Crew:
         return self.number == 0 or spreads(source)
 
 
-ALONE = Crew(0, 1)
+ALONE = WorkerGroup(0, 1)
 
 
 def spreads(source: Component) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 
-from flumeng.plan.ranking import Ranking
+from flumeng.plan.indexed_heap import IndexedHeap
 from flumeng.state.snapshot import Amounts, NodeView, thousandths
 from zkschema.records import COLLECT
 
@@ -18,7 +18,7 @@ SLOTS_UNDECLARED = {"slots": 8000}
 PoolKey = tuple[tuple[tuple[str, str], ...], str | None]
 
 
-class Seats:
+class CapacityIndex:
     """``used`` and capacities are in thousandths; ``limited`` are the nodes that declare any. Pools
     of nodes come into being when asked for."""
 
@@ -27,8 +27,8 @@ class Seats:
         self._limits: dict[str, Mapping[str, int]] = {}
         self._limited: set[str] = set()
         self._nodes: dict[str, NodeView] = {}
-        self._pools: dict[PoolKey, Ranking[float]] = {}
-        self._pools_of: dict[str, list[Ranking[float]]] = {}
+        self._pools: dict[PoolKey, IndexedHeap[float]] = {}
+        self._pools_of: dict[str, list[IndexedHeap[float]]] = {}
 
     def put_node(self, name: str, view: NodeView | None) -> None:
         """The node as it is now; None when it is gone."""
@@ -82,12 +82,12 @@ class Seats:
             if dimension in limits
         )
 
-    def pool(self, labels: Mapping[str, str], zone: str | None = None) -> Ranking[float]:
+    def pool(self, labels: Mapping[str, str], zone: str | None = None) -> IndexedHeap[float]:
         """The live nodes that may collect under these labels, least full first."""
         key = (tuple(sorted(labels.items())), zone)
         pool = self._pools.get(key)
         if pool is None:
-            pool = self._pools[key] = Ranking()
+            pool = self._pools[key] = IndexedHeap()
             for name in self._nodes:
                 self._enter(key, pool, name)
         return pool
@@ -101,7 +101,10 @@ class Seats:
         return view.record.zone if view else None
 
     def least_full(
-        self, pool: Ranking[float], weight: Amounts, accepts: Callable[[str], bool] | None = None
+        self,
+        pool: IndexedHeap[float],
+        weight: Amounts,
+        accepts: Callable[[str], bool] | None = None,
     ) -> str | None:
         """The least full node of the pool that has room for the weight and is accepted."""
         if not self._limited:
@@ -110,7 +113,7 @@ class Seats:
             lambda node: self.fits(node, weight) and (accepts is None or accepts(node))
         )
 
-    def in_turn(self, pool: Ranking[float], weight: Amounts, count: int) -> list[str] | None:
+    def in_turn(self, pool: IndexedHeap[float], weight: Amounts, count: int) -> list[str] | None:
         """As ``least_full`` so many times, each with the one before counted; None when there are
         limits to be looked at each time, or no nodes. Nothing is counted yet."""
         if self._limited or not pool.ranks:
@@ -128,7 +131,7 @@ class Seats:
             heapq.heapreplace(heap, first + step)
         return nodes
 
-    def _enter(self, key: PoolKey, pool: Ranking[float], name: str) -> None:
+    def _enter(self, key: PoolKey, pool: IndexedHeap[float], name: str) -> None:
         labels, zone = key
         view = self._nodes.get(name)
         if (

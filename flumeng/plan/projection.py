@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from flumeng.plan.actions import Assign
-from flumeng.plan.book import DRAINING, Book
+from flumeng.plan.placement_index import DRAINING, PlacementIndex
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Version
 from zkschema.records import AssignedTask, PlannedTask
@@ -19,15 +19,15 @@ Key = tuple[str, str]
 Tasks = Mapping[Key, AssignedTask]
 
 
-def assign(snapshot: Snapshot, book: Book, nodes: Iterable[str]) -> list[Assign]:
-    """Bring the assignments of these nodes in line with the plans, which ``book`` indexes."""
+def assign(snapshot: Snapshot, index: PlacementIndex, nodes: Iterable[str]) -> list[Assign]:
+    """Bring the assignments of these nodes in line with the plans, which ``index`` indexes."""
     takes, gives = [], []
     for node in nodes:
         view = snapshot.nodes.get(node)
         if view is None:
             continue
         current = {(task.flow, task.task): task for task in view.assignment.tasks}
-        wanted = _wanted(view, current, snapshot, book)
+        wanted = _wanted(view, current, snapshot, index)
         chokes = _chokes(node, wanted, snapshot)
         if chokes != view.assignment.chokes:
             view = replace(view, assignment=replace(view.assignment, chokes=chokes))
@@ -48,7 +48,7 @@ def assign(snapshot: Snapshot, book: Book, nodes: Iterable[str]) -> list[Assign]
 
 
 def _wanted(
-    view: NodeView, current: Tasks, snapshot: Snapshot, book: Book
+    view: NodeView, current: Tasks, snapshot: Snapshot, index: PlacementIndex
 ) -> dict[Key, AssignedTask]:
     """What the node is to run; tasks of other masters' flows stay as they are."""
     wanted = {
@@ -57,7 +57,7 @@ def _wanted(
         if task.flow in snapshot.flows and task.flow not in snapshot.mine
     }
     mine, flows = snapshot.mine, snapshot.flows
-    for key, task in book.of_node(view.name).items():
+    for key, task in index.of_node(view.name).items():
         flow, name = key
         if flow in mine:
             wanted[key] = _assigned(flows[flow], name, task, current.get(key))

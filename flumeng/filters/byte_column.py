@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 NEWLINE = 10
 
 
-class Flat:
+class ByteColumn:
     """The bytes of a binary column: row i is ``data[starts[i]:ends[i]]``; a null row is empty."""
 
     def __init__(self, column: pa.Array) -> None:
@@ -99,7 +99,7 @@ def _repaired(column: pa.Array) -> pa.Array:
     Newlines survive decoding, and how many a row has is known, so its end is found again.
     """
     closed = pc.binary_join_element_wise(pc.fill_null(column, b""), b"", b"\n")
-    before = Flat(closed)
+    before = ByteColumn(closed)
     newlines = before.find("\n")
     last_of_row = np.searchsorted(newlines, before.ends - 1)
     raw = before.data[before.starts[0] :].tobytes()

@@ -16,6 +16,7 @@ from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import directory as directories
 from flumeng.journal.checkpoint import NO_BARRIER, Checkpoint
 from flumeng.journal.frame import decode_state, identity
+from flumeng.journal.frame_scanner import Bad, Good, scan
 from flumeng.journal.recovery import merge_state
 from flumeng.journal.segment import (
     BROKEN,
@@ -25,7 +26,6 @@ from flumeng.journal.segment import (
     SegmentHeader,
     open_segment,
 )
-from flumeng.journal.walk import Bad, Good, walk
 
 QUARANTINE = "quarantine"
 
@@ -96,7 +96,7 @@ class Part:
 
 
 @dataclass
-class Survey:
+class Inspection:
     """``parts`` from the floor on, by name."""
 
     directory: Path
@@ -111,7 +111,7 @@ class Survey:
         return any(finding.damage for finding in self.findings)
 
 
-def survey(directory: Path, *, locked: bool = False) -> Survey:
+def inspect(directory: Path, *, locked: bool = False) -> Inspection:
     """Look at everything; ``locked`` says that the caller holds the journal's lock.
 
     Raises UserError for a directory that holds no journal, and for a format that this code does
@@ -129,7 +129,7 @@ def survey(directory: Path, *, locked: bool = False) -> Survey:
     except CorruptError as error:
         what = str(error).removeprefix(f"{directory / checkpoints.NAME}").lstrip(": ")
         findings.append(Finding(checkpoints.NAME, None, what))
-    found = Survey(directory, journal, in_use, checkpoint, [], findings)
+    found = Inspection(directory, journal, in_use, checkpoint, [], findings)
     if checkpoint is not None and checkpoint.durability == "memory":
         findings.append(Finding(checkpoints.NAME, None, "its events are held in memory", False))
         return found
@@ -161,7 +161,7 @@ def state_after(part: Part, journal: bytes) -> dict[str, object]:
 def frames(part: Part, journal: bytes) -> Iterator[Good]:
     """The good frames of a part, in the order of the file."""
     with part.path.open("rb") as file:
-        for found in walk(file.fileno(), part.first, part.size, journal):
+        for found in scan(file.fileno(), part.first, part.size, journal):
             if isinstance(found, Good):
                 yield found
 
@@ -177,7 +177,7 @@ def _look_at(part: Part, journal: bytes, until: Checkpoint | None) -> None:
         with part.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             part.size = min(size, until.offset) if until else size
-            for found in walk(file.fileno(), part.first, part.size, journal):
+            for found in scan(file.fileno(), part.first, part.size, journal):
                 if isinstance(found, Bad):
                     part.bad.append(found)
                 else:
@@ -227,7 +227,7 @@ def _left_overs(directory: Path) -> Iterator[Finding]:
             yield Finding(path.name, None, "what a repair took out", False)
 
 
-def _of_parts(found: Survey) -> Iterator[Finding]:
+def _of_parts(found: Inspection) -> Iterator[Finding]:
     """Headers, frames, and seqs within each file."""
     for part in found.parts:
         if part.problem:
@@ -252,7 +252,7 @@ def _of_parts(found: Survey) -> Iterator[Finding]:
             )
 
 
-def _of_chain(found: Survey) -> Iterator[Finding]:
+def _of_chain(found: Inspection) -> Iterator[Finding]:
     """What each header says of the segment before it."""
     checkpoint = found.checkpoint
     bases = [part.base for part in found.parts]
@@ -272,7 +272,7 @@ def _of_chain(found: Survey) -> Iterator[Finding]:
             yield Finding(part.path.name, part.link.length, what)
 
 
-def _of_end(found: Survey) -> Iterator[Finding]:
+def _of_end(found: Inspection) -> Iterator[Finding]:
     checkpoint = found.checkpoint
     if checkpoint is None:
         return
@@ -293,7 +293,7 @@ def _of_end(found: Survey) -> Iterator[Finding]:
         yield Finding(checkpoints.NAME, None, what, False)
 
 
-def _torn_from(part: Part, found: Survey) -> int:
+def _torn_from(part: Part, found: Inspection) -> int:
     """From where on a bad frame is a torn tail."""
     checkpoint = found.checkpoint
     if checkpoint is None or part is not found.parts[-1] or part.header is None:

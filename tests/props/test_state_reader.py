@@ -38,7 +38,7 @@ class Following(RuleBasedStateMachine):
         tree.init(self.store)
         self.reader = Reader(self.reading, "m", self.clock, lambda: 0.0)
         for top in WATCHED:
-            self.reading.watch(top, self.reader.hear)
+            self.reading.watch(top, self.reader.on_watch)
 
     def clock(self) -> float:
         return self.now

@@ -1,6 +1,6 @@
 """What a source hands over: some received lines, uncut, with all that is the same for them.
 
-A chunk is the unit of everything between a source and its journal: one copy out of the receive
+A block is the unit of everything between a source and its journal: one copy out of the receive
 buffer, one item in the queue of the commit thread, and for a source with a cursor one step of it.
 """
 
@@ -15,7 +15,7 @@ _BOOKKEEPING_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class LineRules:
-    """How a source's chunks are cut into events.
+    """How a source's blocks are cut into events.
 
     ``trailers`` are the bytes of which up to ``framing.TRAILER_BYTES`` are taken off a line's end.
     """
@@ -35,11 +35,11 @@ class Origin:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Chunk:
+class ReceivedBlock:
     """Whole lines: each ends with a newline, or is ``data[start:end]`` of its ``bounds``.
 
     ``state`` is what becomes true of the source once these lines are journaled; both get into one
-    frame, so a chunk with state holds at most ``FRAME_EVENTS`` lines. ``file_offset`` is where
+    frame, so a block with state holds at most ``FRAME_EVENTS`` lines. ``file_offset`` is where
     ``data`` begins in its file; its events then carry their ``offset``. ``on_durable`` is called in
     the event loop's thread once all of it is durable, and never when it is not.
     """
