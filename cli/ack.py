@@ -7,8 +7,8 @@ import click
 from cli.context import CliContext, with_store
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
-from flumeng import operations
 from flumeng.errors import UnavailableError, UserError
+from flumeng.operations.acks import advance_acks, behind
 from flumeng.store import Store
 from flumeng.views import journals as journal_rows
 from flumeng.views import overview
@@ -64,14 +64,14 @@ def advance(
     if every == bool(journals):
         raise UserError("name the journals, or take --all")
     floors = _floors(context, store, journals)
-    found = operations.behind(store, floors)
+    found = behind(store, floors)
     for name in journals:
         if not any(one.journal == name for one in found):
             raise UserError(
                 f"journal {name} keeps everything from its ack on: nothing to pass over"
             )
     if not dry_run:
-        found = operations.advance_acks(store, floors, **context.audit_fields(reason))
+        found = advance_acks(store, floors, **context.audit_fields(reason))
     if as_json:
         show_json(found)
         return

@@ -8,7 +8,14 @@ from click.shell_completion import CompletionItem
 from cli.context import CliContext, with_store
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table, when
-from flumeng import operations
+from flumeng.operations.settings import (
+    SETTINGS,
+    begin_maintenance,
+    end_maintenance,
+    set_setting,
+    settings,
+    shown,
+)
 from flumeng.store import Store
 from flumeng.views import history
 from zkschema import records
@@ -27,7 +34,7 @@ class Key(click.types.StringParamType):
     ) -> list[CompletionItem]:
         return [
             CompletionItem(key, help=setting.doc)
-            for key, setting in operations.SETTINGS.items()
+            for key, setting in SETTINGS.items()
             if key.startswith(incomplete)
         ]
 
@@ -40,18 +47,15 @@ def cluster() -> None:
 @cluster.command()
 @json_option
 @with_store
-def show(_doors: CliContext, store: Store, as_json: bool) -> None:
+def show(_context: CliContext, store: Store, as_json: bool) -> None:
     """Show every setting, its default and what it means, and maintenance mode."""
-    rows, maintenance = operations.settings(store)
+    rows, maintenance = settings(store)
     if as_json:
         show_json({"settings": {row.key: row.value for row in rows}, "maintenance": maintenance})
         return
     show_table(
         ("KEY", "VALUE", "DEFAULT", "MEANING"),
-        (
-            (row.key, operations.shown(row.value), operations.shown(row.default), row.doc)
-            for row in rows
-        ),
+        ((row.key, shown(row.value), shown(row.default), row.doc) for row in rows),
     )
     click.echo(f"maintenance mode is {_said(maintenance)}")
 
@@ -67,7 +71,7 @@ def show(_doors: CliContext, store: Store, as_json: bool) -> None:
 )
 @json_option
 @with_store
-def audit(_doors: CliContext, store: Store, last: int, as_json: bool) -> None:
+def audit(_context: CliContext, store: Store, last: int, as_json: bool) -> None:
     """Show who changed what, when and why; the newest comes last."""
     rows = history.audit(store, last)
     if as_json:
@@ -86,7 +90,7 @@ def audit(_doors: CliContext, store: Store, last: int, as_json: bool) -> None:
 @with_store
 def set_(context: CliContext, store: Store, key: str, value: str, reason: str) -> None:
     """Change a setting; masters heed it at once."""
-    changed = operations.set_setting(store, key, value, **context.audit_fields(reason))
+    changed = set_setting(store, key, value, **context.audit_fields(reason))
     click.echo(f"{key} is {value}{'' if changed else ' already'}")
 
 
@@ -100,10 +104,10 @@ def maintenance(context: CliContext, store: Store, switch: str, reason: str) -> 
     Data flows meanwhile; tasks of nodes that go away wait for them.
     """
     if switch == "on":
-        operations.begin_maintenance(store, **context.audit_fields(reason))
+        begin_maintenance(store, **context.audit_fields(reason))
         click.echo("maintenance mode is on: nothing is moved until it is off")
         return
-    ended = operations.end_maintenance(store, **context.audit_fields(reason))
+    ended = end_maintenance(store, **context.audit_fields(reason))
     if ended is None:
         click.echo("maintenance mode is off already")
     else:

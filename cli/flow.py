@@ -9,7 +9,7 @@ import click
 
 from cli.context import CliContext, with_store
 from cli.flow_rates import choke, counters
-from cli.names import Name
+from cli.name_argument import Name
 from cli.options import (
     dry_run_option,
     json_option,
@@ -19,9 +19,16 @@ from cli.options import (
 )
 from cli.output import show_json, show_table, when
 from cli.preview_output import show_preview
-from flumeng import operations
 from flumeng.errors import UserError
 from flumeng.operations import preview
+from flumeng.operations.flows import (
+    Applied,
+    apply_flow,
+    delete_flow,
+    require_flow,
+    rollback_flow,
+    set_flow_state,
+)
 from flumeng.spec.flow_files import FlowFilesError, read_flows
 from flumeng.spec.guarantees import promise
 from flumeng.store import Store
@@ -99,7 +106,7 @@ def apply(
         return
     done = []
     for file in found:
-        applied = operations.apply_flow(
+        applied = apply_flow(
             store,
             file.text,
             expect_revision=if_revision,
@@ -115,7 +122,7 @@ def apply(
 @flow.command(name="list")
 @json_option
 @with_store
-def list_(_doors: CliContext, store: Store, as_json: bool) -> None:
+def list_(_context: CliContext, store: Store, as_json: bool) -> None:
     """List all flows."""
     rows = overview.flows(store)
     if as_json:
@@ -142,7 +149,7 @@ def list_(_doors: CliContext, store: Store, as_json: bool) -> None:
 @name_argument
 @json_option
 @with_store
-def show(_doors: CliContext, store: Store, name: str, as_json: bool) -> None:
+def show(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show one flow: its text, who applied it, and where its tasks run."""
     found = overview.flow(store, name)
     if as_json:
@@ -178,7 +185,7 @@ def show(_doors: CliContext, store: Store, name: str, as_json: bool) -> None:
 @name_argument
 @json_option
 @with_store
-def history_(_doors: CliContext, store: Store, name: str, as_json: bool) -> None:
+def history_(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """List the revisions of a flow that are kept: who made which, when and why."""
     rows = history.history(store, name)
     if as_json:
@@ -197,7 +204,7 @@ def history_(_doors: CliContext, store: Store, name: str, as_json: bool) -> None
 @json_option
 @with_store
 def diff(
-    _doors: CliContext, store: Store, name: str, old: int | None, new: int | None, as_json: bool
+    _context: CliContext, store: Store, name: str, old: int | None, new: int | None, as_json: bool
 ) -> None:
     """Show what is different from revision N to revision M.
 
@@ -229,9 +236,7 @@ def rollback(
 ) -> None:
     """Make a new revision with the text of revision N."""
     audit_fields = context.audit_fields(reason)
-    _tell(
-        operations.rollback_flow(store, name, number, expect_revision=if_revision, **audit_fields)
-    )
+    _tell(rollback_flow(store, name, number, expect_revision=if_revision, **audit_fields))
 
 
 @flow.command()
@@ -243,7 +248,7 @@ def pause(
     context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
 ) -> None:
     """Stop collecting; the sources go on into the journals, so nothing is lost."""
-    changed = operations.set_flow_state(
+    changed = set_flow_state(
         store, name, "suspended", expect_revision=if_revision, **context.audit_fields(reason)
     )
     what = "collecting stops now, its sources go on into the journals"
@@ -259,7 +264,7 @@ def resume(
     context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
 ) -> None:
     """Let a paused or stopped flow run again."""
-    changed = operations.set_flow_state(
+    changed = set_flow_state(
         store, name, "running", expect_revision=if_revision, **context.audit_fields(reason)
     )
     what = "it starts to run now (follow with `flumeng flow wait`)"
@@ -275,7 +280,7 @@ def stop(
     context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
 ) -> None:
     """Stop the sources and collect what they accepted to its end; the flow stays."""
-    changed = operations.set_flow_state(
+    changed = set_flow_state(
         store, name, "stopped", expect_revision=if_revision, **context.audit_fields(reason)
     )
     what = "its sources stop now, its journals are collected to their end"
@@ -300,12 +305,12 @@ def delete(
     if_revision: int | None,
 ) -> None:
     """Delete a flow, once everything it accepted is in its sinks."""
-    operations.require_flow(store, name)
+    require_flow(store, name)
     if discard and not yes:
         click.confirm(
             f"Events of flow {name} that are not in its sinks yet will be lost. Go on?", abort=True
         )
-    changed = operations.delete_flow(
+    changed = delete_flow(
         store,
         name,
         discard=discard,
@@ -347,6 +352,6 @@ def wait(
     context.wait_for(lambda: CONDITIONS[condition](store, name), timeout)
 
 
-def _tell(applied: operations.Applied) -> None:
+def _tell(applied: Applied) -> None:
     unchanged = "" if applied.changed else " (unchanged)"
     click.echo(f"flow {applied.flow} revision {applied.revision}{unchanged}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from cli.context import CliContext, with_store
-from cli.names import Name
+from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
-from flumeng import operations
 from flumeng.errors import UserError
+from flumeng.operations.chokes import chokes, set_choke
 from flumeng.spec.quantities import size
 from flumeng.store import Store
 from flumeng.views.counters import CounterRow
@@ -31,7 +31,7 @@ def choke(
 
     Senders are held back as by a full journal; `flow counters` shows what is set.
     """
-    changed = operations.set_choke(store, name, _rate(rate), node, **context.audit_fields(reason))
+    changed = set_choke(store, name, _rate(rate), node, **context.audit_fields(reason))
     place = f" on node {node}" if node else ""
     click.echo(f"choke of flow {name}{place} is {rate}{'' if changed else ' already'}")
 
@@ -45,14 +45,14 @@ def counters(context: CliContext, store: Store, name: str, as_json: bool) -> Non
 
     Each number counts from the start of the node's workers.
     """
-    chokes = operations.chokes(store, name)
+    limits = chokes(store, name)
     rows, silent = counter_rows(store, context.counters, name)
     for away in silent:
         click.echo(f"flumeng: node {away} does not answer; it is not counted", err=True)
     if as_json:
-        show_json({"chokes": {node or "": rate for node, rate in chokes.items()}, "sources": rows})
+        show_json({"chokes": {node or "": rate for node, rate in limits.items()}, "sources": rows})
         return
-    for node, rate in chokes.items():
+    for node, rate in limits.items():
         click.echo(f"choke: {rate:.0f} bytes per second on {node or 'each node'}")
     show_table(
         ("NODE", "SOURCE", "EVENTS", "BYTES", "ELSE"),

@@ -6,13 +6,9 @@ not known in time is not offered.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
-
-import click
-from click.shell_completion import CompletionItem
 
 from flumeng.errors import FlumengError
 from flumeng.state.task_map import read_plans
@@ -25,26 +21,6 @@ PATIENCE_SECONDS = 1.0
 
 Names = Mapping[str, Sequence[str]]
 """Kind (``flow``, ``node``, ``task``) -> names."""
-
-
-class Name(click.types.StringParamType):
-    """The type of an argument that names a flow, a node or a task."""
-
-    def __init__(self, kind: str) -> None:
-        self.name = kind
-
-    def shell_complete(
-        self,
-        ctx: click.Context,
-        param: click.Parameter,  # noqa: ARG002  click's
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        from cli.context import CliContext  # noqa: PLC0415  the context knows names
-
-        hosts = ctx.params.get("hosts") or os.environ.get("FLUMENG_ZK")
-        context = ctx.find_object(CliContext) or CliContext()
-        known = context.names(hosts).get(self.name, ()) if hosts else ()
-        return [CompletionItem(name) for name in known if name.startswith(incomplete)]
 
 
 def read(store: Store) -> Names:

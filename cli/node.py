@@ -11,7 +11,7 @@ import click
 
 from cli import key_values
 from cli.context import CliContext, with_store
-from cli.names import Name
+from cli.name_argument import Name
 from cli.options import (
     data_option,
     dry_run_option,
@@ -23,9 +23,10 @@ from cli.options import (
 )
 from cli.output import show_json, show_table, when
 from cli.preview_output import show_preview
-from flumeng import operations
 from flumeng.node.policy import DEFAULT_FILE
 from flumeng.operations import preview
+from flumeng.operations.discarding import DataLoss, data_loss, discard_node
+from flumeng.operations.nodes import decommission_node, label_node, resize_node, set_node_desired
 from flumeng.runtime import logs
 from flumeng.spec.problems import nearest
 from flumeng.store import Store
@@ -53,7 +54,7 @@ def node() -> None:
 @node.command(name="list")
 @json_option
 @with_store
-def list_(_doors: CliContext, store: Store, as_json: bool) -> None:
+def list_(_context: CliContext, store: Store, as_json: bool) -> None:
     """List all nodes. APPLIED is behind ASSIGNED while a node carries out a change."""
     rows = overview.nodes(store)
     if as_json:
@@ -111,7 +112,7 @@ def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
 @name_argument
 @json_option
 @with_store
-def story(_doors: CliContext, store: Store, name: str, as_json: bool) -> None:
+def story(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Tell what happened on a node last, oldest first; also when it is dead.
 
     A node writes its story down every few seconds, and what an earlier life of it told stays.
@@ -155,7 +156,7 @@ def drain(
         planned = preview.drain(store, name)
         show_preview(planned, as_json=as_json)
         return
-    operations.set_node_desired(store, name, "draining", **context.audit_fields(reason))
+    set_node_desired(store, name, "draining", **context.audit_fields(reason))
     if wait:
         context.wait_for(lambda: conditions.node_drained(store, name), timeout)
     found = details.node(store, overview.positions(store, context.ask), name)
@@ -176,7 +177,7 @@ def drain(
 @with_store
 def undrain(context: CliContext, store: Store, name: str, reason: str) -> None:
     """Let a node get work again."""
-    changed = operations.set_node_desired(store, name, "active", **context.audit_fields(reason))
+    changed = set_node_desired(store, name, "active", **context.audit_fields(reason))
     click.echo(f"node {name} may get work again" if changed else f"node {name} is active already")
 
 
@@ -193,10 +194,10 @@ def decommission(
 ) -> None:
     """Remove a node that is drained and stopped. Exit code 3 while it is not."""
     if discard:
-        _confirm_loss(name, operations.data_loss(store, name), yes=yes)
-        operations.discard_node(store, name, **context.audit_fields(reason))
+        _confirm_loss(name, data_loss(store, name), yes=yes)
+        discard_node(store, name, **context.audit_fields(reason))
     else:
-        operations.decommission_node(store, name, **context.audit_fields(reason))
+        decommission_node(store, name, **context.audit_fields(reason))
     click.echo(f"node {name} is gone")
 
 
@@ -210,7 +211,7 @@ def label(
 ) -> None:
     """Set labels with KEY=VALUE and remove labels with KEY-."""
     given, taken = key_values.changes(changes, "a label")
-    labels = operations.label_node(store, name, given, taken, **context.audit_fields(reason))
+    labels = label_node(store, name, given, taken, **context.audit_fields(reason))
     shown = ", ".join(f"{key}={value}" for key, value in labels.items())
     click.echo(f"node {name} has {'labels ' + shown if shown else 'no labels'}")
 
@@ -229,7 +230,7 @@ def capacity(
     """
     given, taken = key_values.changes(changes, "a capacity")
     numbers = key_values.numbers(given, "capacity")
-    fits = operations.resize_node(store, name, numbers, taken, **context.audit_fields(reason))
+    fits = resize_node(store, name, numbers, taken, **context.audit_fields(reason))
     click.echo(f"node {name} has {'capacity ' + _numbers(fits) if fits else 'no set capacity'}")
     known = overview.dimensions(store) | {"slots"}
     for dimension in sorted({*fits} - known):
@@ -329,7 +330,7 @@ def _numbers(capacity: Mapping[str, float]) -> str:
     return ", ".join(f"{key}={number:g}" for key, number in capacity.items())
 
 
-def _confirm_loss(name: str, lost: list[operations.DataLoss], *, yes: bool) -> None:
+def _confirm_loss(name: str, lost: list[DataLoss], *, yes: bool) -> None:
     """Says what is given up, on standard error, and asks."""
     for row in lost:
         end = "nobody knows how far it reached" if row.end is None else f"it reached {row.end}"

@@ -10,8 +10,17 @@ import click
 from cli.context import CliContext, with_store
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
-from flumeng import operations
 from flumeng.errors import UserError
+from flumeng.operations.cluster import (
+    export_cluster,
+    import_cluster,
+    init_cluster,
+    migrate_cluster,
+    pending_migrations,
+    repair_cluster,
+    repairs,
+    verify_cluster,
+)
 from flumeng.store import Store
 from zkschema import table
 
@@ -48,7 +57,7 @@ def show(as_json: bool) -> None:
 @with_store
 def init(context: CliContext, store: Store) -> None:
     """Create an empty cluster; what is there already stays as it is."""
-    created = operations.init_cluster(store, **context.audit_fields(""))
+    created = init_cluster(store, **context.audit_fields(""))
     if created:
         click.echo(f"created {len(created)} znodes, schema version {table.VERSION}")
     else:
@@ -71,7 +80,7 @@ def verify(
     """
     if fix:
         _fix(context, store, yes, reason)
-    problems = operations.verify_cluster(store)
+    problems = verify_cluster(store)
     if as_json:
         show_json(problems)
     elif problems:
@@ -84,9 +93,9 @@ def verify(
 
 @schema.command()
 @with_store
-def export(_doors: CliContext, store: Store) -> None:
+def export(_context: CliContext, store: Store) -> None:
     """Print everything in the cluster as one JSON document; ephemerals are left out."""
-    show_json(operations.export_cluster(store))
+    show_json(export_cluster(store))
 
 
 @schema.command(name="import")
@@ -99,7 +108,7 @@ def import_(context: CliContext, store: Store, file: IO[str], reason: str) -> No
         document = json.load(file)
     except ValueError as error:
         raise UserError(f"{file.name} is not JSON: {error}") from error
-    count = operations.import_cluster(store, document, **context.audit_fields(reason))
+    count = import_cluster(store, document, **context.audit_fields(reason))
     click.echo(f"imported {count} znodes")
 
 
@@ -109,25 +118,25 @@ def import_(context: CliContext, store: Store, file: IO[str], reason: str) -> No
 @with_store
 def migrate(context: CliContext, store: Store, yes: bool, reason: str) -> None:
     """Bring the tree to the schema version of this flumeng; stop all masters first."""
-    pending = operations.pending_migrations(store)
+    pending = pending_migrations(store)
     if not pending:
         click.echo(f"nothing to do: the cluster has schema version {table.VERSION}")
     for migration in pending:
         step = f"{migration.before} -> {migration.before + 1}: {migration.doc}"
         if not yes:
             click.confirm(f"{step}. Older flumengs cannot use it then. Go on?", abort=True)
-        count = operations.migrate_cluster(store, migration, **context.audit_fields(reason))
+        count = migrate_cluster(store, migration, **context.audit_fields(reason))
         click.echo(f"{step} ({count} znodes)")
 
 
 def _fix(context: CliContext, store: Store, yes: bool, reason: str) -> None:
     """What is done is told on standard error: standard output is the check's."""
-    found = operations.repairs(store)
+    found = repairs(store)
     for repair in found:
         click.echo(f"{repair.path}: {repair.what}; {repair.remedy}", err=True)
     if not found:
         return
     if not yes:
         click.confirm(f"Carry out these {len(found)} repairs?", abort=True, err=True)
-    done = operations.repair_cluster(store, found, **context.audit_fields(reason))
+    done = repair_cluster(store, found, **context.audit_fields(reason))
     click.echo(f"{len(done)} of {len(found)} repairs done", err=True)

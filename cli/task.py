@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from cli.context import CliContext, with_store
-from cli.names import Name
+from cli.name_argument import Name
 from cli.options import dry_run_option, json_option, reason_option, timeout_option
 from cli.output import show_json, show_table
 from cli.preview_output import show_preview
-from flumeng import operations
 from flumeng.operations import preview
+from flumeng.operations.tasks import move_task, restart_task
 from flumeng.store import Store
 from flumeng.views import conditions, details, overview
 
@@ -26,7 +26,7 @@ def task() -> None:
 @task.command(name="list")
 @json_option
 @with_store
-def list_(_doors: CliContext, store: Store, as_json: bool) -> None:
+def list_(_context: CliContext, store: Store, as_json: bool) -> None:
     """List all tasks of all flows."""
     rows = overview.tasks(store)
     if as_json:
@@ -85,7 +85,7 @@ def restart(
     if dry_run:
         show_preview(preview.restart(store, key), as_json=as_json)
         return
-    change = operations.restart_task(store, key, **context.audit_fields(reason))
+    change = restart_task(store, key, **context.audit_fields(reason))
     if as_json:
         show_json({"task": key, "node": change.after.node, "epoch": change.after.epoch})
     else:
@@ -119,7 +119,7 @@ def move(
     if dry_run:
         show_preview(preview.move(store, key, node), as_json=as_json)
         return
-    change = operations.move_task(store, key, node, **context.audit_fields(reason))
+    change = move_task(store, key, node, **context.audit_fields(reason))
     if as_json:
         show_json({"task": key, "node": node, "changed": change is not None})
     elif change is None:

@@ -10,15 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from flumeng.operations import (
-    expect_current,
-    look,
-    moved,
-    next_revision,
-    refuse_in_maintenance,
-    require_node,
-    restarted,
-)
+from flumeng.operations.flows import expect_current, next_revision
+from flumeng.operations.nodes import require_node
+from flumeng.operations.settings import refuse_in_maintenance
+from flumeng.operations.tasks import look, moved, restarted
 from flumeng.plan import plan
 from flumeng.plan.applied import applied
 from flumeng.spec import parse_flow
@@ -58,7 +53,7 @@ def drain(store: Store, node: str) -> Preview:
 
 
 def apply(store: Store, texts: Mapping[str, str], expect_revision: int | None = None) -> Preview:
-    """What these flows (name -> text) would change as ``operations.apply_flow`` applies them.
+    """What these flows (name -> text) would change as ``apply_flow`` applies them.
 
     Raises as it does.
     """
@@ -79,14 +74,14 @@ def apply(store: Store, texts: Mapping[str, str], expect_revision: int | None = 
 
 
 def restart(store: Store, key: str) -> Preview:
-    """What ``operations.restart_task`` would do; raises as it does."""
+    """What ``restart_task`` would do; raises as it does."""
     change = restarted(look(store), key)
     node, epoch = change.after.node, change.after.epoch
     return Preview((Move(key, node, node, f"starts anew under epoch {epoch}"),), ())
 
 
 def move(store: Store, key: str, node: str) -> Preview:
-    """What would come of ``operations.move_task``, and raises as it does."""
+    """What would come of ``move_task``, and raises as it does."""
     require_node(store, node)
     now = look(store)
     change = moved(now, key, node)

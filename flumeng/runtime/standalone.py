@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from flumeng.errors import UnavailableError, UserError
-from flumeng.operations import apply_flow
+from flumeng.operations.flows import apply_flow
 from flumeng.runtime import embedded
 from flumeng.spec import parse_flow
 from flumeng.store import Store, tree

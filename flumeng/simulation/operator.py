@@ -10,8 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from flumeng import operations
 from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.operations.flows import apply_flow, delete_flow, set_flow_state
+from flumeng.operations.nodes import set_node_desired
+from flumeng.operations.tasks import move_task, restart_task
 from flumeng.simulation.process import Process
 from flumeng.simulation.session import Session
 from zkschema import paths
@@ -93,29 +95,27 @@ class Operator(Process):
             text += ROLLOUT.format(parallel=random.randint(1, 2), settle=random.choice((0, 3)))
             if random.random() < 0.5 and (before := self._planned_revision(flow)):
                 text += BROKEN
-        operations.apply_flow(
-            self.session, text, author="o", reason="", now=NOW, expect_revision=before
-        )
+        apply_flow(self.session, text, author="o", reason="", now=NOW, expect_revision=before)
 
     def set_state(self, flow: str, state: str) -> None:
         assert self.session is not None
-        operations.set_flow_state(self.session, flow, state, author="o", reason="", now=NOW)
+        set_flow_state(self.session, flow, state, author="o", reason="", now=NOW)
 
     def delete(self, flow: str, *, discard: bool) -> None:
         assert self.session is not None
-        operations.delete_flow(self.session, flow, author="o", reason="", now=NOW, discard=discard)
+        delete_flow(self.session, flow, author="o", reason="", now=NOW, discard=discard)
 
     def desire(self, node: str, desired: str) -> None:
         assert self.session is not None
-        operations.set_node_desired(self.session, node, desired, author="o", reason="", now=NOW)
+        set_node_desired(self.session, node, desired, author="o", reason="", now=NOW)
 
     def move(self, task: str, node: str) -> None:
         assert self.session is not None
-        operations.move_task(self.session, task, node, author="o", reason="", now=NOW)
+        move_task(self.session, task, node, author="o", reason="", now=NOW)
 
     def restart(self, task: str) -> None:
         assert self.session is not None
-        operations.restart_task(self.session, task, author="o", reason="", now=NOW)
+        restart_task(self.session, task, author="o", reason="", now=NOW)
 
     def _some_task(self, flow: str) -> str:
         return f"{flow}/{COLLECT}.{self.world.random.randrange(MOST_TASKS)}"

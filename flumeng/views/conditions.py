@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flumeng.operations import left, require_flow, require_node
+from flumeng.operations.flows import require_flow
+from flumeng.operations.nodes import left, require_node
 from flumeng.spec import SpecError, parse_flow
 from flumeng.state import journal_registry
 from flumeng.store import Store

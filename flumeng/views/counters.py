@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flumeng.operations import require_flow
+from flumeng.operations.flows import require_flow
 from flumeng.store import Store
 from flumeng.views import overview
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flumeng import operations
 from flumeng.errors import UserError
+from flumeng.operations.nodes import Left, left, require_node
 from flumeng.spec.problems import nearest
 from flumeng.store import Store
 from flumeng.views import overview
@@ -25,7 +25,7 @@ class NodeDetail:
     node: NodeRow
     tasks: tuple[TaskRow, ...]
     journals: Mapping[str, int | None]
-    left: operations.Left
+    left: Left
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,23 @@ class TaskDetail:
 
 def node(store: Store, where: Positions, name: str) -> NodeDetail:
     """Raises ``UserError`` when there is no such node."""
-    operations.require_node(store, name)
+    require_node(store, name)
     lags = {ack.partition: ack.lag for ack in overview.acks(store, where)}
-    left = operations.left(store, name)
+    remains = left(store, name)
     row = next((row for row in overview.nodes(store) if row.node == name), None)
     if row is None:
         raise UserError(f'there is no node "{name}" any more')
     return NodeDetail(
         node=row,
         tasks=tuple(task for task in overview.tasks(store) if task.node == name),
-        journals={journal: lags.get(journal) for journal in left.journals},
-        left=left,
+        journals={journal: lags.get(journal) for journal in remains.journals},
+        left=remains,
     )
 
 
 def story(store: Store, name: str) -> NodeStory:
     """Raises ``UserError`` when there is no such node."""
-    operations.require_node(store, name)
+    require_node(store, name)
     found = store.read(paths.story(name))
     return NodeStory(
         node=name,

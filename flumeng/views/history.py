@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 
 from flumeng.errors import UserError
-from flumeng.operations import require_flow, require_revision
+from flumeng.operations.flows import require_flow, require_revision
 from flumeng.store import Store, tree
 from zkschema import paths
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from flumeng.errors import CorruptError, UnavailableError, UserError
-from flumeng.operations import require_flow
+from flumeng.operations.flows import require_flow
 from flumeng.spec import FlowSpec, SpecError, parse_flow
 from flumeng.state import journal_registry
 from flumeng.state.snapshot import FlowView

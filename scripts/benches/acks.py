@@ -23,7 +23,7 @@ from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
 from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError
-from flumeng.operations import apply_flow
+from flumeng.operations.flows import apply_flow
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper

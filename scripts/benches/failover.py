@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 from flumeng.journal.names import new_id
-from flumeng.operations import apply_flow
+from flumeng.operations.flows import apply_flow
 from flumeng.state.task_map import read_plan
 from flumeng.store import ABSENT, Put, Store, tree
 from flumeng.store.zookeeper import connect

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from flumeng.operations import apply_flow
+from flumeng.operations.flows import apply_flow
 from flumeng.store import tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper

@@ -18,7 +18,7 @@ from statistics import median
 
 from flumeng.journal.names import new_id
 from flumeng.master.daemon import Master, collect_garbage_rarely
-from flumeng.operations import apply_flow
+from flumeng.operations.flows import apply_flow
 from flumeng.state.reader import Reader
 from flumeng.store import ABSENT, ANY, Put, Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore, connect

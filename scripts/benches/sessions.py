@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benches.counting import PING, CountingProxy, Counts
 from benches.server import transactions
-from flumeng.operations import apply_flow
+from flumeng.operations.flows import apply_flow
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper

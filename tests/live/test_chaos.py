@@ -27,7 +27,7 @@ import pytest
 
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal.client import JournalClient, Position
-from flumeng.operations import apply_flow
+from flumeng.operations.flows import apply_flow
 from flumeng.runtime.embedded import free_port
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import connect

@@ -18,8 +18,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from cli.context import AuditFields
-from flumeng import operations
 from flumeng.errors import ConflictError
+from flumeng.operations.cluster import migrate_cluster
+from flumeng.operations.flows import apply_flow
+from flumeng.operations.nodes import decommission_node
 from flumeng.runtime.embedded import free_port
 from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.testing import RealZooKeeper
@@ -96,7 +98,7 @@ def test_a_node_that_is_live_is_not_decommissioned(hosts: str, store: Store) -> 
             return store.commit(writes)
 
     with pytest.raises(ConflictError, match="/live/nodes/n1 exists already"):
-        operations.decommission_node(cast(Store, Late()), "n1", **audit_fields)
+        decommission_node(cast(Store, Late()), "n1", **audit_fields)
     assert flumeng("node", "decommission", "n1", zk=hosts).returncode == 3
     store.remove(paths.live_node("n1"), ANY)
     done = flumeng("node", "decommission", "n1", zk=hosts)
@@ -123,13 +125,13 @@ def test_a_cluster_moves_to_another_chroot(hosts: str, tmp_path: Path) -> None:
 def test_a_migration_on_a_real_server(store: Store) -> None:
     """A folder becomes a record, a record goes, and the version is raised in one transaction."""
     tree.init(store)
-    operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(store, FLOW, author="a", reason="", now=0.0)
     ack = paths.ack("web", "main", "p")
     store.write(ack, records.Ack(epoch=1, offset=7), ABSENT)
     cursor = str(paths.cursor("web", "main"))
     changes: list[Change] = [Set(cursor, {"v": 2, "acks": {"p": 7}}), Delete(str(ack))]
     migration = Migration(1, "example", lambda _before: changes)
-    operations.migrate_cluster(store, migration, author="a", reason="", now=0.0)
+    migrate_cluster(store, migration, author="a", reason="", now=0.0)
     found = store.dump()
     assert json.loads(found[cursor]) == {"v": 2, "acks": {"p": 7}}
     assert str(ack) not in found

@@ -14,7 +14,6 @@ import pytest
 from pyarrow import flight
 from pyspark.sql import SparkSession
 
-from flumeng import operations
 from flumeng.collector import spark as sessions
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.pipeline import SparkPipeline
@@ -28,6 +27,7 @@ from flumeng.journal.names import node_of
 from flumeng.journal.repair import repair
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
+from flumeng.operations.acks import advance_acks
 from flumeng.spec import parse_flow
 from flumeng.store import ABSENT, ANY, Store, tree
 from flumeng.testing import FakeStore
@@ -209,7 +209,7 @@ def test_a_journal_whose_ack_was_lost_goes_on_from_what_it_keeps(cluster: Cluste
     cluster.task.start()
     until(lambda: cluster.acks() == (0, EVENTS), "all of the other")
     until(lambda: f"keeps nothing below seq {floor}, and only 0 is acked" in cluster.said(), "it")
-    operations.advance_acks(cluster.store, {BAD: floor}, author="ann", reason="", now=0.0)
+    advance_acks(cluster.store, {BAD: floor}, author="ann", reason="", now=0.0)
     until(lambda: cluster.acks() == (EVENTS, EVENTS), "what is left")
     until(lambda: cluster.statuses[-1].error is None, "the status")
     assert {status.state for status in cluster.statuses} == {"running"}

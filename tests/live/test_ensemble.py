@@ -22,7 +22,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from flumeng.errors import FlumengError
-from flumeng.operations import apply_flow, delete_flow, verify_cluster
+from flumeng.operations.cluster import verify_cluster
+from flumeng.operations.flows import apply_flow, delete_flow
 from flumeng.runtime.embedded import free_port
 from flumeng.store import ANY, Store, tree
 from flumeng.store.testing import Proxy, RealEnsemble, proxied

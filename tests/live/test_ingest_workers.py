@@ -16,7 +16,7 @@ import pytest
 from flumeng.ingest.testing import WorkerProcess, flow_text
 from flumeng.journal.client import JournalClient
 from flumeng.journal.names import maker_of
-from flumeng.operations import apply_flow
+from flumeng.operations.flows import apply_flow
 from flumeng.store import tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper

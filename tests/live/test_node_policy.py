@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flumeng.ingest.testing import flow_text
-from flumeng.operations import apply_flow
+from flumeng.operations.flows import apply_flow
 from flumeng.store import Store, tree
 from zkschema import paths
 

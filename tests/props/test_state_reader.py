@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flumeng import operations
+from flumeng.operations.flows import apply_flow, set_flow_state
 from flumeng.state.reader import WATCHED, Reader
 from flumeng.state.task_map import BUCKETS, INLINE_TASKS, Tasks, plan_writes, read_plan
 from flumeng.store import ABSENT, ANY, Path, tree
@@ -48,12 +48,12 @@ class Following(RuleBasedStateMachine):
 
     @rule(flow=FLOWS, port=st.integers(1000, 1003))
     def apply(self, flow: str, port: int) -> None:
-        operations.apply_flow(self.store, TEXT.format(flow, f"0.0.0.0:{port}"), **SIGN)
+        apply_flow(self.store, TEXT.format(flow, f"0.0.0.0:{port}"), **SIGN)
 
     @rule(flow=FLOWS, state=st.sampled_from(["running", "suspended", "stopped"]))
     def want(self, flow: str, state: str) -> None:
         if self.store.exists(paths.flow(flow)):
-            operations.set_flow_state(self.store, flow, state, **SIGN)
+            set_flow_state(self.store, flow, state, **SIGN)
 
     @rule(flow=FLOWS)
     def break_revision(self, flow: str) -> None:

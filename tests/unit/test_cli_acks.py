@@ -6,11 +6,12 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import Reached, Shell
-from flumeng import operations
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import Publisher
 from flumeng.errors import ConflictError
 from flumeng.operations import documents
+from flumeng.operations.acks import advance_acks
+from flumeng.operations.flows import apply_flow
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
@@ -30,7 +31,7 @@ def store() -> FakeStore:
     """Flow web with journals on n1, which is live and answers, and one on n2, which is away."""
     store = FakeStore()
     tree.init(store)
-    operations.apply_flow(store, FLOW, **SIGN)
+    apply_flow(store, FLOW, **SIGN)
     live = records.LiveNode(
         uuid="n1", incarnation="i", pid=1, version="0", since=0.0, addresses=("n1:1",)
     )
@@ -119,7 +120,7 @@ def test_an_ack_that_moves_meanwhile_is_not_overwritten(store: FakeStore) -> Non
             return super().commit(writes)
 
     with pytest.raises(ConflictError):
-        operations.advance_acks(Claimed(store.tree), {name_of("lost"): 500}, **SIGN)
+        advance_acks(Claimed(store.tree), {name_of("lost"): 500}, **SIGN)
     assert acks(store)["lost"] == (3, 100)
 
 
@@ -129,6 +130,6 @@ def test_thousands_are_moved_in_bounded_transactions(
     monkeypatch.setattr(documents, "TRANSACTION_WRITES", 1)
     floors = {name_of(what): kept.floor for what, kept in KEPT.items()}
     before = len(store.children(paths.audits()))
-    assert len(operations.advance_acks(store, floors, **SIGN)) == 2
+    assert len(advance_acks(store, floors, **SIGN)) == 2
     assert len(store.children(paths.audits())) == before + 2
     assert acks(store)["lost"] == (3, 500)

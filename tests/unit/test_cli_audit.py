@@ -13,7 +13,10 @@ import pytest
 from cli.context import AuditFields
 from cli.main import tree as commands
 from cli.testing import Reached, Shell, leaves
-from flumeng import operations
+from flumeng.operations.cluster import export_cluster
+from flumeng.operations.flows import apply_flow, set_flow_state
+from flumeng.operations.nodes import set_node_desired
+from flumeng.operations.settings import begin_maintenance
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
@@ -43,7 +46,7 @@ def drained(store: FakeStore) -> None:
 
 
 def text_of(store: FakeStore) -> None:
-    operations.apply_flow(store, FLOW + "# 2\n", **SIGN)
+    apply_flow(store, FLOW + "# 2\n", **SIGN)
 
 
 def orphan(store: FakeStore) -> None:
@@ -62,14 +65,12 @@ CHANGES = {
     "flow:apply": Change("{dir}/web.yaml"),
     "flow:rollback": Change("web 1", text_of),
     "flow:pause": Change("web"),
-    "flow:resume": Change("web", lambda s: operations.set_flow_state(s, "web", "stopped", **SIGN)),
+    "flow:resume": Change("web", lambda s: set_flow_state(s, "web", "stopped", **SIGN)),
     "flow:stop": Change("web"),
     "flow:choke": Change("web 10MB"),
     "flow:delete": Change("web"),
     "node:drain": Change("n1"),
-    "node:undrain": Change(
-        "n1", lambda s: operations.set_node_desired(s, "n1", "draining", **SIGN)
-    ),
+    "node:undrain": Change("n1", lambda s: set_node_desired(s, "n1", "draining", **SIGN)),
     "node:decommission": Change("n1", drained),
     "node:decommission --discard": Change("n1 --yes", die),
     "node:label": Change("n1 role=web"),
@@ -80,7 +81,7 @@ CHANGES = {
     "cluster:set": Change("grace_seconds 5"),
     "cluster:maintenance on": Change(""),
     "cluster:maintenance off": Change(
-        "", lambda s: operations.begin_maintenance(s, author="a", reason="r", now=0.0)
+        "", lambda s: begin_maintenance(s, author="a", reason="r", now=0.0)
     ),
     "schema:init": Change("", lambda s: s.tree.znodes.pop("/queues")),
     "schema:verify --fix": Change("--yes", orphan),
@@ -94,7 +95,7 @@ def store() -> FakeStore:
     """Flow web with its collect task on n1; n2 is free."""
     store = FakeStore()
     tree.init(store)
-    operations.apply_flow(store, FLOW, **SIGN)
+    apply_flow(store, FLOW, **SIGN)
     for name in ("n1", "n2"):
         store.write(paths.node(name), records.Node(uuid=name, roles=("collect",)), ABSENT)
         live = records.LiveNode(
@@ -128,7 +129,7 @@ def test_every_change_leaves_one_entry_in_the_audit(
     store: FakeStore, name: str, tmp_path: Path
 ) -> None:
     (tmp_path / "web.yaml").write_text(FLOW + "# new\n")
-    (tmp_path / "all.json").write_text(json.dumps(operations.export_cluster(store)))
+    (tmp_path / "all.json").write_text(json.dumps(export_cluster(store)))
     CHANGES[name].prepare(store)
     before = set(store.children(paths.audits()))
     words = [*name.replace(":", " ").split(), *CHANGES[name].words.format(dir=tmp_path).split()]

@@ -12,9 +12,15 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import NOON, Shell
-from flumeng import operations
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.operations import documents
+from flumeng.operations.cluster import (
+    export_cluster,
+    import_cluster,
+    migrate_cluster,
+    pending_migrations,
+)
+from flumeng.operations.flows import apply_flow
 from flumeng.state.task_map import INLINE_TASKS, Tasks, plan_writes, read_plan
 from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
@@ -30,7 +36,7 @@ def store() -> FakeStore:
     """A cluster with everything in it: flow, plan, ack, node, journal, and live processes."""
     store = FakeStore()
     tree.init(store)
-    operations.apply_flow(store, FLOW, **SIGN)
+    apply_flow(store, FLOW, **SIGN)
     task = records.PlannedTask(kind="collect", node="n1", epoch=3, state="assigned")
     store.write(paths.plan("web"), records.Plan(epoch=3, tasks={"collect.0": task}), ABSENT)
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
@@ -102,9 +108,7 @@ def test_a_plan_in_buckets_and_large_values_come_back_byte_for_byte(store: FakeS
     store.write(paths.partitions("web"), records.Partitions(partitions=partitions), ABSENT)
     assert store.children(paths.plan("web"))
     other = FakeStore()
-    operations.import_cluster(
-        other, json.loads(json.dumps(operations.export_cluster(store))), **SIGN
-    )
+    import_cluster(other, json.loads(json.dumps(export_cluster(store))), **SIGN)
     mine, theirs = persistent(store), other.dump()
     assert {path: theirs[path] for path in mine} == mine
     back = read_plan(other, "web")
@@ -127,7 +131,7 @@ def test_import_is_for_an_empty_chroot_only(shell: Shell, store: FakeStore, tmp_
 def test_half_an_import_is_no_cluster_and_can_be_repeated(store: FakeStore) -> None:
     for number in range(3 * documents.TRANSACTION_WRITES):
         add_journal(store, f"web.n1.0.{number}", "web")
-    exported = operations.export_cluster(store)
+    exported = export_cluster(store)
 
     class Failing(FakeStore):
         commits = 0
@@ -140,12 +144,12 @@ def test_half_an_import_is_no_cluster_and_can_be_repeated(store: FakeStore) -> N
 
     failing = Failing()
     with pytest.raises(UnavailableError):
-        operations.import_cluster(failing, exported, **SIGN)
+        import_cluster(failing, exported, **SIGN)
     half = len(failing.dump())
     assert 0 < half < len(exported["znodes"])
     with pytest.raises(UserError, match="no flumeng cluster"):
         tree.require(failing)
-    operations.import_cluster(failing, exported, **SIGN)
+    import_cluster(failing, exported, **SIGN)
     tree.require(failing)
     assert set(exported["znodes"]) <= set(failing.dump())
 
@@ -163,11 +167,11 @@ def test_half_an_import_is_no_cluster_and_can_be_repeated(store: FakeStore) -> N
     ],
 )
 def test_a_document_that_is_no_cluster_is_refused(store: FakeStore, change: Any, said: str) -> None:
-    document = json.loads(json.dumps(operations.export_cluster(store)))
+    document = json.loads(json.dumps(export_cluster(store)))
     change(document)
     empty = FakeStore()
     with pytest.raises(UserError, match=said):
-        operations.import_cluster(empty, document, **SIGN)
+        import_cluster(empty, document, **SIGN)
     assert empty.dump() == {}
 
 
@@ -232,8 +236,8 @@ def test_a_migration_leads_to_the_same_tree_from_every_prefix_of_its_writes(
 def test_a_cluster_is_migrated(store: FakeStore) -> None:
     store.remove(paths.live_master("m1"), ANY)
     expected = after(documents_of(store), _acks_in_one_znode(documents_of(store)))
-    (pending,) = operations.pending_migrations(store, 2, [MIGRATION])
-    assert operations.migrate_cluster(store, pending, **SIGN) == 2
+    (pending,) = pending_migrations(store, 2, [MIGRATION])
+    assert migrate_cluster(store, pending, **SIGN) == 2
     found = documents_of(store)
     audits = {path for path in found if path.startswith("/audit/")} - set(expected)
     assert {path: doc for path, doc in found.items() if path not in audits} == expected
@@ -241,7 +245,7 @@ def test_a_cluster_is_migrated(store: FakeStore) -> None:
     assert "schema migrate 1 -> 2" in commands(store)
     with pytest.raises(UserError, match="schema version 2, this flumeng knows 1"):
         tree.require(store)
-    assert operations.pending_migrations(store, 2, [MIGRATION]) == []
+    assert pending_migrations(store, 2, [MIGRATION]) == []
 
 
 def test_an_interrupted_migration_is_gone_on_with(store: FakeStore) -> None:
@@ -262,9 +266,9 @@ def test_an_interrupted_migration_is_gone_on_with(store: FakeStore) -> None:
 
     failing = Failing(store.tree)
     with pytest.raises(UnavailableError):
-        operations.migrate_cluster(failing, MIGRATION, **SIGN)
+        migrate_cluster(failing, MIGRATION, **SIGN)
     tree.require(store)
-    operations.migrate_cluster(failing, MIGRATION, **SIGN)
+    migrate_cluster(failing, MIGRATION, **SIGN)
     found = documents_of(store)
     assert {path: found[path] for path in expected} == expected
     with pytest.raises(UserError):
@@ -280,7 +284,7 @@ def test_a_migration_loses_to_a_change_that_it_did_not_see(store: FakeStore) -> 
         return _acks_in_one_znode(before)
 
     with pytest.raises(ConflictError, match="was changed by someone else"):
-        operations.migrate_cluster(store, Migration(1, "", late), **SIGN)
+        migrate_cluster(store, Migration(1, "", late), **SIGN)
     found = store.read(ack)
     assert found is not None
     assert found.value.offset == 99
@@ -290,7 +294,7 @@ def test_a_migration_loses_to_a_change_that_it_did_not_see(store: FakeStore) -> 
 def test_masters_must_be_stopped_before_a_migration(store: FakeStore) -> None:
     before = store.dump()
     with pytest.raises(ConflictError, match="master m1 is live"):
-        operations.migrate_cluster(store, MIGRATION, **SIGN)
+        migrate_cluster(store, MIGRATION, **SIGN)
     assert store.dump() == before
 
 
@@ -305,15 +309,15 @@ def test_migrate_has_nothing_to_do_at_the_version_of_this_flumeng(shell: Shell) 
 def test_a_missing_migration_is_said_before_anything_is_done(store: FakeStore) -> None:
     assert path_to(1, 2, [MIGRATION]) == [MIGRATION]
     with pytest.raises(UserError, match="no migration from schema version 1 to 3"):
-        operations.pending_migrations(store, 3, [MIGRATION])
+        pending_migrations(store, 3, [MIGRATION])
     newer = codec.encode(records.Schema(version=2))
     store.tree.znodes["/schema"] = replace(store.tree.znodes["/schema"], data=newer)
     with pytest.raises(UserError, match="use the flumeng that matches"):
-        operations.pending_migrations(store)
+        pending_migrations(store)
 
 
 def test_an_empty_cluster_survives_export_and_import() -> None:
     store, other = FakeStore(), FakeStore()
     tree.init(store)
-    operations.import_cluster(other, operations.export_cluster(store), **SIGN)
+    import_cluster(other, export_cluster(store), **SIGN)
     assert len(other.dump()) == len(bootstrap.initial()) + 1

@@ -9,10 +9,12 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import Shell
-from flumeng import operations
 from flumeng.errors import ConflictError
 from flumeng.master.daemon import Master
 from flumeng.operations import documents
+from flumeng.operations.cluster import verify_cluster
+from flumeng.operations.discarding import discard_node
+from flumeng.operations.flows import apply_flow
 from flumeng.state.task_map import read_plan
 from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore
@@ -28,7 +30,7 @@ def store() -> FakeStore:
     """Flow web over n1, which is dead and has three journals, and n2, which is live."""
     store = FakeStore()
     tree.init(store)
-    operations.apply_flow(store, FLOW, **SIGN)
+    apply_flow(store, FLOW, **SIGN)
     for name in ("n1", "n2"):
         store.write(paths.node(name), records.Node(uuid=name, roles=ROLES), ABSENT)
         come_live(store, name)
@@ -93,7 +95,7 @@ def test_a_discarded_node_is_gone_with_its_journals_and_the_plan_heals(
     assert done.stderr.splitlines() == SAID
     assert not [path for path in store.dump() if "n1" in path]
     assert store.exists(paths.ack("web", "main", "web.n2.0.aa"))
-    assert tree.verify(store) == operations.verify_cluster(store) == []
+    assert tree.verify(store) == verify_cluster(store) == []
     entries = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
     assert [(e.value.command, e.value.reason) for e in entries if e][-1] == (
         "node decommission n1 --discard: gave up web.n1.0.closed of web for main: 60 events; "
@@ -145,7 +147,7 @@ def test_a_node_that_comes_back_meanwhile_keeps_everything(store: FakeStore) -> 
 
     before = set(store.dump())
     with pytest.raises(ConflictError, match="/live/nodes/n1 exists already"):
-        operations.discard_node(Late(store.tree), "n1", **SIGN)
+        discard_node(Late(store.tree), "n1", **SIGN)
     assert before <= set(store.dump())
 
 
@@ -153,7 +155,7 @@ def test_a_node_with_very_many_journals_goes_in_several_transactions(store: Fake
     count = documents.TRANSACTION_WRITES
     for number in range(count):
         add_journal(store, f"web.n1.1.{number}", "n1", number, None)
-    lost = operations.discard_node(store, "n1", **SIGN)
+    lost = discard_node(store, "n1", **SIGN)
     assert len(lost) == count + 3
     assert not [path for path in store.dump() if "n1" in path]
 

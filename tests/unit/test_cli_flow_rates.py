@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli.testing import NOON, Shell
-from flumeng.operations import apply_flow
+from flumeng.operations.flows import apply_flow
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records

@@ -14,9 +14,10 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import NOON, Shell
-from flumeng import operations
 from flumeng.errors import ConflictError
 from flumeng.operations import documents
+from flumeng.operations.cluster import repair_cluster, repairs, verify_cluster
+from flumeng.operations.flows import apply_flow
 from flumeng.state.task_map import read_plan
 from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore
@@ -34,8 +35,8 @@ def store() -> FakeStore:
     """Flow web at revision 2, planned on node n1 with one journal that is acked; a live master."""
     store = FakeStore()
     tree.init(store)
-    operations.apply_flow(store, FLOW, **SIGN)
-    operations.apply_flow(store, FLOW + "# 2\n", **SIGN)
+    apply_flow(store, FLOW, **SIGN)
+    apply_flow(store, FLOW + "# 2\n", **SIGN)
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
     add_journal(store, "web.n1.0.aa", "web")
     task = records.PlannedTask(
@@ -51,7 +52,7 @@ def store() -> FakeStore:
     add_ack(store, "web.n1.0.aa", 3)
     live = records.LiveMaster(host="h", pid=1, version="0", since=NOON)
     store.write(paths.live_master("m1"), live, ABSENT)
-    assert operations.verify_cluster(store) == []
+    assert verify_cluster(store) == []
     return store
 
 
@@ -194,9 +195,9 @@ def test_what_only_looks_like_an_orphan_stays(shell: Shell, store: FakeStore) ->
 def test_what_is_no_orphan_any_more_stays(store: FakeStore) -> None:
     _journal_of_a_gone_flow(store)
     _ack_of_a_gone_journal(store)
-    wanted = operations.repairs(store)
+    wanted = repairs(store)
     store.write(paths.flow("old"), records.Flow(revision=1), ABSENT)
-    done = operations.repair_cluster(store, wanted, **SIGN)
+    done = repair_cluster(store, wanted, **SIGN)
     assert [repair.path for repair in done] == ["/acks/web/main/web.n1.0.gone"]
     assert store.exists(paths.journal("old.n1.0.bb"))
     assert not store.exists(paths.ack("web", "main", "web.n1.0.gone"))
@@ -211,7 +212,7 @@ def test_an_orphan_that_changes_meanwhile_stays(store: FakeStore) -> None:
 
     _ack_of_a_gone_journal(store)
     with pytest.raises(ConflictError, match=r"web\.n1\.0\.gone was changed"):
-        operations.repair_cluster(Meddler(store.tree), operations.repairs(store), **SIGN)
+        repair_cluster(Meddler(store.tree), repairs(store), **SIGN)
     assert store.exists(paths.ack("web", "main", "web.n1.0.gone"))
 
 
@@ -243,7 +244,7 @@ def test_a_flow_without_any_text_is_left_to_a_person(shell: Shell, store: FakeSt
         store.remove(paths.revision("web", number), ANY)
     assert found(shell) == [("/flows/web", "")]
     assert shell.run("schema", "verify", "--fix", "--yes").exit_code == 1
-    operations.apply_flow(store, FLOW, **SIGN)
+    apply_flow(store, FLOW, **SIGN)
     assert found(shell) == []
 
 

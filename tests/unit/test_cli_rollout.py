@@ -9,9 +9,10 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import Shell
-from flumeng import operations
 from flumeng.master.daemon import Master
 from flumeng.operations import preview
+from flumeng.operations.flows import KEEP_REVISIONS, apply_flow, set_flow_state
+from flumeng.operations.nodes import label_node, set_node_desired
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
@@ -42,7 +43,7 @@ class Cluster:
             live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
             self.store.write(paths.live_node(name), live, ABSENT)
         self.master = Master(FakeStore(self.store.tree), "m")
-        operations.apply_flow(self.store, FLOW, **SIGN)
+        apply_flow(self.store, FLOW, **SIGN)
         self.settle()
 
     def plan(self) -> str:
@@ -94,7 +95,7 @@ def test_every_task_tells_which_revision_it_is_to_run_and_which_it_runs(cluster:
     shell = cluster.shell
     assert set(revisions(shell).values()) == {(1, 1)}
     assert shell.json("flow", "show", "web")["rollout"] is None
-    operations.apply_flow(cluster.store, NEWER, **SIGN)
+    apply_flow(cluster.store, NEWER, **SIGN)
     cluster.plan()
     seen = revisions(shell)
     canary = [name for name, (wanted, _) in seen.items() if wanted == 2]
@@ -109,7 +110,7 @@ def test_every_task_tells_which_revision_it_is_to_run_and_which_it_runs(cluster:
 
 def test_the_progress_of_a_rollout_is_shown_until_it_is_done(cluster: Cluster) -> None:
     shell = cluster.shell
-    operations.apply_flow(cluster.store, NEWER, **SIGN)
+    apply_flow(cluster.store, NEWER, **SIGN)
     cluster.plan()
     assert (
         "rollout: revision 2 runs in 0 of 6 tasks, the others stay with 1 (canary of 1, 2 let on)\n"
@@ -136,7 +137,7 @@ def test_the_progress_of_a_rollout_is_shown_until_it_is_done(cluster: Cluster) -
 
 def test_a_flow_that_went_back_says_so_and_why_until_it_is_applied_anew(cluster: Cluster) -> None:
     shell = cluster.shell
-    operations.apply_flow(cluster.store, NEWER, **SIGN)
+    apply_flow(cluster.store, NEWER, **SIGN)
     cluster.failing = {(name, 2): "no such table" for name in NODES}
     cluster.settle()
     assert set(revisions(shell).values()) == {(1, 1)}
@@ -155,7 +156,7 @@ def test_a_flow_that_went_back_says_so_and_why_until_it_is_applied_anew(cluster:
     entries = [cluster.store.read(paths.audit(n)) for n in cluster.store.children(paths.audits())]
     assert any(e and "rollout of revision 2 goes back to 1" in e.value.command for e in entries)
     cluster.failing = {}
-    assert operations.apply_flow(cluster.store, f"{FLOW}# right\n", **SIGN).revision == 3
+    assert apply_flow(cluster.store, f"{FLOW}# right\n", **SIGN).revision == 3
     cluster.settle()
     assert shell.run("flow", "wait", "web", "--rolled-out", "--timeout", 1).exit_code == 0
     assert "went back" not in shell.run("flow", "show", "web").stdout
@@ -173,12 +174,12 @@ def test_a_dry_run_of_a_rollout_shows_that_all_tasks_take_it(cluster: Cluster) -
 def test_what_nobody_has_run_is_not_proven_when_the_flow_runs_again(
     cluster: Cluster, state: str
 ) -> None:
-    operations.set_flow_state(cluster.store, "web", state, **SIGN)
+    set_flow_state(cluster.store, "web", state, **SIGN)
     cluster.settle()
-    operations.apply_flow(cluster.store, NEWER, **SIGN)
+    apply_flow(cluster.store, NEWER, **SIGN)
     cluster.failing = {(node, 2): "it is broken" for node in NODES}
     cluster.settle()
-    operations.set_flow_state(cluster.store, "web", "running", **SIGN)
+    set_flow_state(cluster.store, "web", "running", **SIGN)
     cluster.settle()
     assert set(revisions(cluster.shell).values()) == {(1, 1)}
     assert "it is broken" in cluster.shell.json("flow", "show", "web")["went_back"]
@@ -189,7 +190,7 @@ def test_what_nobody_has_run_is_not_proven_when_the_nodes_come_back(cluster: Clu
     assert live is not None
     for node in NODES:
         cluster.store.remove(paths.live_node(node), ANY)
-    operations.apply_flow(cluster.store, NEWER, **SIGN)
+    apply_flow(cluster.store, NEWER, **SIGN)
     cluster.plan()
     cluster.plan()
     cluster.failing = {(node, 2): "it is broken" for node in NODES}
@@ -204,8 +205,8 @@ def test_the_text_to_go_back_to_is_kept_however_many_revisions_come_after_it(
     cluster: Cluster,
 ) -> None:
     store = cluster.store
-    for number in range(operations.KEEP_REVISIONS + 5):
-        operations.apply_flow(store, f"{FLOW}# {number}\n", **SIGN)
+    for number in range(KEEP_REVISIONS + 5):
+        apply_flow(store, f"{FLOW}# {number}\n", **SIGN)
     cluster.plan()
     for node in NODES:
         told = store.read(paths.assignment(node))
@@ -213,8 +214,8 @@ def test_the_text_to_go_back_to_is_kept_however_many_revisions_come_after_it(
         for task in told.value.tasks:
             assert store.exists(paths.revision("web", str(task.revision))), task
     cluster.settle()
-    operations.apply_flow(store, NEWER, **SIGN)
-    assert len(store.children(paths.revisions("web"))) == operations.KEEP_REVISIONS
+    apply_flow(store, NEWER, **SIGN)
+    assert len(store.children(paths.revisions("web"))) == KEEP_REVISIONS
 
 
 def test_what_nobody_may_run_any_more_keeps_no_rollout(cluster: Cluster) -> None:
@@ -222,14 +223,14 @@ def test_what_nobody_may_run_any_more_keeps_no_rollout(cluster: Cluster) -> None
     place = "place: {collect: {tasks: 2, labels: {disk: ssd}, per_node: 1}}"
     text = FLOW.replace("place: {collect: {tasks: 3}}", place)
     for node in ("n1", "n2"):
-        operations.label_node(cluster.store, node, {"disk": "ssd"}, (), **SIGN)
-    operations.apply_flow(cluster.store, text, **SIGN)
+        label_node(cluster.store, node, {"disk": "ssd"}, (), **SIGN)
+    apply_flow(cluster.store, text, **SIGN)
     cluster.settle()
-    operations.set_node_desired(cluster.store, "n1", "draining", **SIGN)
+    set_node_desired(cluster.store, "n1", "draining", **SIGN)
     cluster.settle()
     rows = {row["task"]: row["state"] for row in cluster.shell.json("task", "list")}
     assert (rows["collect.0"], rows["collect.1"]) == ("draining", "running")
-    operations.apply_flow(cluster.store, f"{text}# newer\n", **SIGN)
+    apply_flow(cluster.store, f"{text}# newer\n", **SIGN)
     cluster.settle()
     assert revisions(cluster.shell)["collect.1"] == (3, 3)
     assert cluster.shell.json("flow", "show", "web")["rollout"] is None
@@ -238,9 +239,9 @@ def test_what_nobody_may_run_any_more_keeps_no_rollout(cluster: Cluster) -> None
 def test_a_flow_that_was_resumed_runs_only_when_it_is_collected_again(cluster: Cluster) -> None:
     """Until a master has looked, its sources are all that is planned, and they run."""
     waiting = ("flow", "wait", "web", "--running", "--timeout", 1)
-    operations.set_flow_state(cluster.store, "web", "suspended", **SIGN)
+    set_flow_state(cluster.store, "web", "suspended", **SIGN)
     cluster.settle()
-    operations.set_flow_state(cluster.store, "web", "running", **SIGN)
+    set_flow_state(cluster.store, "web", "running", **SIGN)
     early = cluster.shell.run(*waiting)
     assert early.exit_code == 1
     assert "- flow web is planned with 0 of 3 collect tasks yet" in early.stderr

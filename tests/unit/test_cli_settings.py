@@ -8,8 +8,9 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import NOON, Shell
-from flumeng import operations
 from flumeng.errors import ConflictError
+from flumeng.operations.flows import apply_flow
+from flumeng.operations.settings import begin_maintenance, end_maintenance, set_setting
 from flumeng.store import ABSENT, ANY, Version, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
@@ -139,7 +140,7 @@ def test_a_setting_loses_to_a_change_that_was_first(store: FakeStore) -> None:
             return super().commit(*words)  # type: ignore[arg-type]
 
     with pytest.raises(ConflictError, match="/cluster was changed"):
-        operations.set_setting(Meddler(store.tree), "balance", "2", **SIGN)
+        set_setting(Meddler(store.tree), "balance", "2", **SIGN)
     assert cluster(store) == records.Cluster(grace_seconds=5.0)
 
 
@@ -190,7 +191,7 @@ def test_the_audit_tells_the_newest_changes_oldest_first(shell: Shell, store: Fa
             "reason": f"why {number}",
             "now": NOON + number,
         }
-        operations.set_setting(store, "balance", str(number + 2), **audit_fields)
+        set_setting(store, "balance", str(number + 2), **audit_fields)
     rows = shell.json("cluster", "audit", "--last", 3)
     assert [(row["time"], row["who"], row["reason"]) for row in rows] == [
         (NOON + number, "ann", f"why {number}") for number in (27, 28, 29)
@@ -201,7 +202,7 @@ def test_the_audit_tells_the_newest_changes_oldest_first(shell: Shell, store: Fa
 
 
 def test_no_task_is_moved_by_command_in_maintenance_mode(shell: Shell, store: FakeStore) -> None:
-    operations.apply_flow(store, FLOW, **SIGN)
+    apply_flow(store, FLOW, **SIGN)
     for name in ("n1", "n2"):
         node = records.Node(uuid=name, roles=("collect",))
         store.write(paths.node(name), node, ABSENT)
@@ -209,11 +210,11 @@ def test_no_task_is_moved_by_command_in_maintenance_mode(shell: Shell, store: Fa
         store.write(paths.live_node(name), live, ABSENT)
     task = records.PlannedTask(kind="collect", node="n1", epoch=1, state="assigned")
     store.write(paths.plan("web"), records.Plan(epoch=1, tasks={"collect.0": task}), ABSENT)
-    operations.begin_maintenance(store, author="ann", reason="switches", now=NOON)
+    begin_maintenance(store, author="ann", reason="switches", now=NOON)
     for words in ((), ("--dry-run",)):
         refused = shell.run("task", "move", "web/collect.0", "n2", *words)
         assert (refused.exit_code, "maintenance mode, by ann: switches" in refused.stderr) == (
             3, True,
         )  # fmt: skip
-    operations.end_maintenance(store, **SIGN)
+    end_maintenance(store, **SIGN)
     assert shell.run("task", "move", "web/collect.0", "n2").exit_code == 0

@@ -25,7 +25,7 @@ from cli.context import CliContext, ConnectionPool
 from cli.main import tree as commands
 from cli.prompt import TreeCompleter, ask, history
 from cli.testing import NOON, Reached, Shell
-from flumeng import operations
+from flumeng.operations.flows import apply_flow
 from flumeng.store import ABSENT, ANY, Store, tree
 from flumeng.testing import FakeStore
 from flumeng.views import health, overview
@@ -40,7 +40,7 @@ def store() -> FakeStore:
     """Flow web with one task on node n1, which is live and has not started it."""
     store = FakeStore()
     tree.init(store)
-    operations.apply_flow(store, FLOW, author="a", reason="", now=NOON)
+    apply_flow(store, FLOW, author="a", reason="", now=NOON)
     task = records.PlannedTask(
         kind="collect", node="n1", epoch=3, state="assigned", partitions=("web.n1.0.aa",)
     )
@@ -119,7 +119,7 @@ def test_a_wait_in_vain_fails_and_says_what_is_missing(
 
 def test_what_runs_an_old_revision_is_not_running(shell: Shell, store: FakeStore) -> None:
     run_task(store)
-    operations.apply_flow(store, FLOW + "#\n", author="a", reason="", now=NOON)
+    apply_flow(store, FLOW + "#\n", author="a", reason="", now=NOON)
     result = shell.run("flow", "wait", "web", "--running", "--timeout", 1)
     assert "runs revision 1, 2 is wanted" in result.stderr
 

@@ -9,9 +9,11 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import Shell
-from flumeng import operations
 from flumeng.errors import ConflictError
 from flumeng.master.daemon import Master
+from flumeng.operations.flows import apply_flow, set_flow_state
+from flumeng.operations.nodes import set_node_desired
+from flumeng.operations.tasks import move_task, restart_task
 from flumeng.state.task_map import read_plan
 from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.testing import FakeStore
@@ -37,7 +39,7 @@ def store() -> FakeStore:
         node = records.Node(uuid=name, roles=("ingest", "collect"), labels=labels)
         store.write(paths.node(name), node, ABSENT)
         come_live(store, name)
-    operations.apply_flow(store, FLOW, **SIGN)
+    apply_flow(store, FLOW, **SIGN)
     settle(store)
     assert [owner(store, "collect.0"), owner(store, "collect.1")] == ["n1", "n2"]
     return store
@@ -166,7 +168,7 @@ def test_a_restart_loses_to_a_master_that_was_first(store: FakeStore) -> None:
 
     before = planned(store, "collect.0")
     with pytest.raises(ConflictError, match="/flows/web/plan was changed"):
-        operations.restart_task(Meddler(store.tree), "web/collect.0", **SIGN)
+        restart_task(Meddler(store.tree), "web/collect.0", **SIGN)
     assert planned(store, "collect.0") == before
 
 
@@ -210,7 +212,7 @@ def test_a_task_that_is_sent_elsewhere_meanwhile_has_no_more_time_to_be_let_go(
 def test_a_task_goes_where_it_was_sent_also_when_others_have_less_to_do(
     shell: Shell, store: FakeStore
 ) -> None:
-    operations.apply_flow(store, FLOW.replace("flow: web", "flow: other"), **SIGN)
+    apply_flow(store, FLOW.replace("flow: web", "flow: other"), **SIGN)
     settle(store)
     shell.run("task", "move", "web/collect.0", "n2")
     settled = shell.json("task", "list")
@@ -275,7 +277,7 @@ def test_a_node_that_has_no_room_left_is_refused(shell: Shell, store: FakeStore)
 
 def test_a_flow_that_keeps_its_tasks_apart_is_heeded(shell: Shell, store: FakeStore) -> None:
     apart = FLOW.replace("tasks: 2,", "tasks: 2, per_node: 1,")
-    operations.apply_flow(store, apart, **SIGN)
+    apply_flow(store, apart, **SIGN)
     settle(store)
     refused = shell.run("task", "move", "web/collect.0", "n2")
     assert (refused.exit_code, "it has 1 tasks of the flow, which allows 1" in refused.stderr) == (
@@ -293,7 +295,7 @@ def test_a_source_is_not_moved(shell: Shell, store: FakeStore) -> None:
 def test_a_task_that_its_node_must_give_up_is_left_to_the_masters(
     shell: Shell, store: FakeStore
 ) -> None:
-    operations.set_node_desired(store, "n1", "draining", **SIGN)
+    set_node_desired(store, "n1", "draining", **SIGN)
     Master(FakeStore(store.tree), "m").tick()
     refused = shell.run("task", "move", "web/collect.0", "n3")
     assert (refused.exit_code, "is taken from n1 already" in refused.stderr) == (3, True)
@@ -302,10 +304,10 @@ def test_a_task_that_its_node_must_give_up_is_left_to_the_masters(
 def test_a_move_loses_when_the_flow_changes_meanwhile(store: FakeStore) -> None:
     class Late(FakeStore):
         def commit(self, writes: Sequence[Write]) -> list[Version]:
-            operations.set_flow_state(store, "web", "suspended", **SIGN)
+            set_flow_state(store, "web", "suspended", **SIGN)
             return super().commit(writes)
 
     late: Store = Late(store.tree)
     with pytest.raises(ConflictError, match="/flows/web was changed"):
-        operations.move_task(late, "web/collect.0", "n3", **SIGN)
+        move_task(late, "web/collect.0", "n3", **SIGN)
     assert planned(store, "collect.0").state == "assigned"

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from flumeng import operations
 from flumeng.collector import task
 from flumeng.collector.acks import Acks
 from flumeng.collector.fetch import UnreadableError
@@ -20,6 +19,7 @@ from flumeng.collector.ranges import Range
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.task import Assignment
 from flumeng.errors import CorruptError, UnavailableError
+from flumeng.operations.acks import advance_acks
 from flumeng.sinks import Written
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, tree
@@ -314,7 +314,7 @@ def test_an_ack_that_an_operator_has_moved_on_is_noticed(
     world.runner.start()
     until(lambda: world.ack(GOOD) == 50 and world.statuses[-1].error)
     assert "keeps nothing below seq 30" in str(world.statuses[-1].error)
-    operations.advance_acks(world.store, {BAD: 30}, author="ann", reason="", now=0.0)
+    advance_acks(world.store, {BAD: 30}, author="ann", reason="", now=0.0)
     until(lambda: world.ack(BAD) == 100)
     until(lambda: world.statuses[-1].error is None)
     read = [piece for batch in world.pipeline.batches for piece in batch if piece.journal == BAD]

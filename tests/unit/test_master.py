@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from flumeng import operations
 from flumeng.errors import UnavailableError
 from flumeng.master.daemon import Master
+from flumeng.operations.flows import apply_flow, delete_flow
 from flumeng.state.reader import looks_after
 from flumeng.state.task_map import BUCKETS, read_plan
 from flumeng.store import ABSENT, ANY, Remove, Store, Version, Write, tree
@@ -40,7 +40,7 @@ def add_node(store: Store, name: str) -> None:
 
 
 def apply(store: Store, name: str) -> None:
-    operations.apply_flow(store, FLOW.format(name=name), author="a", reason="", now=0.0)
+    apply_flow(store, FLOW.format(name=name), author="a", reason="", now=0.0)
 
 
 def tasks(store: Store, node: str) -> set[str]:
@@ -152,7 +152,7 @@ def test_a_deleted_flow_leaves_nothing_behind(cluster: FakeTree) -> None:
         tasks={"a/ingest.n1": records.TaskStatus(epoch=1, revision=1, state="running")},
     )
     store.write(paths.status("n1"), status, ABSENT)
-    operations.delete_flow(store, "a", author="a", reason="", now=0.0)
+    delete_flow(store, "a", author="a", reason="", now=0.0)
     settle([master])
     assert store.children(paths.flows()) == ["a"], "its source still runs"
     store.write(paths.status("n1"), records.NodeStatus(assignment_version=1), ANY)
@@ -174,7 +174,7 @@ def drained_flow(cluster: FakeTree) -> Store:
     )
     store.write(paths.journal("a.n1.0"), journal, ABSENT)
     store.write(paths.ack("a", "main", "a.n1.0"), records.Ack(epoch=1, offset=7), ABSENT)
-    operations.delete_flow(store, "a", author="a", reason="", now=0.0)
+    delete_flow(store, "a", author="a", reason="", now=0.0)
     ending_store = FakeStore(cluster)
     settle([Master(ending_store, "m1")])
     ending_store.close()
@@ -286,7 +286,7 @@ def test_a_plan_too_large_for_one_znode_is_written_read_and_followed(cluster: Fa
     for number in range(3):
         add_node(store, f"n{number}")
     text = FLOW.format(name="big") + "place: {collect: {tasks: 2000}}\n"
-    operations.apply_flow(store, text, author="a", reason="", now=0.0)
+    apply_flow(store, text, author="a", reason="", now=0.0)
     settle([master])
     found = read_plan(store, "big")
     assert found is not None

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from flumeng import operations
 from flumeng.node.daemon import LOOK_SECONDS, Settings
 from flumeng.node.home import Home
 from flumeng.node.machine import Said
 from flumeng.node.protocol import Message
 from flumeng.node.testing import ScriptedChild
+from flumeng.operations.flows import apply_flow
 from flumeng.simulation.node import SteppedNode
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
@@ -29,7 +29,7 @@ def test_a_full_disk_keeps_no_node_from_working(
     now = [100.0]
     store, home = FakeStore(), Home(tmp_path)
     tree.init(store)
-    operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(store, FLOW, author="a", reason="", now=0.0)
 
     def start(child: str) -> ScriptedChild:
         return ScriptedChild(child, "n1", node.hear)
@@ -66,7 +66,7 @@ def test_journals_go_with_their_flow_but_not_with_their_cluster(
     now, told = [100.0], []
     store = FakeStore()
     tree.init(store)
-    operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(store, FLOW, author="a", reason="", now=0.0)
 
     class Child:
         def tell(self, message: Message) -> None:

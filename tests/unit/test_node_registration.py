@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flumeng import operations
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.node.registration import Identity, Registration
+from flumeng.operations.flows import apply_flow
 from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
@@ -93,7 +93,7 @@ def test_after_an_expiry_the_node_is_live_again(cluster: FakeTree) -> None:
 
 def test_a_journal_is_needed_until_it_is_closed_and_acked_to_its_end(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
-    operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(store, FLOW, author="a", reason="", now=0.0)
     registration = Registration(store, identity())
     ack = paths.ack("web", "main", JOURNAL)
 
@@ -146,7 +146,7 @@ class LosesReplies(FakeStore):
 def test_writes_whose_replies_are_lost_are_recognised(cluster: FakeTree) -> None:
     """As the node does: after a conflict it looks anew, and else it tries again."""
     store = LosesReplies(cluster)
-    operations.apply_flow(FakeStore(cluster), FLOW, author="a", reason="", now=0.0)
+    apply_flow(FakeStore(cluster), FLOW, author="a", reason="", now=0.0)
     node = Registration(store, identity())
     told = records.NodeStatus(assignment_version=1)
     steps: list[Callable[[], object]] = [
@@ -193,7 +193,7 @@ def test_a_report_that_may_have_been_written_is_not_taken_for_the_one_before(
 
 def test_source_state_is_forgotten_only_when_its_flow_is_gone(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
-    operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(store, FLOW, author="a", reason="", now=0.0)
     acked = Registration(store, identity()).acks(["web", "other"])
     assert acked.gone_flows == ("other",)
 
@@ -220,7 +220,7 @@ def test_a_node_reads_the_journals_that_it_made_and_no_others(cluster: FakeTree)
 def test_journals_go_with_their_disk_when_its_node_gets_another_name(cluster: FakeTree) -> None:
     """Such as that of a host that is called anew. Two that run are two copies of one disk."""
     before, store = FakeStore(cluster), FakeStore(cluster)
-    operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(store, FLOW, author="a", reason="", now=0.0)
     old = Registration(before, identity())
     old.announce(("h:1",))
     old.enter_journals(local())

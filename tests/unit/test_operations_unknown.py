@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from flumeng import operations
 from flumeng.errors import UnavailableError
 from flumeng.operations import audit
+from flumeng.operations.flows import apply_flow
 from flumeng.store import Store, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
@@ -44,7 +44,7 @@ def silent(*, does: bool) -> Silent:
 
 
 def apply(store: Store) -> None:
-    operations.apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    apply_flow(store, FLOW, author="a", reason="", now=0.0)
 
 
 def test_what_was_done_is_known_to_be_done() -> None:

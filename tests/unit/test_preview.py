@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng import operations
 from flumeng.errors import ConflictError, UserError
 from flumeng.master.daemon import Master
 from flumeng.operations import preview
+from flumeng.operations.flows import apply_flow, delete_flow
+from flumeng.operations.nodes import set_node_desired
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
@@ -41,7 +42,7 @@ def text(name: str, tasks: int) -> str:
 
 
 def apply(store: FakeStore, name: str, tasks: int) -> None:
-    operations.apply_flow(store, text(name, tasks), author="a", reason="", now=0.0)
+    apply_flow(store, text(name, tasks), author="a", reason="", now=0.0)
 
 
 def settle(store: FakeStore) -> None:
@@ -104,7 +105,7 @@ def test_a_drain_moves_what_its_preview_says(store: FakeStore, node: str) -> Non
     before, data = where(store), dict(store.dump())
     found = preview.drain(store, node)
     assert store.dump() == data, "a preview wrote something"
-    operations.set_node_desired(store, node, "draining", author="a", reason="", now=0.0)
+    set_node_desired(store, node, "draining", author="a", reason="", now=0.0)
     settle(store)
     assert moves(found) == expected_moves(before, where(store))
     assert {move.before for move in found.moves} == {node}
@@ -143,7 +144,7 @@ def test_what_happens_in_any_case_is_not_told(store: FakeStore) -> None:
 
 def test_a_drain_of_the_last_node_says_that_tasks_wait(store: FakeStore) -> None:
     for name in ("n2", "n3"):
-        operations.set_node_desired(store, name, "draining", author="a", reason="", now=0.0)
+        set_node_desired(store, name, "draining", author="a", reason="", now=0.0)
     settle(store)
     found = preview.drain(store, "n1")
     stay = {move.task: move.what for move in found.moves if "collect" in move.task}
@@ -163,7 +164,7 @@ def test_a_preview_checks_what_the_change_would_check(store: FakeStore) -> None:
 
 
 def test_an_apply_that_is_refused_has_no_preview(store: FakeStore) -> None:
-    operations.delete_flow(store, "a", author="a", reason="", now=0.0)
+    delete_flow(store, "a", author="a", reason="", now=0.0)
     journal = records.Journal(flow="c", node="n1", primary="n1", term=1, in_sync=("n1",))
     store.write(paths.journal("c.n1.0.ab"), journal, ABSENT)
     for name, said in (("a", "is being deleted"), ("c", "still has journals")):

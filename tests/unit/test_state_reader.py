@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from flumeng import operations
+from flumeng.operations.flows import apply_flow
 from flumeng.state.reader import WATCHED, Reader
 from flumeng.state.resync import Round
 from flumeng.state.task_map import Tasks, plan_writes, read_plan
@@ -54,7 +54,7 @@ def store() -> FakeStore:
 
 
 def apply(store: FakeStore, tasks: int) -> None:
-    operations.apply_flow(store, FLOW.format(tasks=tasks), author="a", reason="", now=0.0)
+    apply_flow(store, FLOW.format(tasks=tasks), author="a", reason="", now=0.0)
 
 
 def remove(store: FakeStore) -> None:
@@ -206,7 +206,7 @@ def test_a_flow_that_is_made_again_rolls_out_anew(store: FakeStore) -> None:
 
     def begin() -> None:
         for text in (FLOW.format(tasks=1), rollout):
-            operations.apply_flow(store, text, author="a", reason="", now=0.0)
+            apply_flow(store, text, author="a", reason="", now=0.0)
         plan = Plan(epoch=1, tasks={"collect.0": task}, revision=1)
         store.write(paths.plan("web"), plan, ABSENT)
 
