@@ -3,7 +3,7 @@
 - kazoo drops every watch at a disconnect and never restores it: after each reconnect the recursive
   watches are added again and everyone who watches is told to look.
 - kazoo has no recursive watches and reads one znode with each request: ``recursive_watch`` and
-  ``multi_read`` add what is missing. Where the server has neither, ``plain_watch`` does without.
+  ``multi_read`` add what is missing. A server that has neither (before 3.6) is refused.
 - kazoo's default back-off between reconnects grows to an hour: ours ends at one second.
 - kazoo retries commands by itself, even over a session's expiry: we never let it.
 - kazoo queues calls while it is disconnected and ``get()`` waits for ever: we refuse at once, and
@@ -54,7 +54,6 @@ from flumeng.store import (
     multi_read,
     recursive_watch,
 )
-from flumeng.store.plain_watch import PlainWatches
 from zkschema import codec
 from zkschema.records import Record
 from zkschema.table import ZPath
@@ -75,20 +74,24 @@ def connect(hosts: str, *, session_seconds: float = 10.0, wait_seconds: float = 
     """A store for ``hosts``, as in ``host:port[,host:port]/chroot``.
 
     Waits for the first connection at most ``wait_seconds``; then raises UnavailableError. UserError
-    when ``hosts`` does not read as such.
+    when ``hosts`` does not read as such, or the server is too old.
     """
     store = ZooKeeperStore(hosts, session_seconds)
-    if not store.wait_connected(wait_seconds):
-        store.close()
-        raise UnavailableError(
-            f"ZooKeeper at {hosts} did not answer within {wait_seconds:.0f} s: "
-            "is it running, and are host and port right?"
-        )
-    return store
+    if store.wait_connected(wait_seconds):
+        return store
+    store.close()
+    if store.too_old:
+        raise UserError(f"ZooKeeper at {hosts} is older than 3.6: flumeng needs 3.6 or newer")
+    raise UnavailableError(
+        f"ZooKeeper at {hosts} did not answer within {wait_seconds:.0f} s: "
+        "is it running, and are host and port right?"
+    )
 
 
 class ZooKeeperStore:
     """See ``Store``. kazoo goes on reconnecting by itself until ``close``.
+
+    ``too_old``: a server of this ensemble was refused; another one may still be new enough.
 
     ``_connection`` counts what the connection went through, so that whoever brings the watches
     back knows when it works for a connection that is gone.
@@ -107,6 +110,8 @@ class ZooKeeperStore:
         self._watches: list[tuple[str, Callable[[str], None]]] = []
         self._listeners: list[Callable[[bool], None]] = []
         self._ready = threading.Event()
+        self._greeted = threading.Event()
+        self.too_old = False
         self._changing = threading.Lock()
         self._connection = 0
         self._lease = lease.Lease(clock)
@@ -123,15 +128,15 @@ class ZooKeeperStore:
             )
         except ValueError as error:
             raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot: {error}") from error
-        self._known = False
-        self._plain: PlainWatches | None = None
-        recursive_watch.hear_events(self._client, self._on_event)
+        recursive_watch.hear_events(self._client, self._heard)
         lease.observe(self._client, self._lease)
         self._client.add_listener(self._on_state)
         self._client.start_async()
 
     def wait_connected(self, seconds: float) -> bool:
-        return self._ready.wait(seconds)
+        """Whether there is a connection; waits for the first one, or for a server to be refused."""
+        self._greeted.wait(seconds)
+        return self._ready.is_set()
 
     @property
     def connected(self) -> bool:
@@ -147,19 +152,11 @@ class ZooKeeperStore:
 
     def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
         self._require_connection()
-        answers = self._read_singly(wanted) if self._plain else self._read_together(wanted)
+        answers = self._read_together(wanted)
         return [
             None if answer is None else _decode(path, *answer)
             for path, answer in zip(wanted, answers, strict=True)
         ]
-
-    def _read_singly(self, wanted: Sequence[Path]) -> Iterator[tuple[bytes, ZnodeStat] | None]:
-        calls = (self._client.get_async(str(path)) for path in wanted)
-        for call in _in_flight(calls, READS_AT_ONCE):
-            try:
-                yield _wait(call)
-            except NoNodeError:
-                yield None
 
     def _read_together(self, wanted: Sequence[Path]) -> Iterator[tuple[bytes, ZnodeStat] | None]:
         starts = range(0, len(wanted), READS_TOGETHER)
@@ -285,7 +282,7 @@ class ZooKeeperStore:
         """After each (re)connect: watches, and everyone is told to look again."""
         while self._connection == connection:
             wanted = [path for path, _ in self._watches]
-            if not (self._know_server() and self._add_watches(wanted)):
+            if not (self._is_new_enough() and self._add_watches(wanted)):
                 time.sleep(RETRY_SECONDS)
             elif self._are_all(wanted, connection):
                 break
@@ -296,22 +293,20 @@ class ZooKeeperStore:
         for listener in self._listeners:
             listener(True)
 
-    def _know_server(self) -> bool:
-        """Whether it is known what the server can, and the connection is still there: a server
-        that is too old for a request says so, and ends it."""
-        if self._known:
-            return True
+    def _is_new_enough(self) -> bool:
+        """Whether the server knows what is asked of it; one that does not ends the connection."""
         try:
             _wait(multi_read.read_async(self._client, ["/"]))
-            self._known = True
         except UnimplementedError:
-            log.info("this ZooKeeper is older than 3.6: a watch and a request for each znode")
-            self._plain = PlainWatches(self._client, self._heard)
-            self._known = True
+            if not self.too_old:
+                log.error("this ZooKeeper is older than 3.6 and is not used")
+            self.too_old = True
+            self._greeted.set()
             return False
         except UnavailableError as error:
             log.debug("what the server can is to be asked again: %s", error)
-        return self._known
+            return False
+        return True
 
     def _add_watches(self, wanted: Sequence[str]) -> bool:
         """Whether all of these are there now."""
@@ -324,10 +319,7 @@ class ZooKeeperStore:
         return True
 
     def _add_watch(self, path: str) -> None:
-        if self._plain is None:
-            _wait(recursive_watch.add_async(self._client, path))
-        else:
-            self._plain.add(path, _wait)
+        _wait(recursive_watch.add_async(self._client, path))
 
     def _are_all(self, added: Sequence[str], connection: int) -> bool:
         """Whether no watch has come in between; then calls are let through from now on."""
@@ -335,11 +327,8 @@ class ZooKeeperStore:
             done = self._connection == connection and len(added) == len(self._watches)
             if done:
                 self._ready.set()
+                self._greeted.set()
         return done
-
-    def _on_event(self, path: str) -> None:
-        if self._plain is None:
-            self._heard(path)
 
     def _heard(self, path: str) -> None:
         for watched, notify in self._watches:

@@ -12,19 +12,16 @@ import pytest
 from flumeng.errors import ConflictError, UserError
 from flumeng.simulation import Ensemble, Session
 from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Version
-from flumeng.store.testing import Proxy
 from flumeng.store.zookeeper import connect
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 
 Connect = Callable[[], Store]
-MULTI_READ, ADD_WATCH = 22, 106
 
 
-@pytest.fixture(params=["fake", "model", "zookeeper", "zookeeper 3.5"])
+@pytest.fixture(params=["fake", "model", "zookeeper"])
 def connect_once(request: pytest.FixtureRequest) -> Iterator[Connect]:
-    """Opens any number of sessions on one empty tree. A proxy plays the server that is too old for
-    recursive watches and reads of many znodes."""
+    """Opens any number of sessions on one empty tree."""
     opened: list[Store] = []
     if request.param == "fake":
         tree = FakeTree()
@@ -40,8 +37,6 @@ def connect_once(request: pytest.FixtureRequest) -> Iterator[Connect]:
             return opened[-1]
     else:
         address = request.getfixturevalue("zookeeper")
-        if request.param == "zookeeper 3.5":
-            address = request.getfixturevalue("old_server").address
         hosts = f"{address}/contract-{uuid.uuid4().hex[:12]}"
 
         def open_store() -> Store:
@@ -51,13 +46,6 @@ def connect_once(request: pytest.FixtureRequest) -> Iterator[Connect]:
     yield open_store
     for store in opened:
         store.close()
-
-
-@pytest.fixture(scope="module")
-def old_server(zookeeper: str) -> Iterator[Proxy]:
-    proxy = Proxy(int(zookeeper.rpartition(":")[2]), refused=frozenset([MULTI_READ, ADD_WATCH]))
-    yield proxy
-    proxy.close()
 
 
 @pytest.fixture

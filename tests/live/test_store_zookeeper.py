@@ -11,9 +11,12 @@ import pytest
 
 from flumeng.errors import UnavailableError, UserError
 from flumeng.store import ABSENT, ANY, tree
+from flumeng.store.testing import Proxy
 from flumeng.store.zookeeper import CALL_SECONDS, connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records
+
+MULTI_READ, ADD_WATCH = 22, 106
 
 
 @pytest.fixture
@@ -61,6 +64,16 @@ def test_nobody_there_is_said_in_bounded_time(tmp_path: Path) -> None:
 def test_a_connect_string_that_is_none_is_the_users_error(hosts: str) -> None:
     with pytest.raises(UserError):
         connect(hosts, wait_seconds=0.1)
+
+
+def test_a_server_before_3_6_is_refused_by_name(zookeeper: str) -> None:
+    """A proxy plays the server that knows neither recursive watches nor reads of many znodes."""
+    old = Proxy(int(zookeeper.rpartition(":")[2]), refused=frozenset([MULTI_READ, ADD_WATCH]))
+    started = time.monotonic()
+    with pytest.raises(UserError, match="older than 3.6"):
+        connect(f"{old.address}/c", wait_seconds=10)
+    assert time.monotonic() - started < 8, "it waited for a server that will not get newer"
+    old.close()
 
 
 def test_an_empty_cluster_keeps_to_the_schema_and_init_repeats(server: RealZooKeeper) -> None:
