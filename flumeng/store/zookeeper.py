@@ -134,7 +134,7 @@ class ZooKeeperStore:
         self._client.start_async()
 
     def wait_connected(self, seconds: float) -> bool:
-        """Whether there is a connection; waits for the first one, or for a server to be refused."""
+        """Whether there is a connection; waits for one, or until a server is refused."""
         self._greeted.wait(seconds)
         return self._ready.is_set()
 
@@ -272,6 +272,7 @@ class ZooKeeperStore:
         with self._changing:
             self._connection += 1
             self._ready.clear()
+            self._greeted.clear()
         if state == KazooState.CONNECTED:
             self._client.handler.spawn(self._restore, self._connection)
             return

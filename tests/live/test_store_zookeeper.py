@@ -70,7 +70,7 @@ def test_a_server_before_3_6_is_refused_by_name(zookeeper: str) -> None:
     """A proxy plays the server that knows neither recursive watches nor reads of many znodes."""
     old = Proxy(int(zookeeper.rpartition(":")[2]), refused=frozenset([MULTI_READ, ADD_WATCH]))
     started = time.monotonic()
-    with pytest.raises(UserError, match="older than 3.6"):
+    with pytest.raises(UserError, match=r"older than 3\.6"):
         connect(f"{old.address}/c", wait_seconds=10)
     assert time.monotonic() - started < 8, "it waited for a server that will not get newer"
     old.close()
