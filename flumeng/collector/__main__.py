@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-from flumeng.collector import spark
+from flumeng.collector import class_archive, spark
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.positions import Positions
@@ -34,7 +34,9 @@ def main() -> int:
     parent = Parent.take_stdio()
     try:
         store = ZooKeeperStore(given.zk, given.session_seconds)
-        session = spark.start(given.data / "collector")
+        cache = class_archive.cache_of(given.data)
+        options = class_archive.java_options(cache)
+        session = spark.start(given.data / "collector", more_java_options=options)
     except UserError as problem:
         print(problem, file=sys.stderr)
         return 2
@@ -45,6 +47,11 @@ def main() -> int:
         os._exit(1)
 
     threading.Thread(target=follow, name="jvm", daemon=True).start()
+    archiving = threading.Timer(
+        class_archive.BACKGROUND_AFTER_SECONDS, class_archive.make_in_background, [cache]
+    )
+    archiving.daemon = True
+    archiving.start()
     addresses = Addresses(store)
 
     def build(assignment: Assignment) -> SparkPipeline:

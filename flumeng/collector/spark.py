@@ -39,7 +39,7 @@ logger.tasks.level = off
 """
 
 
-def start(directory: Path) -> SparkSession:
+def start(directory: Path, *, more_java_options: str = "") -> SparkSession:
     """Start Spark with its state in ``directory``, which is emptied first.
 
     Raises UserError when Java is missing or too old, or when ``directory`` cannot be written.
@@ -54,6 +54,8 @@ def start(directory: Path) -> SparkSession:
         raise UserError(f"cannot write to {directory}: {error.strerror}") from error
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     java = f"-Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={logging} -XX:-UsePerfData"
+    if more_java_options:
+        java = f"{java} {more_java_options}"
     settings = {
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.driver.extraJavaOptions": java,
