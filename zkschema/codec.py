@@ -36,8 +36,8 @@ class NewerVersionError(DecodeError):
 
 
 def text_of(record: Record) -> str:
-    """Compact JSON with sorted keys, so that equal records are equal texts."""
-    return ENCODER.encode({"v": type(record).VERSION, **_plain_fields(record)})
+    """Compact JSON with sorted keys, so that equal records are equal texts; errors are cut."""
+    return ENCODER.encode({"v": type(record).VERSION, **_plain_fields(record.bounded())})
 
 
 def encode(record: Record) -> bytes:

@@ -9,17 +9,27 @@ Offsets are half-open: everything below the number.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from zkschema.immutable import dataclass
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
+ERROR_CHARACTERS = 1000
+"""Of a text that tells of an error, so many are stored."""
+ERRORS_CHARACTERS = 150_000
+"""All errors of one status share so many."""
+
 INGEST = "ingest"
 COLLECT = "collect"
+
+
+def cut(text: str, most: int = ERROR_CHARACTERS) -> str:
+    """At most ``most`` characters of the text; one that is cut ends in dots."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,17 +39,24 @@ class Record:
     VERSION: ClassVar[int] = 1
     extra: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
+    def bounded(self) -> Self:
+        """The record as it is stored: what tells of an error is cut, so that it always fits."""
+        return self
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schema(Record):
     """The version of the whole tree, and the optional features that are in use.
 
-    ``cluster`` is an id that no other cluster has; nodes keep it with their journals.
+    ``cluster`` is an id that no other cluster has; nodes keep it with their journals. Every import
+    of an export gives the tree a higher ``generation``: what is absent after that may only be what
+    the export did not have.
     """
 
     version: int
     features: tuple[str, ...] = ()
     cluster: str = ""
+    generation: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +109,9 @@ class Flow(Record):
     state: str = "running"
     discard: bool = False
     went_back: str = ""
+
+    def bounded(self) -> Self:
+        return replace(self, went_back=cut(self.went_back)) if self.went_back else self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +248,18 @@ class NodeStatus(Record):
     assignment_version: int
     journals_told: bool = True
     tasks: Mapping[str, TaskStatus] = field(default_factory=lambda: NOTHING)
+
+    def bounded(self) -> Self:
+        """Of many errors, each is cut to an equal share of what there is room for."""
+        failing = sum(task.error is not None for task in self.tasks.values())
+        if not failing:
+            return self
+        most = min(ERROR_CHARACTERS, ERRORS_CHARACTERS // failing)
+        tasks = {
+            key: task if task.error is None else replace(task, error=cut(task.error, most))
+            for key, task in self.tasks.items()
+        }
+        return replace(self, tasks=tasks)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,8 +41,9 @@ def import_cluster(store: Store, exported: object, *, author: str, reason: str, 
     """Write an exported document into an empty chroot; gives how many znodes it has.
 
     The schema's znode comes last, so that nothing takes half an import for a cluster; one that was
-    interrupted can be repeated. Raises ``UserError`` when the document is none, is of another
-    version, or the chroot is not empty.
+    interrupted can be repeated. The tree gets a higher generation than it was exported with, and
+    than an import before this one gave it. Raises ``UserError`` when the document is none, is of
+    another version, or the chroot is not empty.
     """
     wanted = _exported(exported)
     data = {path: b"" if doc is None else _bytes(doc) for path, doc in wanted.items()}
@@ -61,7 +62,9 @@ def import_cluster(store: Store, exported: object, *, author: str, reason: str, 
     for part in in_transactions(writes):
         store.commit(part)
     entry = records.Audit(who=author, command="schema import", reason=reason, time=now)
-    audit.commit(store, [Put(*at(SCHEMA, wanted[SCHEMA]), ABSENT)], entry)
+    schema = codec.decode(records.Schema, data[SCHEMA])
+    begun = replace(schema, generation=max(schema.generation + 1, int(now)))
+    audit.commit(store, [Put(paths.schema(), begun, ABSENT)], entry)
     return len(wanted)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from zkschema import bootstrap, codec, paths, records, table
@@ -92,3 +94,42 @@ def test_verify_finds_each_kind_of_fault_and_nothing_in_a_good_tree() -> None:
         ("/live", "4 bytes, at most 0 are allowed"),
         ("/live/nodes/n", "5000 bytes, at most 4096 are allowed"),
     ]
+
+
+def test_a_status_of_many_failing_tasks_can_be_written() -> None:
+    """Each error is text of which nothing repeats, the worst for gzip."""
+    chance = random.Random(7)
+    tasks = {
+        f"flow-{number}/ingest.host-1": records.TaskStatus(
+            epoch=number, revision=1, state="failed", error=chance.randbytes(4000).hex()
+        )
+        for number in range(2000)
+    }
+    status = records.NodeStatus(assignment_version=1, tasks=tasks)
+    data = codec.encode(status)
+    assert len(data) <= paths.status.size_bytes // 2
+    back = codec.decode(records.NodeStatus, data).tasks
+    for key, task in tasks.items():
+        assert task.error is not None
+        said = back[key].error
+        assert said is not None
+        assert said.endswith("...")
+        assert task.error.startswith(said[:-3])
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        records.NodeStatus(
+            assignment_version=1,
+            tasks={
+                "f/t": records.TaskStatus(epoch=1, revision=1, state="failed", error="é" * 9000)
+            },
+        ),
+        records.Flow(revision=1, went_back="é" * 9000),
+    ],
+)
+def test_a_long_error_is_cut_wherever_it_is_written(record: records.Record) -> None:
+    text = codec.text_of(record)
+    assert len(text.encode("ascii").decode("unicode_escape")) < records.ERROR_CHARACTERS + 300
+    assert codec.text_of(codec.decode(type(record), codec.encode(record))) == text
