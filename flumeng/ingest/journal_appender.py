@@ -1,4 +1,4 @@
-"""The way into one journal: its commit thread, seen from the event loop.
+"""The way into one journal: its group commit, seen from the event loop.
 
 All callbacks arrive in the event loop's thread.
 """
@@ -80,11 +80,19 @@ class JournalAppender:
 
         Raises JournalFailedError, and UnavailableError when time is up (the disk is full).
         """
-        await asyncio.to_thread(self._commits.drain, timeout_seconds)
+        settled = asyncio.Event()
+        self._commits.when_settled(lambda: self._in_loop(settled.set))
+        try:
+            await asyncio.wait_for(settled.wait(), timeout_seconds)
+        except TimeoutError as error:
+            raise self._commits.not_settled() from error
+        self._commits.require_sound()
 
     async def stop(self) -> None:
-        """End the commit thread after what was submitted; on a full disk the rest is left."""
-        await asyncio.to_thread(self._commits.stop)
+        """Commit what was submitted and nothing more; on a full disk the rest is left."""
+        ended = asyncio.Event()
+        self._commits.end(lambda: self._in_loop(ended.set))
+        await ended.wait()
 
     def _build(self, group: list[_Received]) -> Iterator[batch.Build]:
         owners = dict(group)

@@ -14,8 +14,8 @@ from flumeng.errors import CorruptError, UserError
 from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import segment
 from flumeng.journal.checkpoint import Checkpoint, CheckpointFile, Durability
-from flumeng.journal.disk import FULL, Disk
-from flumeng.journal.errors import DiskFullError
+from flumeng.journal.disk import Disk
+from flumeng.journal.errors import held
 from flumeng.journal.frame import identity
 from flumeng.journal.names import is_id
 from flumeng.journal.segment import SegmentHeader
@@ -138,7 +138,7 @@ def plain_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL:
-            raise DiskFullError(f"{path}: {error.strerror}") from error
+        if waits := held(str(path), error):
+            raise waits from error
         kind = CorruptError if error.errno == errno.EIO else UserError
         raise kind(f"{path}: {error.strerror}") from error

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a write says when there is no more room
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # of this process; of the system
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -40,13 +41,15 @@ class Disk:
         """Return when all that was written is on the medium."""
         os.fdatasync(fd)
 
-    def sync_directory(self, directory: Path) -> None:
-        """Return when the names in the directory are on the medium."""
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    def sync_directory(self, directory: Path, opened: int | None = None) -> None:
+        """Return when the names in the directory are on the medium. ``opened`` is its descriptor
+        when it is open already."""
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY) if opened is None else opened
         try:
             os.fsync(fd)
         finally:
-            os.close(fd)
+            if opened is None:
+                os.close(fd)
 
     def free_bytes(self, fd: int) -> int:
         """Bytes that an unprivileged process may still write on the file system of ``fd``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flumeng.errors import CorruptError, UnavailableError
+from flumeng.journal.disk import FULL, OUT_OF_DESCRIPTORS
 
 
 class JournalFailedError(CorruptError):
@@ -10,8 +11,23 @@ class JournalFailedError(CorruptError):
     takes nothing more. Opening it again recovers from the synced checkpoint."""
 
 
-class DiskFullError(UnavailableError):
-    """There is no room for the frame. Nothing was written; the journal goes on when there is."""
+class HeldError(UnavailableError):
+    """The journal cannot take the frame now. Nothing was written; it goes on when that changes.
+
+    ``cause`` says in a few words, for people, what is to change.
+    """
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class DiskFullError(HeldError):
+    """There is no room: on the disk, in the journal's bounds, or in what all journals may have."""
+
+
+class OutOfDescriptorsError(HeldError):
+    """This process, or the system, has as many files open as it may."""
 
 
 class NotServedError(UnavailableError):
@@ -28,3 +44,12 @@ class BelowFloorError(DataLossError):
 
 class AboveSafeError(DataLossError):
     """The range ends above what the journal has on disk."""
+
+
+def held(what: str, error: OSError) -> HeldError | None:
+    """The error for what a system call said, when that is to be waited for."""
+    if error.errno in FULL:
+        return DiskFullError(f"{what}: {error.strerror}", f"disk full: {error.strerror}")
+    if error.errno in OUT_OF_DESCRIPTORS:
+        return OutOfDescriptorsError(f"{what}: {error.strerror}", f"descriptors: {error.strerror}")
+    return None

@@ -3,8 +3,10 @@
 What was submitted while one group is being written and synced makes up the next group, so the
 groups grow with the load by themselves; only when nothing waits does a group hold still for a few
 milliseconds to gather company. When much waits, the next group is built while the last one is
-synced. ``on_durable`` is called after the sync, never before. The thread in here is the journal's
-only writer.
+synced. ``on_durable`` is called after the sync, never before.
+
+All journals of a process share a few threads: one that has nothing to do, or waits for room on the
+disk, holds none. A group commit is its journal's only writer, in one thread at a time.
 """
 
 from __future__ import annotations
@@ -15,24 +17,39 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from flumeng.errors import FlumengError, UnavailableError
-from flumeng.journal.errors import DiskFullError, JournalFailedError
+from flumeng.journal.errors import HeldError, JournalFailedError
 from flumeng.journal.log import Log
+from flumeng.journal.shared_threads import SharedThreads, Steps
 
 log = logging.getLogger(__name__)
 
+COMMIT_THREADS = 16
+BUILD_THREADS = 2
 RETRY_SECONDS = 0.25
 TEND_SECONDS = 1.0
+TELL_AGAIN_SECONDS = 60.0
 AHEAD_FROM = 4
 """The next group is built early when it has at least this part of a full one."""
 
 Append = tuple[pa.RecordBatch, Mapping[str, object] | None]
+
+
+@functools.cache
+def commit_threads() -> SharedThreads:
+    """Those of this process."""
+    return SharedThreads(COMMIT_THREADS, "commit")
+
+
+@functools.cache
+def _builders() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(BUILD_THREADS, "build")
 
 
 class Sized(Protocol):
@@ -46,13 +63,14 @@ Item = TypeVar("Item", bound=Sized)
 
 
 class GroupCommit(Generic[Item]):
-    """The thread that writes one journal.
+    """The writer of one journal.
 
     ``build`` turns the items of a group, in the order of their submission, into batches with
     source state; it runs in a thread of ours, a group at a time. ``on_durable(items)`` and
     ``on_failed(error)`` are called in the thread that writes. ``on_pressure(True)`` comes when more
-    than ``max_bytes`` wait, ``on_pressure(False)`` when less than half of that does; the calls
-    alternate, come from ``submit`` or the thread with the lock held, and must not block.
+    than ``max_bytes`` wait or the journal can take nothing now, ``on_pressure(False)`` when it can
+    and less than half of that waits; the calls alternate, come from ``submit`` or the thread with
+    the lock held, and must not block.
 
     A full disk is no failure: the group waits for room and is tried again. Any other error is
     final: nothing after it becomes durable, ``on_failed`` is called once.
@@ -69,6 +87,7 @@ class GroupCommit(Generic[Item]):
         max_bytes: int = 16 << 20,
         group_bytes: int = 4 << 20,
         max_delay_seconds: float = 0.002,
+        threads: SharedThreads | None = None,
     ) -> None:
         self._journal = journal
         self._build = build
@@ -77,13 +96,16 @@ class GroupCommit(Generic[Item]):
         self._on_failed = on_failed
         self._max_bytes = max_bytes
         self.set_group(max_delay_seconds, group_bytes)
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
         self._waiting: collections.deque[Item] = collections.deque()
         self._waiting_bytes = 0
         self._submitted = 0
         self._settled = 0
         self._pending_bytes = 0
+        self._behind = False
+        self._held_by = ""
         self._pressure = False
+        self._told_at = float("-inf")
         self._ack = 0
         self._trimmed = 0
         self._untrimmed = False
@@ -91,8 +113,10 @@ class GroupCommit(Generic[Item]):
         self._stopping = False
         self._ended = False
         self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name=f"journal {journal.id}", daemon=True)
-        self._thread.start()
+        self._on_settled: collections.deque[tuple[int, Callable[[], None]]] = collections.deque()
+        self._on_ended: list[Callable[[], None]] = []
+        self._threads = threads or commit_threads()
+        self._job = self._threads.job(self._run())
 
     @property
     def pending_bytes(self) -> int:
@@ -103,24 +127,32 @@ class GroupCommit(Generic[Item]):
     def failure(self) -> Exception | None:
         return self._failure
 
+    @property
+    def held_by(self) -> str:
+        """Why the journal takes nothing now, in a few words; empty while it does."""
+        behind = f"journal behind: {self._pending_bytes >> 20} MiB wait for the disk"
+        return self._held_by or (behind if self._behind else "")
+
     def submit(self, item: Item) -> None:
         """Queue an item; never blocks.
 
         Raises JournalFailedError after a failure, UnavailableError after ``stop``.
         """
-        with self._changed:
-            self._require_sound()
+        with self._lock:
+            self.require_sound()
             if self._ended:
                 raise UnavailableError(f"journal {self._journal.id}: group commit has stopped")
             self._waiting.append(item)
             self._waiting_bytes += item.nbytes
             self._pending_bytes += item.nbytes
             self._submitted += 1
-            if len(self._waiting) == 1 or self._waiting_bytes >= self._group_bytes:
-                self._changed.notify_all()
-            if not self._pressure and self._pending_bytes > self._max_bytes:
-                self._pressure = True
-                self._on_pressure(True)
+            if self._waiting_bytes >= self._group_bytes:
+                self._job.wake()
+            elif len(self._waiting) == 1:
+                self._job.wake(self._max_delay_seconds)
+            if self._pending_bytes > self._max_bytes:
+                self._behind = True
+                self._tell_pressure()
 
     def set_group(self, max_delay_seconds: float, group_bytes: int) -> None:
         """From the next group on. None waits for more than may be pending."""
@@ -128,45 +160,70 @@ class GroupCommit(Generic[Item]):
         self._group_bytes = min(group_bytes, self._max_bytes)
 
     def trim(self, ack: int) -> None:
-        """Ask the thread to drop what lies below ``ack``; never blocks."""
-        with self._changed:
-            self._ack = max(self._ack, ack)
-            self._changed.notify_all()
+        """Ask for what lies below ``ack`` to be dropped; never blocks."""
+        with self._lock:
+            if ack > self._ack:
+                self._ack = ack
+                self._job.wake()
+
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Call back, once and in any thread, when everything submitted so far is durable, or never
+        will be; ``require_sound`` tells which."""
+        with self._lock:
+            if not (self._ended or self._settled >= self._submitted):
+                self._on_settled.append((self._submitted, callback))
+                return
+        callback()
 
     def drain(self, timeout_seconds: float | None = None) -> None:
         """Return when everything submitted so far is durable.
 
         Raises JournalFailedError when it never will be, UnavailableError when time is up.
         """
-        with self._changed:
+        settled = threading.Event()
+        with self._lock:
             wanted = self._submitted
-            self._changed.wait_for(lambda: self._ended or self._settled >= wanted, timeout_seconds)
-            self._require_sound()
-            if self._settled < wanted:
-                raise UnavailableError(
-                    f"journal {self._journal.id}: {self._pending_bytes} bytes are not on disk"
-                )
+            self.when_settled(settled.set)
+        settled.wait(timeout_seconds)
+        self.require_sound()
+        if self._settled < wanted:
+            raise self.not_settled()
+
+    def not_settled(self) -> UnavailableError:
+        """What to raise when that took too long."""
+        return UnavailableError(
+            f"journal {self._journal.id}: {self._pending_bytes} bytes are not on disk"
+        )
 
     def stop(self) -> None:
-        """End the thread after what was submitted; on a full disk the rest stays undone.
+        """Return when what was submitted is durable; on a full disk the rest stays undone.
 
         The journal then belongs to the caller.
         """
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        self._thread.join()
+        ended = threading.Event()
+        self.end(ended.set)
+        ended.wait()
 
-    def _require_sound(self) -> None:
+    def end(self, callback: Callable[[], None]) -> None:
+        """As ``stop``; calls back, in any thread, when that is done."""
+        with self._lock:
+            self._stopping = True
+            if not self._ended:
+                self._on_ended.append(callback)
+                self._job.wake()
+                return
+        callback()
+
+    def require_sound(self) -> None:
+        """Raises JournalFailedError after a failure."""
         if self._failure is not None:
             raise JournalFailedError(
                 f"journal {self._journal.id} takes nothing more: {self._failure}"
             ) from self._failure
 
-    def _run(self) -> None:
+    def _run(self) -> Steps:
         try:
-            with ThreadPoolExecutor(1, f"build {self._journal.id}") as builder:
-                self._work(builder)
+            yield from self._work()
         except Exception as error:
             log.error(
                 "journal %s takes nothing more: %s",
@@ -177,49 +234,41 @@ class GroupCommit(Generic[Item]):
             self._failure = error
             self._on_failed(error)
         finally:
-            with self._changed:
+            with self._lock:
                 self._ended = True
-                self._changed.notify_all()
+                callbacks = [callback for _, callback in self._on_settled] + self._on_ended
+            for callback in callbacks:
+                callback()
 
-    def _work(self, builder: ThreadPoolExecutor) -> None:
+    def _work(self) -> Steps:
         ahead: tuple[list[Item], Future[list[Append]]] | None = None
-        while ahead or self._wait_for_work():
+        while True:
             self._trim()
             group = ahead[0] if ahead else self._take()
             if not group:
+                if self._stopping and not self._waiting:
+                    return
+                yield TEND_SECONDS if self._journal.restless else None
                 continue
             appends = ahead[1].result() if ahead else self._build(group)
             for append in appends:
-                if not self._insist(functools.partial(self._journal.append, *append)):
+                if not (yield from self._insist(functools.partial(self._journal.append, *append))):
                     return
             plenty = self._waiting_bytes >= max(1, self._group_bytes // AHEAD_FROM)
-            ahead = self._build_ahead(builder) if plenty else None
-            if not self._insist(self._journal.sync):
+            ahead = self._build_ahead() if plenty else None
+            if not (yield from self._insist(self._journal.sync)):
                 return
             self._settle(group)
+            if self._threads.is_crowded:
+                yield 0.0
 
-    def _build_ahead(self, builder: ThreadPoolExecutor) -> tuple[list[Item], Future[list[Append]]]:
+    def _build_ahead(self) -> tuple[list[Item], Future[list[Append]]]:
         group = self._take()
-        return group, builder.submit(lambda: list(self._build(group)))
-
-    def _wait_for_work(self) -> bool:
-        """Wait until something is to be done; False when all is done and we are to stop."""
-        with self._changed:
-            idle = not self._waiting
-            self._changed.wait_for(
-                lambda: self._waiting or self._stopping or self._ack > self._trimmed,
-                TEND_SECONDS if self._journal.restless else None,
-            )
-            if idle and self._waiting and not self._stopping:
-                self._changed.wait_for(
-                    lambda: self._waiting_bytes >= self._group_bytes or self._stopping,
-                    self._max_delay_seconds,
-                )
-            return bool(self._waiting) or self._ack > self._trimmed or not self._stopping
+        return group, _builders().submit(lambda: list(self._build(group)))
 
     def _take(self) -> list[Item]:
         group: list[Item] = []
-        with self._changed:
+        with self._lock:
             size = 0
             while self._waiting and size < self._group_bytes:
                 group.append(self._waiting.popleft())
@@ -230,33 +279,53 @@ class GroupCommit(Generic[Item]):
     def _settle(self, group: list[Item]) -> None:
         """The group is durable."""
         self._on_durable(group)
-        with self._changed:
+        callbacks = []
+        with self._lock:
             self._settled += len(group)
             self._pending_bytes -= sum(item.nbytes for item in group)
-            if self._pressure and self._pending_bytes < self._max_bytes // 2:
-                self._pressure = False
-                self._on_pressure(False)
-            self._changed.notify_all()
+            if self._pending_bytes < self._max_bytes // 2:
+                self._behind = False
+                self._tell_pressure()
+            while self._on_settled and self._on_settled[0][0] <= self._settled:
+                callbacks.append(self._on_settled.popleft()[1])
+        for callback in callbacks:
+            callback()
 
-    def _insist(self, write: Callable[[], int]) -> bool:
-        """Try until the disk has room; trims meanwhile. False when we are to stop instead."""
-        told = False
+    def _insist(self, write: Callable[[], int]) -> Generator[float | None, None, bool]:
+        """Try until the journal takes it; trims meanwhile. False when we are to stop instead."""
         while True:
             try:
                 write()
-            except DiskFullError as error:
-                if not told:
-                    log.warning("%s; waiting for room", error)
-                    told = True
+            except HeldError as error:
+                self._hold(error)
             else:
+                self._set_held_by("")
                 return True
             # Nobody can ack, and so make room of, what is only appended of this group.
-            with contextlib.suppress(DiskFullError):
+            with contextlib.suppress(HeldError):
                 self._journal.sync()
-            with self._changed:
-                if self._changed.wait_for(lambda: self._stopping, RETRY_SECONDS):
-                    return False
+            yield RETRY_SECONDS
+            if self._stopping:
+                return False
             self._trim()
+
+    def _hold(self, error: HeldError) -> None:
+        if not self._held_by and time.monotonic() - self._told_at >= TELL_AGAIN_SECONDS:
+            log.warning("%s; waiting until that changes", error)
+            self._told_at = time.monotonic()
+        self._set_held_by(error.cause)
+
+    def _set_held_by(self, cause: str) -> None:
+        if cause != self._held_by:
+            with self._lock:
+                self._held_by = cause
+                self._tell_pressure()
+
+    def _tell_pressure(self) -> None:
+        pressure = self._behind or bool(self._held_by)
+        if pressure != self._pressure:
+            self._pressure = pressure
+            self._on_pressure(pressure)
 
     def _trim(self) -> None:
         """Drop what was acked, and what is kept no longer."""
@@ -271,6 +340,6 @@ class GroupCommit(Generic[Item]):
             if due:
                 self._tend_at = time.monotonic() + TEND_SECONDS
                 self._journal.tend()
-        except DiskFullError as error:
+        except HeldError as error:
             if not again:
                 log.warning("%s; trimmed later", error)

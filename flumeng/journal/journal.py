@@ -34,9 +34,10 @@ from flumeng.journal.errors import (
     AboveSafeError,
     DataLossError,
     DiskFullError,
+    HeldError,
 )
 from flumeng.journal.frame import TARGET_BYTES, encode, identity
-from flumeng.journal.limits import Limits, Room, no_limit
+from flumeng.journal.limits import Limits, Room, no_limit, size_text
 from flumeng.journal.segment import Window
 from flumeng.journal.segment_writer import SegmentWriter
 
@@ -207,8 +208,10 @@ class Journal:
     @property
     def restless(self) -> bool:
         """Whether ``tend`` has something to do once in a while."""
-        lasting = self.durability == "spill" or self.limits.retain
-        return lasting or self._chain.acked(self.acked) > 0
+        if self.durability == "spill" and self._writer.is_behind:
+            return True
+        retained = self.limits.retain and self.bytes >= ROLL_WORTH_BYTES
+        return retained or self._chain.acked(self.acked) > 0
 
     @property
     def _said(self) -> Checkpoint:
@@ -223,7 +226,7 @@ class Journal:
 
         ``state`` holds the changed keys of source state, None deletes one; a batch of no rows
         carries state alone. Raises UserError (batch over the limits, journal closed),
-        DiskFullError (nothing was written; try again later) and JournalFailedError.
+        HeldError (nothing was written; try again later) and JournalFailedError.
         """
         self._writer.require_sound()
         if self.closed:
@@ -358,7 +361,8 @@ class Journal:
         """What is only retained goes before anybody has to wait."""
         self._release(lambda: not self._lack(length))
         if lack := self._lack(length):
-            raise DiskFullError(f"journal {self.id}: {lack}")
+            why, cause = lack
+            raise DiskFullError(f"journal {self.id}: {why}", cause)
 
     def _release(self, enough: Callable[[], bool]) -> None:
         """Drop what every reader has acked, the oldest first, until that is enough."""
@@ -372,7 +376,7 @@ class Journal:
             return False
         try:
             self._writer.roll(self.next_seq, self._state, use_spare=True)
-        except DiskFullError:
+        except HeldError:
             return False
         return True
 
@@ -380,21 +384,26 @@ class Journal:
         """How much all journals here may still grow by."""
         return min(self.room(), self._writer.free_bytes() - self._keep_free_bytes)
 
-    def _lack(self, length: int) -> str:
-        """Why there is no room for a frame. One that has nothing left to give back takes it in any
-        case, or it would wait for ever."""
+    def _lack(self, length: int) -> tuple[str, str] | None:
+        """Why there is no room for a frame, as a sentence and in a few words. A journal that has
+        nothing left to give back takes the frame in any case, or it would wait for ever."""
         free = self._writer.free_bytes()
         if free < self._keep_free_bytes + length:
-            return (
+            kept = self._keep_free_bytes >> 20
+            why = (
                 f"{free >> 20} MiB are free on the disk of {self._directory}, "
-                f"{self._keep_free_bytes >> 20} MiB are kept free"
+                f"{kept} MiB are kept free"
             )
+            return why, f"disk full: {free >> 20} MiB free, {kept} MiB are kept free"
         if self.room() < length:
-            return "all journals here together have the size that is allowed"
+            why = "all journals here together have the size that is allowed"
+            return why, "journals full: those of this node have the size that its policy allows"
         waits = self.acked < self.next_seq or self._chain.acked(self.acked)
         if self.bytes + length > self.limits.max_bytes and waits:
-            return (
-                f"it holds {self.bytes >> 20} MiB and may hold {self.limits.max_bytes >> 20} MiB; "
+            most = self.limits.max_bytes
+            why = (
+                f"it holds {self.bytes >> 20} MiB and may hold {most >> 20} MiB; "
                 f"events from seq {self.acked} on are not acked"
             )
-        return ""
+            return why, f"journal full: {size_text(self.bytes)} of {size_text(most)}"
+        return None

@@ -3,14 +3,22 @@ the disk before they answer."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from flumeng.journal.disk import Disk
 
 INTERVAL_SECONDS = 1.0
+SYNC_THREADS = 4
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    """The threads of this process that sync so."""
+    return ThreadPoolExecutor(SYNC_THREADS, "sync")
 
 
 @dataclass(frozen=True)
@@ -23,12 +31,11 @@ class Reached:
 
 
 class LazySync:
-    """One sync at a time, begun at most once a second. Used by one thread, and has one itself."""
+    """One sync at a time, begun at most once a second. Used by one thread at a time."""
 
     def __init__(self, disk: Disk, clock: Callable[[], float] = time.monotonic) -> None:
         self._disk = disk
         self._clock = clock
-        self._pool = ThreadPoolExecutor(1, "journal sync")
         self._running: tuple[Future[None], Reached] | None = None
         self._began_at = clock()
 
@@ -37,7 +44,7 @@ class LazySync:
         now = self._clock()
         if self._running is None and now - self._began_at >= INTERVAL_SECONDS:
             self._began_at = now
-            self._running = (self._pool.submit(self._disk.sync, fd), reached)
+            self._running = (_pool().submit(self._disk.sync, fd), reached)
 
     def done(self) -> Reached | None:
         """What a sync that has ended put on disk. Raises OSError when it failed."""
@@ -54,4 +61,7 @@ class LazySync:
         return reached
 
     def close(self) -> None:
-        self._pool.shutdown()
+        """Return when no sync runs; how it ended nobody wants to know any more."""
+        if self._running is not None:
+            wait([self._running[0]])
+            self._running = None

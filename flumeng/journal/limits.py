@@ -14,6 +14,16 @@ Room = Callable[[], int]
 """How many bytes all journals of a process together may still grow by."""
 
 
+def size_text(nbytes: int) -> str:
+    """For people: ``1.5 GiB``."""
+    size = float(nbytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
 def no_limit() -> int:
     """The ``Room`` of journals that only their own limits bound."""
     return sys.maxsize

@@ -24,15 +24,16 @@ from flumeng.journal import checkpoint as checkpoints
 from flumeng.journal import directory as directories
 from flumeng.journal import memory_salvage
 from flumeng.journal.checkpoint import CheckpointFile, Durability
-from flumeng.journal.disk import FULL, Disk
+from flumeng.journal.disk import Disk
 from flumeng.journal.errors import (
     AboveSafeError,
     BelowFloorError,
     DiskFullError,
     JournalFailedError,
+    held,
 )
 from flumeng.journal.frame import HEADER_BYTES, FrameHeader, decode_state, encode, identity
-from flumeng.journal.limits import MEMORY_BYTES, Limits, Room, no_limit
+from flumeng.journal.limits import MEMORY_BYTES, Limits, Room, no_limit, size_text
 from flumeng.journal.recovery import merge_state
 from flumeng.journal.segment import WINDOW_BYTES, Window
 
@@ -127,7 +128,9 @@ class MemoryJournal:
         if self.bytes + header.length > self.limits.max_bytes and self._frames:
             raise DiskFullError(
                 f"journal {self.id}: it holds {self.bytes >> 20} MiB in memory and may hold "
-                f"{self.limits.max_bytes >> 20} MiB; events from seq {self.acked} on are not acked"
+                f"{self.limits.max_bytes >> 20} MiB; events from seq {self.acked} on are not acked",
+                f"journal full: {size_text(self.bytes)} of {size_text(self.limits.max_bytes)} "
+                "of memory",
             )
         self._frames.append((header, b"".join(parts)))
         self.bytes += header.length
@@ -247,8 +250,8 @@ class MemoryJournal:
 
     def _not_written(self, error: OSError) -> FlumengError:
         """What to raise: a full disk is to be waited for."""
-        if error.errno in FULL:
-            return DiskFullError(f"journal {self.id}: {error.strerror}")
+        if waits := held(f"journal {self.id}", error):
+            return waits
         self._failure = error
         return JournalFailedError(f"journal {self.id} has failed: {error}")
 

@@ -68,8 +68,9 @@ def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
     next_seq, problem = _scan(active, journal, checkpoint, state)
     assert next_seq >= checkpoint.safe, f"{active.path} ends at {next_seq}, below {checkpoint}"
     _settle(active, checkpoint, problem, disk)
+    names = [path.name for path in directory.iterdir()]
     for path in trimmed:
-        remove(path)
+        remove(path, names)
     for path in directory.glob(f"*{UNFINISHED}"):
         path.unlink()
     # Who was killed between a rename and its sync left names that a power cut would take back.

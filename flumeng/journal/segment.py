@@ -16,7 +16,7 @@ import mmap
 import os
 import struct
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from crc32c import crc32c
 
 from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal.disk import FULL, Disk, read_into
-from flumeng.journal.errors import BelowFloorError
+from flumeng.journal.errors import BelowFloorError, held
 from flumeng.journal.frame import (
     ALIGNMENT,
     HEADER_BYTES,
@@ -251,6 +251,10 @@ class Segment:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise BelowFloorError(f"{self.path} was trimmed") from error
+        except OSError as error:
+            if waits := held(str(self.path), error):
+                raise waits from error
+            raise
         try:
             yield fd
         finally:
@@ -289,41 +293,62 @@ def create(
     The caller syncs the directory before the first use. Leaves nothing behind on OSError. When the
     disk is full, the blocks of ``spare`` are used if it is given and there.
     """
+    fresh, fd = begin(directory, header, state, disk, spare)
+    os.close(fd)
+    return fresh
+
+
+def begin(
+    directory: Path,
+    header: SegmentHeader,
+    state: Mapping[str, object],
+    disk: Disk,
+    spare: Path | None = None,
+) -> tuple[Segment, int]:
+    """As ``create``; also gives a descriptor to write its frames with."""
     path = directory / file_name(header.base)
     assert not path.exists(), f"{path} would be overwritten"
     unfinished = path.with_name(path.name + UNFINISHED)
     blob = encode_state(state)
     parts = [header.pack(blob), blob.ljust(padded(len(blob)), b"\0")]
     try:
-        _write(unfinished, parts, disk)
+        fd = _write(unfinished, parts, disk)
     except OSError as error:
         if error.errno not in FULL or spare is None or not spare.exists():
             raise
         spare.rename(unfinished)
-        _write(unfinished, parts, disk)
-    unfinished.rename(path)
-    return Segment(path, header.journal, header, sum(map(len, parts)))
-
-
-def _write(path: Path, parts: Sequence[bytes], disk: Disk) -> None:
-    """A file that holds these parts, on disk; what it had before gives its blocks to them."""
+        fd = _write(unfinished, parts, disk)
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            disk.write(fd, parts, 0)
-            os.ftruncate(fd, sum(map(len, parts)))
-            disk.sync(fd)
-        finally:
-            os.close(fd)
+        unfinished.rename(path)
     except OSError:
+        os.close(fd)
+        raise
+    return Segment(path, header.journal, header, sum(map(len, parts))), fd
+
+
+def _write(path: Path, parts: Sequence[bytes], disk: Disk) -> int:
+    """A file that holds these parts, on disk and open; what it had before gives its blocks to
+    them."""
+    fd = -1
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        disk.write(fd, parts, 0)
+        os.ftruncate(fd, sum(map(len, parts)))
+        disk.sync(fd)
+    except OSError:
+        if fd >= 0:
+            os.close(fd)
         path.unlink(missing_ok=True)
         raise
+    return fd
 
 
-def remove(path: Path) -> None:
-    """Delete a segment, and before it what crashes tore off its end."""
-    for tail in path.parent.glob(f"{path.name}.*{BROKEN}"):
-        tail.unlink()
+def remove(path: Path, names: Iterable[str]) -> None:
+    """Delete a segment, and before it what crashes tore off its end. ``names`` are all in its
+    directory: asking for them takes a descriptor, deleting does not."""
+    for name in names:
+        if name.startswith(f"{path.name}.") and name.endswith(BROKEN):
+            path.with_name(name).unlink()
     path.unlink()
 
 

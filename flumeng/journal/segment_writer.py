@@ -19,8 +19,8 @@ from flumeng.journal import directory as directories
 from flumeng.journal import segment
 from flumeng.journal.chain import Chain
 from flumeng.journal.checkpoint import Checkpoint, CheckpointFile
-from flumeng.journal.disk import FULL, Disk
-from flumeng.journal.errors import DiskFullError, JournalFailedError
+from flumeng.journal.disk import Disk
+from flumeng.journal.errors import JournalFailedError, held
 from flumeng.journal.frame import FrameHeader
 from flumeng.journal.lazy import LazySync, Reached
 from flumeng.journal.segment import Segment, SegmentHeader
@@ -29,7 +29,7 @@ from flumeng.journal.segment import Segment, SegmentHeader
 class SegmentWriter:
     """``chain``: its segments. ``said``: what the checkpoint says, never ahead of the medium.
 
-    Every call that writes raises DiskFullError, after which all is as before, and
+    Every call that writes raises HeldError, after which all is as before, and
     JournalFailedError.
     """
 
@@ -127,15 +127,21 @@ class SegmentWriter:
         self.sync(next_seq, now=True)
         header = SegmentHeader(self.said.journal, self.said.term, next_seq, active.link)
         spare = directories.spare(self._directory) if use_spare else None
+        names = -1
         try:
-            fresh = segment.create(self._directory, header, state, self._disk, spare)
+            names = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fresh, fd = segment.begin(self._directory, header, state, self._disk, spare)
         except OSError as error:
+            if names >= 0:
+                os.close(names)
             raise self._not_written(error) from error
         try:
-            self._disk.sync_directory(self._directory)
-            fd = os.open(fresh.path, os.O_RDWR | os.O_CLOEXEC)
+            self._disk.sync_directory(self._directory, names)
         except OSError as error:
+            os.close(fd)
             raise self._fail(error) from error
+        finally:
+            os.close(names)
         os.close(self._fd)
         self._fd = fd
         self.chain.add(fresh)
@@ -150,10 +156,14 @@ class SegmentWriter:
         moved = (
             {"segment": kept.base, "offset": kept.first} if self.said.segment < kept.base else {}
         )
+        try:
+            names = [path.name for path in self._directory.iterdir()]
+        except OSError as error:
+            raise self._not_written(error) from error
         self.say(floor=kept.base, now=True, **moved)
         try:
             for old in self.chain.drop(count):
-                segment.remove(old.path)
+                segment.remove(old.path, names)
         except OSError as error:
             raise self._fail(error) from error
         directories.make_spare(self._directory, self._disk)
@@ -180,10 +190,8 @@ class SegmentWriter:
             raise self._fail(error) from error
 
     def _not_written(self, error: OSError) -> FlumengError:
-        """What to raise after a write that failed: a full disk is to be waited for."""
-        if error.errno in FULL:
-            return DiskFullError(f"journal {self._id}: {error.strerror}")
-        return self._fail(error)
+        """What to raise after a write that failed: room and descriptors are to be waited for."""
+        return held(f"journal {self._id}", error) or self._fail(error)
 
     def _fail(self, error: OSError) -> JournalFailedError:
         self._failure = error

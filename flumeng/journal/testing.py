@@ -109,7 +109,7 @@ class FaultyDisk(Disk):
             raise OSError(code, os.strerror(code))
         self._durable[os.fstat(fd).st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()
 
-    def sync_directory(self, directory: Path) -> None:
+    def sync_directory(self, directory: Path, _opened: int | None = None) -> None:
         if not self._live():
             return
         self._names[directory.stat().st_ino] = {

@@ -3,7 +3,9 @@ or taken twice when the disk is full."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -366,3 +368,42 @@ def test_stop_makes_everything_durable_first(start: Start, journal: Journal, tol
     commit.stop()
     assert told.durable == items
     assert bodies(journal) == list(range(50))
+
+
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """What this process has open stays open; it can open nothing more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_new_segment_for_which_there_is_no_descriptor_is_waited_for(
+    tmp_path: Path, told: Told
+) -> None:
+    """A roll opens files. That it cannot for a while costs neither the journal nor an event."""
+    journal = Journal.create(tmp_path, "web.n1.0.0a1b2c3d", segment_bytes=20_000)
+    commit: GroupCommit[Lines] = GroupCommit(
+        journal,
+        lambda items: [(numbered_events(item.first, item.count), None) for item in items],
+        on_pressure=told.pressure.append,
+        on_failed=told.failed.append,
+    )
+    commit.submit(Lines(0, 400))
+    commit.drain(TIMEOUT_SECONDS)
+    with no_descriptor_left():
+        for first in range(400, 1200, 50):
+            commit.submit(Lines(first, 50))
+        with pytest.raises(UnavailableError):
+            commit.drain(1.0)
+        assert told.pressure == [True]
+        assert commit.held_by == "descriptors: Too many open files"
+        commit.trim(400)
+    commit.drain(TIMEOUT_SECONDS)
+    assert (told.failed, told.pressure, commit.held_by) == ([], [True, False], "")
+    commit.stop()
+    assert bodies(journal) == list(range(journal.floor, 1200))
+    journal.close()

@@ -1,0 +1,152 @@
+"""A few threads for many owners, most of whom have nothing to do most of the time.
+
+A job runs when it has something to do, on any of the threads, never on two at once. One that waits,
+for work or for a moment, holds no thread. Threads are started when they are needed and end when
+they were not for a while.
+"""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from math import inf
+
+log = logging.getLogger(__name__)
+
+KEEP_SECONDS = 10.0
+
+Steps = Iterator[float | None]
+"""What a job does. What it yields is for how many seconds it waits at most; None: until woken."""
+
+
+class SharedThreads:
+    """At most ``most`` threads, for any number of jobs."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._changed = threading.Condition()
+        self._ready: collections.deque[Job] = collections.deque()
+        self._timers: list[tuple[float, int, Job]] = []
+        self._order = itertools.count()
+        self._threads = 0
+        self._idle = 0
+        self._awaited = inf
+        """The earliest timer that an idle thread waits for."""
+
+    @property
+    def threads(self) -> int:
+        """How many there are now."""
+        return self._threads
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether a job is ready and no thread is free for it."""
+        return bool(self._ready) and not self._idle
+
+    def job(self, steps: Steps) -> Job:
+        """A job that waits until it is woken."""
+        return Job(self, steps)
+
+    def _wake(self, job: Job, after_seconds: float) -> None:
+        with self._changed:
+            due = time.monotonic() + after_seconds
+            if job.running:
+                job.again_at = min(job.again_at, due)
+            elif due < job.due_at:
+                self._plan(job, due, now=after_seconds <= 0)
+
+    def _plan(self, job: Job, due: float, *, now: bool) -> None:
+        """With the lock held. Its earlier timers are left behind and mean nothing any more."""
+        job.due_at = -inf if now else due
+        if now:
+            self._ready.append(job)
+        elif due < inf:
+            heapq.heappush(self._timers, (due, next(self._order), job))
+        else:
+            return
+        if now or due < self._awaited:
+            self._rouse()
+
+    def _rouse(self) -> None:
+        """With the lock held: see to it that a thread looks at what is to be done."""
+        if self._idle:
+            self._changed.notify()
+        elif self._threads < self._most:
+            self._threads += 1
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            wait: float | None = None
+            try:
+                wait = next(job.steps)
+            except StopIteration:
+                continue
+            except Exception:
+                log.exception("a job of the threads %s has failed", self._name)
+                continue
+            with self._changed:
+                job.running = False
+                now = time.monotonic()
+                due = min(job.again_at, inf if wait is None else now + wait)
+                job.again_at = job.due_at = inf
+                self._plan(job, due, now=due <= now)
+
+    def _next(self) -> Job | None:
+        """The next job that is to run; None when this thread is to end."""
+        with self._changed:
+            end_at = time.monotonic() + KEEP_SECONDS
+            self._idle += 1
+            while not self._take_due():
+                now = time.monotonic()
+                first = self._timers[0][0] if self._timers else inf
+                if now >= end_at and (self._idle > 1 or first == inf):
+                    self._idle -= 1
+                    self._threads -= 1
+                    return None
+                if first < self._awaited:
+                    self._awaited = first
+                    self._changed.wait(first - now)
+                    if self._awaited == first:
+                        self._awaited = inf
+                else:
+                    self._changed.wait(max(end_at - now, 1.0))
+            self._idle -= 1
+            job = self._ready.popleft()
+            job.running = True
+            if self._ready:
+                self._rouse()
+            return job
+
+    def _take_due(self) -> bool:
+        """Make ready what is due; whether anything is ready."""
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            due, _, job = heapq.heappop(self._timers)
+            if job.due_at == due and not job.running:
+                job.due_at = -inf
+                self._ready.append(job)
+        return bool(self._ready)
+
+
+class Job:
+    """``due_at``: when it runs next; for ever away while it only waits to be woken."""
+
+    __slots__ = ("_threads", "again_at", "due_at", "running", "steps")
+
+    def __init__(self, threads: SharedThreads, steps: Steps) -> None:
+        self.steps = steps
+        self.running = False
+        self.due_at = inf
+        self.again_at = inf
+        self._threads = threads
+
+    def wake(self, after_seconds: float = 0.0) -> None:
+        """Let it run then, or earlier; never blocks. What it does now is not interrupted."""
+        self._threads._wake(self, after_seconds)

@@ -1,0 +1,166 @@
+"""Few threads serve many owners: nobody runs twice at once, nobody waits without need, and who has
+nothing to do holds no thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flumeng.journal import shared_threads
+from flumeng.journal.group_commit import GroupCommit
+from flumeng.journal.journal import Journal
+from flumeng.journal.shared_threads import Job, SharedThreads
+from flumeng.journal.testing import FaultyDisk, numbered_events
+
+TIMEOUT_SECONDS = 60.0
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.001)
+
+
+class Counted:
+    """A job that counts its runs and fails when two of them overlap."""
+
+    def __init__(self, threads: SharedThreads, wait: float | None = None, work: float = 0) -> None:
+        self.runs = 0
+        self._wait, self._work = wait, work
+        self._running = threading.Lock()
+        self.overlapped = False
+        self.job: Job = threads.job(self._steps())
+
+    def _steps(self) -> Iterator[float | None]:
+        while True:
+            self.overlapped |= not self._running.acquire(blocking=False)
+            self.runs += 1
+            time.sleep(self._work)
+            self._running.release()
+            yield self._wait
+
+
+def test_a_thousand_jobs_that_wait_hold_no_thread_and_many_that_run_share_a_few() -> None:
+    threads = SharedThreads(4, "test")
+    jobs = [Counted(threads, work=0.0005) for _ in range(1000)]
+    assert threads.threads == 0
+    for _ in range(3):
+        for counted in jobs:
+            counted.job.wake()
+    wait_until(lambda: all(counted.runs for counted in jobs))
+    assert threads.threads <= 4
+    assert not any(counted.overlapped for counted in jobs)
+
+
+def test_who_is_woken_while_it_runs_runs_again() -> None:
+    threads = SharedThreads(2, "test")
+    slow = Counted(threads, work=0.05)
+    slow.job.wake()
+    wait_until(lambda: slow.runs == 1)
+    slow.job.wake()
+    slow.job.wake()
+    wait_until(lambda: slow.runs == 2)
+    time.sleep(0.2)
+    assert (slow.runs, slow.overlapped) == (2, False)
+
+
+def test_a_job_that_waits_for_a_time_runs_then_and_an_earlier_call_comes_first() -> None:
+    threads = SharedThreads(2, "test")
+    late, early = Counted(threads), Counted(threads)
+    began = time.monotonic()
+    late.job.wake(TIMEOUT_SECONDS)
+    early.job.wake(0.05)
+    wait_until(lambda: early.runs == 1)
+    assert time.monotonic() - began >= 0.05
+    late.job.wake(0.01)
+    wait_until(lambda: late.runs == 1)
+    repeated = Counted(threads, wait=0.01)
+    repeated.job.wake()
+    wait_until(lambda: repeated.runs >= 5)
+
+
+def test_one_that_is_stuck_holds_up_no_other() -> None:
+    threads = SharedThreads(2, "test")
+    stuck = threading.Event()
+
+    def hang() -> Iterator[float | None]:
+        stuck.wait(TIMEOUT_SECONDS)
+        yield None
+
+    threads.job(hang()).wake()
+    others = [Counted(threads) for _ in range(50)]
+    for counted in others:
+        counted.job.wake()
+    wait_until(lambda: all(counted.runs for counted in others))
+    stuck.set()
+
+
+def test_threads_end_when_nothing_was_to_be_done_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_threads, "KEEP_SECONDS", 0.05)
+    threads = SharedThreads(4, "test")
+    jobs = [Counted(threads, work=0.01) for _ in range(8)]
+    for counted in jobs:
+        counted.job.wake()
+    wait_until(lambda: all(counted.runs for counted in jobs))
+    wait_until(lambda: threads.threads == 0)
+    jobs[0].job.wake()
+    wait_until(lambda: jobs[0].runs == 2)
+
+
+def test_a_failing_job_ends_alone() -> None:
+    threads = SharedThreads(1, "test")
+
+    def fail() -> Iterator[float | None]:
+        yield None
+        raise ValueError("as it was told to")
+
+    failing, other = threads.job(fail()), Counted(threads)
+    failing.wake()
+    failing.wake()
+    other.job.wake()
+    wait_until(lambda: other.runs == 1)
+    failing.wake()
+    other.job.wake()
+    wait_until(lambda: other.runs == 2)
+
+
+def test_two_hundred_journals_commit_on_a_few_threads_and_none_that_waits_for_room_holds_one(
+    tmp_path: Path,
+) -> None:
+    """All but one stand on a full disk; the one goes on, and so do they when there is room."""
+    threads = SharedThreads(3, "test")
+    full = FaultyDisk()
+    full.free = 0
+    journals = [
+        Journal.create(tmp_path, f"web.n1.0.0a1b{number:04x}", disk=full if number else None)
+        for number in range(200)
+    ]
+
+    def commit(journal: Journal) -> GroupCommit[pa.RecordBatch]:
+        return GroupCommit(journal, lambda items: [(i, None) for i in items], threads=threads)
+
+    commits = [commit(journal) for journal in journals]
+    before = threading.active_count()
+    for each in commits:
+        each.submit(numbered_events(0, 1))
+    wait_until(lambda: all(each.held_by for each in commits[1:]))
+    for _ in range(20):
+        commits[0].submit(numbered_events(0, 1))
+        commits[0].drain(TIMEOUT_SECONDS)
+    assert threading.active_count() - before <= 3 + 1
+    assert commits[1].held_by == "disk full: 0 MiB free, 64 MiB are kept free"
+    full.free = None
+    for each in commits:
+        each.drain(TIMEOUT_SECONDS)
+        each.stop()
+    assert {journal.safe for journal in journals} == {1, 21}
+    for journal in journals:
+        journal.close()
