@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli.options import data_option, session_option, zk_option
+from cli.options import Address, data_option, metrics_option, session_option, zk_option
 from flumeng.runtime import logs
 
 PORT = click.IntRange(0, 65535)
@@ -23,18 +23,26 @@ PORT = click.IntRange(0, 65535)
     metavar="FILE",
     help="Apply this flow file at start; may be given again.",
 )
-def standalone(data: Path, zk_port: int, flows: tuple[Path, ...]) -> None:
+@click.option(
+    "--metrics",
+    type=Address(),
+    metavar="HOST:PORT",
+    default="127.0.0.1:0",
+    show_default=True,
+    help="Serve /metrics for Prometheus, /healthz and /readyz there; port 0 takes a free one.",
+)
+def standalone(data: Path, zk_port: int, flows: tuple[Path, ...], metrics: str) -> None:
     """Run a whole cluster on this host: ZooKeeper, a master and a node.
 
-    Prints "ready zk=HOST:PORT/CHROOT" when all flows run. On SIGTERM it drains and stops; its state
-    stays in the data directory.
+    Prints "ready zk=HOST:PORT/CHROOT metrics=URL" when all flows run. On SIGTERM it drains and
+    stops; its state stays in the data directory.
     """
     from flumeng.runtime import standalone as cluster  # noqa: PLC0415  loads the daemons
     from flumeng.spec.flow_files import read_flows  # noqa: PLC0415  loads the daemons
 
     texts = [file.text for file in read_flows(flows)]
     logs.to_stderr("standalone")
-    cluster.run(data, zk_port=zk_port, flows=texts)
+    cluster.run(data, zk_port=zk_port, flows=texts, metrics=metrics)
 
 
 @click.command()
@@ -55,9 +63,10 @@ def zookeeper(data: Path, port: int, host: str) -> None:
 @zk_option
 @click.option("--name", help="How it is shown; by default host name and a random part.")
 @session_option
-def master(hosts: str, name: str | None, session_seconds: float) -> None:
+@metrics_option
+def master(hosts: str, name: str | None, session_seconds: float, metrics: str | None) -> None:
     """Run a master; any number of them may run."""
     from flumeng.master import daemon  # noqa: PLC0415  loads the daemons
 
     logs.to_stderr("master")
-    daemon.run(hosts, name=name, session_seconds=session_seconds)
+    daemon.run(hosts, name=name, session_seconds=session_seconds, metrics=metrics)

@@ -16,6 +16,7 @@ from cli.options import (
     data_option,
     dry_run_option,
     json_option,
+    metrics_option,
     reason_option,
     session_option,
     timeout_option,
@@ -291,6 +292,7 @@ def capacity(
     help=f"What flows may do on this host. Default: {DEFAULT_FILE}, where it exists.",
 )
 @session_option
+@metrics_option
 def run(
     *,
     hosts: str,
@@ -304,6 +306,7 @@ def run(
     capacity: dict[str, float],
     session_seconds: float,
     policy: Path | None,
+    metrics: str | None,
 ) -> None:
     """Run this host's node until SIGTERM."""
     from flumeng.node import daemon  # noqa: PLC0415  loads the node
@@ -322,6 +325,7 @@ def run(
             capacity=capacity,
             session_seconds=session_seconds,
             policy=policy,
+            metrics=metrics,
         )
     )
 

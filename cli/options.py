@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from flumeng.spec.quantities import check_address
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 zk_envvar = "FLUMENG_ZK"
@@ -45,6 +47,27 @@ def timeout_option(seconds: float) -> Callable[[F], F]:
     )
 
 
+class Address(click.ParamType[str]):
+    """``host:port`` to listen on."""
+
+    name = "address"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, context: click.Context | None
+    ) -> str:
+        try:
+            check_address(value)
+        except ValueError as error:
+            self.fail(str(error), param, context)
+        return value
+
+
+metrics_option = click.option(
+    "--metrics",
+    type=Address(),
+    metavar="HOST:PORT",
+    help="Serve /metrics for Prometheus, /healthz and /readyz there; anyone may ask.",
+)
 data_option = click.option(
     "--data",
     required=True,

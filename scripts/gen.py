@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from flumeng.node.policy import Policy
+from flumeng.runtime.metrics.table import to_markdown as metrics
 from flumeng.spec.reference import to_markdown as components
 from flumeng.spec.reference import to_page
 from zkschema.table import to_markdown as znodes
@@ -16,6 +17,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "reference/znodes.md": ("The znodes", znodes),
     "reference/components.md": ("Sources, filters and sinks", components),
+    "reference/metrics.md": ("The metrics", metrics),
     "reference/node.md": ("The policy file of a node", partial(to_page, Policy)),
 }
 

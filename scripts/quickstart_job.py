@@ -136,7 +136,7 @@ def await_ready(standalone: subprocess.Popen[str]) -> str:
     """The connect string from the line that standalone prints when all flows run."""
     assert standalone.stdout is not None
     for line in standalone.stdout:
-        ready = re.fullmatch(r"ready zk=(\S+)\n", line)
+        ready = re.fullmatch(r"ready zk=(\S+) metrics=\S+\n", line)
         if ready:
             return ready[1]
     standalone.wait()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flumeng.collector import class_archive, spark
 from flumeng.collector.addresses import Addresses
+from flumeng.collector.measures import Measures
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.positions import Positions
 from flumeng.collector.task import Assignment
@@ -24,6 +25,7 @@ parser.add_argument("--zk", required=True, help="host:port[,host:port]/chroot")
 parser.add_argument("--node", required=True, help="the node that started this process")
 parser.add_argument("--data", required=True, type=Path, help="the node's data directory")
 parser.add_argument("--session-seconds", type=float, default=10.0)
+parser.add_argument("--metrics-channel", type=int, help="a descriptor; asked for metrics")
 
 
 def main() -> int:
@@ -32,6 +34,12 @@ def main() -> int:
     logs.to_stderr("collector")
     logging.getLogger("py4j").setLevel(logging.ERROR)
     parent = Parent.take_stdio()
+    measures = Measures()
+    if given.metrics_channel is not None:
+        from flumeng.runtime.metrics import serving  # noqa: PLC0415  # only then it costs memory
+
+        descriptor = given.metrics_channel
+        serving.serve("collector", measures.health, measures.readings, descriptor=descriptor)
     try:
         store = ZooKeeperStore(given.zk, given.session_seconds)
         cache = class_archive.cache_of(given.data)
@@ -52,6 +60,7 @@ def main() -> int:
     )
     archiving.daemon = True
     archiving.start()
+    measures.spark_runs = True
     addresses = Addresses(store)
 
     def build(assignment: Assignment) -> SparkPipeline:

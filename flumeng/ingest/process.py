@@ -45,6 +45,7 @@ def main() -> int:
     parser.add_argument("--worker", type=int, default=0, help="the number of this worker")
     parser.add_argument("--workers", type=int, default=1, help="how many the node has")
     parser.add_argument("--policy", type=Path, help="what flows may do here")
+    parser.add_argument("--metrics-channel", type=int, help="a descriptor; asked for metrics")
     arguments = parser.parse_args()
     group = WorkerGroup(arguments.worker, arguments.workers)
     logs.to_stderr("ingest" if group.size == 1 else f"ingest.{group.number}")
@@ -57,7 +58,13 @@ def main() -> int:
     except UserError as error:
         print(f"ingest: {error}", file=sys.stderr)
         return 2
-    uvloop.run(_serve(Worker(journal_store, arguments.host, parent.send, group, allowed), parent))
+    worker = Worker(journal_store, arguments.host, parent.send, group, allowed)
+    if arguments.metrics_channel is not None:
+        from flumeng.runtime.metrics import serving  # noqa: PLC0415  # only then it costs memory
+
+        name, channel = f"ingest.{group.number}", arguments.metrics_channel
+        serving.serve(name, worker.health, worker.readings, descriptor=channel)
+    uvloop.run(_serve(worker, parent))
     return 0
 
 

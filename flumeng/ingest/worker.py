@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
@@ -24,12 +24,16 @@ from flumeng.journal.names import flow_of
 from flumeng.journal.server import JournalServer
 from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.node.protocol import Message
+from flumeng.runtime.metrics.health import Health
+from flumeng.runtime.metrics.table import Reading
 from flumeng.spec import Component
 
 log = logging.getLogger(__name__)
 
 STATUS_SECONDS = 1.0
 SERVER_STOP_SECONDS = 1.0
+STUCK_SECONDS = 30.0
+"""The event loop turns every second at least; one that has not for so long hangs."""
 BLOCKING_CALLS = 64  # at once: each flow may wait for its disk
 
 
@@ -60,6 +64,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._said: Message | None = None
         self._background: set[asyncio.Task[None]] = set()
+        self.health = Health(STUCK_SECONDS)
 
     async def run(self, messages: asyncio.Queue[Message]) -> None:
         """Until ``stop`` is received; then all that was accepted is durable."""
@@ -171,6 +176,7 @@ class Worker:
     async def _report_changes(self) -> None:
         while True:
             await self._report()
+            self.health.turned()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), STATUS_SECONDS)
             self._changed.clear()
@@ -180,6 +186,10 @@ class Worker:
         if status != self._said:
             self._said = status
             await asyncio.to_thread(self._send, status)
+
+    def readings(self) -> Iterator[Reading]:
+        """Metrics of this worker; may be called from any thread."""
+        yield from ()
 
     def _counters(self) -> list[dict[str, Any]]:
         """Called from threads of the server."""

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from flumeng import __version__
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
+from flumeng.master.measures import Measures
 from flumeng.plan import Action, Drop, Planner, together
 from flumeng.state.reader import WATCHED, Reader
 from flumeng.store import ABSENT, ANY, Check, Path, Remove, Store, tree
@@ -46,6 +47,7 @@ class Master:
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
         self._said = ""
+        self.measures = Measures()
         for top in WATCHED:
             store.watch(top, self._on_change)
 
@@ -53,6 +55,8 @@ class Master:
         """Tick after each change and on a timer until ``stop``."""
         while not self._stopping:
             self._say(self.tick())
+            pause = self._reader.look_again_seconds
+            self.measures.health.turned(next_within_seconds=pause)
             self._wait()
 
     def stop(self) -> None:
@@ -63,24 +67,26 @@ class Master:
         """Gives the one sentence that says what was done and why."""
         if not self._store.connected:
             self._reader.invalidate()
-            return "waiting for ZooKeeper"
+            return self.measures.ticked("unavailable", "waiting for ZooKeeper")
         try:
             tree.require(self._store)
             self._announce()
             snapshot = self._reader.snapshot()
-            with no_garbage_collection():
+            with no_garbage_collection(), self.measures.planning(snapshot):
                 actions = self._planner.plan(snapshot)
+            self.measures.planned(actions)
             for group in together(actions):
                 self._apply(group)
         except ConflictError as conflict:
             self._wakes.put(None)
-            return f"looking again: {conflict}"
+            return self.measures.ticked("conflict", f"looking again: {conflict}")
         except UnavailableError as error:
             self._reader.invalidate()
-            return f"waiting for ZooKeeper: {error}"
+            return self.measures.ticked("unavailable", f"waiting for ZooKeeper: {error}")
         except FlumengError as error:
-            return f"cannot plan: {error}"
-        return _sentence([reason for action in actions for reason in action.why])
+            return self.measures.ticked("failed", f"cannot plan: {error}")
+        reasons = [reason for action in actions for reason in action.why]
+        return self.measures.ticked("done", _sentence(reasons))
 
     def _apply(self, group: Sequence[Action]) -> None:
         transactions = []
@@ -173,13 +179,31 @@ def collect_garbage_rarely() -> None:
     gc.set_threshold(100_000, 50, 50)
 
 
-def run(hosts: str, *, name: str | None = None, session_seconds: float = 10.0) -> None:
-    """A master until SIGTERM or SIGINT. ZooKeeper away at start is waited for."""
+def run(
+    hosts: str,
+    *,
+    name: str | None = None,
+    session_seconds: float = 10.0,
+    metrics: str | None = None,
+    metrics_channel: int | None = None,
+) -> None:
+    """A master until SIGTERM or SIGINT. ZooKeeper away at start is waited for.
+
+    ``metrics`` is where they are served, ``metrics_channel`` the descriptor over which the parent
+    asks for them. Raises UserError when that address cannot be had.
+    """
     collect_garbage_rarely()
     store = ZooKeeperStore(hosts, session_seconds)
     master = Master(store, name or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: master.stop())
+    if metrics is not None or metrics_channel is not None:
+        from flumeng.runtime.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
+
+        measures = master.measures
+        serving.serve(
+            "master", measures.health, measures.readings, listen=metrics, descriptor=metrics_channel
+        )
     log.info("master of %s", hosts)
     try:
         master.run()

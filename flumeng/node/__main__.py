@@ -13,6 +13,7 @@ parser.add_argument("--zk", required=True)
 parser.add_argument("--data", required=True, type=Path)
 parser.add_argument("--name", required=True)
 parser.add_argument("--session-seconds", type=float, default=10.0)
+parser.add_argument("--metrics-channel", type=int)
 given = parser.parse_args()
 
 logs.to_stderr("node")
@@ -24,6 +25,7 @@ try:
             data=given.data,
             hosts=given.zk,
             session_seconds=given.session_seconds,
+            metrics_channel=given.metrics_channel,
         )
     )
 except UserError as problem:

@@ -7,7 +7,7 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,22 +32,30 @@ from flumeng.node.machine import (
 )
 from flumeng.node.process import ChildProcess
 from flumeng.node.registration import Identity, Registration
+from flumeng.runtime.metrics import table
+from flumeng.runtime.metrics.channel import Channel
+from flumeng.runtime.metrics.health import Health
+from flumeng.runtime.metrics.table import Reading
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths
-from zkschema.records import COLLECT, INGEST
+from zkschema.records import COLLECT, INGEST, NodeStatus
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2
 ACKS_SECONDS = 1.0
 LOOK_SECONDS = 10.0
+STUCK_SECONDS = 60.0
+"""A turn that takes so long hangs: each of its calls to ZooKeeper has a limit far below."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """``host`` is the address under which other nodes reach this one's journals; ``workers`` is how
-    many processes ingest; without a ``policy`` that of ``flumeng.node.policy.find``, if there."""
+    many processes ingest; without a ``policy`` that of ``flumeng.node.policy.find``, if there.
+    ``metrics`` is where they are served, ``metrics_channel`` the descriptor over which the parent
+    asks for them."""
 
     name: str
     data: Path
@@ -61,6 +69,12 @@ class Settings:
     session_seconds: float = 10.0
     drain_seconds: float = 4.0
     policy: Path | None = None
+    metrics: str | None = None
+    metrics_channel: int | None = None
+
+    @property
+    def measured(self) -> bool:
+        return self.metrics is not None or self.metrics_channel is not None
 
 
 class Node:
@@ -92,6 +106,11 @@ class Node:
         self._machine = Machine(settings.roles, clock, settings.workers)
         self._storyteller = EventPublisher(store, settings.name, clock, time.time)
         self._children: dict[str, ChildProcess] = {}
+        self._starts: dict[str, int] = {}
+        self._status = NodeStatus(assignment_version=-1)
+        self.channels: dict[str, Channel] = {}
+        self.health = Health(STUCK_SECONDS, clock)
+        self.health.needs(self._unready)
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._applied: Wanted | None = None
         self._kept: Wanted | None = None
@@ -119,6 +138,7 @@ class Node:
         while not self._events.empty():
             self._act(self._machine.handle(self._next_event()))
         self._publish()
+        self.health.turned()
 
     def stop(self) -> None:
         self.hear(Stop(self._settings.drain_seconds))
@@ -156,9 +176,36 @@ class Node:
             session = str(self._settings.session_seconds)
             command = ["flumeng.collector", *common, "--zk", self._settings.hosts]
             command += ["--session-seconds", session]
-        process = ChildProcess(child, [sys.executable, "-m", *command], self._hear_child)
+        process = self._spawn(child, command)
         self._children[child] = process
+        self._starts[child] = self._starts.get(child, 0) + 1
         log.info("%s started, pid %d", child, process.pid)
+
+    def _spawn(self, child: str, command: list[str]) -> ChildProcess:
+        if not self._settings.measured:
+            return ChildProcess(child, [sys.executable, "-m", *command], self._hear_child)
+        channel = self.channels[child] = Channel(child)
+        command = [sys.executable, "-m", *command, "--metrics-channel", str(channel.descriptor)]
+        process = ChildProcess(child, command, self._hear_child, [channel.descriptor])
+        channel.child_started()
+        return process
+
+    def readings(self) -> Iterator[Reading]:
+        """Metrics of the node; may be called from any thread."""
+        for child, starts in list(self._starts.items()):
+            yield table.CHILD_STARTS.of(starts, child)
+        for task in self._status.tasks.values():
+            yield table.TASKS.of(1, task.state)
+        yield table.ZOOKEEPER_CONNECTED.of(self._store.connected)
+
+    def _unready(self) -> str | None:
+        """Why the node cannot do its work now."""
+        if not self._store.connected:
+            return "ZooKeeper is not connected"
+        if not self._registered:
+            return "not registered yet"
+        waiting = self._machine.not_running
+        return f"{', '.join(waiting)} not running" if waiting else None
 
     def _hear_child(self, event: Event) -> None:
         if isinstance(event, Ended) and event.code != 0:
@@ -180,7 +227,8 @@ class Node:
             journals = self._machine.journals
             if journals is not None:
                 self._znodes.enter_journals(journals)
-            self._znodes.report(self._machine.status)
+            self._status = self._machine.status
+            self._znodes.report(self._status)
             self._storyteller.tell(self._machine.story, at_once=self._exit)
             if journals is not None:
                 self._clear_up(journals)
@@ -267,9 +315,24 @@ def run(settings: Settings) -> None:
     home = Home(settings.data)
     store = ZooKeeperStore(settings.hosts, settings.session_seconds)
     node = Node(settings, home, store)
+    if settings.measured:
+        _serve_metrics(settings, node)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
     try:
         node.run()
     finally:
         store.close()
+
+
+def _serve_metrics(settings: Settings, node: Node) -> None:
+    from flumeng.runtime.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
+
+    serving.serve(
+        "node",
+        node.health,
+        node.readings,
+        listen=settings.metrics,
+        descriptor=settings.metrics_channel,
+        children=lambda: node.channels,
+    )

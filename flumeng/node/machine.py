@@ -189,6 +189,15 @@ class Machine:
         return all(child.journals is not None for child in self._ingest)
 
     @property
+    def not_running(self) -> tuple[str, ...]:
+        """The children that are needed and do not run now."""
+        return tuple(
+            child.name
+            for child in self._children.values()
+            if child.state is not State.RUNNING and self._needed(child)
+        )
+
+    @property
     def kept_flows(self) -> tuple[str, ...]:
         """Flows that have source state on this node beside their journals."""
         return tuple(sorted({flow for child in self._ingest for flow in child.kept_flows}))

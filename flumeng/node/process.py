@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from flumeng.node.machine import Ended, Event, Said
 from flumeng.node.protocol import Message, decode, encode
@@ -15,14 +15,25 @@ class ChildProcess:
     """``hear`` gets each message and at last one Ended, in order, from a thread of the child's.
 
     The child is in a session of its own, so that a Ctrl-C meant for the node does not reach it. It
-    stops by itself when the node dies, since its standard input ends.
+    stops by itself when the node dies, since its standard input ends. ``descriptors`` are those of
+    the node that it inherits.
     """
 
-    def __init__(self, name: str, command: Sequence[str], hear: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        hear: Callable[[Event], None],
+        descriptors: Collection[int] = (),
+    ) -> None:
         self._name = name
         self._hear = hear
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=descriptors,
         )
         self._outbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, name=f"{name}-reader", daemon=True).start()

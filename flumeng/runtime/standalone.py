@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +21,12 @@ from typing import TypeVar
 from flumeng.errors import UnavailableError, UserError
 from flumeng.operations.flows import apply_flow
 from flumeng.runtime import embedded
+from flumeng.runtime.metrics import table
+from flumeng.runtime.metrics.channel import Channel
+from flumeng.runtime.metrics.endpoint import Endpoint
+from flumeng.runtime.metrics.health import Health
+from flumeng.runtime.metrics.instruments import Instruments
+from flumeng.runtime.metrics.table import Reading
 from flumeng.spec import parse_flow
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import connect
@@ -36,18 +42,24 @@ START_SECONDS = 60.0
 STOP_SECONDS = 9.0
 LOOK_SECONDS = 0.2
 RESTART_SECONDS = 1.0
+STUCK_SECONDS = 30.0
+ASK_SECONDS = 2.5
+"""For the node, which may wait a second for its own children."""
 
 
 @dataclass
 class Daemon:
-    """One supervised process; its output goes to a file of its own."""
+    """One supervised process; its output goes to a file of its own. ``channel`` asks the running
+    one for its metrics, if it is one of ours."""
 
     name: str
     command: Sequence[str]
     log_file: Path
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
-    restarts: int = 0
+    starts: int = 0
+    measured: bool = True
+    channel: Channel | None = None
 
     def keep_up(self) -> None:
         """Start it, or start it again when it has ended; at most once a second."""
@@ -56,17 +68,24 @@ class Daemon:
         if time.monotonic() - self.started < RESTART_SECONDS:
             return
         if self.process is not None:
-            self.restarts += 1
             log.warning("%s ended with code %s, starting again", self.name, self.process.returncode)
         self.started = time.monotonic()
+        self.starts += 1
+        channel = Channel(self.name) if self.measured else None
+        inherited = [channel.descriptor] if channel else []
+        command = [*self.command, *(f"--metrics-channel={number}" for number in inherited)]
         with self.log_file.open("ab") as output:
             self.process = subprocess.Popen(
-                self.command,
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                pass_fds=inherited,
             )
+        if channel is not None:
+            channel.child_started()
+        self.channel = channel
 
     def stop(self, deadline: float) -> None:
         """SIGTERM, and SIGKILL when it is not gone by ``deadline``."""
@@ -89,6 +108,11 @@ class Standalone:
     zk_port: int
     daemons: list[Daemon] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
+    health: Health = field(default_factory=lambda: Health(STUCK_SECONDS))
+    up: bool = False
+
+    def __post_init__(self) -> None:
+        self.health.needs(lambda: None if self.up else "the flows do not run yet")
 
     @property
     def hosts(self) -> str:
@@ -106,7 +130,7 @@ class Standalone:
         embedded.require_free("127.0.0.1", self.zk_port)
         zookeeper = [str(self.data / "zookeeper"), str(self.zk_port)]
         node = ["--data", str(self.data / "node"), "--name", NODE, "--zk", self.hosts]
-        self._add("zookeeper", ["flumeng.runtime.embedded", *zookeeper])
+        self._add("zookeeper", ["flumeng.runtime.embedded", *zookeeper], measured=False)
         store = self._wait_for(self._connect, "ZooKeeper")
         tree.init(store)
         self._add("master", ["flumeng.master", self.hosts])
@@ -116,21 +140,35 @@ class Standalone:
     def wait_running(self, store: Store) -> None:
         """Until every task of every flow runs. UserError with the reason when one fails."""
         self._wait_for(lambda: _all_run(store) or None, "the flows")
+        self.up = True
 
     def supervise(self) -> None:
         """Keep the daemons up until ``stopping`` is set."""
         while not self.stopping.wait(LOOK_SECONDS):
-            for daemon in self.daemons:
-                daemon.keep_up()
+            self._keep_up()
+
+    def channels(self) -> dict[str, Channel]:
+        """Of the processes that were started and can be asked for their metrics."""
+        return {d.name: d.channel for d in self.daemons if d.channel is not None}
+
+    def readings(self) -> Iterator[Reading]:
+        for daemon in list(self.daemons):
+            yield table.CHILD_STARTS.of(daemon.starts, daemon.name)
 
     def stop(self) -> None:
         deadline = time.monotonic() + STOP_SECONDS
         for daemon in reversed(self.daemons):
             daemon.stop(deadline)
 
-    def _add(self, name: str, module: Sequence[str]) -> None:
+    def _keep_up(self) -> None:
+        self.health.turned()
+        for daemon in self.daemons:
+            daemon.keep_up()
+
+    def _add(self, name: str, module: Sequence[str], *, measured: bool = True) -> None:
         command = [sys.executable, "-m", *module]
-        daemon = Daemon(name, command, self.data / "logs" / f"{name}.log")
+        log_file = self.data / "logs" / f"{name}.log"
+        daemon = Daemon(name, command, log_file, measured=measured)
         daemon.keep_up()
         self.daemons.append(daemon)
 
@@ -146,8 +184,7 @@ class Standalone:
             found = look()
             if found is not None:
                 return found
-            for daemon in self.daemons:
-                daemon.keep_up()
+            self._keep_up()
             if time.monotonic() > deadline:
                 raise UserError(
                     f"{what} did not come up within {START_SECONDS:.0f} s: see {self.data / 'logs'}"
@@ -156,24 +193,31 @@ class Standalone:
         raise SystemExit(0)
 
 
-def run(data: Path, *, zk_port: int = 0, flows: Sequence[str] = ()) -> None:
-    """Run until SIGTERM or SIGINT. ``flows`` are the texts of flow files to apply at start.
+def run(
+    data: Path, *, zk_port: int = 0, flows: Sequence[str] = (), metrics: str = "127.0.0.1:0"
+) -> None:
+    """Run until SIGTERM or SIGINT. ``flows`` are the texts of flow files to apply at start, and
+    ``metrics`` is where they are served for all processes.
 
-    Prints ``ready zk=HOST:PORT/CHROOT`` when every flow runs. Raises UserError in one sentence
-    when Java, the port, the directory or a flow does not allow it.
+    Prints ``ready zk=HOST:PORT/CHROOT metrics=URL`` when every flow runs. Raises UserError in one
+    sentence when Java, a port, the directory or a flow does not allow it.
     """
     for text in flows:
         parse_flow(text)
     standalone = Standalone(data.absolute(), zk_port)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: standalone.stopping.set())
+    instruments = Instruments(
+        "standalone", standalone.health, standalone.readings, standalone.channels, ASK_SECONDS
+    )
+    endpoint = Endpoint(metrics, instruments)
     try:
         store = standalone.start()
         for text in flows:
             apply_flow(store, text, author=_author(), reason="standalone --flow", now=time.time())
         standalone.wait_running(store)
         store.close()
-        print(f"ready zk={standalone.hosts}", flush=True)
+        print(f"ready zk={standalone.hosts} metrics={endpoint.url}", flush=True)
         standalone.supervise()
     finally:
         standalone.stop()

@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from flumeng.runtime.embedded import free_port
 
@@ -38,16 +40,16 @@ filters:
 sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
 """
         )
-        self.hosts = ""
+        self.hosts = self.metrics = ""
         self.process: subprocess.Popen[str] | None = None
 
     def start(self, *arguments: str) -> None:
         command = [str(FLUMENG), "standalone", "--data", str(self.state), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
-        found = re.fullmatch(r"ready zk=(\S+)\n", self.process.stdout.readline())
+        found = re.fullmatch(r"ready zk=(\S+) metrics=(\S+)\n", self.process.stdout.readline())
         assert found, "the first line is not the ready line"
-        self.hosts = found[1]
+        self.hosts, self.metrics = found[1], found[2]
 
     def stop(self) -> float:
         """SIGTERM; gives the seconds until it was gone."""
@@ -67,6 +69,21 @@ sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
             [FLUMENG, *arguments, "--zk", self.hosts], capture_output=True, text=True, check=False
         )
         return done.stdout + done.stderr
+
+    def scrape(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """Metric -> its labels' values, the process last -> value."""
+        with urllib.request.urlopen(self.metrics, timeout=30) as answer:
+            page = answer.read().decode()
+        found: dict[str, dict[tuple[str, ...], float]] = {}
+        for family in text_string_to_metric_families(page):
+            for name, labels, value, *_ in family.samples:
+                process = labels.pop("process")
+                found.setdefault(name, {})[*labels.values(), process] = value
+        return found
+
+    def ready(self) -> str:
+        with urllib.request.urlopen(self.metrics.replace("/metrics", "/readyz")) as answer:
+            return str(answer.read().decode())
 
     def rows(self) -> int:
         files = [str(file) for file in self.lake.glob("dt=*/*.parquet")]
@@ -93,6 +110,10 @@ def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalo
     standalone.start("--flow", str(standalone.flow))
     standalone.send(1000)
     eventually(lambda: standalone.rows() == 1000, "the events did not reach the lake")
+    page = standalone.scrape()
+    processes = {"standalone", "master", "node", "ingest.0", "collector"}
+    assert {process for (process,) in page["process_threads"]} == processes
+    assert standalone.ready() == "ok\n"
     standalone.send(500)
     time.sleep(0.5)
     assert standalone.stop() < 30

@@ -1,0 +1,21 @@
+"""What a collector counts of its own work, for its metrics. Nothing here reads ZooKeeper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from flumeng.runtime.metrics.health import Health
+from flumeng.runtime.metrics.table import Reading
+
+
+class Measures:
+    """Written by the threads of tasks; ``readings`` may be asked from any thread."""
+
+    def __init__(self) -> None:
+        self.health = Health(math.inf)
+        self.health.needs(lambda: None if self.spark_runs else "Spark is starting")
+        self.spark_runs = False
+
+    def readings(self) -> Iterator[Reading]:
+        yield from ()

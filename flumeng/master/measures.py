@@ -1,0 +1,63 @@
+"""What a master counts of its own work, for its metrics. Nothing here reads ZooKeeper."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from flumeng.plan import Action
+from flumeng.runtime.metrics import table
+from flumeng.runtime.metrics.health import Health
+from flumeng.runtime.metrics.histogram import Histogram
+from flumeng.runtime.metrics.table import Reading
+from flumeng.state.snapshot import Snapshot
+
+STUCK_SECONDS = 120.0
+"""A tick that takes so long hangs, though a plan of very many flows may take some seconds."""
+
+Outcome = Literal["done", "conflict", "unavailable", "failed"]
+
+
+class Measures:
+    """Written by the master's loop; ``readings`` may be asked from any thread."""
+
+    def __init__(self) -> None:
+        self.health = Health(STUCK_SECONDS)
+        self.health.needs(lambda: self._trouble)
+        self._trouble: str | None = "nothing has been planned yet"
+        self._ticks: Counter[str] = Counter(done=0, conflict=0, unavailable=0, failed=0)
+        self._actions: Counter[str] = Counter()
+        self._plan_seconds = Histogram()
+        self._seen = (0, 0, 0)
+
+    @contextmanager
+    def planning(self, snapshot: Snapshot) -> Iterator[None]:
+        live = sum(node.live for node in snapshot.nodes.values())
+        self._seen = (len(snapshot.flows), live, len(snapshot.nodes) - live)
+        began = time.perf_counter()
+        yield
+        self._plan_seconds.add(time.perf_counter() - began)
+
+    def planned(self, actions: Iterable[Action]) -> None:
+        """These were carried out, or lost to another master."""
+        self._actions.update(type(action).__name__.lower() for action in actions)
+
+    def ticked(self, outcome: Outcome, sentence: str) -> str:
+        """A tick has ended; gives its sentence. A conflict is no trouble: the next look tells."""
+        self._ticks[outcome] += 1
+        self._trouble = sentence if outcome in ("unavailable", "failed") else None
+        return sentence
+
+    def readings(self) -> Iterator[Reading]:
+        for outcome, count in list(self._ticks.items()):
+            yield table.TICKS.of(count, outcome)
+        for kind, count in list(self._actions.items()):
+            yield table.ACTIONS.of(count, kind)
+        yield table.PLAN_SECONDS.of(self._plan_seconds)
+        flows, live, missing = self._seen
+        yield table.FLOWS.of(flows)
+        yield table.NODES_LIVE.of(live)
+        yield table.NODES_MISSING.of(missing)

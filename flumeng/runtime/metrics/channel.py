@@ -1,0 +1,84 @@
+"""How a process asks its children for their metrics and their health, over a socket pair.
+
+The channel has no name and no port: nobody else can ask. A child that is frozen or hung does not
+answer in time; it is left out, and is not asked again before it has answered what it was asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+
+MOST_BYTES = 64 << 20
+MOST_ASKED_BYTES = 64
+
+
+class Channel:
+    """The parent's end, of one child; ends by itself when the child does.
+
+    ``descriptor`` is the child's end, which it must inherit; ``child_started`` closes it here.
+    """
+
+    def __init__(self, child: str) -> None:
+        ours, theirs = socket.socketpair()
+        self.descriptor = theirs.detach()
+        self._connection = Connection(ours.detach())
+        self._changed = threading.Condition()
+        self._asked: str | None = None
+        self._answered: tuple[str, bytes] | None = None
+        self._ended = False
+        threading.Thread(target=self._read, name=f"{child}-metrics", daemon=True).start()
+
+    def child_started(self) -> None:
+        os.close(self.descriptor)
+
+    def ask(self, what: str) -> None:
+        """Begin to ask; never blocks. A child that still owes an answer is asked nothing."""
+        with self._changed:
+            self._answered = None
+            if self._asked is not None or self._ended:
+                return
+            self._asked = what
+            with contextlib.suppress(OSError):
+                self._connection.send_bytes(what.encode())
+
+    def answer(self, what: str, deadline: float) -> bytes | None:
+        """What the child says; None when it has not said so by ``deadline`` (monotonic)."""
+        with self._changed:
+            left = max(0.0, deadline - time.monotonic())
+            self._changed.wait_for(lambda: self._answered is not None or self._ended, left)
+            answered, self._answered = self._answered, None
+        return answered[1] if answered is not None and answered[0] == what else None
+
+    def _read(self) -> None:
+        try:
+            while True:
+                text = self._connection.recv_bytes(MOST_BYTES)
+                with self._changed:
+                    assert self._asked is not None, "the child answers only what it was asked"
+                    self._answered, self._asked = (self._asked, text), None
+                    self._changed.notify_all()
+        except (EOFError, OSError):
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+            self._connection.close()
+
+
+def serve(descriptor: int, answers: Mapping[str, Callable[[], bytes]]) -> None:
+    """The child's end: answer from a thread until the parent is gone."""
+    os.set_inheritable(descriptor, False)
+    connection = Connection(descriptor)
+
+    def run() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                asked = connection.recv_bytes(MOST_ASKED_BYTES).decode()
+                connection.send_bytes(answers[asked]())
+
+    threading.Thread(target=run, name="metrics", daemon=True).start()

@@ -1,0 +1,53 @@
+"""Whether a process is up, and whether it can do its work now.
+
+Up means that its main loop turns; a supervisor may end a process that is not. Ready means that what
+it depends on is there; a process that is not ready waits, and ending it would help nobody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+Reason = Callable[[], str | None]
+"""Says why a process cannot do its work now, in one sentence; None when it can."""
+
+
+class Health:
+    """The main loop calls ``turned``; any thread may ask. ``clock`` gives seconds that only grow.
+
+    A loop that has not turned for ``limit_seconds`` is stuck. It may say itself that its next turn
+    can take longer.
+    """
+
+    def __init__(self, limit_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit_seconds = limit_seconds
+        self._clock = clock
+        self._turned_at = clock()
+        self._due_at = self._turned_at + limit_seconds
+        self._reasons: list[Reason] = []
+
+    def turned(self, *, next_within_seconds: float = 0.0) -> None:
+        self._turned_at = self._clock()
+        self._due_at = self._turned_at + self._limit_seconds + next_within_seconds
+
+    def needs(self, reason: Reason) -> None:
+        """Count ``reason`` among those for which the process is not ready."""
+        self._reasons.append(reason)
+
+    @property
+    def turn_age_seconds(self) -> float:
+        return self._clock() - self._turned_at
+
+    @property
+    def stuck(self) -> str | None:
+        """Why it does not count as up; None when it does."""
+        if self._clock() <= self._due_at:
+            return None
+        return f"the main loop has not turned for {self.turn_age_seconds:.0f} s"
+
+    @property
+    def unready(self) -> list[str]:
+        """Why it is not ready; empty when it is."""
+        stuck = self.stuck
+        return [*([stuck] if stuck else ()), *filter(None, (ask() for ask in self._reasons))]

@@ -1,0 +1,163 @@
+"""The one table of all metrics; the page in the docs, and what a process may tell, derive from it.
+
+Names keep to Prometheus' conventions: ``flumeng_<area>_<what>_<unit>``, base units, ``_total`` for
+what only grows. Labels are bounded: flows by ``flow_labels``, everything else by its nature. Every
+sample has the label ``process`` besides. Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from flumeng.runtime.metrics.histogram import Histogram
+
+Kind = Literal["counter", "gauge", "histogram"]
+FLOW = "flow"
+LABELS = {
+    FLOW: "the flow; `_other` stands for all beyond 200",
+    "source": "the kind of source, as in the flow's text",
+    "child": "which process the teller has started",
+    "version": "that of flumeng",
+    "outcome": "how it ended",
+    "state": "what the task is in",
+    "kind": "of what kind it is",
+    "stage": "which part of the work",
+    "cause": "why",
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """``area`` says which processes tell it. ``largest``: of readings with the same labels, and of
+    flows that have no label of their own, the largest counts and not the sum."""
+
+    name: str
+    kind: Kind
+    area: str
+    doc: str
+    labels: tuple[str, ...] = ()
+    largest: bool = False
+
+    def of(self, value: float | Histogram, *labels: str) -> Reading:
+        assert len(labels) == len(self.labels), f"{self.name} has the labels {self.labels}"
+        return Reading(self, value, labels)
+
+    def join(self, one: float | Histogram, other: float | Histogram) -> float:
+        assert not isinstance(one, Histogram), f"{self.name} is told twice"
+        assert not isinstance(other, Histogram), f"{self.name} is told twice"
+        return max(one, other) if self.largest else one + other
+
+
+class Reading(NamedTuple):
+    """What a metric is now."""
+
+    metric: Metric
+    value: float | Histogram
+    labels: tuple[str, ...] = ()
+
+
+METRICS: list[Metric] = []
+
+
+def _counter(name: str, area: str, doc: str, *labels: str) -> Metric:
+    return _enter(Metric(name, "counter", area, doc, labels))
+
+
+def _gauge(name: str, area: str, doc: str, *labels: str, largest: bool = False) -> Metric:
+    return _enter(Metric(name, "gauge", area, doc, labels, largest))
+
+
+def _histogram(name: str, area: str, doc: str, *labels: str) -> Metric:
+    return _enter(Metric(name, "histogram", area, doc, labels))
+
+
+def _enter(metric: Metric) -> Metric:
+    METRICS.append(metric)
+    return metric
+
+
+EVERY, ZOOKEEPER, NODE, INGEST, COLLECT, MASTER, STANDALONE = (
+    "every process",
+    "master, node, collector",
+    "node",
+    "ingest worker",
+    "collector",
+    "master",
+    "standalone",
+)
+
+BUILD_INFO = _gauge("flumeng_build_info", EVERY, "Always 1; which flumeng this is.", "version")
+TURN_AGE = _gauge(
+    "flumeng_loop_age_seconds", EVERY, "How long ago the process's main loop last turned."
+)
+READY = _gauge(
+    "flumeng_ready", EVERY, "1 when what the process depends on is there, as in /readyz."
+)
+_gauge("process_resident_memory_bytes", EVERY, "Resident memory size in bytes.")
+_gauge("process_virtual_memory_bytes", EVERY, "Virtual memory size in bytes.")
+_gauge("process_start_time_seconds", EVERY, "Start time of the process since unix epoch.")
+_counter("process_cpu_seconds_total", EVERY, "Total user and system CPU time spent in seconds.")
+_gauge("process_open_fds", EVERY, "Number of open file descriptors.")
+_gauge("process_max_fds", EVERY, "Maximum number of open file descriptors.")
+PROCESS_THREADS = _gauge("process_threads", EVERY, "Number of threads of the process.")
+
+ZOOKEEPER_CONNECTED = _gauge(
+    "flumeng_zookeeper_connected", ZOOKEEPER, "1 while the session is there and surely lives."
+)
+
+TICKS = _counter(
+    "flumeng_master_ticks_total",
+    MASTER,
+    "Ticks of the loop; of a conflict another master was first, failed means that it cannot plan.",
+    "outcome",
+)
+PLAN_SECONDS = _histogram(
+    "flumeng_master_plan_seconds", MASTER, "How long the planner took for a plan."
+)
+ACTIONS = _counter(
+    "flumeng_master_actions_total", MASTER, "What the planner decided, also what was lost.", "kind"
+)
+FLOWS = _gauge("flumeng_master_flows", MASTER, "Flows that the master saw last.")
+NODES_LIVE = _gauge("flumeng_master_nodes_live", MASTER, "Nodes that are registered and live.")
+NODES_MISSING = _gauge(
+    "flumeng_master_nodes_missing", MASTER, "Nodes that are registered and not live."
+)
+
+TASKS = _gauge(
+    "flumeng_node_tasks", NODE, "Tasks that the node should run, or still runs.", "state"
+)
+CHILD_UP = _gauge(
+    "flumeng_child_up",
+    f"{NODE}, {STANDALONE}",
+    "1 when the process that was started answered this scrape in time.",
+    "child",
+)
+CHILD_STARTS = _counter(
+    "flumeng_child_starts_total",
+    f"{NODE}, {STANDALONE}",
+    "How often the process was started; more than 1 means that it ended and was started again.",
+    "child",
+)
+
+
+def to_markdown() -> str:
+    """The page of the docs."""
+    lines = [
+        "Every sample also has the label `process`: which process of the host tells it (`master`, "
+        "`node`, `ingest.0`, `collector`, `standalone`). Of a histogram there are `_bucket`, "
+        "`_sum` and `_count`.",
+        "",
+        "| label | what it says |",
+        "|---|---|",
+        *(f"| `{name}` | {doc} |" for name, doc in LABELS.items()),
+    ]
+    for area in dict.fromkeys(metric.area for metric in METRICS):
+        lines += ["", f"## {area.capitalize()}", ""]
+        lines += ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"| `{m.name}` | {m.kind} | {', '.join(f'`{label}`' for label in m.labels)} | {m.doc} |"
+            for m in METRICS
+            if m.area == area
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,306 @@
+"""Metrics: names, labels and pages; what is asked of children; the endpoint over HTTP."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from flumeng.runtime.metrics import table
+from flumeng.runtime.metrics.channel import Channel
+from flumeng.runtime.metrics.endpoint import CONNECTIONS, Endpoint
+from flumeng.runtime.metrics.flow_labels import OTHER_FLOWS, FlowLabels
+from flumeng.runtime.metrics.health import Health
+from flumeng.runtime.metrics.histogram import Histogram
+from flumeng.runtime.metrics.instruments import HEALTH, METRICS, Instruments
+from flumeng.runtime.metrics.page import Page, merged
+from flumeng.runtime.metrics.table import Metric, Reading
+from flumeng.spec.flow import check_flow_name
+
+UNITS = ("seconds", "bytes", "info", "events")
+TAKEN = Metric("flumeng_test_taken_total", "counter", "test", "Taken.", ("flow",))
+HELD = Metric("flumeng_test_held_bytes", "gauge", "test", "Held.", ("flow",))
+AGE = Metric("flumeng_test_age_seconds", "gauge", "test", "Age.", ("flow",), largest=True)
+TOOK = Metric("flumeng_test_took_seconds", "histogram", "test", "Took.")
+
+
+def samples(page: bytes) -> dict[tuple[str, ...], float]:
+    """(name, process, other labels) -> value, of a page that Prometheus' own parser reads."""
+    return {
+        (sample.name, sample.labels.pop("process"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+    }
+
+
+@pytest.mark.parametrize("metric", table.METRICS, ids=lambda metric: metric.name)
+def test_every_metric_keeps_to_the_conventions(metric: Metric) -> None:
+    assert re.fullmatch("(flumeng|process)(_[a-z0-9]+)+", metric.name)
+    assert (metric.kind == "counter") == metric.name.endswith("_total")
+    assert metric.kind != "histogram" or metric.name.endswith(UNITS)
+    assert metric.doc.endswith(".")
+    assert "|" not in metric.doc
+    assert set(metric.labels) <= table.LABELS.keys()
+    assert "flow" not in metric.labels or metric.kind != "histogram"
+
+
+def test_no_name_is_used_twice() -> None:
+    names = [metric.name for metric in table.METRICS]
+    assert len(names) == len(set(names))
+
+
+def test_no_flow_can_be_called_what_all_others_are_called() -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        check_flow_name(OTHER_FLOWS)
+
+
+def test_a_thousand_flows_are_a_bounded_number_of_series() -> None:
+    page = Page("ingest.0")
+    page.add(lambda: (TAKEN.of(n, f"f{n:04}") for n in range(1000)))
+    page.add(lambda: (HELD.of(1, f"f{n:04}") for n in range(1000)))
+    page.add(lambda: (AGE.of(n, f"f{n:04}") for n in range(1000)))
+    found = samples(page.text())
+    for metric in (TAKEN, HELD, AGE):
+        assert len([key for key in found if key[0] == metric.name]) == 201
+    assert found["flumeng_test_taken_total", "ingest.0", OTHER_FLOWS] == sum(range(200, 1000))
+    assert found["flumeng_test_held_bytes", "ingest.0", OTHER_FLOWS] == 800
+    assert found["flumeng_test_age_seconds", "ingest.0", OTHER_FLOWS] == 999
+
+
+def test_what_flows_without_a_label_count_together_never_falls() -> None:
+    labels = FlowLabels(most=1)
+
+    def taken(**flows: float) -> dict[str, object]:
+        merge = labels.merge(Reading(TAKEN, value, (flow,)) for flow, value in flows.items())
+        return {labels[0]: value for _, labels, value in merge}
+
+    assert taken(a=5, b=10, c=20) == {"a": 5, OTHER_FLOWS: 30}
+    assert taken(a=6, b=11) == {"a": 6, OTHER_FLOWS: 31}, "c is gone, what it counted is not"
+    assert taken(a=6, b=2) == {"a": 6, OTHER_FLOWS: 33}, "b began anew"
+    assert taken(b=3) == {"b": 3}, "a label is free"
+    assert taken(b=4, d=7) == {"b": 4, OTHER_FLOWS: 40}
+
+
+def test_readings_with_the_same_labels_are_one_sample() -> None:
+    page = Page("p")
+    page.add(lambda: [HELD.of(2, "f"), HELD.of(3, "f"), AGE.of(2, "f"), AGE.of(1, "f")])
+    found = samples(page.text())
+    assert found["flumeng_test_held_bytes", "p", "f"] == 5
+    assert found["flumeng_test_age_seconds", "p", "f"] == 2
+
+
+def test_a_histogram_is_cumulative() -> None:
+    took = Histogram((0.1, 1.0))
+    for seconds in (0.05, 0.1, 0.5, 7.0):
+        took.add(seconds)
+    page = Page("p")
+    page.add(lambda: [TOOK.of(took)])
+    found = samples(page.text())
+    buckets = {
+        key[2]: value for key, value in found.items() if key[0].endswith("took_seconds_bucket")
+    }
+    assert buckets == {"0.1": 2, "1.0": 3, "+Inf": 4}
+    assert found["flumeng_test_took_seconds_count", "p"] == 4
+    assert found["flumeng_test_took_seconds_sum", "p"] == pytest.approx(7.65)
+
+
+def test_readings_that_fail_cost_only_themselves(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Iterator[Reading]:
+        raise RuntimeError("dictionary changed size")
+
+    page = Page("p")
+    page.add(broken)
+    page.add(lambda: [HELD.of(1, "f")])
+    for _ in range(3):
+        assert samples(page.text())["flumeng_test_held_bytes", "p", "f"] == 1
+    assert len(caplog.records) == 1
+
+
+def test_pages_of_several_processes_become_one() -> None:
+    """Also with a label that looks like the beginning of a block."""
+    pages = []
+    for process in ("ingest.0", "ingest.1"):
+        page = Page(process)
+        page.add(lambda: [TAKEN.of(1, "# HELP flumeng\n# HELP x")])
+        pages.append(page.text())
+    together = merged(pages)
+    assert together.count(b"# HELP flumeng_test_taken_total") == 1
+    found = samples(together)
+    for process in ("ingest.0", "ingest.1"):
+        assert found["flumeng_test_taken_total", process, "# HELP flumeng\n# HELP x"] == 1
+        assert found["process_threads", process] >= 1
+        assert found["process_resident_memory_bytes", process] > 1 << 20
+
+
+def test_a_loop_that_does_not_turn_is_stuck() -> None:
+    now = [0.0]
+    health = Health(10, lambda: now[0])
+    health.needs(lambda: "ZooKeeper is not connected" if now[0] > 5 else None)
+    assert (health.stuck, health.unready) == (None, [])
+    now[0] = 10
+    assert (health.stuck, health.unready) == (None, ["ZooKeeper is not connected"])
+    now[0] = 11
+    assert health.stuck == "the main loop has not turned for 11 s"
+    assert health.unready == [health.stuck, "ZooKeeper is not connected"]
+    health.turned(next_within_seconds=60)
+    now[0] = 80
+    assert health.stuck is None
+
+
+CHILD = """
+import sys
+from flumeng.runtime.metrics.health import Health
+from flumeng.runtime.metrics.instruments import Instruments
+health = Health(60)
+health.needs(lambda: "no " + sys.argv[2])
+Instruments("child", health, lambda: ()).serve_parent(int(sys.argv[1]))
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def child() -> Iterator[tuple[subprocess.Popen[str], Channel]]:
+    """A process of its own that serves its metrics to this one."""
+    channel = Channel("child")
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(channel.descriptor), "Spark"],
+        pass_fds=[channel.descriptor],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    channel.child_started()
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    yield process, channel
+    process.kill()
+    process.communicate()
+
+
+def instruments(channel: Channel) -> Instruments:
+    return Instruments("node", Health(60), lambda: (), lambda: {"child": channel}, ask_seconds=0.5)
+
+
+def test_a_frozen_child_is_left_out_in_time_and_told_again_when_it_thaws(
+    child: tuple[subprocess.Popen[str], Channel],
+) -> None:
+    process, channel = child
+    told = instruments(channel)
+    assert samples(told.metrics())["flumeng_child_up", "node", "child"] == 1
+    assert ("process_threads", "child") in samples(told.metrics())
+    assert told.unready() == ["child: no Spark"]
+    process.send_signal(19)
+    for _ in range(3):
+        began = time.monotonic()
+        found = samples(told.metrics())
+        assert time.monotonic() - began < 2
+        assert found["flumeng_child_up", "node", "child"] == 0
+        assert ("process_threads", "child") not in found
+        assert ("process_threads", "node") in found
+    assert told.unready() == ["child: it does not answer"]
+    process.send_signal(18)
+    deadline = time.monotonic() + 30
+    while samples(told.metrics())["flumeng_child_up", "node", "child"] == 0:
+        assert time.monotonic() < deadline
+    assert told.unready() == ["child: no Spark"]
+
+
+def test_a_dead_child_is_left_out_at_once(
+    child: tuple[subprocess.Popen[str], Channel],
+) -> None:
+    process, channel = child
+    process.kill()
+    process.wait()
+    told = instruments(channel)
+    told.metrics()
+    began = time.monotonic()
+    assert samples(told.metrics())["flumeng_child_up", "node", "child"] == 0
+    assert time.monotonic() - began < 0.4
+
+
+def test_a_frozen_child_is_not_asked_again_and_again() -> None:
+    """A thousand scrapes of a child that does not read fill no buffer, and block nobody."""
+    channel = Channel("child")
+    try:
+        for _ in range(1000):
+            channel.ask(METRICS)
+            assert channel.answer(METRICS, 0.0) is None
+        with socket.socket(fileno=os.dup(channel.descriptor)) as theirs:
+            assert len(theirs.recv(1 << 16)) == 4 + len(METRICS)
+    finally:
+        channel.child_started()
+
+
+def test_a_late_answer_to_something_else_is_none() -> None:
+    channel = Channel("child")
+    try:
+        channel.ask(METRICS)
+        channel.ask(HEALTH)
+        with socket.socket(fileno=os.dup(channel.descriptor)) as theirs:
+            theirs.sendall(b"\0\0\0\4page")
+        assert channel.answer(HEALTH, time.monotonic() + 5) is None
+    finally:
+        channel.child_started()
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_the_endpoint_says_how_the_process_is() -> None:
+    now = [0.0]
+    health = Health(10, lambda: now[0])
+    health.needs(lambda: "ZooKeeper is not connected" if now[0] else None)
+    endpoint = Endpoint("127.0.0.1:0", Instruments("p", health, lambda: [HELD.of(7, "f")]))
+    base = endpoint.url.removesuffix("/metrics")
+    try:
+        status, page = get(endpoint.url)
+        assert status == 200
+        assert samples(page.encode())["flumeng_test_held_bytes", "p", "f"] == 7
+        assert samples(page.encode())["flumeng_ready", "p"] == 1
+        assert get(f"{base}/healthz") == (200, "ok\n")
+        assert get(f"{base}/readyz") == (200, "ok\n")
+        assert get(f"{base}/")[0] == 404
+        now[0] = 5
+        assert get(f"{base}/healthz") == (200, "ok\n")
+        assert get(f"{base}/readyz") == (503, "ZooKeeper is not connected\n")
+        now[0] = 20
+        assert get(f"{base}/healthz")[0] == 503
+    finally:
+        endpoint.close()
+
+
+def test_clients_that_say_nothing_keep_nobody_out() -> None:
+    endpoint = Endpoint("127.0.0.1:0", Instruments("p", Health(60), lambda: ()))
+    host, _, port = endpoint.address.rpartition(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(5 * CONNECTIONS)]
+    try:
+        assert get(endpoint.url)[0] == 200
+        ended = [connection for connection in silent if _has_ended(connection)]
+        assert len(ended) >= len(silent) - CONNECTIONS
+    finally:
+        for connection in silent:
+            connection.close()
+        endpoint.close()
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    connection.settimeout(0.2)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
