@@ -16,22 +16,26 @@ from itertools import count
 from pathlib import Path as FilePath
 from typing import TypeVar
 
-from flumeng.errors import ConflictError, CorruptError, FlumengError, UnavailableError
+from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.runtime import embedded
 from flumeng.store import (
     ABSENT,
     ANY,
     Check,
     Expected,
+    Found,
     Path,
     Put,
+    Refused,
     Remove,
     Version,
     Versioned,
     Write,
     data_of,
+    decoded,
+    possible,
+    readable,
 )
-from zkschema import codec
 from zkschema.records import Record
 from zkschema.table import ZPath
 
@@ -72,25 +76,27 @@ class FakeStore:
         self._listeners: list[Callable[[bool], None]] = []
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
+        return self.read_many([path])[0]
+
+    def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        return [readable(found) for found in self.read_each(wanted)]
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
         self._require_connection()
+        return [self._found(path) for path in wanted]
+
+    def _found(self, path: ZPath[R]) -> Found[R]:
         znode = self.tree.znodes.get(str(path))
         if znode is None:
             return None
-        assert path.row.record is not None, f"{path} is a folder"
-        try:
-            value = codec.decode(path.row.record, znode.data)
-        except codec.DecodeError as error:
-            raise CorruptError(f"{path}: {error}") from error
-        return Versioned(value, Version(znode.version), znode.session, znode.created)
-
-    def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
-        return [self.read(path) for path in wanted]
+        version = Version(znode.version)
+        return decoded(path, znode.data, version, znode.session, znode.created)
 
     def children(self, path: Path) -> list[str]:
         self._require_connection()
         below = str(path).rstrip("/") + "/"
         names = (p[len(below) :] for p in self.tree.znodes if p.startswith(below))
-        return sorted(name for name in names if name and "/" not in name)
+        return possible(name for name in names if "/" not in name)
 
     def exists(self, path: Path) -> bool:
         self._require_connection()
@@ -120,15 +126,15 @@ class FakeStore:
                 self.tree.changed(str(write.path))
         return [version for version in versions if version is not None]
 
-    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> None:
-        conflict: ConflictError | None = None
-        for writes in transactions:
-            try:
-                self.commit(writes)
-            except ConflictError as error:
-                conflict = conflict or error
-        if conflict is not None:
-            raise conflict
+    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
+        return [self._outcome(writes) for writes in transactions]
+
+    def _outcome(self, writes: Sequence[Write]) -> Refused:
+        try:
+            self.commit(writes)
+        except (ConflictError, UserError) as error:
+            return error
+        return None
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
         self._watches.append((str(path), notify))

@@ -296,10 +296,15 @@ class LiveNode(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveMaster(Record):
+    """``plans`` is not set while the master leaves all its flows to the others. ``troubles``: what
+    it cannot do (``flow F``, ``node N``, ``cluster``) -> why; others take over flows in there."""
+
     host: str
     pid: int
     version: str
     since: float
+    plans: bool = True
+    troubles: Mapping[str, str] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -217,7 +217,7 @@ live_master = _row(
     "/live/masters/{master}",
     records.LiveMaster,
     "master",
-    "host, process, version",
+    "host, process, version, and what it cannot do",
     size_bytes=4 * KIB,
     lifetime="ephemeral",
 )

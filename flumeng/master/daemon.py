@@ -1,7 +1,12 @@
-"""The master's loop: one tick is read, plan, apply, report."""
+"""The master's loop: one tick is read, plan, apply, report.
+
+A master tells in its ``/live/masters/M`` what it cannot do; the others take that over, and all of
+its share when it gives that up.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -10,31 +15,44 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 from flumeng import __version__
-from flumeng.errors import ConflictError, FlumengError, UnavailableError
+from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.master.execution import Outcome, carry_out, topics
+from flumeng.master.isolation import IsolatingPlanner
 from flumeng.master.measures import Measures
-from flumeng.plan import Action, Drop, Planner, together
+from flumeng.master.sayings import Sayings
+from flumeng.plan import Planner
 from flumeng.state.reader import WATCHED, Reader
-from flumeng.store import ABSENT, ANY, Check, Path, Remove, Store, tree
+from flumeng.state.snapshot import Snapshot
+from flumeng.store import ABSENT, ANY, Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
-from zkschema import paths, table
+from zkschema import paths
 from zkschema.records import LiveMaster
 
 log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.02
-DROP_AT_ONCE = 100
 REASONS_SAID = 20
+FAILURES, FAILING_SECONDS = 3, 5.0
+"""So many ticks in a row fail, and for so long, before a master gives its share up."""
+AWAY_SECONDS = 60.0
+"""For so long; then it tries again."""
+CONFLICTS = 5
+"""So often in a row a flow's change is refused by others before it is withheld for a while."""
+TELL_SECONDS = 5.0
+TROUBLES = 12
+TROUBLE_CHARACTERS = 160
 
 
 class Master:
     """One master process. ``stop`` may be called from any thread.
 
-    ``clock`` gives seconds that only grow.
+    ``clock`` gives seconds that only grow. ``troubles`` says what could not be done: ``flow F``,
+    ``node N`` or ``cluster`` -> why.
     """
 
     def __init__(
@@ -42,14 +60,26 @@ class Master:
     ) -> None:
         self._store = store
         self._name = name
+        self._clock = clock
         self._reader = Reader(store, name, clock, time.time)
-        self._planner = Planner()
+        self._planner = IsolatingPlanner(self.make_planner, clock)
+        self._sayings = Sayings(clock)
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
-        self._said = ""
+        self._since = time.time()
+        self._told: LiveMaster | None = None
+        self._told_at = float("-inf")
+        self._failures = 0
+        self._failing_since = float("inf")
+        self._away_until = float("-inf")
+        self._conflicts: Counter[str] = Counter()
+        self.troubles: Mapping[str, str] = {}
         self.measures = Measures()
         for top in WATCHED:
             store.watch(top, self._on_change)
+
+    def make_planner(self) -> Planner:
+        return Planner()
 
     def run(self) -> None:
         """Tick after each change and on a timer until ``stop``."""
@@ -64,78 +94,112 @@ class Master:
         self._wakes.put(None)
 
     def tick(self) -> str:
-        """Gives the one sentence that says what was done and why."""
+        """Gives the one sentence that says what was done and why. Raises nothing: a master that
+        cannot go on says so, gives its share to the others, and tries again."""
+        try:
+            return self.attempt()
+        except Exception as error:  # nothing that is read may end a master
+            if self._sayings.is_new("failure", str(error)):
+                log.exception("a tick failed")
+            return self._fail(f"cannot plan: {type(error).__name__}: {error}", "failed")
+
+    def attempt(self) -> str:
+        """As ``tick``; raises what nobody expects."""
         if not self._store.connected:
             self._reader.invalidate()
             return self.measures.ticked("unavailable", "waiting for ZooKeeper")
         try:
             tree.require(self._store)
-            self._announce()
-            snapshot = self._reader.snapshot()
-            with no_garbage_collection(), self.measures.planning(snapshot):
-                actions = self._planner.plan(snapshot)
-            self.measures.planned(actions)
-            for group in together(actions):
-                self._apply(group)
-        except ConflictError as conflict:
-            self._wakes.put(None)
-            return self.measures.ticked("conflict", f"looking again: {conflict}")
         except UnavailableError as error:
-            self._reader.invalidate()
-            return self.measures.ticked("unavailable", f"waiting for ZooKeeper: {error}")
+            return self._fail(f"waiting for ZooKeeper: {error}")
         except FlumengError as error:
+            self._leave()
             return self.measures.ticked("failed", f"cannot plan: {error}")
-        reasons = [reason for action in actions for reason in action.why]
-        return self.measures.ticked("done", _sentence(reasons))
+        try:
+            self._tell(soon=False)
+            sentence = self._turn()
+            self._failures = 0
+            self._tell(soon=True)
+        except UnavailableError as error:
+            return self._fail(f"waiting for ZooKeeper: {error}")
+        return sentence
 
-    def _apply(self, group: Sequence[Action]) -> None:
-        transactions = []
-        for action in group:
-            if isinstance(action, Drop):
-                self._drop(action.flow)
-            else:
-                transactions.append(action.writes())
-        self._store.commit_each(transactions)
+    def _turn(self) -> str:
+        snapshot = self._reader.snapshot()
+        with self.measures.planning(snapshot):
+            actions = self._planner.plan(snapshot)
+        outcome = carry_out(self._store, actions, snapshot)
+        self.measures.planned(outcome.done)
+        self._look_again_after(outcome, snapshot)
+        self.troubles = {**_of_flows(snapshot, self._planner.withheld), **topics(outcome)}
+        self.measures.troubles = len(self.troubles)
+        said = [reason for action in outcome.done for reason in action.why]
+        said += [f"looking again: {conflict}" for conflict in outcome.conflicts[:1]]
+        return self.measures.ticked("conflict" if outcome.conflicts else "done", _sentence(said))
 
-    def _drop(self, flow: str) -> None:
-        """Children first and the flow last, so that an interrupted removal is gone on with.
+    def _look_again_after(self, outcome: Outcome, snapshot: Snapshot) -> None:
+        """At once where another look may help; a change that is refused again and again, or that
+        nobody can write, is withheld."""
+        self._conflicts = Counter(
+            {key: self._conflicts[key] + 1 for key in (*outcome.flows, *topics(outcome))}
+        )
+        for flow, error in outcome.flows.items():
+            if isinstance(error, UserError) or self._conflicts[flow] >= CONFLICTS:
+                self._planner.withhold(snapshot, flow, f"its change is refused: {error}")
+        if outcome.flows or (outcome.conflicts and max(self._conflicts.values()) < CONFLICTS):
+            self._wakes.put(None)
 
-        Without its acks a flow looks as if nothing of it were collected. So it is marked before as
-        one of which nothing is waited for. It stays as it is marked until it is gone: a master that
-        was frozen meanwhile takes nothing away from the next flow of that name.
-        """
-        found = self._store.read(paths.flow(flow))
-        if found is None or found.value.state != "deleted":
-            raise ConflictError(f"flow {flow} is not one that was deleted any more")
-        version = found.version
-        if not found.value.discard:
-            marked = replace(found.value, discard=True)
-            version = self._store.write(paths.flow(flow), marked, version)
-        unchanged = Check(paths.flow(flow), version)
-        for top in (paths.acks(flow), paths.commits(flow), paths.flow(flow)):
-            if self._store.exists(top):
-                removals = [Remove(path, ANY) for path in reversed(self._tree(top))]
-                for start in range(0, len(removals), DROP_AT_ONCE):
-                    self._store.commit([unchanged, *removals[start : start + DROP_AT_ONCE]])
+    def _fail(
+        self, sentence: str, outcome: Literal["unavailable", "failed"] = "unavailable"
+    ) -> str:
+        """Nothing was planned: after ``FAILURES`` of these the others are to do it."""
+        self._reader.invalidate()
+        now = self._clock()
+        if now >= self._away_until:
+            self._failing_since = self._failing_since if self._failures else now
+            self._failures += 1
+        if self._failures >= FAILURES and now - self._failing_since >= FAILING_SECONDS:
+            self._failures = 0
+            self._away_until = now + AWAY_SECONDS
+            self.troubles = {"share": f"given to the other masters: {sentence}"}
+            with contextlib.suppress(UnavailableError):
+                self._tell(soon=False)
+        return self.measures.ticked(outcome, sentence)
 
-    def _tree(self, top: Path) -> list[Path]:
-        """``top`` and all below it, parents first."""
-        found = [top]
-        for name in self._store.children(top):
-            row = table.find(f"{top}/{name}")
-            assert row is not None, f"{top}/{name} is not in the schema"
-            names = row.matches(f"{top}/{name}")
-            assert names is not None
-            found += self._tree(row(*names))
-        return found
-
-    def _announce(self) -> None:
+    def _tell(self, *, soon: bool) -> None:
+        """Bring the master's own record up to date; ``soon``: often enough, not at once."""
+        now = self._clock()
+        flows = sum(topic.startswith("flow ") for topic in self.troubles)
+        away = now < self._away_until
+        record = LiveMaster(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=__version__,
+            since=self._since,
+            plans=not away and flows <= TROUBLES,
+            troubles={
+                topic: why[:TROUBLE_CHARACTERS]
+                for topic, why in sorted(self.troubles.items())[:TROUBLES]
+            },
+        )
+        if soon:
+            if record == self._told or now - self._told_at < TELL_SECONDS:
+                return
+            self._told_at = now
         me = paths.live_master(self._name)
-        if not self._store.exists(me):
-            record = LiveMaster(
-                host=socket.gethostname(), pid=os.getpid(), version=__version__, since=time.time()
-            )
-            self._store.write(me, record, ABSENT)
+        there = self._store.exists(me)
+        if not there or record != self._told:
+            with contextlib.suppress(ConflictError):  # an earlier session of this name ended now
+                self._store.write(me, record, ANY if there else ABSENT)
+                self._told = record
+
+    def _leave(self) -> None:
+        """A master of another schema has no share."""
+        me = paths.live_master(self._name)
+        with contextlib.suppress(FlumengError):
+            if self._told is not None and self._store.exists(me):
+                self._store.remove(me, ANY)
+                self._told = None
 
     def _on_change(self, path: str) -> None:
         self._reader.on_watch(path)
@@ -152,9 +216,22 @@ class Master:
             self._wakes.get()
 
     def _say(self, sentence: str) -> None:
-        if sentence != self._said:
+        if self._sayings.is_new("tick", sentence):
             log.info("%s", sentence)
-        self._said = sentence
+        for topic, why in self.troubles.items():
+            if self._sayings.is_new(topic, why):
+                log.warning("%s: %s", topic, why)
+
+
+def _of_flows(snapshot: Snapshot, withheld: Mapping[str, str]) -> dict[str, str]:
+    """``flow F`` -> why this master cannot plan it; another one may."""
+    found = {f"flow {flow}": why for flow, why in withheld.items()}
+    for name, view in snapshot.flows.items():
+        if view.set_aside:
+            found[f"flow {name}"] = str(view.unreadable[0])
+        elif view.problem:
+            found[f"flow {name}"] = f"revision {view.record.revision}: {view.problem}"
+    return found
 
 
 def _sentence(reasons: list[str]) -> str:
@@ -162,16 +239,6 @@ def _sentence(reasons: list[str]) -> str:
     more = len(reasons) - REASONS_SAID
     rest = [f"and {more} more"] if more > 0 else []
     return "; ".join([*reasons[:REASONS_SAID], *rest]) or "nothing to do"
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """A plan makes very many objects that stay, and whoever waits for it waits for no search."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def collect_garbage_rarely() -> None:

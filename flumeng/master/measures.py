@@ -32,17 +32,20 @@ class Measures:
         self._actions: Counter[str] = Counter()
         self._plan_seconds = Histogram()
         self._seen = (0, 0, 0)
+        self._set_aside = 0
+        self.troubles = 0
 
     @contextmanager
     def planning(self, snapshot: Snapshot) -> Iterator[None]:
         live = sum(node.live for node in snapshot.nodes.values())
         self._seen = (len(snapshot.flows), live, len(snapshot.nodes) - live)
+        self._set_aside = len(snapshot.unreadable)
         began = time.perf_counter()
         yield
         self._plan_seconds.add(time.perf_counter() - began)
 
     def planned(self, actions: Iterable[Action]) -> None:
-        """These were carried out, or lost to another master."""
+        """These were carried out."""
         self._actions.update(type(action).__name__.lower() for action in actions)
 
     def ticked(self, outcome: Outcome, sentence: str) -> str:
@@ -58,6 +61,8 @@ class Measures:
             yield table.ACTIONS.of(count, kind)
         yield table.PLAN_SECONDS.of(self._plan_seconds)
         flows, live, missing = self._seen
+        yield table.RECORDS_SET_ASIDE.of(self._set_aside)
+        yield table.TROUBLES.of(self.troubles)
         yield table.FLOWS.of(flows)
         yield table.NODES_LIVE.of(live)
         yield table.NODES_MISSING.of(missing)

@@ -48,7 +48,7 @@ def look(store: Store) -> Snapshot:
     """The cluster as a master that looks after all flows sees it."""
     tree.require(store)
     found = Reader(store, "operator", time.monotonic, time.time).snapshot()
-    return replace(found, mine=frozenset(found.flows))
+    return replace(found, mine=found.plannable)
 
 
 def restart_task(store: Store, key: str, *, author: str, reason: str, now: float) -> TaskChange:
@@ -128,6 +128,8 @@ def require_planned(snapshot: Snapshot, key: str) -> tuple[FlowView, str, Planne
     """Raises ``UserError`` with the nearest name when no plan has the task ``flow/task``."""
     flow, _, name = key.partition("/")
     view = snapshot.flows.get(flow)
+    if view is not None and view.set_aside:
+        raise view.unreadable[0].error
     task = view.plan.tasks.get(name) if view else None
     if view is None or task is None:
         known = [f"{f.name}/{task}" for f in snapshot.flows.values() for task in f.plan.tasks]

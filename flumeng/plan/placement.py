@@ -50,6 +50,8 @@ def _pin(builder: PlanBuilder, place: Place, changes: ChangeSet) -> None:
     receives = _receives(builder)
     for node in sorted(nodes) if changes.everything else changes.nodes:
         view = nodes.get(node)
+        if view is not None and view.set_aside:
+            continue
         name = f"{INGEST}.{node}"
         planned = builder.task(name) is not None
         if receives and view is not None and view.eligible(INGEST, place.ingest.labels):
@@ -182,7 +184,7 @@ def _keep(
     """
     assert task.node is not None
     owner = builder.snapshot.nodes[task.node]
-    if not owner.live:
+    if not owner.live or owner.set_aside:
         return task
     flow = builder.flow
     target = builder.snapshot.nodes.get(task.target or "")

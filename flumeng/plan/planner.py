@@ -287,6 +287,8 @@ def _drop(flow: FlowView, snapshot: Snapshot) -> Drop | None:
 def _has_of(node: NodeView, flow: FlowView, *, told: bool) -> bool:
     """Whether the node says that it runs a task of the flow; with ``told`` also whether it may have
     run its sources and has not said since that it has heard of their end, and what they left."""
+    if node.mute or node.set_aside:
+        return True
     said = node.status.tasks if node.status else {}
     if any(key.startswith(f"{flow.name}/") for key in said):
         return True

@@ -24,11 +24,11 @@ def assign(snapshot: Snapshot, index: PlacementIndex, nodes: Iterable[str]) -> l
     takes, gives = [], []
     for node in nodes:
         view = snapshot.nodes.get(node)
-        if view is None:
+        if view is None or view.set_aside:
             continue
         current = {(task.flow, task.task): task for task in view.assignment.tasks}
         wanted = _wanted(view, current, snapshot, index)
-        chokes = _chokes(node, wanted, snapshot)
+        chokes = _chokes(view, wanted, snapshot)
         if chokes != view.assignment.chokes:
             view = replace(view, assignment=replace(view.assignment, chokes=chokes))
         elif wanted == current and isinstance(view.assignment_version, Version):
@@ -89,9 +89,11 @@ def _assigned(
     )
 
 
-def _chokes(node: str, wanted: Tasks, snapshot: Snapshot) -> dict[str, float]:
+def _chokes(view: NodeView, wanted: Tasks, snapshot: Snapshot) -> Mapping[str, float]:
     """Flow -> bytes per second that the node may accept of it; what is set for the node counts."""
-    limits = snapshot.cluster.chokes
+    if not snapshot.cluster_known:
+        return view.assignment.chokes
+    node, limits = view.name, snapshot.cluster.chokes
     if not limits:
         return {}
     flows = sorted({flow for flow, _ in wanted})

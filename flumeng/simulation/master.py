@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flumeng.master.daemon import Master
+from flumeng.master.isolation import IsolatingPlanner
 from flumeng.plan import Action, Planner
 from flumeng.simulation.process import Process
 from flumeng.state.snapshot import Snapshot
@@ -33,7 +34,7 @@ class Greedy(Planner):
 
     def plan(self, snapshot: Snapshot) -> list[Action]:
         if self._grabs():
-            snapshot = replace(snapshot, mine=frozenset(snapshot.flows))
+            snapshot = replace(snapshot, mine=snapshot.plannable)
         return super().plan(snapshot)
 
 
@@ -41,7 +42,7 @@ class SteppedMaster(Master):
     """A master whose ticks are called for."""
 
     def grab(self, grabs: Callable[[], bool]) -> None:
-        self._planner = Greedy(grabs)
+        self._planner = IsolatingPlanner(lambda: Greedy(grabs), self._clock)
 
     @property
     def woken(self) -> bool:
@@ -53,10 +54,13 @@ class SteppedMaster(Master):
         return self._reader.look_again_seconds
 
     def turn(self) -> str:
-        """One tick; gives its sentence."""
+        """One tick; gives its sentence. What a master survives is a fault here all the same."""
         while self.woken:
             self._wakes.get()
-        return self.tick()
+        sentence = self.attempt()
+        failed = [why for why in self.troubles.values() if "planner failed" in why]
+        assert not failed, failed
+        return sentence
 
 
 class MasterProcess(Process):

@@ -18,19 +18,22 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Protocol, TypeVar
 
-from flumeng.errors import ConflictError, UnavailableError
+from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.simulation.ensemble import Changes, Ensemble
 from flumeng.store import (
     ABSENT,
     ANY,
     Expected,
+    Found,
     Path,
     Put,
+    Refused,
     Remove,
     Version,
     Versioned,
     Write,
     data_of,
+    readable,
 )
 from zkschema import codec
 from zkschema.records import Record
@@ -111,9 +114,12 @@ class Session:
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
         self._reach()
-        return self._read(path)
+        return readable(self._read(path))
 
     def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        return [readable(found) for found in self.read_each(wanted)]
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
         """One server answers, but it goes on applying what is in the log."""
         self._reach()
         found = []
@@ -161,20 +167,21 @@ class Session:
             self.cut()
         raise UnavailableError("no reply to a write")
 
-    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> None:
+    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
         """All are sent at once: when one has no reply, those after it may be done as well."""
-        conflict: ConflictError | None = None
+        outcomes: list[Refused] = []
         for number, writes in enumerate(transactions, start=1):
             try:
                 self.commit(writes)
-            except ConflictError as error:
-                conflict = conflict or error
+            except (ConflictError, UserError) as error:
+                outcomes.append(error)
             except UnavailableError:
                 if self.connected or self._under_way:
                     self._under_way += transactions[number:]
                 raise
-        if conflict is not None:
-            raise conflict
+            else:
+                outcomes.append(None)
+        return outcomes
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
         self._watches.append((str(path), str(path).rstrip("/") + "/", notify))
@@ -266,7 +273,7 @@ class Session:
         if self.zxid < newest:
             self.see(self.network.applied(self.zxid, newest))
 
-    def _read(self, path: ZPath[R]) -> Versioned[R] | None:
+    def _read(self, path: ZPath[R]) -> Found[R]:
         assert path.row.record is not None, f"{path} is a folder"
         znode = self.ensemble.read(str(path), self.zxid)
         if znode is None:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from flumeng.store import Store, Versioned
+from flumeng.store import Found, Path, Store, Unreadable, Versioned
 from zkschema import paths
 from zkschema.records import Ack, Journal
 
 
 def journals(store: Store) -> dict[str, Journal]:
-    """All of them by name, in order."""
-    names = store.children(paths.journals())
-    found = store.read_many([paths.journal(name) for name in names])
-    return {name: journal.value for name, journal in zip(names, found, strict=True) if journal}
+    """All of them by name, in order. One that cannot be read is what its name says of it."""
+    listed = [paths.journal(name) for name in store.children(paths.journals())]
+    found = store.read_each(listed)
+    return {
+        path.name: as_known(path, journal)
+        for path, journal in zip(listed, found, strict=True)
+        if journal is not None
+    }
 
 
-def is_drained(journal: Journal, ack: Versioned[Ack] | None) -> bool:
-    """Whether it takes no more events, and all that it has are acked."""
+def as_known(path: Path, found: Versioned[Journal] | Unreadable) -> Journal:
+    """The registration; when it cannot be read, that of an open journal of the flow and the node in
+    its name (see ``flumeng.journal.names``): so it is neither drained nor forgotten."""
+    if not isinstance(found, Unreadable):
+        return found.value
+    flow, _, rest = path.name.partition(".")
+    node = rest.rsplit(".", 2)[0]
+    return Journal(flow=flow, node=node, primary=node, term=0, in_sync=())
+
+
+def is_drained(journal: Journal, ack: Found[Ack]) -> bool:
+    """Whether it takes no more events, and all that it has are acked. Where the ack cannot be read,
+    nobody knows."""
+    if isinstance(ack, Unreadable):
+        return False
     return journal.closed and (ack.value.offset if ack else 0) >= (journal.end or 0)

@@ -3,12 +3,16 @@
 A watch only says where to look again. After a reconnect and after a failure nothing that was read
 before counts. Each minute a round begins in which all is read once more, a part with each look, so
 that a large cluster keeps nobody waiting. A view is made anew only when something in it changed.
+
+A record that cannot be read is set aside: its flow is planned by nobody, its node keeps what it
+has, its journal is not drained, and without the cluster's settings nothing moves. It is looked at
+again when it changes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -19,10 +23,19 @@ from flumeng.state.resync import LOOK_SECONDS, Round
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.state.task_map import Tasks
 from flumeng.state.timers import Moments, Pauses
-from flumeng.store import ABSENT, Path, Store, Version, Versioned
+from flumeng.store import ABSENT, Expected, Found, Path, Store, Unreadable, Version, Versioned
 from zkschema import paths, table
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Assignment, Cluster, Journal, Plan, PlannedTask
+from zkschema.records import (
+    Assignment,
+    Cluster,
+    Flow,
+    Journal,
+    Maintenance,
+    Node,
+    Plan,
+    PlannedTask,
+)
 from zkschema.table import Row
 
 V = TypeVar("V")
@@ -61,7 +74,8 @@ class Reader:
         self._heard: SimpleQueue[str] = SimpleQueue()
         self._stale = True
         self._round = Round(me, clock)
-        self._znodes: dict[str, Versioned[Any]] = {}
+        self._znodes: dict[str, Versioned[Any] | Unreadable] = {}
+        self._set_aside: dict[str, Unreadable] = {}
         self._specs: dict[tuple[str, int, int], tuple[FlowSpec | None, str]] = {}
         self._flows: dict[str, FlowView] = {}
         self._nodes: dict[str, NodeView] = {}
@@ -92,8 +106,7 @@ class Reader:
 
         A watch tells before a read shows what it tells of. So when nothing was heard while reading,
         all that was read is of one moment: no node seems to be gone that has only just joined when
-        the plan was read that gives it a task. Raises UnavailableError, and CorruptError or
-        UserError for a record that is none.
+        the plan was read that gives it a task. Raises UnavailableError.
         """
         heard = self._take_heard()
         everything = self._stale or _everywhere(heard)
@@ -151,7 +164,8 @@ class Reader:
     def _read_everything(self) -> None:
         """Whoever has not seen what was in between cannot say how long anything has been so."""
         self._moments.forget()
-        self._znodes, self._flows, self._nodes, self._journals = {}, {}, {}, {}
+        self._znodes, self._set_aside = {}, {}
+        self._flows, self._nodes, self._journals = {}, {}, {}
         self._read_again(self._list())
 
     def _list(self) -> list[Path]:
@@ -187,7 +201,7 @@ class Reader:
         missing: list[Path] = []
         for path in wanted:
             known = self._znodes.get(str(path))
-            if known is not None and path.row is paths.plan:
+            if isinstance(known, Versioned) and path.row is paths.plan:
                 flow = _first_name(path)
                 buckets = (paths.plan_bucket(flow, str(n)) for n in range(known.value.buckets))
                 missing += (bucket for bucket in buckets if str(bucket) not in self._znodes)
@@ -196,11 +210,14 @@ class Reader:
     def _read(self, wanted: list[Path]) -> list[Path]:
         """Gives those that are not as they were."""
         changed = []
-        for path, found in zip(wanted, self._store.read_many(wanted), strict=True):
+        for path, found in zip(wanted, self._store.read_each(wanted), strict=True):
             known = self._znodes.get(str(path))
             if _same(known, found):
                 continue
             changed.append(path)
+            self._set_aside.pop(str(path), None)
+            if isinstance(found, Unreadable):
+                self._set_aside[str(path)] = found
             if found is None:
                 self._znodes.pop(str(path), None)
             else:
@@ -208,37 +225,59 @@ class Reader:
         return changed
 
     def _found(self, path: Path) -> Versioned[Any] | None:
-        return self._znodes.get(str(path))
+        found = self._znodes.get(str(path))
+        return found if isinstance(found, Versioned) else None
+
+    def _unreadable(self, *wanted: Path) -> tuple[Unreadable, ...]:
+        """Those of these paths that are there and cannot be read."""
+        if not self._set_aside:
+            return ()
+        found = (self._set_aside.get(str(path)) for path in wanted)
+        return tuple(one for one in found if one is not None)
+
+    def _version(self, path: Path) -> Expected:
+        found = self._znodes.get(str(path))
+        return found.version if found else ABSENT
 
     def _journal(self, name: str) -> Journal | None:
-        found = self._found(paths.journal(name))
-        return found.value if found else None
+        path = paths.journal(name)
+        found = self._znodes.get(str(path))
+        return journal_registry.as_known(path, found) if found else None
 
     def _flow(self, name: str) -> FlowView | None:
-        record = self._found(paths.flow(name))
-        if record is None:
+        path = paths.flow(name)
+        if str(path) not in self._znodes:
             return None
-        spec, problem = self._spec(name, record.created, record.value.revision)
+        record = self._found(path)
+        spec, problem = None, ""
+        if record is not None:
+            spec, problem = self._spec(name, record.created, record.value.revision)
         plan = self._found(paths.plan(name))
+        buckets = (
+            [paths.plan_bucket(name, str(n)) for n in range(plan.value.buckets)] if plan else []
+        )
         partitions = self._found(paths.partitions(name))
         weights = partitions.value.partitions if partitions else {}
+        version = self._version(path)
+        assert isinstance(version, Version)
         return FlowView(
             name,
-            record.value,
-            record.version,
+            record.value if record else Flow(revision=0),
+            version,
             spec.place if spec else None,
             problem,
             spec.rollout if spec else None,
-            self._whole(name, plan.value) if plan else Plan(),
-            plan.version if plan else ABSENT,
+            self._whole(plan.value, buckets) if plan else Plan(),
+            self._version(paths.plan(name)),
             {key: partition.weight for key, partition in weights.items() if partition.weight},
+            self._unreadable(path, paths.plan(name), *buckets, paths.partitions(name)),
         )
 
-    def _whole(self, flow: str, plan: Plan) -> Plan:
+    def _whole(self, plan: Plan, buckets: Sequence[Path]) -> Plan:
         """The plan with the tasks of its buckets."""
         if not plan.buckets:
             return plan
-        found = (self._found(paths.plan_bucket(flow, str(n))) for n in range(plan.buckets))
+        found = map(self._found, buckets)
         return replace(
             plan, tasks=Tasks([bucket.value.tasks if bucket else {} for bucket in found])
         )
@@ -248,9 +287,11 @@ class Reader:
         removed and made again begins with another revision 1."""
         key = (flow, created, revision)
         if key not in self._specs:
-            found = self._store.read(paths.revision(flow, str(revision)))
+            (found,) = self._store.read_each([paths.revision(flow, str(revision))])
             if found is None:
                 return None, f"revision {revision} is not there"
+            if isinstance(found, Unreadable):
+                return None, str(found)
             try:
                 self._specs[key] = parse_flow(found.value.text), ""
             except SpecError as error:
@@ -258,24 +299,30 @@ class Reader:
         return self._specs[key]
 
     def _node(self, name: str) -> NodeView | None:
-        record = self._found(paths.node(name))
-        if record is None:
+        path, told, said = paths.node(name), paths.assignment(name), paths.status(name)
+        if str(path) not in self._znodes:
             return None
-        assignment = self._found(paths.assignment(name))
-        status = self._found(paths.status(name))
+        record, assignment, status = map(self._found, (path, told, said))
         return NodeView(
             name,
-            record.value,
-            live=self._found(paths.live_node(name)) is not None,
+            record.value if record else Node(uuid="", roles=(), desired="unknown"),
+            live=str(paths.live_node(name)) in self._znodes,
             assignment=assignment.value if assignment else Assignment(),
-            assignment_version=assignment.version if assignment else ABSENT,
+            assignment_version=self._version(told),
             status=status.value if status else None,
+            unreadable=self._unreadable(path, told, said),
         )
 
+    def _cluster(self) -> Cluster:
+        """While the settings cannot be read, nothing may move."""
+        found = self._znodes.get(str(paths.cluster()))
+        if isinstance(found, Unreadable):
+            return Cluster(maintenance=Maintenance(who="flumeng", why=str(found), since=0.0))
+        return found.value if found else Cluster()
+
     def _as_snapshot(self) -> Snapshot:
-        found = self._found(paths.cluster())
-        cluster = found.value if found else Cluster()
-        masters = [path.rpartition("/")[2] for path in self._znodes if _is(path, paths.live_master)]
+        found, cluster = self._found(paths.cluster()), self._cluster()
+        masters = self._masters()
         self._give_up(cluster.grace_seconds)
         draining = [(flow, name) for flow in self._flows.values() for name in flow.draining]
         moving = any(flow.tasks[name].target for flow, name in draining)
@@ -289,17 +336,44 @@ class Reader:
             journals=self._journals,
             drained=drained,
             committing=self._committing(),
-            mine=frozenset(
-                flow for flow in self._flows if looks_after(flow, masters) in (self._me, None)
-            ),
+            mine=self._mine(masters),
             overdue=self._overdue(draining, cluster.drain_limit_seconds),
             settled=self._settled(),
             balance_moves=0 if pause else cluster.throttles.get("balance", 1),
             cluster=cluster,
             cluster_version=found.version if found else Version(0),
-            leads=found is not None and looks_after("", masters) in (self._me, None),
+            cluster_known=not self._unreadable(paths.cluster()),
+            leads=found is not None and looks_after("", masters.keys()) in (self._me, None),
             now=self._wall(),
+            unreadable=tuple(self._set_aside.values()),
         )
+
+    def _masters(self) -> dict[str, frozenset[str]]:
+        """The masters that take their share, and the flows that each cannot plan."""
+        found = {}
+        for text, live in self._znodes.items():
+            if not text.startswith(f"{paths.live_masters()}/"):
+                continue
+            if isinstance(live, Unreadable):
+                found[live.path.name] = frozenset[str]()
+            elif live.value.plans:
+                troubles = map(str.split, live.value.troubles)
+                flows = (words[1] for words in troubles if len(words) == 2 and words[0] == "flow")
+                found[text.rpartition("/")[2]] = frozenset(flows)
+        return found
+
+    def _mine(self, masters: Mapping[str, frozenset[str]]) -> frozenset[str]:
+        """The flows that this master looks after. What every master has trouble with, each does as
+        far as it can."""
+        hard = frozenset().union(*masters.values())
+        mine = set()
+        for name, flow in self._flows.items():
+            able: Collection[str] = masters.keys()
+            if name in hard:
+                able = [master for master, cannot in masters.items() if name not in cannot]
+            if not flow.set_aside and looks_after(name, able) in (self._me, None):
+                mine.add(name)
+        return frozenset(mine)
 
     def _give_up(self, grace_seconds: float) -> None:
         """Mark the nodes that have been missed for the whole grace period."""
@@ -327,7 +401,7 @@ class Reader:
             for name, journal in self._journals.items()
             if journal.closed and name not in self._drained
         ]
-        acks = self._store.read_many(
+        acks = self._store.read_each(
             [paths.ack(self._journals[name].flow, CURSOR_MAIN, name) for name in closed]
         )
         reached = {
@@ -417,7 +491,7 @@ def _first_name(path: Path) -> str:
     return names[0] if names else ""
 
 
-def _same(known: Versioned[Any] | None, found: Versioned[Any] | None) -> bool:
+def _same(known: Found[Any], found: Found[Any]) -> bool:
     if known is None or found is None:
         return known is found
     return (known.version, known.created) == (found.version, found.created)

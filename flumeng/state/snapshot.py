@@ -14,7 +14,8 @@ from functools import cached_property
 
 from flumeng.spec import Place, Rollout
 from flumeng.state.task_map import Tasks
-from flumeng.store import ABSENT, Expected, Version
+from flumeng.store import ABSENT, Expected, Unreadable, Version
+from zkschema import paths
 from zkschema.records import Assignment, Cluster, Flow, Journal, Node, NodeStatus, Plan, PlannedTask
 
 Amounts = tuple[tuple[str, int], ...]
@@ -25,7 +26,9 @@ Amounts = tuple[tuple[str, int], ...]
 class FlowView:
     """One flow. ``place`` is None when its current revision does not parse: see ``problem``.
 
-    ``weights`` are those of the partitions that do not weigh what the flow's place says.
+    ``weights`` are those of the partitions that do not weigh what the flow's place says. ``record``
+    and ``plan`` say nothing when they are among the ``unreadable``: such a flow is *set aside*,
+    nobody plans it, and its tasks stay as their nodes were told.
     """
 
     name: str
@@ -37,6 +40,12 @@ class FlowView:
     plan: Plan = field(default_factory=Plan)
     plan_version: Expected = ABSENT
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    unreadable: tuple[Unreadable, ...] = ()
+
+    @property
+    def set_aside(self) -> bool:
+        """Whether a record is unreadable without which nothing can be planned."""
+        return bool(self.unreadable)
 
     @cached_property
     def tasks(self) -> Tasks:
@@ -84,7 +93,10 @@ class FlowView:
 
 @dataclass(frozen=True)
 class NodeView:
-    """One registered node. ``lost``: not live for the whole grace period."""
+    """One registered node. ``lost``: not live for the whole grace period.
+
+    What is among the ``unreadable`` says nothing here: its record is an empty one.
+    """
 
     name: str
     record: Node
@@ -93,11 +105,24 @@ class NodeView:
     assignment: Assignment = field(default_factory=Assignment)
     assignment_version: Expected = ABSENT
     status: NodeStatus | None = None
+    unreadable: tuple[Unreadable, ...] = ()
+
+    @property
+    def set_aside(self) -> bool:
+        """Whether it is unknown what the node may run, or was told. Then it is told nothing, gets
+        nothing new, and keeps what it has while it is live."""
+        return any(one.path.row is not paths.status for one in self.unreadable)
+
+    @property
+    def mute(self) -> bool:
+        """Whether what the node says of itself cannot be read: it may run anything."""
+        return any(one.path.row is paths.status for one in self.unreadable)
 
     def eligible(self, role: str, labels: Mapping[str, str]) -> bool:
         """Whether work of this role may be placed here, live or not."""
         return (
-            role in self.record.roles
+            not self.set_aside
+            and role in self.record.roles
             and self.record.desired == "active"
             and all(self.record.labels.get(key) == value for key, value in labels.items())
         )
@@ -124,6 +149,8 @@ class Snapshot:
     longer than they may, ``settled`` those that have run their flow's current revision for as long
     as its rollout asks. ``balance_moves`` may be under way at once. ``leads`` is set for the one
     master that decides about the whole cluster. ``now`` is for people to read, in records.
+    ``unreadable`` are all records that were set aside. While that of the cluster is, ``cluster`` is
+    in maintenance mode and ``cluster_known`` is not set.
     """
 
     flows: Mapping[str, FlowView]
@@ -137,8 +164,15 @@ class Snapshot:
     balance_moves: int = 1
     cluster: Cluster = field(default_factory=Cluster)
     cluster_version: Version = field(default_factory=lambda: Version(0))
+    cluster_known: bool = True
     leads: bool = False
     now: float = 0.0
+    unreadable: tuple[Unreadable, ...] = ()
+
+    @property
+    def plannable(self) -> frozenset[str]:
+        """The flows that are not set aside."""
+        return frozenset(name for name, flow in self.flows.items() if not flow.set_aside)
 
     def journals_of(self, flow: str) -> list[str]:
         """The registered journals of a flow."""

@@ -9,15 +9,15 @@ every call raises UnavailableError at once; the outcome of a write that raised i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
-from flumeng.errors import UserError
+from flumeng.errors import ConflictError, CorruptError, FlumengError, UserError
 from zkschema import codec
 from zkschema.records import Record
-from zkschema.table import ZPath
+from zkschema.table import NAME, ZPath
 
 R = TypeVar("R", bound=Record)
 R_co = TypeVar("R_co", bound=Record, covariant=True)
@@ -60,6 +60,33 @@ class Versioned(Generic[R_co]):
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """A znode that is there, but whose data this process cannot read as the record of its row.
+
+    ``newer``: a newer flumeng wrote it. Who reads many records sets it aside, says so, and goes on.
+    """
+
+    path: Path
+    why: str
+    newer: bool = False
+    version: Version = field(default_factory=lambda: Version(0))
+    session: int = 0
+    created: int = field(default=0, compare=False)
+
+    @property
+    def error(self) -> FlumengError:
+        """What a reader of this one record raises."""
+        return (UserError if self.newer else CorruptError)(str(self))
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}"
+
+
+Found = Versioned[R] | Unreadable | None
+"""What is at a path: a record, data that is none, or no znode."""
+
+
+@dataclass(frozen=True)
 class Put:
     """Create (ABSENT) or overwrite (a version, or ANY that exists); ``value`` None is a folder."""
 
@@ -85,6 +112,8 @@ class Check:
 
 
 Write = Put | Remove | Check
+Refused = ConflictError | UserError | None
+"""Why a transaction was not carried out; None when it was."""
 
 
 class Store(Protocol):
@@ -105,14 +134,27 @@ class Store(Protocol):
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
         """The record at ``path``, or None when there is no such znode.
 
-        Raises CorruptError when the data is not such a record, UnavailableError.
+        Raises CorruptError when the data is not such a record, UserError when a newer flumeng wrote
+        it, UnavailableError.
         """
 
     def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
-        """As ``read``, for many paths with one wait: requests are sent together."""
+        """As ``read``, for many paths with one wait: requests are sent together.
+
+        One record that cannot be read fails all: whoever looks at many takes ``read_each``.
+        """
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
+        """As ``read_many``, but a record that cannot be read is given as ``Unreadable``.
+
+        Raises UnavailableError only.
+        """
 
     def children(self, path: Path) -> list[str]:
-        """Sorted names below ``path``; empty when there is no such znode."""
+        """Sorted names below ``path``; empty when there is no such znode.
+
+        A name that no path of the table can have is left out: ``schema verify`` tells of it.
+        """
 
     def exists(self, path: Path) -> bool:
         """Whether there is such a znode, whatever it holds."""
@@ -132,12 +174,12 @@ class Store(Protocol):
         Raises ConflictError that names the first path whose expectation failed, UnavailableError.
         """
 
-    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> None:
+    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
         """Many transactions with one wait. They are sent together and carried out in this order;
         one that fails does not keep the next ones from being done.
 
-        Raises the first ConflictError when all are answered, UnavailableError as soon as one is
-        not.
+        Gives for each the ConflictError, or the UserError of a value over its bound, that it was
+        refused with, or None. Raises UnavailableError as soon as one is not answered.
         """
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
@@ -155,6 +197,31 @@ class Store(Protocol):
 
     def close(self) -> None:
         """End the session; its ephemeral znodes go."""
+
+
+def decoded(
+    path: ZPath[R], data: bytes, version: Version, session: int = 0, created: int = 0
+) -> Versioned[R] | Unreadable:
+    """The record that a znode's data is, or why it is none."""
+    assert path.row.record is not None, f"{path} is a folder"
+    try:
+        value = codec.decode(path.row.record, data)
+    except codec.DecodeError as error:
+        newer = isinstance(error, codec.NewerVersionError)
+        return Unreadable(path, str(error), newer, version, session, created)
+    return Versioned(value, version, session, created)
+
+
+def readable(found: Found[R]) -> Versioned[R] | None:
+    """The record, for whom there is no other. Raises CorruptError or UserError when it is none."""
+    if isinstance(found, Unreadable):
+        raise found.error
+    return found
+
+
+def possible(names: Iterable[str]) -> list[str]:
+    """Those that a path of the table can have, sorted."""
+    return sorted(name for name in names if NAME.fullmatch(name))
 
 
 def data_of(path: Path, value: Record | None) -> bytes:

@@ -36,25 +36,30 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 
-from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
+from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.store import (
     ABSENT,
     ANY,
     Check,
     Expected,
+    Found,
     Path,
     Put,
+    Refused,
     Remove,
     Store,
+    Unreadable,
     Version,
     Versioned,
     Write,
     data_of,
+    decoded,
     lease,
     multi_read,
+    possible,
+    readable,
     recursive_watch,
 )
-from zkschema import codec
 from zkschema.records import Record
 from zkschema.table import ZPath
 
@@ -151,6 +156,9 @@ class ZooKeeperStore:
         return self.read_many([path])[0]
 
     def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        return [readable(found) for found in self.read_each(wanted)]
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
         self._require_connection()
         answers = self._read_together(wanted)
         return [
@@ -171,7 +179,7 @@ class ZooKeeperStore:
     def children(self, path: Path) -> list[str]:
         self._require_connection()
         try:
-            return sorted(_wait(self._client.get_children_async(str(path))))
+            return possible(_wait(self._client.get_children_async(str(path))))
         except NoNodeError:
             return []
 
@@ -195,17 +203,28 @@ class ZooKeeperStore:
         self._require_connection()
         return _versions(writes, _wait(self._send(writes)))
 
-    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> None:
+    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
         self._require_connection()
-        conflict: ConflictError | None = None
-        calls = (self._send(writes) for writes in transactions)
+        calls = map(self._try_to_send, transactions)
+        outcomes: list[Refused] = []
         for writes, call in zip(transactions, _in_flight(calls, WRITES_AT_ONCE), strict=True):
+            if isinstance(call, UserError):
+                outcomes.append(call)
+                continue
             try:
                 _versions(writes, _wait(call))
             except ConflictError as error:
-                conflict = conflict or error
-        if conflict is not None:
-            raise conflict
+                outcomes.append(error)
+            else:
+                outcomes.append(None)
+        return outcomes
+
+    def _try_to_send(self, writes: Sequence[Write]) -> Any:
+        """The call, or why it cannot be made."""
+        try:
+            return self._send(writes)
+        except UserError as error:
+            return error
 
     def _send(self, writes: Sequence[Write]) -> Any:
         transaction = self._client.transaction()
@@ -372,15 +391,8 @@ def _versions(writes: Sequence[Write], results: Sequence[Any]) -> list[Version]:
     return versions
 
 
-def _decode(path: ZPath[R], data: bytes, stat: ZnodeStat) -> Versioned[R]:
-    assert path.row.record is not None, f"{path} is a folder"
-    try:
-        value = codec.decode(path.row.record, data)
-    except codec.NewerVersionError as error:
-        raise UserError(f"{path}: {error}") from error
-    except codec.DecodeError as error:
-        raise CorruptError(f"{path}: {error}") from error
-    return Versioned(value, Version(stat.version), stat.ephemeralOwner, stat.czxid)
+def _decode(path: ZPath[R], data: bytes, stat: ZnodeStat) -> Versioned[R] | Unreadable:
+    return decoded(path, data, Version(stat.version), stat.ephemeralOwner, stat.czxid)
 
 
 def _add(transaction: Any, write: Write) -> None:

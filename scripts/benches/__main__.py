@@ -17,17 +17,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.table import Table
 
-NAMES = (
-    "ingest",
-    "e2e",
-    "planner",
-    "master",
-    "acks",
-    "failover",
-    "sessions",
-    "journal",
-    "breadth",
-)
+NAMES = ("ingest", "e2e", "planner", "master", "acks", "failover", "sessions", "journal")
 
 
 def main() -> None:

@@ -12,7 +12,8 @@ import time
 from collections import Counter
 from dataclasses import replace
 
-from flumeng.master.daemon import collect_garbage_rarely, no_garbage_collection
+from flumeng.master.daemon import collect_garbage_rarely
+from flumeng.master.isolation import no_garbage_collection
 from flumeng.plan import Action, Assign, Planner, Replan
 from flumeng.plan.applied import applied
 from flumeng.spec import CollectPlace, Place

@@ -32,7 +32,7 @@ from flumeng.runtime import logs, parentage
 from flumeng.sinks import Written
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import Path as ZPath
-from flumeng.store import Put, Store, Version, Write
+from flumeng.store import Put, Refused, Store, Version, Write
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths
 from zkschema.records import COLLECT, Ack
@@ -59,7 +59,7 @@ class Traced:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name not in ("read", "read_many", "children", "exists"):
+        if name not in ("read", "read_many", "read_each", "children", "exists"):
             return found
 
         def read(*arguments: object) -> object:
@@ -79,11 +79,13 @@ class Traced:
         self._committed(writes, began)
         return versions
 
-    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> None:
+    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
         began = time.monotonic()
-        self._store.commit_each(transactions)
-        for writes in transactions:
-            self._committed(writes, began)
+        outcomes = self._store.commit_each(transactions)
+        for writes, refused in zip(transactions, outcomes, strict=True):
+            if refused is None:
+                self._committed(writes, began)
+        return outcomes
 
     def watch(self, path: ZPath, notify: Callable[[str], None]) -> None:
         def heard(changed: str) -> None:

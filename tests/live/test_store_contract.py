@@ -142,8 +142,11 @@ def test_transactions_that_are_sent_together_fail_alone(any_store: Store) -> Non
     flows = [f"f{number}" for number in range(250)]
     any_store.write(paths.flow("f3"), flow(9), ABSENT)
     any_store.write(paths.flow("f200"), flow(9), ABSENT)
-    with pytest.raises(ConflictError, match="/flows/f3 exists already"):
-        any_store.commit_each([[Put(paths.flow(name), flow(1), ABSENT)] for name in flows])
+    refused = any_store.commit_each([[Put(paths.flow(name), flow(1), ABSENT)] for name in flows])
+    assert {name: str(why) for name, why in zip(flows, refused, strict=True) if why} == {
+        "f3": "/flows/f3 exists already",
+        "f200": "/flows/f200 exists already",
+    }
     found = any_store.read_many([paths.flow(name) for name in flows])
     assert {name for name, f in zip(flows, found, strict=True) if f and f.value == flow(1)} == {
         *flows
@@ -159,6 +162,19 @@ def test_transactions_that_are_sent_together_are_done_in_order(any_store: Store)
     assert found is not None
     assert (found.value, found.version) == (flow(250), Version(250))
     any_store.commit_each([])
+
+
+def test_a_value_over_its_bound_refuses_its_own_transaction_only(any_store: Store) -> None:
+    large = records.Flow(revision=1, went_back=random.Random(1).randbytes(5000).hex())
+    refused = any_store.commit_each(
+        [
+            [Put(paths.flow("a"), flow(1), ABSENT)],
+            [Put(paths.flow("b"), large, ABSENT)],
+            [Put(paths.flow("c"), flow(1), ABSENT)],
+        ]
+    )
+    assert [type(error) for error in refused] == [type(None), UserError, type(None)]
+    assert any_store.children(paths.flows()) == ["a", "c"]
 
 
 def test_remove_keeps_what_has_children(any_store: Store) -> None:

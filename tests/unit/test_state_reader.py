@@ -8,11 +8,13 @@ from typing import TypeVar
 
 import pytest
 
+from flumeng.journal import names
 from flumeng.operations.flows import apply_flow
+from flumeng.state import journal_registry
 from flumeng.state.reader import WATCHED, Reader
 from flumeng.state.resync import Round
 from flumeng.state.task_map import Tasks, plan_writes, read_plan
-from flumeng.store import ABSENT, ANY, Versioned, tree
+from flumeng.store import ABSENT, ANY, Found, Unreadable, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import flow_folders
@@ -89,13 +91,13 @@ def test_who_joins_while_a_master_reads_is_not_gone(store: FakeStore) -> None:
     class Interrupted(FakeStore):
         joined = False
 
-        def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
             if not self.joined:
                 self.joined = True
                 store.write(paths.node("n1"), Node(uuid="u", roles=(COLLECT,)), ABSENT)
                 store.write(paths.live_node("n1"), LIVE, ABSENT)
                 store.write(paths.plan("web"), Plan(epoch=1, tasks={"collect.0": task}), ANY)
-            return super().read_many(wanted)
+            return super().read_each(wanted)
 
     interrupted = Interrupted(store.tree)
     reader = Reader(interrupted, "m", Clock(), Clock())
@@ -120,7 +122,7 @@ def test_no_part_of_a_plan_is_older_than_the_plan_when_it_never_holds_still(
 
         restarts = 0
 
-        def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
             if paths.plan("web") in wanted:
                 self.restarts += 1
                 found = read_plan(store, "web")
@@ -130,7 +132,7 @@ def test_no_part_of_a_plan_is_older_than_the_plan_when_it_never_holds_still(
                 after = before.changed({f"collect.{self.restarts % 8}": again})
                 plan = replace(found.value, tasks=after, epoch=again.epoch)
                 store.commit(plan_writes("web", plan, before, found.version))
-            return super().read_many(wanted)
+            return super().read_each(wanted)
 
     restless = Restless(store.tree)
     reader = Reader(restless, "m", Clock(), Clock())
@@ -230,9 +232,9 @@ def test_a_round_reads_all_once_more_and_a_part_with_each_look(
     looks: list[int] = []
 
     class Counting(FakeStore):
-        def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
             looks.append(len(wanted))
-            return super().read_many(wanted)
+            return super().read_each(wanted)
 
     for number in range(20):
         store.write(paths.node(f"n{number}"), Node(uuid="u", roles=(COLLECT,)), ABSENT)
@@ -292,3 +294,9 @@ def test_a_round_ends_when_all_has_just_been_read() -> None:
     turn.end()
     assert (turn.take(), turn.under_way) == ([], False)
     assert 45 < turn.seconds_left < 75
+
+
+def test_a_journal_that_cannot_be_read_is_what_its_name_says() -> None:
+    path = paths.journal(names.new_id("web", "host.of.mine", 0))
+    journal = journal_registry.as_known(path, Unreadable(path, "damaged"))
+    assert (journal.flow, journal.primary, journal.closed) == ("web", "host.of.mine", False)

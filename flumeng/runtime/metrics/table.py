@@ -116,7 +116,15 @@ PLAN_SECONDS = _histogram(
     "flumeng_master_plan_seconds", MASTER, "How long the planner took for a plan."
 )
 ACTIONS = _counter(
-    "flumeng_master_actions_total", MASTER, "What the planner decided, also what was lost.", "kind"
+    "flumeng_master_actions_total", MASTER, "Decisions that were carried out.", "kind"
+)
+RECORDS_SET_ASIDE = _gauge(
+    "flumeng_master_records_set_aside", MASTER, "Records in ZooKeeper that cannot be read."
+)
+TROUBLES = _gauge(
+    "flumeng_master_troubles",
+    MASTER,
+    "Flows and nodes for which this master cannot do something, as `flumeng status` names them.",
 )
 FLOWS = _gauge("flumeng_master_flows", MASTER, "Flows that the master saw last.")
 NODES_LIVE = _gauge("flumeng_master_nodes_live", MASTER, "Nodes that are registered and live.")

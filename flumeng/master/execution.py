@@ -1,0 +1,145 @@
+"""Carrying out what was planned, flow by flow and node by node.
+
+A write that is refused ends the change of its flow, or of its node, in this tick, and nothing else.
+What depends on it is not tried: a node is not given a task that another could not be told to give
+up, nor told of a plan that was not written (which its version check would refuse anyway).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from flumeng.errors import ConflictError, UserError
+from flumeng.plan import Action, Assign, Drop, Maintain, Replan, Revert, together
+from flumeng.state.snapshot import Snapshot
+from flumeng.store import ANY, Check, Path, Refused, Remove, Store
+from zkschema import paths, table
+from zkschema.records import AssignedTask
+
+DROP_AT_ONCE = 100
+
+Key = tuple[str, str]
+
+
+@dataclass
+class Outcome:
+    """``done`` was carried out. ``flows`` and ``nodes`` are those of which something was refused;
+    ``cluster`` says why the cluster's mode could not be changed."""
+
+    done: list[Action] = field(default_factory=list)
+    flows: dict[str, ConflictError | UserError] = field(default_factory=dict)
+    nodes: dict[str, ConflictError | UserError] = field(default_factory=dict)
+    cluster: Refused = None
+
+    @property
+    def conflicts(self) -> list[ConflictError]:
+        """What somebody else has changed meanwhile."""
+        every = (*self.flows.values(), *self.nodes.values(), self.cluster)
+        return [error for error in every if isinstance(error, ConflictError)]
+
+
+def carry_out(store: Store, actions: Sequence[Action], snapshot: Snapshot) -> Outcome:
+    """All that is not refused, in the order that keeps every moment between legal.
+
+    Raises UnavailableError; then nobody knows what was done.
+    """
+    outcome = Outcome()
+    kept: set[Key] = set()
+    for group in together(actions):
+        ready = []
+        for action in group:
+            if not _waits(action, outcome, kept):
+                ready.append(action)
+            elif isinstance(action, Assign):
+                kept.update(_taken(action, snapshot))
+        for action, refused in zip(ready, _commit(store, ready), strict=True):
+            if refused is None:
+                outcome.done.append(action)
+                continue
+            if isinstance(action, Maintain):
+                outcome.cluster = refused
+                if action.cluster.maintenance is None:  # all else was planned as if it had ended
+                    return outcome
+            elif isinstance(action, Assign):
+                outcome.nodes[action.node] = refused
+                kept.update(_taken(action, snapshot))
+            else:
+                outcome.flows[action.flow] = refused
+    return outcome
+
+
+def _waits(action: Action, outcome: Outcome, kept: set[Key]) -> bool:
+    """Whether the action depends on one that was refused."""
+    if isinstance(action, Replan | Revert | Drop):
+        return action.flow in outcome.flows
+    if isinstance(action, Maintain):
+        return False
+    return (
+        action.node in outcome.nodes
+        or any(flow in outcome.flows for flow, _ in action.plans)
+        or (action.gives and not kept.isdisjoint(_held(action.assignment.tasks)))
+    )
+
+
+def _taken(action: Assign, snapshot: Snapshot) -> Iterator[Key]:
+    """The tasks that the node would not have any more."""
+    after = set(_held(action.assignment.tasks))
+    before = _held(snapshot.nodes[action.node].assignment.tasks)
+    return (key for key in before if key not in after)
+
+
+def _held(tasks: Sequence[AssignedTask]) -> Iterator[Key]:
+    return ((task.flow, task.task) for task in tasks)
+
+
+def _commit(store: Store, group: Sequence[Action]) -> list[Refused]:
+    """The group's actions are independent of each other, or one."""
+    if len(group) == 1 and isinstance(group[0], Drop):
+        try:
+            _drop(store, group[0].flow)
+        except (ConflictError, UserError) as error:
+            return [error]
+        return [None]
+    return store.commit_each([action.writes() for action in group if not isinstance(action, Drop)])
+
+
+def _drop(store: Store, flow: str) -> None:
+    """Children first and the flow last, so that an interrupted removal is gone on with.
+
+    Without its acks a flow looks as if nothing of it were collected. So it is marked before as one
+    of which nothing is waited for. It stays as it is marked until it is gone: a master that was
+    frozen meanwhile takes nothing away from the next flow of that name.
+    """
+    found = store.read(paths.flow(flow))
+    if found is None or found.value.state != "deleted":
+        raise ConflictError(f"flow {flow} is not one that was deleted any more")
+    version = found.version
+    if not found.value.discard:
+        marked = replace(found.value, discard=True)
+        version = store.write(paths.flow(flow), marked, version)
+    unchanged = Check(paths.flow(flow), version)
+    for top in (paths.acks(flow), paths.commits(flow), paths.flow(flow)):
+        if store.exists(top):
+            removals = [Remove(path, ANY) for path in reversed(_tree(store, top))]
+            for start in range(0, len(removals), DROP_AT_ONCE):
+                store.commit([unchanged, *removals[start : start + DROP_AT_ONCE]])
+
+
+def _tree(store: Store, top: Path) -> list[Path]:
+    """``top`` and all below it, parents first. Raises UserError for what is not in the schema."""
+    found = [top]
+    for name in store.children(top):
+        path = f"{top}/{name}"
+        row = table.find(path)
+        names = row.matches(path) if row else None
+        if row is None or names is None:
+            raise UserError(f"{path} is not in the schema and keeps its flow from being removed")
+        found += _tree(store, row(*names))
+    return found
+
+
+def topics(outcome: Outcome) -> Mapping[str, str]:
+    """``node N`` or ``cluster`` -> why what was planned for it could not be written."""
+    refused = {f"node {node}": str(error) for node, error in outcome.nodes.items()}
+    return {**refused, "cluster": str(outcome.cluster)} if outcome.cluster else refused

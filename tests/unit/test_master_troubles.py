@@ -1,0 +1,219 @@
+"""What one master cannot do: it does the rest, says so, and leaves it to the others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from flumeng.errors import ConflictError
+from flumeng.master import daemon
+from flumeng.master.daemon import Master
+from flumeng.master.sayings import QUIET_SECONDS, Sayings
+from flumeng.operations import flows
+from flumeng.plan import Action, Planner
+from flumeng.state.reader import looks_after
+from flumeng.state.snapshot import Snapshot
+from flumeng.store import ABSENT, ANY, Path, Put, Version, Write, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+from zkschema.table import ZPath
+
+FLOW = """
+flow: {name}
+sources: [{{syslog: {{listen: "127.0.0.1:5514"}}}}]
+sinks: [{{console: {{}}}}]
+"""
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    for name in ("n1", "n2"):
+        add_node(store, name)
+    return store
+
+
+def add_node(store: FakeStore, name: str) -> None:
+    store.write(paths.node(name), records.Node(uuid=name, roles=("ingest", "collect")), ABSENT)
+    live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
+    store.write(paths.live_node(name), live, ABSENT)
+
+
+def apply(store: FakeStore, name: str, more: str = "") -> None:
+    text = FLOW.format(name=name) + more
+    flows.apply_flow(store, text, author="a", reason="", now=0.0)
+
+
+def told(store: FakeStore, node: str) -> set[str]:
+    found = store.read(paths.assignment(node))
+    return {f"{task.flow}/{task.task}" for task in found.value.tasks} if found else set()
+
+
+def settle(*masters: Master) -> None:
+    for _ in range(12):
+        if {master.tick() for master in masters} == {"nothing to do"}:
+            return
+    pytest.fail("the masters did not come to rest")
+
+
+def live(store: FakeStore, master: str) -> records.LiveMaster:
+    found = store.read(paths.live_master(master))
+    assert found is not None
+    return found.value
+
+
+class Refusing(FakeStore):
+    """Refuses writes to one path as if somebody else were always faster."""
+
+    refused: Path = paths.plan("a")
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        if any(isinstance(write, Put) and write.path == self.refused for write in writes):
+            raise ConflictError(f"{self.refused} was changed by someone else")
+        return super().commit(writes)
+
+
+@pytest.mark.parametrize("path", [paths.plan("a"), paths.assignment("n1")], ids=str)
+def test_a_write_that_is_refused_for_ever_ends_nothing_else(
+    store: FakeStore, path: ZPath[records.Record]
+) -> None:
+    refusing = Refusing(store.tree)
+    refusing.refused = path
+    master = Master(refusing, "m1", Clock())
+    for name in "abc":
+        apply(store, name)
+    for _ in range(10):
+        master.tick()
+    others = {f"{flow}/ingest.n2" for flow in ("bc" if path == paths.plan("a") else "abc")}
+    assert others <= told(store, "n2")
+    if path == paths.plan("a"):
+        assert {"b/ingest.n1", "c/ingest.n1"} <= told(store, "n1")
+    topic = "flow a" if path == paths.plan("a") else "node n1"
+    assert topic in master.troubles
+    assert topic in live(store, "m1").troubles
+    assert not master._wakes.qsize() > 20, "it does not look again and again"
+
+
+def test_a_plan_too_large_for_its_znode_ends_nothing_else(store: FakeStore) -> None:
+    master = Master(FakeStore(store.tree), "m1", Clock())
+    apply(store, "a", "place: {collect: {tasks: 1}}\n")
+    apply(store, "b")
+    noise = random.Random(1)
+    journal = records.Journal(flow="a", node="n1", primary="n1", term=1, in_sync=("n1",))
+    store.write(paths.journal("a.n1.0.a"), journal, ABSENT)
+    template = store.tree.znodes[str(paths.journal("a.n1.0.a"))]
+    for _ in range(8500):
+        name = f"a.n1.0.{noise.randbytes(70).hex()}"
+        store.tree.znodes[str(paths.journal(name))] = replace(template)
+    for _ in range(4):
+        master.tick()
+    assert "b/collect.0" in told(store, "n1") | told(store, "n2")
+    assert "bytes, at most" in master.troubles["flow a"]
+    assert "bytes, at most" in live(store, "m1").troubles["flow a"]
+
+
+class Poisoned(Planner):
+    """Raises where it is to plan flow a."""
+
+    def plan(self, snapshot: Snapshot) -> list[Action]:
+        if "a" in snapshot.mine:
+            raise KeyError("nobody expected this")
+        return super().plan(snapshot)
+
+
+class PoisonedMaster(Master):
+    def make_planner(self) -> Planner:
+        return Poisoned()
+
+
+def test_a_flow_that_lets_the_planner_raise_harms_itself_only(store: FakeStore) -> None:
+    clock = Clock()
+    master = PoisonedMaster(FakeStore(store.tree), "m1", clock)
+    for name in "abc":
+        apply(store, name)
+    settle(master)
+    assert {"b/ingest.n1", "c/ingest.n1"} <= told(store, "n1")
+    assert not any(key.startswith("a/") for key in told(store, "n1"))
+    assert "nobody expected this" in live(store, "m1").troubles["flow a"]
+    settle(master, Master(FakeStore(store.tree), "m2", clock))
+    assert "a/ingest.n1" in told(store, "n1"), "another master can"
+
+
+class Broken(Planner):
+    def plan(self, _snapshot: Snapshot) -> list[Action]:
+        raise RuntimeError("of no use")
+
+
+class BrokenMaster(Master):
+    def make_planner(self) -> Planner:
+        return Broken()
+
+
+def test_a_master_that_cannot_plan_gives_its_share_to_the_others(store: FakeStore) -> None:
+    clock = Clock()
+    broken = BrokenMaster(FakeStore(store.tree), "m1", clock)
+    broken.tick()
+    other = Master(FakeStore(store.tree), "m2", clock)
+    names = [f"f{number}" for number in range(6)]
+    assert "m1" in {looks_after(name, ["m1", "m2"]) for name in names}
+    for name in names:
+        apply(store, name)
+    for _ in range(5):
+        clock.now += 2
+        assert "of no use" in broken.tick()
+    assert not live(store, "m1").plans
+    assert "of no use" in live(store, "m1").troubles["share"]
+    settle(other)
+    assert {f"{name}/ingest.n1" for name in names} <= told(store, "n1")
+    clock.now += daemon.AWAY_SECONDS
+    broken.tick()
+    assert live(store, "m1").plans, "it tries again"
+
+
+def test_a_master_of_another_schema_leaves(store: FakeStore) -> None:
+    master = Master(FakeStore(store.tree), "m1", Clock())
+    master.tick()
+    assert store.exists(paths.live_master("m1"))
+    found = store.read(paths.schema())
+    assert found is not None
+    store.write(paths.schema(), records.Schema(version=found.value.version + 7), ANY)
+    assert "cannot plan" in master.tick()
+    assert not store.exists(paths.live_master("m1"))
+
+
+def test_a_stray_znode_keeps_its_own_flow_only_from_being_removed(store: FakeStore) -> None:
+    master = Master(FakeStore(store.tree), "m1", Clock())
+    apply(store, "a")
+    settle(master)
+    stray = "/flows/a/made by hand"
+    store.tree.znodes[stray] = store.tree.znodes["/flows"]
+    flows.delete_flow(store, "a", author="a", reason="", now=0.0, discard=True)
+    apply(store, "b")
+    for _ in range(10):
+        master.tick()
+    assert "b/ingest.n1" in told(store, "n1")
+    assert "flow a" in master.troubles
+
+
+def test_what_alternates_is_said_once() -> None:
+    clock = Clock()
+    sayings = Sayings(clock)
+    said = []
+    for turn in range(100):
+        clock.now += 2
+        sentence = "waiting" if turn % 2 else "nothing to do"
+        said += [sentence] if sayings.is_new("tick", sentence) else []
+    assert said == ["nothing to do", "waiting"]
+    clock.now += QUIET_SECONDS
+    assert sayings.is_new("tick", "waiting")

@@ -1,0 +1,177 @@
+"""One record that cannot be read harms what it describes and nothing else: every kind in turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from flumeng.errors import FlumengError
+from flumeng.master.daemon import Master
+from flumeng.operations import flows
+from flumeng.state.task_map import read_plan
+from flumeng.store import ABSENT, ANY, Path, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records, table
+from zkschema.records import Record
+from zkschema.table import Row
+
+FLOW = """
+flow: {name}
+sources: [{{syslog: {{listen: "127.0.0.1:{port}"}}}}]
+sinks: [{{console: {{}}}}]
+place: {{collect: {{tasks: {tasks}}}}}
+"""
+MANY = 600
+DAMAGE = {"garbage": b"\xff\x00no record", "newer": b'{"v":99,"of":"tomorrow"}'}
+JOURNALS = [f"{flow}.{node}.0.aa" for flow in ("a", "b") for node in ("n1", "n2")]
+
+NAMES = {
+    "flow": "a",
+    "number": "1",
+    "bucket": "7",
+    "cursor": "main",
+    "partition": "a.n1.0.aa",
+    "commit": "collect.0@x",
+    "node": "n1",
+    "master": "m2",
+    "journal": "a.n1.0.aa",
+    "entry": "20260101T000000.000000-x",
+    "item": "i",
+    "shard": "0",
+    "task": "collect.0",
+    "lane": "0",
+    "segment": "0",
+}
+RECORDS = [row for row in table.ROWS if row.record is not None and row is not paths.schema]
+
+
+def path_of(row: Row[Record]) -> Path:
+    names = [part.partition("}")[0] for part in row.pattern.split("{")[1:]]
+    return row(*(NAMES[name] for name in names))
+
+
+@dataclass
+class Cluster:
+    """Flows a and b run on two nodes, under two masters."""
+
+    store: FakeStore
+    masters: list[Master]
+
+    def settle(self) -> None:
+        for _ in range(10):
+            if {master.tick() for master in self.masters} == {"nothing to do"}:
+                return
+        pytest.fail("the masters do not come to rest")
+
+    def apply(self, name: str, tasks: int = 1) -> None:
+        text = FLOW.format(name=name, tasks=tasks, port=5000 + ord(name))
+        flows.apply_flow(self.store, text, author="a", reason="", now=0.0)
+
+    def say(self, node: str) -> None:
+        """The node runs what it is told to."""
+        told = self.store.read(paths.assignment(node))
+        assert told is not None
+        tasks = {
+            f"{task.flow}/{task.task}": records.TaskStatus(
+                epoch=task.epoch, revision=task.revision, state="running"
+            )
+            for task in told.value.tasks
+        }
+        said = records.NodeStatus(assignment_version=told.version.number, tasks=tasks)
+        self.store.write(paths.status(node), said, ANY)
+
+    def damage(self, path: Path, data: bytes) -> None:
+        znode = self.store.tree.znodes[str(path)]
+        znode.data, znode.version = data, znode.version + 1
+        self.store.tree.changed(str(path))
+
+    def told(self, node: str) -> set[tuple[str, str, int, str]]:
+        found = self.store.read(paths.assignment(node))
+        tasks = found.value.tasks if found else ()
+        return {(task.flow, task.task, task.epoch, task.state) for task in tasks}
+
+    def planned(self, flow: str) -> dict[str, records.PlannedTask]:
+        found = read_plan(self.store, flow)
+        return dict(found.value.tasks) if found else {}
+
+
+def cluster(tasks: int = 1) -> Cluster:
+    store = FakeStore()
+    tree.init(store)
+    for name in ("n1", "n2"):
+        store.write(paths.node(name), records.Node(uuid=name, roles=("ingest", "collect")), ABSENT)
+        live = records.LiveNode(
+            uuid=name, incarnation="i", addresses=(f"{name}:7000",), pid=1, version="0", since=0.0
+        )
+        store.write(paths.live_node(name), live, ABSENT)
+        store.write(paths.story(name), records.Story(), ABSENT)
+    made = Cluster(store, [Master(FakeStore(store.tree), name) for name in ("m1", "m2")])
+    made.apply("a", tasks)
+    made.apply("b")
+    store.write(paths.partitions("a"), records.Partitions(), ABSENT)
+    for name in JOURNALS:
+        flow, node, *_ = name.split(".")
+        journal = records.Journal(flow=flow, node=node, primary=node, term=1, in_sync=(node,))
+        store.write(paths.journal(name), journal, ABSENT)
+        store.write(paths.ack(flow, "main", name), records.Ack(epoch=1, offset=5), ABSENT)
+    made.settle()
+    for node in ("n1", "n2"):
+        made.say(node)
+    made.settle()
+    return made
+
+
+def with_znode(row: Row[Record]) -> tuple[Cluster, Path]:
+    """A cluster that has such a znode."""
+    there = cluster(MANY if row in (paths.plan_bucket, paths.partitions_bucket) else 1)
+    make(there.store, path_of(row))
+    return there, path_of(row)
+
+
+def make(store: FakeStore, path: Path) -> None:
+    """The znode with its parents, when there is none: of what the other steps do not make."""
+    znodes = store.tree.znodes
+    for end in [n for n, c in enumerate(str(path)) if c == "/" and n] + [len(str(path))]:
+        if str(path)[:end] not in znodes:
+            znodes[str(path)[:end]] = type(znodes["/"])(b"")
+
+
+@pytest.mark.parametrize("data", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("row", RECORDS, ids=lambda row: row.pattern)
+def test_masters_go_on_with_all_that_can_be_read(row: Row[Record], data: bytes) -> None:
+    there, path = with_znode(row)
+    before = {node: there.told(node) for node in ("n1", "n2")}
+    plans = {flow: there.planned(flow) for flow in ("a", "b")}
+    there.damage(path, data)
+    for master in there.masters:
+        master.tick()
+    there.settle()
+    there.apply("c")
+    there.settle()
+    assert there.store.tree.znodes[str(path)].data == data, "what cannot be read is evidence"
+    there.masters.append(Master(FakeStore(there.store.tree), "m3"))  # it has no memory
+    there.settle()
+    held = {"ingest.n1", "ingest.n2", "collect.0"}
+    if path in (paths.node("n1"), paths.assignment("n1")):
+        held = {"ingest.n2", "collect.0"}  # nobody knows what may run there, or was told
+    assert there.planned("c").keys() == held
+    for flow in "ab" if row not in (paths.plan, paths.plan_bucket) else "b":
+        assert there.planned(flow) == plans[flow], "nothing of the others moves"
+    for node in ("n1", "n2"):
+        if path != paths.assignment(node):
+            assert before[node] <= there.told(node), "and nobody is told to let go"
+
+
+@pytest.mark.parametrize("data", DAMAGE.values(), ids=DAMAGE)
+def test_without_a_readable_schema_nothing_is_written(data: bytes) -> None:
+    there = cluster()
+    there.damage(paths.schema(), data)
+    before = dict(there.store.dump())
+    for master in there.masters:
+        assert "/schema" in master.tick()
+    after = dict(there.store.dump())
+    changed = {path for path in {*before, *after} if before.get(path) != after.get(path)}
+    assert all(path.startswith("/live/masters/") for path in changed)
+    with pytest.raises(FlumengError):
+        there.apply("c")
