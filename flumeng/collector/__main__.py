@@ -11,7 +11,7 @@ from flumeng.collector import class_archive, spark
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.measures import Measures
 from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.positions import Positions
+from flumeng.collector.positions import PositionWatcher, WatchedJournals
 from flumeng.collector.task import Assignment
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
@@ -61,12 +61,12 @@ def main() -> int:
     archiving.daemon = True
     archiving.start()
     measures.spark_runs = True
-    addresses = Addresses(store)
+    watcher = PositionWatcher(Addresses(store))
 
     def build(assignment: Assignment) -> SparkPipeline:
         return SparkPipeline(session, parse_flow(assignment.spec), assignment.key)
 
-    Worker(parent, store, build, lambda: Positions(addresses)).run()
+    Worker(parent, store, build, lambda: WatchedJournals(watcher)).run()
     store.close()
     return 0
 

@@ -1,78 +1,164 @@
 """Where journals are served now: ``/journals/J`` names a node, ``/live/nodes/N`` its address.
 
 Shared by all tasks of the process. What was read is used for ``LOOK_SECONDS``; it is read again
-soon when nobody serves the journal yet, or when a task has found that the place is wrong. Nothing
-is watched: each of n collectors would hear of each of n nodes. While ZooKeeper is away, what is
-known is used on.
+soon when a node is not live, and ever more rarely when a server does not serve the journal that it
+should. Nothing is watched: each of n collectors would hear of each of n nodes. While ZooKeeper is
+away, what is known is used on.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
-from flumeng.errors import UnavailableError
+from flumeng.errors import CorruptError, UnavailableError
 from flumeng.journal.names import worker_of
-from flumeng.store import Store
+from flumeng.store import Store, Versioned
 from zkschema import paths
+from zkschema.records import Record
+from zkschema.table import ZPath
+
+log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
 DOUBT_SECONDS = 1.0
+DOUBT_MOST_SECONDS = 10.0
+
+V = TypeVar("V")
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
-class Found:
-    """``address`` is empty when nobody serves the journal."""
+class _Known(Generic[V]):
+    """``value`` is what was read at ``looked_at``; it is read again at ``look_at``."""
 
-    address: str
+    value: V
     looked_at: float
     look_at: float
+    doubt_seconds: float = DOUBT_SECONDS
 
 
+@dataclass
 class Addresses:
-    """May be used from any thread. ``clock`` gives seconds that only grow."""
+    """May be used from any thread. Only ``look`` blocks. ``clock`` gives seconds that only grow."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
-        self._store = store
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._known: dict[str, Found] = {}
+    store: Store
+    clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _journals: dict[str, _Known[str]] = field(default_factory=dict)
+    _nodes: dict[str, _Known[tuple[str, ...]]] = field(default_factory=dict)
+    _unreadable: set[str] = field(default_factory=set)
 
-    def of(self, journals: Iterable[str]) -> Mapping[str, str]:
-        """Journal -> host:port. Lacks those whose node is not live or serves nothing yet."""
-        wanted = sorted(journals)
-        with self._lock:
-            now = self._clock()
-            due = [name for name in wanted if not self._known_at(name, now)]
-            if due:
-                self._look(due, now)
-            found = {name: self._known[name].address for name in wanted if name in self._known}
-        return {name: address for name, address in found.items() if address}
+    def of(self, journals: Iterable[str]) -> dict[str, str]:
+        """Journal -> host:port, as far as is known. Lacks those whose node is not live."""
+        found: dict[str, str] = {}
+        for name in journals:
+            journal = self._journals.get(name)
+            node = self._nodes.get(journal.value) if journal else None
+            if node and node.value:
+                found[name] = node.value[worker_of(name, len(node.value))]
+        return found
 
-    def invalidate(self, journals: Iterable[str]) -> None:
+    def due(self, journals: Iterable[str]) -> list[str]:
+        """Those that ``look`` would read something for."""
+        now = self.clock()
+        return [name for name in journals if self._due_at(name) <= now]
+
+    def doubt(self, journals: Iterable[str]) -> None:
         """They could not be read where ``of`` said: look again, but not all the time."""
         with self._lock:
             for name in journals:
-                found = self._known[name]
-                self._known[name] = replace(found, look_at=found.looked_at + DOUBT_SECONDS)
+                journal = self._journals.get(name)
+                if journal is None:
+                    continue
+                self._journals[name] = _doubted(journal)
+                if node := self._nodes.get(journal.value):
+                    self._nodes[journal.value] = _doubted(node)
 
-    def _known_at(self, journal: str, now: float) -> bool:
-        return journal in self._known and now < self._known[journal].look_at
-
-    def _look(self, wanted: Sequence[str], now: float) -> None:
+    def look(self, journals: Iterable[str]) -> bool:
+        """Read what is due for them, once for all: each journal, and each node of them, at most
+        once. Whether something was found that was not known; nothing is, while ZooKeeper does not
+        answer."""
+        now = self.clock()
+        names = sorted(set(journals))
+        before = self.of(names)
         try:
-            journals = self._store.read_many([paths.journal(name) for name in wanted])
-            nodes = sorted({journal.value.primary for journal in journals if journal})
-            live = self._store.read_many([paths.live_node(node) for node in nodes])
+            self._look_at_journals([name for name in names if _due(self._journals, name, now)])
+            nodes = {journal.value for journal in map(self._journals.get, names) if journal}
+            self._look_at_nodes(sorted(n for n in nodes if n and _due(self._nodes, n, now)))
         except UnavailableError:
-            return
-        served = {
-            node: found.value.addresses for node, found in zip(nodes, live, strict=True) if found
-        }
-        for name, journal in zip(wanted, journals, strict=True):
-            addresses = served.get(journal.value.primary, ()) if journal else ()
-            address = addresses[worker_of(name, len(addresses))] if addresses else ""
-            look_at = now + (LOOK_SECONDS if address else DOUBT_SECONDS)
-            self._known[name] = Found(address, now, look_at)
+            pass
+        return self.of(names) != before
+
+    def retain(self, journals: AbstractSet[str]) -> None:
+        """Forget all others: nobody reads them any more."""
+        with self._lock:
+            self._journals = {n: known for n, known in self._journals.items() if n in journals}
+            nodes = {known.value for known in self._journals.values()}
+            self._nodes = {node: known for node, known in self._nodes.items() if node in nodes}
+
+    def _due_at(self, name: str) -> float:
+        journal = self._journals.get(name)
+        if journal is None:
+            return 0.0
+        node = self._nodes.get(journal.value)
+        return min(journal.look_at, node.look_at if node else journal.look_at)
+
+    def _look_at_journals(self, names: Sequence[str]) -> None:
+        found = self._read([paths.journal(name) for name in names])
+        with self._lock:
+            for name, record in zip(names, found, strict=True):
+                node = record.value.primary if record else ""
+                self._journals[name] = _known(self._journals.get(name), node, self.clock())
+
+    def _look_at_nodes(self, names: Sequence[str]) -> None:
+        found = self._read([paths.live_node(name) for name in names])
+        with self._lock:
+            for name, record in zip(names, found, strict=True):
+                addresses = tuple(record.value.addresses) if record else ()
+                self._nodes[name] = _known(self._nodes.get(name), addresses, self.clock())
+
+    def _read(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        """One that makes no sense counts as not there, and harms no other."""
+        if not wanted:
+            return []
+        try:
+            return self.store.read_many(wanted)
+        except CorruptError:
+            return [self._read_one(path) for path in wanted]
+
+    def _read_one(self, path: ZPath[R]) -> Versioned[R] | None:
+        try:
+            return self.store.read(path)
+        except CorruptError as error:
+            if str(path) not in self._unreadable:
+                log.error("%s", error)
+            self._unreadable.add(str(path))
+            return None
+
+
+def _due(known: dict[str, _Known[V]], name: str, now: float) -> bool:
+    return name not in known or known[name].look_at <= now
+
+
+def _known(before: _Known[V] | None, value: V, now: float) -> _Known[V]:
+    """What is there is read again after a while, what is missing soon."""
+    look_at = now + (LOOK_SECONDS if value else DOUBT_SECONDS)
+    if before is None or before.value != value or now >= before.looked_at + LOOK_SECONDS:
+        return _Known(value, now, look_at)
+    return _Known(value, now, look_at, before.doubt_seconds)
+
+
+def _doubted(known: _Known[V]) -> _Known[V]:
+    """Looked at soon; the next doubt, unless something else was found, twice as late."""
+    look_at = known.looked_at + known.doubt_seconds
+    if look_at >= known.look_at:
+        return known
+    return replace(
+        known, look_at=look_at, doubt_seconds=min(2 * known.doubt_seconds, DOUBT_MOST_SECONDS)
+    )

@@ -21,7 +21,8 @@ import pyarrow as pa
 from flumeng.ingest import batch
 from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.ingest.tailer import QUIET_SECONDS, Tailer
-from flumeng.journal.client import JournalClient, Position
+from flumeng.journal.client import JournalClient
+from flumeng.journal.position import Position
 from flumeng.spec.sources import Tail
 
 PATIENCE_SECONDS = 60.0

@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -21,23 +20,10 @@ from pyarrow import flight
 from flumeng.errors import CorruptError, FlumengError, UnavailableError
 from flumeng.journal import reading
 from flumeng.journal.account import Account
+from flumeng.journal.position import Position
 from flumeng.journal.server import ACCOUNTS, COUNTERS, ERROR_KINDS, FRAMES_SCHEMA, POSITIONS
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """What a server says of a journal: events of [floor, safe) can be read.
-
-    ``held`` more, behind a loss that no operator has accepted, cannot.
-    """
-
-    term: int
-    floor: int
-    safe: int
-    closed: bool
-    held: int = 0
 
 
 class JournalClient:

@@ -38,6 +38,7 @@ from flumeng.journal.errors import (
 )
 from flumeng.journal.frame import TARGET_BYTES, encode, identity
 from flumeng.journal.limits import Limits, Room, no_limit, size_text
+from flumeng.journal.listeners import Listeners
 from flumeng.journal.segment import Window
 from flumeng.journal.segment_writer import SegmentWriter
 
@@ -62,6 +63,8 @@ class Journal:
     next_seq: int
     acked: int
     """As far as was said to ``trim`` since it was opened."""
+    listeners: Listeners
+    """Those who are told when it may have moved: by sync, trim, tend and close_for_appends."""
 
     @staticmethod
     def create(
@@ -125,6 +128,7 @@ class Journal:
         self.id = directory.name
         self.limits = limits
         self.room = no_limit
+        self.listeners = Listeners()
         self._directory = directory
         self._identity = identity(self.id)
         self._segment_bytes = segment_bytes
@@ -255,6 +259,7 @@ class Journal:
             self._written = self.next_seq
         elif self._writer.is_behind or self.safe < self.next_seq:
             self._writer.sync(self.next_seq)
+        self.listeners.tell()
         return self.safe
 
     def tend(self) -> None:
@@ -264,6 +269,7 @@ class Journal:
             self._writer.sync_lazily(self.next_seq)
         self._writer.drop(self._chain.expired(self.acked, self.limits))
         self._release(lambda: self._free_bytes() >= TARGET_BYTES)
+        self.listeners.tell()
 
     def trim(self, ack: int) -> None:
         """Drop the segments whose events all lie below ``ack``, unless they are to be retained.
@@ -281,12 +287,14 @@ class Journal:
         if not self.limits.retain:
             self._seal_acked()
         self._writer.drop(self._chain.expired(self.acked, self.limits))
+        self.listeners.tell()
 
     def close_for_appends(self) -> int:
         """Sync and take no more events, for good, also after reopening; returns the end."""
         self._writer.require_sound()
         if not self.closed:
             self._writer.sync(self.next_seq, closed=True, now=True)
+        self.listeners.tell()
         return self.next_seq
 
     def close(self) -> None:

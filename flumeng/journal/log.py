@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.limits import Limits, Room
+from flumeng.journal.listeners import Listeners
 from flumeng.journal.segment import Window
 
 
@@ -18,6 +19,7 @@ class Log(Protocol):
     limits: Limits
     room: Room
     next_seq: int
+    listeners: Listeners
 
     @property
     def term(self) -> int: ...

@@ -34,6 +34,7 @@ from flumeng.journal.errors import (
 )
 from flumeng.journal.frame import HEADER_BYTES, FrameHeader, decode_state, encode, identity
 from flumeng.journal.limits import MEMORY_BYTES, Limits, Room, no_limit, size_text
+from flumeng.journal.listeners import Listeners
 from flumeng.journal.recovery import merge_state
 from flumeng.journal.segment import WINDOW_BYTES, Window
 
@@ -67,6 +68,7 @@ class MemoryJournal:
         self.room: Room = no_limit
         self.next_seq = 0
         self.bytes = 0
+        self.listeners = Listeners()
         self._directory = directory
         self._disk = disk
         self._identity = identity(self.id)
@@ -236,6 +238,7 @@ class MemoryJournal:
         except OSError as error:
             raise self._not_written(error) from error
         self._said = said
+        self.listeners.tell()
 
     def _let_go(self) -> None:
         self._open = False

@@ -1,8 +1,12 @@
-"""The Flight server of one process's journals: positions of all, and ranges as raw frames.
+"""The Flight server of one process's journals: where they stand, and ranges as raw frames.
 
 Frames travel as they lie on disk, so their checksums guard the wire too, and the reader does the
 unpacking. Nothing above a journal's ``safe`` leaves the process. One row of a range holds one whole
 frame.
+
+Each call that runs has a thread of gRPC's, whose number Flight cannot bound for Python. So the
+number of calls that last is bounded here: what is refused, or answered once instead of watched,
+gives its thread back at once.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ import logging
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any, NoReturn
 
+import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
@@ -24,7 +28,9 @@ from flumeng.journal.account import Account
 from flumeng.journal.errors import AboveSafeError, BelowFloorError, DataLossError, NotServedError
 from flumeng.journal.log import Log
 from flumeng.journal.names import is_id
+from flumeng.journal.position import Position
 from flumeng.journal.segment import Window
+from flumeng.journal.watch import Watch, WatchRequest, parse_request
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +38,12 @@ FRAMES_SCHEMA = pa.schema([pa.field("frame", pa.binary())])
 POSITIONS = "positions"
 ACCOUNTS = "accounts"
 COUNTERS = "counters"
+WATCH = "watch"
 MAX_TICKET_BYTES = 4096
+WATCHES_AT_ONCE = 64
+"""Those beyond are answered once; their readers ask again after a while."""
+READS_AT_ONCE = 64
+"""Those beyond are refused as unavailable."""
 # What an error is called on the wire; the first that fits.
 ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
     ("bad-request", UserError),
@@ -74,7 +85,7 @@ class JournalServer:
         Returns False when one did not: a reader that keeps its connection and does not read cannot
         be ended, and would also hold up a normal exit of the process. Only ``os._exit`` helps then.
         """
-        self._service.stopping = True
+        self._service.stop()
         ending = threading.Thread(target=self._service.shutdown, name="journal server", daemon=True)
         ending.start()
         ending.join(timeout_seconds)
@@ -91,27 +102,50 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         journals: Callable[[], Mapping[str, Log]],
         counters: Callable[[], list[dict[str, Any]]],
     ) -> None:
-        self.stopping = False
+        self._stopping = False
         self._journals = journals
-        self._actions: Mapping[str, Callable[[], object]] = {
+        self._answers: Mapping[str, Callable[[], object]] = {
             POSITIONS: self._positions,
             ACCOUNTS: self._accounts,
             COUNTERS: counters,
         }
+        self._watches: set[Watch] = set()
+        self._reads = threading.BoundedSemaphore(READS_AT_ONCE)
         super().__init__(flight.Location.for_grpc_tcp(host, port))
 
-    def do_action(self, _context: Any, action: Any) -> Iterator[Any]:
-        answer = self._actions.get(action.type)
+    def stop(self) -> None:
+        self._stopping = True
+        for watch in list(self._watches):
+            watch.end()
+
+    def do_action(self, context: Any, action: Any) -> Iterator[Any]:
+        if action.type == WATCH:
+            try:
+                return self._watch(context, parse_request(action.body.to_pybytes()))
+            except UserError as error:
+                _refuse(error)
+        answer = self._answers.get(action.type)
         if answer is None:
-            known = ", ".join(self._actions)
+            known = ", ".join([*self._answers, WATCH])
             _refuse(UserError(f"there is no action {action.type!r}, only {known}"))
-        return iter([flight.Result(json.dumps(answer()).encode())])
+        return iter([flight.Result(msgspec.json.encode(answer()))])
 
-    def _positions(self) -> dict[str, dict[str, object]]:
-        return {name: _position(journal) for name, journal in self._journals().items()}
+    def _watch(self, context: Any, request: WatchRequest) -> Iterator[Any]:
+        watch = Watch(self._journals, request)
+        once = self._stopping or len(self._watches) >= WATCHES_AT_ONCE
+        if not once:
+            self._watches.add(watch)
+        try:
+            for answer in watch.answers(once=once, gone=context.is_cancelled):
+                yield flight.Result(msgspec.json.encode(answer))
+        finally:
+            self._watches.discard(watch)
 
-    def _accounts(self) -> dict[str, dict[str, object]]:
-        return {name: asdict(_account(journal)) for name, journal in self._journals().items()}
+    def _positions(self) -> dict[str, Position]:
+        return {name: Position.of(journal) for name, journal in self._journals().items()}
+
+    def _accounts(self) -> dict[str, Account]:
+        return {name: _account(journal) for name, journal in self._journals().items()}
 
     def do_get(self, _context: Any, ticket: Any) -> Any:
         try:
@@ -126,9 +160,11 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def _batches(self, windows: Iterator[Window]) -> Iterator[pa.RecordBatch]:
         """One record batch per window: its buffer is the one that was read into."""
+        if not self._reads.acquire(blocking=False):
+            _refuse(UnavailableError(f"{READS_AT_ONCE} reads run here already"))
         try:
             for window in windows:
-                if self.stopping:
+                if self._stopping:
                     raise UnavailableError("the server is stopping")
                 # Not pa.array: that imports pandas, 50 MB in every ingest worker.
                 offsets = pa.py_buffer(array("i", window.offsets))
@@ -138,17 +174,8 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
                 yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
         except FlumengError as error:
             _refuse(error)
-
-
-def _position(journal: Log) -> dict[str, object]:
-    safe, readable = journal.safe, journal.readable
-    return {
-        "term": journal.term,
-        "floor": journal.floor,
-        "safe": readable,
-        "closed": journal.closed,
-        "held": max(0, safe - readable),
-    }
+        finally:
+            self._reads.release()
 
 
 def _account(journal: Log) -> Account:

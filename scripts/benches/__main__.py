@@ -17,7 +17,17 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("ingest", "e2e", "planner", "master", "acks", "failover", "sessions", "journal")
+NAMES = (
+    "ingest",
+    "e2e",
+    "planner",
+    "master",
+    "acks",
+    "failover",
+    "sessions",
+    "journal",
+    "breadth",
+)
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ event must be there once.
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from benches.processes import cpu_seconds, family
 from benches.senders import LINE_BYTES, make_lines
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
@@ -162,14 +162,14 @@ def _watch(store: Store, flow: str, events: int, parts: dict[str, int]) -> dict[
         ack = store.read(paths.ack(flow, CURSOR_MAIN, JOURNAL))
         acked = ack.value.offset if ack else 0
         if acked and first is None:
-            first = acked, time.monotonic(), _cpu_seconds(parts.values())
+            first = acked, time.monotonic(), _cpu_of(parts.values())
     assert first is not None
     timed, seconds = events - first[0], time.monotonic() - first[1]
     assert timed > 0, f"{events} events are one batch: take more"
     return {
         "rate": timed / seconds,
         "timed": timed,
-        "cpu": round((_cpu_seconds(parts.values()) - first[2]) / timed * 1e6, 3),
+        "cpu": round((_cpu_of(parts.values()) - first[2]) / timed * 1e6, 3),
         "rss_mb": {name: mb for part, pid in parts.items() for name, mb in _peaks(part, pid)},
     }
 
@@ -217,26 +217,14 @@ class _Child:
         self._process.wait(timeout=60)
 
 
-def _family(pid: int) -> Iterator[int]:
-    """A process and everything below it."""
-    yield pid
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text().split():
-            yield from _family(int(child))
-
-
-def _cpu_seconds(pids: Iterable[int]) -> float:
-    ticks = 0
-    for pid in (member for head in pids for member in _family(head)):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+def _cpu_of(heads: Iterable[int]) -> float:
+    return sum(cpu_seconds(pid) for head in heads for pid in family(head))
 
 
 def _peaks(part: str, head: int) -> Iterator[tuple[str, float]]:
     """Name and peak RSS in MB of a part of the system and of each process below it."""
     workers = itertools.count(1)
-    for pid in _family(head):
+    for pid in family(head):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         peaks = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
         if not peaks:

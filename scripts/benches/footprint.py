@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from benches.processes import peak_rss_mb
 from flumeng.operations.flows import apply_flow
 from flumeng.store import tree
 from flumeng.store.zookeeper import connect
@@ -52,19 +52,6 @@ def node_rss_mb() -> float:
         store.close()
         zookeeper.kill()
         return peak
-
-
-def peak_rss_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise ValueError(f"process {pid} is gone")
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def help_seconds() -> float:

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import quantiles
 
 from benches import disk, footprint, rsyslog
+from benches.processes import cpu_seconds, peak_rss_mb
 from benches.rsyslog import Rsyslog
 from benches.senders import LINE_BYTES, Sender
 from flumeng.ingest.testing import WorkerProcess, flow_text
@@ -215,10 +216,10 @@ class _Crew:
         return self.safe() + int(dropped)
 
     def cpu_seconds(self) -> float:
-        return sum(footprint.cpu_seconds(worker.process.pid) for worker in self._workers)
+        return sum(cpu_seconds(worker.process.pid) for worker in self._workers)
 
     def peak_rss_mb(self) -> float:
-        return max(footprint.peak_rss_mb(worker.process.pid) for worker in self._workers)
+        return max(peak_rss_mb(worker.process.pid) for worker in self._workers)
 
     def stop(self) -> None:
         for worker in self._workers:

@@ -26,7 +26,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from flumeng.errors import FlumengError, UnavailableError
-from flumeng.journal.client import JournalClient, Position
+from flumeng.journal.client import JournalClient
+from flumeng.journal.position import Position
 from flumeng.operations.flows import apply_flow
 from flumeng.runtime.embedded import free_port
 from flumeng.store import Store, tree

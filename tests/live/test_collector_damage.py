@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from flumeng.collector import spark as sessions
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.positions import Positions, Reach
+from flumeng.collector.positions import PositionWatcher, Reach, WatchedJournals
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.task import Assignment
@@ -64,12 +64,12 @@ class Cluster:
             "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: exactly-once, "
             f"batch: {{seconds: 0.1, events: 700}}, sinks: [files: {{path: '{folder}/lake/x'}}]}}"
         )
-        addresses = Addresses(store)
+        self.watcher = PositionWatcher(Addresses(store))
         around = Surroundings(
             store,
             Publisher(store),
             lambda task: SparkPipeline(spark, spec, task.key),
-            lambda: Positions(addresses),
+            lambda: WatchedJournals(self.watcher),
             lambda _, status: self.statuses.append(status),
         )
         self.task = Runner(Assignment("web", "collect.0", 1, 1, "", (BAD, GOOD)), around)
@@ -126,6 +126,7 @@ class Cluster:
     def close(self) -> None:
         self.task.cancel()
         assert self.task.join(PATIENCE_SECONDS)
+        self.watcher.close()
         for server in self.servers.values():
             server.stop()
         for journal in self.journals.values():
@@ -238,13 +239,15 @@ def test_a_server_that_makes_no_sense_stops_its_own_journals_only(tmp_path: Path
     with Babbler("grpc://127.0.0.1:0") as babbler:
         register(store, BAD, f"127.0.0.1:{babbler.port}")
         register(store, GOOD, server.address)
-        positions = Positions(Addresses(store))
+        watcher = PositionWatcher(Addresses(store))
+        positions = WatchedJournals(watcher)
+        until(lambda: len(positions.of([BAD, GOOD])) == 2, "both servers")
         found = positions.of([BAD, GOOD])
         assert found[GOOD] == Reach(server.address, ROWS)
-        assert "answers positions with what this flumeng does not understand" in found[BAD].trouble
+        assert "answers watch with what this flumeng does not understand" in found[BAD].trouble
         positions.probe(GOOD, server.address, 0, ROWS)
         with pytest.raises(CorruptError):
             positions.probe(BAD, found[BAD].address, 0, ROWS)
-        positions.close()
+        watcher.close()
     server.stop()
     good.close()

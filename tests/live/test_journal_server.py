@@ -24,9 +24,10 @@ import pytest
 from pyarrow import flight
 
 from flumeng.errors import CorruptError, UnavailableError, UserError
-from flumeng.journal.client import JournalClient, Position
+from flumeng.journal.client import JournalClient
 from flumeng.journal.errors import AboveSafeError, BelowFloorError, DataLossError, NotServedError
 from flumeng.journal.journal import Journal
+from flumeng.journal.position import Position
 from flumeng.journal.repair import repair
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.journal.server import FRAMES_SCHEMA, JournalServer

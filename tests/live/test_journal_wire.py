@@ -120,6 +120,14 @@ def test_any_action_gets_an_answer_or_an_error_with_its_kind(
         assert kind_of(error) == "bad-request"
 
 
+@fuzzing
+@given(body=st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
+def test_any_watch_is_refused_as_a_bad_request(raw: flight.FlightClient, body: bytes) -> None:
+    with pytest.raises(flight.FlightError) as refused:
+        list(raw.do_action(flight.Action("watch", body)))
+    assert kind_of(refused.value) == "bad-request"
+
+
 def test_what_the_server_has_no_use_for_is_refused(raw: flight.FlightClient) -> None:
     table = pa.table({"x": [1]})
     with pytest.raises(pa.ArrowNotImplementedError):

@@ -43,6 +43,7 @@ class World:
         self.store.write(path, live, ANY if self.store.exists(path) else ABSENT)
 
     def found(self) -> str:
+        self.addresses.look(self.addresses.due([JOURNAL]))
         return self.addresses.of([JOURNAL]).get(JOURNAL, "")
 
 
@@ -72,7 +73,7 @@ def test_a_place_that_is_found_to_be_wrong_is_looked_up_soon_but_not_all_the_tim
     assert world.found() == "a:1"
     looks = world.store.looks
     for _ in range(10):
-        world.addresses.invalidate([JOURNAL])
+        world.addresses.doubt([JOURNAL])
         assert world.found() == "a:1"
     assert world.store.looks == looks
     world.serve("n2", "b:1")
@@ -113,5 +114,50 @@ def test_each_journal_is_asked_of_the_worker_that_has_it(world: World) -> None:
         uuid="u", incarnation="i", addresses=("a:1", "a:2"), pid=1, version="0", since=0.0
     )
     world.store.write(paths.live_node("n1"), live, ABSENT)
+    assert world.addresses.look(names)
     found = world.addresses.of(names)
     assert found == {names[0]: "a:1", names[1]: "a:2", names[2]: "a:1"}
+
+
+def test_a_record_that_makes_no_sense_harms_its_own_journal_only(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.register("n1")
+    world.serve("n1", "a:1")
+    bad = "web.n1.0.00000001"
+    journal = Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
+    world.store.write(paths.journal(bad), journal, ABSENT)
+    world.store.tree.znodes[str(paths.journal(bad))].data = b"{"
+    for _ in range(3):
+        world.addresses.look([bad, JOURNAL])
+        world.now += DOUBT_SECONDS
+    assert world.addresses.of([bad, JOURNAL]) == {JOURNAL: "a:1"}
+    assert caplog.text.count(bad) == 1
+
+
+def test_doubts_become_rare_and_a_dead_node_costs_one_look_a_second(world: World) -> None:
+    world.register("n1")
+    world.serve("n1", "a:1")
+    assert world.found() == "a:1"
+    looks = world.store.looks
+    for _ in range(600):
+        world.addresses.doubt([JOURNAL])
+        world.found()
+        world.now += 0.1
+    assert world.store.looks - looks <= 2 * 10
+    world.store.remove(paths.live_node("n1"), ANY)
+    world.now += LOOK_SECONDS
+    looks = world.store.looks
+    for _ in range(100):
+        world.found()
+        world.now += 0.1
+    assert world.store.looks - looks <= 11
+
+
+def test_of_many_journals_of_a_node_the_node_is_looked_at_once(world: World) -> None:
+    names = [f"web.n1.0.{number:08}" for number in range(100)]
+    assert world.addresses.due(names) == names
+    world.addresses.look(names)
+    world.now += DOUBT_SECONDS
+    world.addresses.retain(set(names[:1]))
+    assert world.addresses.due(names[:1]) == names[:1]

@@ -1,0 +1,88 @@
+"""The reader's side of a watch, for one event loop that watches many servers at once.
+
+Flight's own client takes a thread for each call that lasts. Its calls are gRPC's, so this speaks
+gRPC with the same server: one thread holds watches on hundreds of servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import grpc
+import grpc.aio
+import msgspec
+from pyarrow import flight
+
+from flumeng.errors import CorruptError, UnavailableError
+from flumeng.journal.position import Position
+from flumeng.journal.server import POSITIONS, WATCH
+from flumeng.journal.watch import WatchAnswer, WatchRequest
+
+DO_ACTION = "/arrow.flight.protocol.FlightService/DoAction"
+GRACE_SECONDS = 3.0
+"""A server that is so much late with an answer, or with taking up a connection, is away."""
+OPTIONS = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.use_local_subchannel_pool", 1),  # or it inherits the waits of channels that failed
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+async def watch(address: str, request: WatchRequest) -> AsyncGenerator[WatchAnswer, None]:
+    """Where the journals of the request stand, then each move, until the server ends the watch.
+
+    It ends early when too many readers watch there. A server of a version that knows no watches is
+    asked for all positions, once. Raises UnavailableError when the server does not answer in time,
+    and CorruptError when it makes no sense. The call and its connection end with the iteration.
+    """
+    channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+    silence_seconds = request.heartbeat_seconds + GRACE_SECONDS
+    try:
+        try:
+            wanted = msgspec.json.encode(request)
+            async for body in _act(channel, WATCH, wanted, silence_seconds):
+                yield msgspec.json.decode(body, type=WatchAnswer)
+        except grpc.aio.AioRpcError as error:
+            if "no action 'watch'" not in str(error.details()):
+                raise
+            async for body in _act(channel, POSITIONS, b"", silence_seconds):
+                yield _only(request, msgspec.json.decode(body, type=dict[str, Position]))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptError(
+            f"{address} answers {WATCH} with what this flumeng does not understand: {error}"
+        ) from error
+    except grpc.aio.AioRpcError as error:
+        raise UnavailableError(f"{address} does not answer: {error.details()}") from error
+    except TimeoutError as error:
+        raise UnavailableError(
+            f"{address} has said nothing for {silence_seconds:g} s, though it should"
+        ) from error
+    finally:
+        await channel.close()
+
+
+async def _act(
+    channel: grpc.aio.Channel, action: str, body: bytes, silence_seconds: float
+) -> AsyncGenerator[bytes, None]:
+    """The answers of one action. Raises TimeoutError when the next is not there in time."""
+    call = channel.unary_stream(DO_ACTION)(flight.Action(action, body).serialize())
+    try:
+        while True:
+            async with asyncio.timeout(silence_seconds):
+                answer = await call.read()
+            if answer is grpc.aio.EOF:
+                return
+            try:
+                yield flight.Result.deserialize(answer).body.to_pybytes()
+            except (flight.FlightError, OSError, ValueError) as error:
+                raise CorruptError(f"the answer to {action} is none of Flight's") from error
+    finally:
+        call.cancel()
+
+
+def _only(request: WatchRequest, positions: dict[str, Position]) -> WatchAnswer:
+    return WatchAnswer(
+        {name: positions[name] for name in request.journals if name in positions},
+        tuple(name for name in request.journals if name not in positions),
+    )

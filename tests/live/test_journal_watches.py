@@ -1,0 +1,216 @@
+"""Watches over the wire: many readers, readers that leave, and a server that ends or is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import flight
+
+from flumeng.errors import UnavailableError
+from flumeng.journal import server as servers
+from flumeng.journal import watch_client
+from flumeng.journal.client import JournalClient
+from flumeng.journal.journal import Journal
+from flumeng.journal.server import JournalServer
+from flumeng.journal.testing import numbered_events
+from flumeng.journal.watch import WatchAnswer, WatchRequest
+
+ID = "web.n1.0.0a1b2c3d"
+OTHER = "web.n1.0.0a1b2c3e"
+QUICK = WatchRequest((ID,), heartbeat_seconds=0.2)
+PATIENCE_SECONDS = 20.0
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal.create(tmp_path, ID)
+    yield journal
+    assert len(journal.listeners) == 0
+    journal.close()
+
+
+@pytest.fixture
+def server(journal: Journal) -> Iterator[JournalServer]:
+    server = JournalServer("127.0.0.1", journals=lambda: {ID: journal})
+    yield server
+    assert server.stop()
+
+
+def append(journal: Journal) -> None:
+    journal.append(numbered_events(journal.next_seq, 10))
+    journal.sync()
+
+
+@contextlib.asynccontextmanager
+async def watching(address: str, request: WatchRequest = QUICK) -> AsyncIterator[Any]:
+    async with contextlib.aclosing(watch_client.watch(address, request)) as answers:
+        yield answers
+
+
+async def heard(answers: Any) -> WatchAnswer:
+    """The next answer that says something."""
+    async for answer in answers:
+        if answer.positions or answer.not_served:
+            assert isinstance(answer, WatchAnswer)
+            return answer
+    raise AssertionError("the watch has ended")
+
+
+async def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        await asyncio.sleep(0.02)
+
+
+def grpc_threads() -> int:
+    tasks = Path("/proc/self/task").iterdir()
+    return sum(1 for task in tasks if (task / "comm").read_text().startswith("grpcpp_sync"))
+
+
+def test_a_move_reaches_the_reader_at_once(journal: Journal, server: JournalServer) -> None:
+    async def run() -> list[float]:
+        delays = []
+        async with watching(server.address) as answers:
+            assert (await heard(answers)).positions[ID].safe == 0
+            for number in range(1, 11):
+                await asyncio.sleep(0.05)
+                await asyncio.to_thread(append, journal)
+                began = time.monotonic()
+                assert (await heard(answers)).positions[ID].safe == 10 * number
+                delays.append(time.monotonic() - began)
+        return delays
+
+    assert sorted(asyncio.run(run()))[5] < 0.1
+
+
+def test_readers_beyond_the_bound_are_answered_once_and_cost_no_thread(
+    journal: Journal, server: JournalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "WATCHES_AT_ONCE", 3)
+
+    async def run() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            held = [await stack.enter_async_context(watching(server.address)) for _ in range(3)]
+            for answers in held:
+                await heard(answers)
+            threads = grpc_threads()
+            for _ in range(20):
+                async with watching(server.address) as answers:
+                    assert len([answer async for answer in answers]) == 1
+            assert grpc_threads() <= threads + 3
+            await asyncio.to_thread(append, journal)
+            for answers in held:
+                assert (await heard(answers)).positions[ID].safe == 10
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_leaves_gives_its_place_back(journal: Journal, server: JournalServer) -> None:
+    async def run() -> None:
+        for _ in range(10):
+            async with watching(server.address) as answers:
+                await heard(answers)
+        await until(lambda: not len(journal.listeners))
+
+    asyncio.run(run())
+
+
+def test_a_server_that_stops_ends_its_watches_at_once(journal: Journal) -> None:
+    server = JournalServer("127.0.0.1", journals=lambda: {ID: journal})
+
+    async def run() -> None:
+        async with watching(server.address, WatchRequest((ID,), heartbeat_seconds=60)) as answers:
+            await heard(answers)
+            assert await asyncio.to_thread(server.stop)
+            with contextlib.suppress(UnavailableError):
+                assert [answer async for answer in answers if answer.positions] == []
+
+    asyncio.run(run())
+
+
+def test_a_server_that_is_mute_or_gone_is_unavailable_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_client, "GRACE_SECONDS", 0.5)
+
+    async def run(address: str) -> None:
+        began = time.monotonic()
+        with pytest.raises(UnavailableError):
+            async with watching(address) as answers:
+                await heard(answers)
+        assert time.monotonic() - began < PATIENCE_SECONDS
+
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        asyncio.run(run(address))
+    asyncio.run(run(address))
+
+
+class OlderServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Knows positions and no watches."""
+
+    def do_action(self, _context: Any, action: Any) -> Any:
+        if action.type != "positions":
+            raise flight.FlightServerError(
+                f"there is no action {action.type!r}, only positions, accounts, counters"
+            )
+        told = b'{"%s": {"term": 1, "floor": 0, "safe": 7, "closed": false, "held": 0}}'
+        return iter([flight.Result(told % ID.encode())])
+
+
+def test_a_server_of_a_version_without_watches_is_asked_for_its_positions() -> None:
+    async def run(address: str) -> list[WatchAnswer]:
+        async with watching(address, WatchRequest((ID, OTHER))) as answers:
+            return [answer async for answer in answers]
+
+    with OlderServer("grpc://127.0.0.1:0") as older:
+        (answer,) = asyncio.run(run(f"127.0.0.1:{older.port}"))
+    assert (answer.positions[ID].safe, answer.not_served) == (7, (OTHER,))
+
+
+def test_reads_beyond_the_bound_are_refused_as_unavailable(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "READS_AT_ONCE", 2)
+    append(journal)
+    entered, leave = threading.Semaphore(0), threading.Event()
+
+    class Slow:
+        """Serves the journal, each read when it is let go."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(journal, name)
+
+        def read_frames(self, start: int, end: int) -> Iterator[Any]:
+            entered.release()
+            assert leave.wait(PATIENCE_SECONDS)
+            yield from journal.read_frames(start, end)
+
+    slow: Any = Slow()
+    server = JournalServer("127.0.0.1", journals=lambda: {ID: slow})
+
+    def read() -> int:
+        with JournalClient(server.address) as client:
+            return sum(batch.num_rows for batch in client.read(ID, 0, 10))
+
+    async def run() -> None:
+        reads = [asyncio.create_task(asyncio.to_thread(read)) for _ in range(2)]
+        for _ in reads:
+            assert await asyncio.to_thread(entered.acquire, timeout=PATIENCE_SECONDS)
+        with pytest.raises(UnavailableError, match="2 reads run here already"):
+            await asyncio.to_thread(read)
+        leave.set()
+        assert await asyncio.gather(*reads) == [10, 10]
+        assert await asyncio.to_thread(read) == 10
+
+    asyncio.run(run())
+    assert server.stop()

@@ -1,0 +1,295 @@
+"""One watch a server, for all tasks: what is said goes to those who asked, and a server that is
+frozen, gone or makes no sense costs its own journals only."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from flumeng.collector import positions
+from flumeng.collector.addresses import Addresses
+from flumeng.collector.positions import PositionWatcher, Reach, backoff_seconds, pace
+from flumeng.errors import CorruptError, UnavailableError
+from flumeng.journal.position import Position
+from flumeng.journal.watch import WatchAnswer, WatchRequest
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from zkschema import paths
+from zkschema.records import Journal, LiveNode
+
+PATIENCE_SECONDS = 10.0
+
+
+@dataclass
+class Servers:
+    """Scripted servers: address -> where its journals stand, or what is wrong with it.
+
+    ``watches`` lists each watch that was begun, ``open`` counts those that have not ended.
+    """
+
+    ends: dict[str, dict[str, int]] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
+    watches: list[tuple[str, frozenset[str]]] = field(default_factory=list)
+    open: int = 0
+
+    async def follow(
+        self, address: str, request: WatchRequest
+    ) -> AsyncGenerator[WatchAnswer, None]:
+        self.watches.append((address, frozenset(request.journals)))
+        self.open += 1
+        told: dict[str, int] = {}
+        missing: set[str] = set()
+        try:
+            while True:
+                wrong = self.wrong.get(address)
+                if wrong == "frozen":
+                    await asyncio.sleep(0.2)
+                    raise UnavailableError(f"{address} has said nothing")
+                if wrong == "refuses":
+                    raise UnavailableError(f"{address} refuses")
+                if wrong == "babbles":
+                    raise CorruptError(f"{address} babbles")
+                ends = self.ends.get(address, {})
+                gone = {name for name in request.journals if name not in ends} - missing
+                missing |= gone
+                moved = {
+                    n: ends[n] for n in request.journals if n in ends and told.get(n) != ends[n]
+                }
+                if moved or gone or not told:
+                    told |= moved
+                    yield WatchAnswer(
+                        {name: Position(1, 0, end, closed=False) for name, end in moved.items()},
+                        tuple(gone),
+                    )
+                if wrong == "crowded":
+                    return
+                await asyncio.sleep(0.002)
+        finally:
+            self.open -= 1
+
+
+class World:
+    def __init__(self) -> None:
+        self.store = FakeStore()
+        tree.init(self.store)
+        self.servers = Servers()
+        self.watcher = PositionWatcher(Addresses(self.store), self.servers.follow)
+        self.calls: dict[str, int] = {}
+
+    def serve(self, node: str, **journals: int) -> list[str]:
+        """Let a node of its own serve journals that stand there; their names."""
+        address = f"{node}:1"
+        names = {f"web.{node}.0.{suffix:0>8}": end for suffix, end in journals.items()}
+        for name in names:
+            record = Journal(flow="web", node=node, primary=node, term=1, in_sync=(node,))
+            self.store.write(paths.journal(name), record, ANY)
+        self.move(node, address)
+        self.servers.ends[address] = names
+        return list(names)
+
+    def move(self, node: str, address: str) -> None:
+        live = LiveNode(
+            uuid="u", incarnation="i", addresses=(address,), pid=1, version="0", since=0.0
+        )
+        path = paths.live_node(node)
+        self.store.write(path, live, ANY if self.store.exists(path) else ABSENT)
+
+    def watch(self, owner: str, names: Sequence[str]) -> None:
+        self.calls.setdefault(owner, 0)
+
+        def note() -> None:
+            assert threading.current_thread().name == "positions"
+            self.calls[owner] += 1
+
+        self.watcher.watch(owner, names, note)
+
+    def end(self, name: str) -> int | None:
+        reach = self.watcher.of([name]).get(name)
+        return reach.safe if reach else None
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.watcher.close()
+    assert world.servers.open == 0
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def test_one_watch_a_server_for_all_tasks_and_only_of_what_they_read(world: World) -> None:
+    a, b, c = world.serve("n1", a=5, b=6, c=7)
+    world.watch("one", [a])
+    world.watch("two", [a, b])
+    until(lambda: (world.end(a), world.end(b)) == (5, 6))
+    assert world.end(c) is None
+    assert world.servers.watches == [("n1:1", frozenset({a, b}))]
+    assert world.watcher.of([a]) == {a: Reach("n1:1", 5)}
+
+
+def test_a_move_is_told_to_those_who_read_that_journal(world: World) -> None:
+    a, b = world.serve("n1", a=5, b=6)
+    world.watch("one", [a])
+    world.watch("two", [b])
+    until(lambda: world.end(b))
+    before = dict(world.calls)
+    world.servers.ends["n1:1"][b] = 60
+    until(lambda: world.calls["two"] > before["two"])
+    assert world.end(b) == 60
+    assert world.calls["one"] == before["one"]
+
+
+def test_of_never_waits(world: World) -> None:
+    (a,) = world.serve("n1", a=5)
+    (b,) = world.serve("n2", b=5)
+    world.servers.wrong["n1:1"] = "frozen"
+    world.watch("one", [a, b])
+    until(lambda: world.end(b))
+    began = time.monotonic()
+    for _ in range(1000):
+        world.watcher.of([a, b])
+    assert time.monotonic() - began < 1.0
+
+
+@pytest.mark.parametrize("wrong", ["frozen", "refuses", "babbles"])
+def test_a_bad_server_costs_its_own_journals_only(world: World, wrong: str) -> None:
+    bad = [world.serve(f"n{number}", a=5)[0] for number in range(40)]
+    (good,) = world.serve("n99", a=5)
+    for number in range(40):
+        world.servers.wrong[f"n{number}:1"] = wrong
+    world.watch("one", [*bad, good])
+    until(lambda: world.end(good) == 5)
+    for end in range(6, 20):
+        world.servers.ends["n99:1"][good] = end
+        began = time.monotonic()
+        until(lambda: world.end(good) == end)  # noqa: B023
+        assert time.monotonic() - began < 1.0
+    found = world.watcher.of(bad)
+    assert all("babbles" in reach.trouble for reach in found.values())
+    assert wrong == "babbles" or not found
+
+
+def test_a_server_that_comes_back_is_heard_again(world: World) -> None:
+    (a,) = world.serve("n1", a=5)
+    world.watch("one", [a])
+    until(lambda: world.end(a) == 5)
+    world.servers.wrong["n1:1"] = "refuses"
+    until(lambda: world.end(a) is None)
+    world.servers.ends["n1:1"][a] = 9
+    world.servers.wrong.clear()
+    until(lambda: world.end(a) == 9)
+
+
+def test_tries_of_a_bad_server_become_rare() -> None:
+    assert [backoff_seconds(failures) for failures in (1, 2, 3, 6, 1000)] == [0.5, 1, 2, 10, 10]
+
+
+def test_answers_and_heartbeats_of_all_servers_together_are_bounded() -> None:
+    for servers in (1, 10, 100, 400):
+        gap, heartbeat = pace(servers)
+        assert servers == 1 or servers / gap <= 1000
+        assert servers / heartbeat <= 40
+    assert pace(1) == (0.02, 2.0)
+
+
+def test_a_restarted_node_is_found_at_its_new_address(world: World) -> None:
+    (a,) = world.serve("n1", a=5)
+    world.watch("one", [a])
+    until(lambda: world.end(a) == 5)
+    world.servers.wrong["n1:1"] = "refuses"
+    world.servers.ends["n1:2"] = {a: 8}
+    world.move("n1", "n1:2")
+    until(lambda: world.watcher.of([a]) == {a: Reach("n1:2", 8)})
+
+
+def test_a_journal_that_is_served_later_is_told_then(world: World) -> None:
+    a, b = world.serve("n1", a=5, b=5)
+    end = world.servers.ends["n1:1"].pop(b)
+    world.watch("one", [a, b])
+    until(lambda: world.end(a) == 5)
+    assert world.end(b) is None
+    world.servers.ends["n1:1"][b] = end
+    until(lambda: world.end(b) == 5)
+
+
+def test_what_is_watched_again_at_once_stays_known(world: World) -> None:
+    """A task that takes its journals anew after a failure."""
+    (a,) = world.serve("n1", a=5)
+    world.watch("one", [a])
+    until(lambda: world.end(a) == 5)
+    for end in range(6, 50):
+        world.watcher.forget("one")
+        world.servers.ends["n1:1"][a] = end
+        world.watch("one", [a])
+        until(lambda: world.end(a) == end)  # noqa: B023
+
+
+def test_what_nobody_reads_is_not_watched(world: World) -> None:
+    (a,) = world.serve("n1", a=5)
+    world.watch("one", [a])
+    until(lambda: world.servers.open == 1)
+    world.watcher.forget("one")
+    until(lambda: world.servers.open == 0)
+    assert world.end(a) is None
+
+
+def test_many_tasks_that_begin_together_are_asked_for_together(world: World) -> None:
+    names = world.serve("n1", **{str(number): 5 for number in range(1000)})
+    for name in names:
+        world.watch(name, [name])
+    until(lambda: len(world.watcher.of(names)) == 1000)
+    assert len(world.servers.watches) < 20
+
+
+def test_a_refreshed_journal_is_unknown_until_its_server_was_asked_anew(world: World) -> None:
+    a, b = world.serve("n1", a=5, b=6)
+    world.watch("one", [a, b])
+    until(lambda: world.end(b) == 6)
+    world.servers.wrong["n1:1"] = "frozen"
+    world.watcher.refresh([a])
+    time.sleep(0.1)
+    assert world.end(a) is None
+    world.servers.ends["n1:1"][a] = 7
+    world.servers.wrong.clear()
+    until(lambda: world.end(a) == 7)
+
+
+def test_a_server_with_too_many_watches_is_asked_now_and_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(positions, "POLL_SECONDS", 0.05)
+    (a,) = world.serve("n1", a=5)
+    world.servers.wrong["n1:1"] = "crowded"
+    world.watch("one", [a])
+    until(lambda: world.end(a) == 5)
+    world.servers.ends["n1:1"][a] = 6
+    until(lambda: world.end(a) == 6)
+    assert len(world.servers.watches) < 20
+
+
+def test_zookeeper_is_asked_once_for_all_that_is_due(world: World) -> None:
+    asked: list[int] = []
+    read_many = world.store.read_many
+
+    def counting(wanted: Sequence[object]) -> list[object]:
+        asked.append(len(wanted))
+        return list(read_many(wanted))  # type: ignore[arg-type]
+
+    world.store.read_many = counting  # type: ignore[method-assign,assignment]
+    names = [world.serve(f"n{number}", a=5)[0] for number in range(50)]
+    for name in names:
+        world.watch(name, [name])
+    until(lambda: len(world.watcher.of(names)) == 50)
+    assert sum(asked) == 100
+    assert len(asked) <= 6
