@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flumeng.collector import class_archive, spark
 from flumeng.collector.addresses import Addresses
+from flumeng.collector.liveness import Liveness
 from flumeng.collector.measures import Measures
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.positions import PositionWatcher, WatchedJournals
@@ -16,7 +17,7 @@ from flumeng.collector.task import Assignment
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
 from flumeng.node.protocol import Parent
-from flumeng.runtime import logs
+from flumeng.runtime import logs, parentage
 from flumeng.spec import parse_flow
 from flumeng.store.zookeeper import ZooKeeperStore
 
@@ -40,6 +41,7 @@ def main() -> int:
 
         descriptor = given.metrics_channel
         serving.serve("collector", measures.health, measures.readings, descriptor=descriptor)
+    parentage.go_on_without_parent()
     try:
         store = ZooKeeperStore(given.zk, given.session_seconds)
         cache = class_archive.cache_of(given.data)
@@ -62,12 +64,14 @@ def main() -> int:
     archiving.start()
     measures.spark_runs = True
     watcher = PositionWatcher(Addresses(store))
+    Liveness(parent.send, [lambda: spark.ask(session)]).start()
 
     def build(assignment: Assignment) -> SparkPipeline:
         return SparkPipeline(session, parse_flow(assignment.spec), assignment.key)
 
     Worker(parent, store, build, lambda: WatchedJournals(watcher)).run()
     store.close()
+    spark.let_go(session)
     return 0
 
 

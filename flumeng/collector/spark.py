@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -83,3 +84,17 @@ def wait_for_end(spark: SparkSession) -> None:
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     gateway.proc.wait()
+
+
+def ask(spark: SparkSession) -> None:
+    """Return when Spark's JVM has answered a question; raises an error of Py4J when it cannot."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    jvm.java.lang.System.nanoTime()
+
+
+def let_go(spark: SparkSession) -> None:
+    """Continue Spark's JVM, should it be stopped: it ends by itself when this process has ended."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    gateway.proc.send_signal(signal.SIGCONT)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from flumeng.errors import CorruptError, FlumengError, UserError
@@ -42,12 +42,17 @@ class JournalStore:
     """
 
     def __init__(
-        self, data: Path, node: str, group: WorkerGroup = ALONE, max_bytes: int | None = None
+        self,
+        data: Path,
+        node: str,
+        group: WorkerGroup = ALONE,
+        max_bytes: int | None = None,
+        opened: Callable[[], None] = lambda: None,
     ) -> None:
         """Open everything that is ours in the node's data directory.
 
         ``max_bytes`` bounds what all journals of the node hold on disk; a worker has an equal part
-        of it. Raises UserError when that cannot be used.
+        of it. ``opened`` is called after each journal. Raises UserError when that cannot be used.
         """
         self.journals: Mapping[str, Log] = {}
         self._lock = threading.RLock()
@@ -72,6 +77,7 @@ class JournalStore:
             except FlumengError as error:
                 log.error("journal %s is not served: %s", name, error)
                 self._broken.add(name)
+            opened()
 
     def take(self, flow: str, durability: Durability = "disk", limits: Limits | None = None) -> Log:
         """The journal for the events of a flow: its open one, or a new one, which goes on from the

@@ -17,11 +17,12 @@ import uvloop
 from flumeng.errors import UserError
 from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.listening import RESERVED_FILES
+from flumeng.ingest.liveness import Opening
 from flumeng.ingest.worker import Worker
 from flumeng.ingest.worker_group import WorkerGroup
 from flumeng.node import policy
 from flumeng.node.protocol import Message, Parent
-from flumeng.runtime import logs
+from flumeng.runtime import logs, parentage
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +51,14 @@ def main() -> int:
     group = WorkerGroup(arguments.worker, arguments.workers)
     logs.to_stderr("ingest" if group.size == 1 else f"ingest.{group.number}")
     parent = Parent.take_stdio()
+    parentage.go_on_without_parent()
     sys.setswitchinterval(SWITCH_SECONDS)
     _allow_many_files()
     try:
         allowed = policy.load(arguments.policy)
-        journal_store = JournalStore(arguments.data, arguments.node, group, allowed.journal_bytes)
+        journal_store = JournalStore(
+            arguments.data, arguments.node, group, allowed.journal_bytes, Opening(parent.send)
+        )
     except UserError as error:
         print(f"ingest: {error}", file=sys.stderr)
         return 2

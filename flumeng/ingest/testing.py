@@ -38,6 +38,7 @@ class WorkerProcess:
         self.ready: dict[str, Any] = {}
         self.status: dict[str, Any] = {"tasks": {}, "journals": {}}
         self.statuses: list[dict[str, Any]] = []
+        self.alive = 0
         self.start()
 
     def start(self) -> None:
@@ -60,6 +61,8 @@ class WorkerProcess:
             message = json.loads(line)
             if message["type"] == "ready":
                 self.ready = message
+            elif message["type"] == "alive":
+                self.alive += 1
             else:
                 self.status = message
                 self.statuses.append(message)

@@ -19,6 +19,7 @@ from typing import Any
 from flumeng.errors import FlumengError
 from flumeng.ingest.flow import FlowRunner, Task
 from flumeng.ingest.journal_store import JournalStore
+from flumeng.ingest.liveness import stay_alive
 from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.names import flow_of
 from flumeng.journal.server import JournalServer
@@ -74,10 +75,12 @@ class Worker:
         )
         await asyncio.to_thread(self._send, {"type": "ready", "address": server.address})
         reporting = asyncio.create_task(self._report_changes())
+        living = asyncio.create_task(stay_alive(self._send))
         while (message := await messages.get())["type"] != "stop":
             await self._handle(message)
         await self._quiesce()
         reporting.cancel()
+        living.cancel()
         await self._report()
         stopping = threading.Thread(target=server.stop, daemon=True)
         stopping.start()

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from flumeng.errors import UserError
+from flumeng.node.children import DEFAULT_LIMITS, Limits
 from flumeng.node.daemon import Settings, run
 from flumeng.runtime import logs, parentage
 
@@ -14,6 +15,8 @@ parser.add_argument("--data", required=True, type=Path)
 parser.add_argument("--name", required=True)
 parser.add_argument("--session-seconds", type=float, default=10.0)
 parser.add_argument("--metrics-channel", type=int)
+parser.add_argument("--start-seconds", type=float, default=DEFAULT_LIMITS.start_seconds)
+parser.add_argument("--silent-seconds", type=float, default=DEFAULT_LIMITS.silent_seconds)
 given = parser.parse_args()
 
 logs.to_stderr("node")
@@ -26,6 +29,7 @@ try:
             hosts=given.zk,
             session_seconds=given.session_seconds,
             metrics_channel=given.metrics_channel,
+            limits=Limits(given.start_seconds, given.silent_seconds),
         )
     )
 except UserError as problem:

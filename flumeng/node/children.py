@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import Any
 
 from zkschema.records import INGEST, AssignedTask, TaskStatus
@@ -16,17 +17,40 @@ _WORST_LAST = ("running", "stopped", "starting", "failed")
 
 
 class State(Enum):
+    """``HUNG`` was killed since nothing was heard of it, and has not ended yet; ``WAITING`` has
+    ended by itself and is started again when its back-off is over."""
+
     ABSENT = "absent"
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
+    HUNG = "hung"
     WAITING = "waiting"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """For how long a child may be silent: until it is ready (``start_seconds``), and after that
+    (``silent_seconds``). One that is alive and says that it is held may be for ``held_seconds``."""
+
+    start_seconds: float = 120.0
+    silent_seconds: float = 20.0
+    held_seconds: float = 300.0
+
+
+DEFAULT_LIMITS = Limits()
+UNLIMITED = Limits(inf, inf, inf)
 
 
 @dataclass
 class Child:
     """``tasks`` and ``journals`` are what it said last, ``answered`` the configuration that it said
-    it for, ``told`` the last that it was sent; ``kill_at`` counts while STOPPING."""
+    it for, ``told`` the last that it was sent; ``kill_at`` counts while STOPPING or HUNG.
+
+    ``heard_at`` is when it said last that its work goes on, ``held`` what it waits for since
+    ``held_at``; ``trouble`` is how it ended last, until it is ready again. ``starts`` and ``hangs``
+    are counted since the node started.
+    """
 
     name: str
     state: State = State.ABSENT
@@ -39,6 +63,12 @@ class Child:
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     journals: Mapping[str, Mapping[str, Any]] | None = None
     kept_flows: tuple[str, ...] = ()
+    heard_at: float = 0.0
+    held: str = ""
+    held_at: float = 0.0
+    trouble: str = ""
+    starts: int = 0
+    hangs: int = 0
 
     @property
     def role(self) -> str:
@@ -49,8 +79,25 @@ class Child:
         """Which of the ingest workers it is."""
         return number_of(self.name)
 
+    def hang(self, now: float, limits: Limits) -> str:
+        """Why the child is to be killed; empty while there is patience with it."""
+        silent = now - self.heard_at
+        if self.state is State.STARTING and silent > limits.start_seconds:
+            return f"hung: not ready after {limits.start_seconds:g} s"
+        if self.state is State.RUNNING and silent > limits.silent_seconds:
+            return f"hung: nothing heard for {limits.silent_seconds:g} s"
+        if self.held and now - self.held_at > limits.held_seconds:
+            return f"hung: held for {limits.held_seconds:g} s: {self.held}"
+        return ""
+
+    def be_patient(self, seconds: float) -> None:
+        """The node itself stood still for so long, and could hear nothing."""
+        self.heard_at += seconds
+        self.held_at += seconds
+
     def forget(self) -> None:
         self.told = self.answered = None
+        self.held = ""
         self.address, self.tasks, self.journals, self.kept_flows = "", {}, None, ()
 
 
@@ -73,8 +120,11 @@ def statuses(children: Iterable[Child], assigned: Iterable[AssignedTask]) -> dic
     """The tasks that are assigned or still run, each as the child has it that is worst off."""
     said: dict[str, list[TaskStatus]] = {}
     number: dict[str, int] = {}
+    trouble: dict[str, str] = {}
     for child in children:
         number[child.role] = number.get(child.role, 0) + 1
+        if child.trouble:
+            trouble[child.role] = f"{child.name} {child.trouble}"
         for key, told in child.tasks.items():
             said.setdefault(key, []).append(
                 TaskStatus(
@@ -87,7 +137,12 @@ def statuses(children: Iterable[Child], assigned: Iterable[AssignedTask]) -> dic
     wanted = {f"{task.flow}/{task.task}": task for task in assigned if task.state != "draining"}
     for key, task in wanted.items():
         if len(said.get(key, ())) < number.get(task.kind, 1):
-            starting = TaskStatus(epoch=task.epoch, revision=task.revision, state="starting")
+            starting = TaskStatus(
+                epoch=task.epoch,
+                revision=task.revision,
+                state="starting",
+                error=trouble.get(task.kind),
+            )
             said.setdefault(key, []).append(starting)
     return {
         key: _worst(found)

@@ -15,21 +15,22 @@ from typing import Any
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.journal import names
 from flumeng.node import children, policy
+from flumeng.node.children import DEFAULT_LIMITS, Limits
 from flumeng.node.event_publisher import EventPublisher
-from flumeng.node.home import Home
-from flumeng.node.machine import (
+from flumeng.node.events import (
     Ended,
     Event,
     Exit,
     Instruction,
     Kill,
-    Machine,
     Start,
     Stop,
     Tell,
     Tick,
     Wanted,
 )
+from flumeng.node.home import Home
+from flumeng.node.machine import Machine
 from flumeng.node.process import ChildProcess
 from flumeng.node.registration import Identity, Registration
 from flumeng.runtime.metrics import table
@@ -53,9 +54,9 @@ STUCK_SECONDS = 60.0
 @dataclass(frozen=True)
 class Settings:
     """``host`` is the address under which other nodes reach this one's journals; ``workers`` is how
-    many processes ingest; without a ``policy`` that of ``flumeng.node.policy.find``, if there.
-    ``metrics`` is where they are served, ``metrics_channel`` the descriptor over which the parent
-    asks for them."""
+    many processes ingest; without a ``policy`` that of ``flumeng.node.policy.find``, if there;
+    ``limits`` says for how long its children may be silent. ``metrics`` is where they are served,
+    ``metrics_channel`` the descriptor over which the parent asks for them."""
 
     name: str
     data: Path
@@ -71,6 +72,7 @@ class Settings:
     policy: Path | None = None
     metrics: str | None = None
     metrics_channel: int | None = None
+    limits: Limits = DEFAULT_LIMITS
 
     @property
     def measured(self) -> bool:
@@ -103,7 +105,7 @@ class Node:
             settings.capacity or {},
         )
         self._znodes = Registration(store, identity)
-        self._machine = Machine(settings.roles, clock, settings.workers)
+        self._machine = Machine(settings.roles, clock, settings.workers, settings.limits)
         self._storyteller = EventPublisher(store, settings.name, clock, time.time)
         self._children: dict[str, ChildProcess] = {}
         self._starts: dict[str, int] = {}
@@ -159,6 +161,7 @@ class Node:
             elif isinstance(instruction, Tell):
                 self._children[instruction.child].tell(instruction.message)
             elif isinstance(instruction, Kill):
+                log.warning("%s is killed: %s", instruction.child, instruction.why)
                 self._children[instruction.child].kill()
             else:
                 assert isinstance(instruction, Exit)

@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 from flumeng.errors import UserError
-from flumeng.node.machine import Wanted
+from flumeng.node.events import Wanted
 from flumeng.runtime.whole_files import write_durably
 from zkschema import codec
 from zkschema.records import Assignment

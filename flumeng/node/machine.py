@@ -13,7 +13,10 @@ Rules
    an assignment no child is told anything: an empty one would close every journal.
 5. Each ingest worker is told of its own journals, and all of them of all ingest tasks: a task runs
    when it runs in each of them.
-6. Stopping: first nothing new is accepted, then the collector drains within its time, and only
+6. A child that says nothing of its work for longer than its limit is killed and counts as one that
+   has ended. Time in which this machine was not asked (its process stood still, or waited for
+   ZooKeeper) is no silence of its children.
+7. Stopping: first nothing new is accepted, then the collector drains within its time, and only
    then the journals stop being served.
 """
 
@@ -21,97 +24,35 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from flumeng.journal.names import worker_of
 from flumeng.node import children
-from flumeng.node.children import Child, State
+from flumeng.node.children import DEFAULT_LIMITS, Child, Limits, State
 from flumeng.node.event_log import Step
-from flumeng.node.protocol import Message
-from zkschema.records import COLLECT, INGEST, AssignedTask, Assignment, NodeStatus
+from flumeng.node.events import (
+    Acked,
+    Ended,
+    Event,
+    Exit,
+    Instruction,
+    Kill,
+    Start,
+    Stop,
+    Tell,
+    Tick,
+    Wanted,
+)
+from zkschema.records import COLLECT, INGEST, AssignedTask, NodeStatus
 
 STORY_EVENTS = 200
 BACKOFF_SECONDS = 0.1
 BACKOFF_MOST_SECONDS = 10.0
 HEALTHY_SECONDS = 60.0
 KILL_SECONDS = 4.0
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The assignment to run now, with the text of each (flow, revision) that it names."""
-
-    version: int
-    assignment: Assignment
-    texts: Mapping[tuple[str, int], str]
-
-
-@dataclass(frozen=True)
-class Said:
-    """A message from a child."""
-
-    child: str
-    message: Message
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A child's process is gone."""
-
-    child: str
-    code: int
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time passes: children whose back-off is over may start."""
-
-
-@dataclass(frozen=True)
-class Acked:
-    """Up to where local journals are acked; which of them nobody needs any more, and which of the
-    flows whose source state is kept are gone."""
-
-    acks: Mapping[str, int]
-    unneeded: tuple[str, ...] = ()
-    gone_flows: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Stop:
-    """The node is to stop; the collector may drain for this long."""
-
-    drain_seconds: float
-
-
-Event = Wanted | Said | Ended | Tick | Acked | Stop
-
-
-@dataclass(frozen=True)
-class Start:
-    child: str
-
-
-@dataclass(frozen=True)
-class Tell:
-    child: str
-    message: Message
-
-
-@dataclass(frozen=True)
-class Kill:
-    """The child did not stop in its time."""
-
-    child: str
-
-
-@dataclass(frozen=True)
-class Exit:
-    """Everything is stopped: the node's process may end."""
-
-
-Instruction = Start | Tell | Kill | Exit
+KILL_AGAIN_SECONDS = 1.0
+PAUSE_SECONDS = 1.0
+"""Between two events; longer ones are pauses of the node itself."""
 
 
 class FaultError(AssertionError):
@@ -123,9 +64,15 @@ class Machine:
     ``workers`` how many of them ingest."""
 
     def __init__(
-        self, roles: tuple[str, ...], clock: Callable[[], float], workers: int = 1
+        self,
+        roles: tuple[str, ...],
+        clock: Callable[[], float],
+        workers: int = 1,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self._clock = clock
+        self._limits = limits
+        self._turned_at = clock()
         self._children = {
             name: Child(name, backoff_seconds=BACKOFF_SECONDS)
             for name in children.names(roles, workers)
@@ -140,6 +87,7 @@ class Machine:
 
     def handle(self, event: Event) -> list[Instruction]:
         """The one entrance: all events go through here."""
+        self._discount_pause()
         instructions = self._handle(event)
         if all(child.answered == child.told for child in self._children.values()):
             self._applied = self._wanted.version if self._wanted else -1
@@ -159,6 +107,19 @@ class Machine:
         if isinstance(event, Ended):
             return self._step(child, "ended", event.code)
         return self._step(child, str(event.message["type"]), event.message)
+
+    def _discount_pause(self) -> None:
+        now = self._clock()
+        paused = now - self._turned_at - PAUSE_SECONDS
+        self._turned_at = now
+        if paused > 0:
+            for child in self._children.values():
+                child.be_patient(paused)
+
+    @property
+    def children(self) -> Mapping[str, Child]:
+        """To look at: what each child is at, how often it was started and how often it hung."""
+        return self._children
 
     @property
     def status(self) -> NodeStatus:
@@ -254,6 +215,8 @@ class Machine:
         if child.state is not before:
             child.since = self._clock()
             cause = f"exit code {detail}" if event == "ended" else ""
+            if child.state is State.HUNG:
+                cause = child.trouble
             self._record(child.name, event, before.value, child.state.value, cause)
         return instructions
 
@@ -279,6 +242,8 @@ class Machine:
         if self._stopping or not self._needed(child):
             return []
         child.state = State.STARTING
+        child.starts += 1
+        child.heard_at = self._clock()
         return [Start(child.name)]
 
     def _start_after_backoff(self, child: Child, _detail: object) -> list[Instruction]:
@@ -290,6 +255,8 @@ class Machine:
 
     def _on_ready(self, child: Child, detail: Any) -> list[Instruction]:
         child.state = State.RUNNING
+        child.trouble = ""
+        child.heard_at = self._clock()
         child.address = detail.get("address", "")
         told = self._configure(child)
         if child.role == INGEST:
@@ -304,21 +271,54 @@ class Machine:
         child.answered = detail["answers"]
         return []
 
+    def _on_alive(self, child: Child, detail: Any) -> list[Instruction]:
+        held = detail.get("held", "")
+        child.heard_at = self._clock()
+        if held and not child.held:
+            child.held_at = child.heard_at
+        if bool(held) != bool(child.held):
+            state = child.state.value
+            self._record(child.name, "alive", state, state, f"held: {held}" if held else "goes on")
+        child.held = held
+        return []
+
+    def _kill_if_hung(self, child: Child, _detail: object) -> list[Instruction]:
+        why = child.hang(self._clock(), self._limits)
+        if not why:
+            return []
+        self._forgive(child)
+        child.forget()
+        child.state, child.trouble = State.HUNG, why
+        child.hangs += 1
+        return self._kill(child, why)
+
+    def _kill_again(self, child: Child, _detail: object) -> list[Instruction]:
+        return self._kill(child, child.trouble) if self._clock() > child.kill_at else []
+
+    def _kill(self, child: Child, why: str) -> list[Instruction]:
+        child.kill_at = self._clock() + KILL_AGAIN_SECONDS
+        return [Kill(child.name, why)]
+
+    def _forgive(self, child: Child) -> None:
+        if child.state is State.RUNNING and self._clock() - child.since > HEALTHY_SECONDS:
+            child.backoff_seconds = BACKOFF_SECONDS
+
     def _on_wanted_running(self, child: Child, _detail: object) -> list[Instruction]:
         if self._stopping:
             return []
         return self._configure(child) if self._needed(child) else self._stop(child, 0.0)
 
-    def _on_unasked_end(self, child: Child, _detail: object) -> list[Instruction]:
-        if child.state is State.RUNNING and self._clock() - child.since > HEALTHY_SECONDS:
-            child.backoff_seconds = BACKOFF_SECONDS
+    def _on_unasked_end(self, child: Child, code: object) -> list[Instruction]:
+        self._forgive(child)
         child.forget()
+        if child.state is not State.HUNG:
+            child.trouble = f"ended with code {code}"
         child.state = State.ABSENT if self._stopping else State.WAITING
         return self._finish()
 
     def _on_asked_end(self, child: Child, _detail: object) -> list[Instruction]:
         child.forget()
-        child.state = State.ABSENT
+        child.state, child.trouble = State.ABSENT, ""
         return [*self._start_if_needed(child, None), *self._finish()]
 
     def _stop_child(self, child: Child, _detail: object) -> list[Instruction]:
@@ -337,7 +337,8 @@ class Machine:
         return [Tell(child.name, {"type": "stop", "drain_seconds": drain_seconds})]
 
     def _kill_if_late(self, child: Child, _detail: object) -> list[Instruction]:
-        return [Kill(child.name)] if self._clock() > child.kill_at else []
+        late = self._clock() > child.kill_at
+        return self._kill(child, "did not stop in its time") if late else []
 
     def _give_up_waiting(self, child: Child, _detail: object) -> list[Instruction]:
         child.state = State.ABSENT
@@ -400,22 +401,32 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.ABSENT, "tick"): Machine._start_if_needed,
     (State.ABSENT, "stop"): Machine._ignore,
     (State.STARTING, "wanted"): Machine._ignore,
-    (State.STARTING, "tick"): Machine._ignore,
+    (State.STARTING, "tick"): Machine._kill_if_hung,
+    (State.STARTING, "alive"): Machine._on_alive,
     (State.STARTING, "ready"): Machine._on_ready,
     (State.STARTING, "status"): Machine._on_status,
     (State.STARTING, "ended"): Machine._on_unasked_end,
     (State.STARTING, "stop"): Machine._cancel_start,
     (State.RUNNING, "wanted"): Machine._on_wanted_running,
-    (State.RUNNING, "tick"): Machine._ignore,
+    (State.RUNNING, "tick"): Machine._kill_if_hung,
+    (State.RUNNING, "alive"): Machine._on_alive,
     (State.RUNNING, "status"): Machine._on_status,
     (State.RUNNING, "ended"): Machine._on_unasked_end,
     (State.RUNNING, "stop"): Machine._stop_child,
     (State.STOPPING, "wanted"): Machine._ignore,
     (State.STOPPING, "tick"): Machine._kill_if_late,
     (State.STOPPING, "ready"): Machine._ignore,
+    (State.STOPPING, "alive"): Machine._ignore,
     (State.STOPPING, "status"): Machine._on_status,
     (State.STOPPING, "ended"): Machine._on_asked_end,
     (State.STOPPING, "stop"): Machine._ignore,
+    (State.HUNG, "wanted"): Machine._ignore,
+    (State.HUNG, "tick"): Machine._kill_again,
+    (State.HUNG, "ready"): Machine._ignore,
+    (State.HUNG, "alive"): Machine._ignore,
+    (State.HUNG, "status"): Machine._ignore,
+    (State.HUNG, "ended"): Machine._on_unasked_end,
+    (State.HUNG, "stop"): Machine._ignore,
     (State.WAITING, "wanted"): Machine._ignore,
     (State.WAITING, "tick"): Machine._start_after_backoff,
     (State.WAITING, "stop"): Machine._give_up_waiting,

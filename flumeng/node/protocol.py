@@ -4,6 +4,11 @@ A child reads from its parent on standard input and writes to it on standard out
 means that the parent is gone, and then the child must stop. Both descriptors are taken over at
 start, so that a stray ``print`` (or a JVM that inherits them) goes to standard error and never into
 the protocol. Messages are level-triggered: a ``configure`` carries everything that is wanted now.
+
+What a child says: ``ready`` once it can work; ``status`` whenever that changes; ``alive`` every
+``ALIVE_SECONDS``, but only while its work goes on: the thread that does the work has turned, and
+whatever it depends on (Spark's JVM, the disk) has answered. ``held`` in it names what it waits for
+and has to wait for: a node is patient with a slow disk, not with a process that has stopped.
 """
 
 from __future__ import annotations
@@ -12,10 +17,17 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 Message = dict[str, Any]
+
+ALIVE_SECONDS = 2.0
+TASK_STATES = ("starting", "running", "failed", "stopped")
+
+
+class MessageError(ValueError):
+    """A line that is no message of this protocol."""
 
 
 class Parent:
@@ -39,15 +51,18 @@ class Parent:
         return cls(incoming, outgoing)
 
     def messages(self) -> Iterator[Message]:
-        """Yield what the parent sends; ends when the parent is gone."""
+        """Yield what the parent sends; ends when the parent is gone, perhaps amid a message."""
         for line in self._incoming:
-            yield decode(line)
+            if line.endswith(b"\n"):
+                yield decode(line)
 
     def send(self, message: Message) -> None:
         """Tell the parent. A parent that is gone is noticed by ``messages``, not here."""
+        line = memoryview(encode(message))
         with self._sending:
             try:
-                self._outgoing.write(encode(message))
+                while line:
+                    line = line[self._outgoing.write(line) :]
             except BrokenPipeError:
                 return
 
@@ -57,6 +72,75 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    message = json.loads(line)
-    assert isinstance(message, dict), f"not a message: {line[:200]!r}"
+    """The message in a line. Raises MessageError when there is none."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"not JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise MessageError("not an object")
     return message
+
+
+def from_child(line: bytes) -> Message:
+    """A child's message, of a known type and with the fields of that type.
+
+    Raises MessageError: a child's fault is no fault of the node.
+    """
+    message = decode(line)
+    kind = message.get("type")
+    check = CHECKS.get(kind) if isinstance(kind, str) else None
+    if check is None:
+        raise MessageError(f"unknown type {kind!r}")
+    if not line.endswith(b"\n") or not check(message):
+        raise MessageError(f"no {kind} has these fields")
+    return message
+
+
+def _is_ready(message: Message) -> bool:
+    return isinstance(message.get("address", ""), str)
+
+
+def _is_alive(message: Message) -> bool:
+    return isinstance(message.get("held", ""), str)
+
+
+def _is_status(message: Message) -> bool:
+    tasks, journals = message.get("tasks"), message.get("journals", {})
+    kept = message.get("kept_flows", [])
+    return (
+        isinstance(message.get("answers", ""), int | None)
+        and isinstance(tasks, dict)
+        and all(map(_is_task, tasks.values()))
+        and isinstance(journals, dict)
+        and all(map(_is_journal, journals.values()))
+        and isinstance(kept, list)
+        and all(isinstance(flow, str) for flow in kept)
+    )
+
+
+def _is_task(task: object) -> bool:
+    return (
+        isinstance(task, Mapping)
+        and isinstance(task.get("epoch"), int)
+        and isinstance(task.get("revision"), int)
+        and task.get("state") in TASK_STATES
+        and isinstance(task.get("error"), str | None)
+    )
+
+
+def _is_journal(journal: object) -> bool:
+    return (
+        isinstance(journal, Mapping)
+        and isinstance(journal.get("flow"), str)
+        and isinstance(journal.get("term"), int)
+        and isinstance(journal.get("closed"), bool)
+        and isinstance(journal.get("end"), int | None)
+    )
+
+
+CHECKS: Mapping[str, Callable[[Message], bool]] = {
+    "ready": _is_ready,
+    "alive": _is_alive,
+    "status": _is_status,
+}

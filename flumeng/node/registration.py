@@ -13,7 +13,7 @@ from typing import Any
 from flumeng import __version__
 from flumeng.errors import UserError
 from flumeng.journal.names import node_of
-from flumeng.node.machine import Acked, Wanted
+from flumeng.node.events import Acked, Wanted
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN

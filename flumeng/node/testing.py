@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flumeng.node.children import role_of
+from flumeng.node.children import UNLIMITED, role_of
 from flumeng.node.daemon import Node, Settings
+from flumeng.node.events import Ended, Event, Said, Tick
 from flumeng.node.home import Home
-from flumeng.node.machine import Ended, Event, Said, Tick
 from flumeng.node.protocol import Message
 from flumeng.runtime import parentage
 from flumeng.store import Store
@@ -101,7 +101,14 @@ class LightNode(Node):
 def start(hosts: str, folder: Path, number: int, session_seconds: float) -> LightNode:
     """One light node in a thread of its own."""
     name = f"light-{number}"
-    settings = Settings(name, folder / name, hosts, labels=LABELS, session_seconds=session_seconds)
+    settings = Settings(
+        name,
+        folder / name,
+        hosts,
+        labels=LABELS,
+        session_seconds=session_seconds,
+        limits=UNLIMITED,
+    )
     node = LightNode(settings, ZooKeeperStore(hosts, session_seconds))
     threading.Thread(target=node.run, name=name, daemon=True).start()
     return node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from flumeng.node.machine import Ended, Said
+from flumeng.node.events import Ended, Said
 from flumeng.node.protocol import Message
 from flumeng.simulation.process import Process
 

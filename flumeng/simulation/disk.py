@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from flumeng.node.events import Wanted
 from flumeng.node.home import Home
-from flumeng.node.machine import Wanted
 
 
 @dataclass

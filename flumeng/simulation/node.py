@@ -6,9 +6,10 @@ import queue
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from flumeng.node.children import UNLIMITED
 from flumeng.node.daemon import TICK_SECONDS, Node, Settings
+from flumeng.node.events import Event, Tick
 from flumeng.node.home import Home
-from flumeng.node.machine import Event, Tick
 from flumeng.node.protocol import Message
 from flumeng.simulation.process import Process
 from flumeng.store import Store
@@ -66,7 +67,9 @@ class NodeProcess(Process):
         super().__init__(host.world, host.name)
         self._host = host
         self.session = self.world.connect(host.name)
-        settings = Settings(host.name, host.path, "", roles=host.roles, zone=host.zone)
+        settings = Settings(
+            host.name, host.path, "", roles=host.roles, zone=host.zone, limits=UNLIMITED
+        )
         self.node = SteppedNode(
             settings, host.home, self.session, self.world.clock, host.start_child
         )

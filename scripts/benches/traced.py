@@ -25,8 +25,8 @@ from flumeng.collector.task import Assignment
 from flumeng.collector.worker import Worker
 from flumeng.master.daemon import Master
 from flumeng.node.daemon import Node, Settings
+from flumeng.node.events import Ended, Event, Said
 from flumeng.node.home import Home
-from flumeng.node.machine import Ended, Event, Said
 from flumeng.node.protocol import Message
 from flumeng.runtime import logs, parentage
 from flumeng.sinks import Written

@@ -66,12 +66,22 @@ class Cluster:
         self.hosts = f"{self.zookeeper.address}/chaos"
         self.tops: dict[str, subprocess.Popen[bytes]] = {}
 
+    def node_arguments(self) -> list[str]:
+        return ["--zk", self.hosts, "--data", str(self.folder / "node"), "--name", "n1"]
+
+    def start_all(self) -> None:
+        self.start("zookeeper")
+        store = connect(self.hosts)
+        tree.init(store)
+        store.close()
+        self.start("master")
+        self.start("node")
+
     def start(self, name: str) -> None:
         if name == "zookeeper":
             self.zookeeper.start()
             return
-        node = ["--zk", self.hosts, "--data", str(self.folder / "node"), "--name", "n1"]
-        arguments = [self.hosts] if name == "master" else node
+        arguments = [self.hosts] if name == "master" else self.node_arguments()
         with (self.folder / f"{name}.log").open("ab") as log:
             command = [sys.executable, "-m", f"flumeng.{name}", *arguments]
             self.tops[name] = subprocess.Popen(command, stdout=log, stderr=log)
@@ -231,12 +241,7 @@ def numbers(bodies: object, kind: str) -> list[int]:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path)
-    for name in ("zookeeper", "master", "node"):
-        if name == "master":
-            store = connect(cluster.hosts)
-            tree.init(store)
-            store.close()
-        cluster.start(name)
+    cluster.start_all()
     yield cluster
     cluster.stop()
 

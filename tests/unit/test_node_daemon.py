@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flumeng.node.daemon import LOOK_SECONDS, Settings
+from flumeng.node.events import Said
 from flumeng.node.home import Home
-from flumeng.node.machine import Said
 from flumeng.node.protocol import Message
 from flumeng.node.testing import ScriptedChild
 from flumeng.operations.flows import apply_flow

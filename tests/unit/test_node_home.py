@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flumeng.errors import UserError
+from flumeng.node.events import Wanted
 from flumeng.node.home import Home
-from flumeng.node.machine import Wanted
 from zkschema import codec
 from zkschema.records import COLLECT, AssignedTask, Assignment
 

@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from flumeng.node.machine import (
+from flumeng.node.events import (
     Acked,
     Ended,
     Exit,
-    FaultError,
     Instruction,
     Kill,
-    Machine,
     Said,
     Start,
     Stop,
@@ -22,6 +20,7 @@ from flumeng.node.machine import (
     Tick,
     Wanted,
 )
+from flumeng.node.machine import FaultError, Machine
 from zkschema.records import COLLECT, INGEST, AssignedTask, Assignment
 
 WORKER = "ingest.0"
@@ -194,7 +193,7 @@ def test_a_child_that_does_not_stop_in_time_is_killed(machine: Machine, clock: C
     clock.now += 6.9
     assert machine.handle(Tick()) == []
     clock.now += 0.2
-    assert machine.handle(Tick()) == [Kill(COLLECT)]
+    assert machine.handle(Tick()) == [Kill(COLLECT, "did not stop in its time")]
 
 
 def test_stop_while_children_start_or_wait(machine: Machine) -> None:
@@ -297,3 +296,110 @@ def test_all_workers_serve_until_the_collector_is_done(pair: Machine) -> None:
     assert pair.handle(Ended(COLLECT, 0)) == [Tell(f"ingest.{n}", stop) for n in range(2)]
     assert pair.handle(Ended("ingest.1", 0)) == []
     assert pair.handle(Ended("ingest.0", 0)) == [Exit()]
+
+
+def alive(child: str, held: str = "") -> Said:
+    return Said(child, {"type": "alive", "held": held} if held else {"type": "alive"})
+
+
+def pass_time(machine: Machine, clock: Clock, seconds: float, *said: Said) -> list[Instruction]:
+    """As the node's loop does it: a tick a second, and ``said`` once in each."""
+    told = []
+    for _ in range(round(seconds)):
+        clock.now += 1.0
+        for message in said:
+            told += machine.handle(message)
+        told += machine.handle(Tick())
+    return told
+
+
+def test_a_child_of_which_nothing_is_heard_is_killed_and_started_again(
+    machine: Machine, clock: Clock
+) -> None:
+    """Its status says so until it is ready again, also that of its tasks."""
+    running(machine)
+    machine.handle(status(COLLECT))
+    assert pass_time(machine, clock, 30.0, alive(WORKER), alive(COLLECT)) == []
+    why = "hung: nothing heard for 20 s"
+    told = pass_time(machine, clock, 21.0, alive(WORKER))
+    assert told == [Kill(COLLECT, why)]
+    task = machine.status.tasks["f/collect.0"]
+    assert (task.state, task.error) == ("starting", f"collect {why}")
+    assert machine.children[COLLECT].hangs == 1
+    assert [str(step) for step in machine.story][-1] == f"collect: running -> hung (tick: {why})"
+    assert machine.handle(status(COLLECT)) == machine.handle(alive(COLLECT)) == [], "last words"
+    machine.handle(Ended(COLLECT, -9))
+    assert pass_time(machine, clock, 1.0, alive(WORKER)) == [Start(COLLECT)]
+    assert configured(machine.handle(ready(COLLECT))) == ["collect: ['collect.0']"]
+    machine.handle(status(COLLECT))
+    assert machine.status.tasks["f/collect.0"].error is None
+    assert pass_time(machine, clock, 15.0, alive(WORKER)) == []
+
+
+def test_a_child_that_cannot_be_killed_is_killed_again_and_not_started_twice(
+    machine: Machine, clock: Clock
+) -> None:
+    running(machine)
+    kill = Kill(COLLECT, "hung: nothing heard for 20 s")
+    told = pass_time(machine, clock, 30.0, alive(WORKER))
+    assert told[0] == kill
+    assert 3 < told.count(kill) == len(told) <= 10
+    assert machine.handle(Stop(1.0)) == [Tell(WORKER, {"type": "quiesce"})]
+    assert machine.handle(Ended(COLLECT, -9)) == [
+        Tell(WORKER, {"type": "stop", "drain_seconds": 0.0})
+    ]
+    assert machine.handle(Ended(WORKER, 0)) == [Exit()]
+
+
+def test_a_child_that_does_not_become_ready_is_killed_unless_its_start_goes_on(
+    machine: Machine, clock: Clock
+) -> None:
+    """An ingest worker opens its journals: as long as that goes on it says so."""
+    machine.handle(Tick())
+    assert pass_time(machine, clock, 200.0, alive(WORKER)) == []
+    assert pass_time(machine, clock, 119.0) == []
+    assert pass_time(machine, clock, 2.0) == [Kill(WORKER, "hung: not ready after 120 s")]
+
+
+@pytest.mark.parametrize("pause", [5.0, 60.0, 100_000.0])
+def test_a_pause_of_the_node_is_no_silence_of_its_children(
+    machine: Machine, clock: Clock, pause: float
+) -> None:
+    """A node that was stopped, or waited for ZooKeeper, finds out late what its children said."""
+    running(machine)
+    assert pass_time(machine, clock, 15.0, alive(WORKER)) == []
+    clock.now += pause
+    assert machine.handle(Tick()) == [], "it has not read what they have written"
+    machine.handle(alive(COLLECT))
+    assert pass_time(machine, clock, 15.0, alive(WORKER)) == []
+    clock.now += pause
+    machine.handle(Tick())
+    assert pass_time(machine, clock, 21.0, alive(WORKER)) != [], "and one that hangs does so still"
+
+
+def test_a_child_that_is_held_by_its_disk_is_given_more_time(
+    machine: Machine, clock: Clock
+) -> None:
+    running(machine)
+    held = alive(WORKER, "disk: f.n.0.a")
+    assert pass_time(machine, clock, 299.0, held, alive(COLLECT)) == []
+    assert pass_time(machine, clock, 5.0, alive(WORKER), alive(COLLECT)) == []
+    told = pass_time(machine, clock, 302.0, held, alive(COLLECT))
+    assert told == [Kill(WORKER, "hung: held for 300 s: disk: f.n.0.a")]
+    causes = [step.cause for step in machine.story if step.event == "alive"]
+    assert causes == ["held: disk: f.n.0.a", "goes on", "held: disk: f.n.0.a"]
+
+
+def test_a_child_that_hangs_again_and_again_waits_longer_each_time(
+    machine: Machine, clock: Clock
+) -> None:
+    running(machine)
+    for wait in (0.1, 0.2, 0.4):
+        pass_time(machine, clock, 21.0, alive(WORKER))
+        machine.handle(Ended(COLLECT, -9))
+        clock.now += wait - 0.01
+        assert machine.handle(Tick()) == []
+        clock.now += 0.02
+        assert machine.handle(Tick()) == [Start(COLLECT)]
+        machine.handle(ready(COLLECT))
+    assert machine.children[COLLECT].hangs == 3

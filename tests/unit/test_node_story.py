@@ -10,7 +10,8 @@ from cli.testing import Shell
 from flumeng.errors import UnavailableError
 from flumeng.node.event_log import Step
 from flumeng.node.event_publisher import LINES, TELL_SECONDS, EventPublisher
-from flumeng.node.machine import Ended, Machine, Said, Stop, Tick, Wanted
+from flumeng.node.events import Ended, Said, Stop, Tick, Wanted
+from flumeng.node.machine import Machine
 from flumeng.store import ABSENT, Expected, Path, Version, tree
 from flumeng.testing import FakeStore
 from zkschema import codec, paths

@@ -1,0 +1,86 @@
+"""What happens to a node, and what its machine has it do about that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flumeng.node.protocol import Message
+from zkschema.records import Assignment
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The assignment to run now, with the text of each (flow, revision) that it names."""
+
+    version: int
+    assignment: Assignment
+    texts: Mapping[tuple[str, int], str]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A message from a child."""
+
+    child: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A child's process is gone."""
+
+    child: str
+    code: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passes: children whose back-off is over may start, those that hang are killed."""
+
+
+@dataclass(frozen=True)
+class Acked:
+    """Up to where local journals are acked; which of them nobody needs any more, and which of the
+    flows whose source state is kept are gone."""
+
+    acks: Mapping[str, int]
+    unneeded: tuple[str, ...] = ()
+    gone_flows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The node is to stop; the collector may drain for this long."""
+
+    drain_seconds: float
+
+
+Event = Wanted | Said | Ended | Tick | Acked | Stop
+
+
+@dataclass(frozen=True)
+class Start:
+    child: str
+
+
+@dataclass(frozen=True)
+class Tell:
+    child: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The child, with all that it has started, did not stop in its time, or hangs."""
+
+    child: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Everything is stopped: the node's process may end."""
+
+
+Instruction = Start | Tell | Kill | Exit

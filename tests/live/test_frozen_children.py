@@ -1,0 +1,124 @@
+"""A driver, its JVM or an ingest worker is stopped and not dead: it is ended and started again.
+
+Each keeps its connections and says nothing. Every event that was accepted before, meanwhile and
+after is in the lake exactly once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from flumeng.operations.flows import apply_flow
+from flumeng.runtime.embedded import free_port
+from flumeng.store import Store
+from flumeng.store.zookeeper import connect
+from flumeng.views import details
+from tests.live.test_chaos import FLOW_TEXT, Cluster, Watcher, child_of, numbers, tcp_line
+from zkschema import paths
+
+EVENTS = 2_000
+SILENT_SECONDS = 6.0
+
+
+class FrozenCluster(Cluster):
+    """Its node is impatient with its children."""
+
+    def node_arguments(self) -> list[str]:
+        return [*super().node_arguments(), "--silent-seconds", str(SILENT_SECONDS)]
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *descendants(child)]
+    return found
+
+
+def program(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/exe").readlink().name
+    return ""
+
+
+def send(port: int, first: int) -> None:
+    """As many events; the peer's close says that it has read everything."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(b"".join(tcp_line(n) for n in range(first, first + EVENTS)))
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1):
+            pass
+
+
+def eventually(holds: Callable[[], object], what: str, seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def accepted(watcher: Watcher) -> int:
+    """How many events were ever in the node's journals: TCP has no acknowledgement."""
+    return sum(position.safe for position in watcher.positions().values())
+
+
+def causes(store: Store) -> list[str]:
+    return [line.cause for line in details.story(store, "n1").lines if line.after == "hung"]
+
+
+def runs(store: Store) -> bool:
+    found = store.read(paths.status("n1"))
+    tasks = list(found.value.tasks.values()) if found else []
+    return len(tasks) == 2 and all(task.state == "running" for task in tasks)
+
+
+def test_what_is_frozen_is_started_again_and_no_event_is_lost_or_doubled(tmp_path: Path) -> None:
+    cluster = FrozenCluster(tmp_path)
+    cluster.start_all()
+    store = connect(cluster.hosts)
+    try:
+        lake, port = tmp_path / "lake", free_port()
+        text = FLOW_TEXT.format(port=port, logs=tmp_path / "logs", lake=lake)
+        apply_flow(store, text, author="test", reason="", now=0.0)
+        eventually(lambda: runs(store), "the flow does not run")
+        watcher, node = Watcher(store, lake), cluster.tops["node"].pid
+        sent = 0
+        for frozen in ("JVM", "collector", "ingest"):
+            send(port, sent)
+            sent += EVENTS
+            eventually(lambda: accepted(watcher) == sent, "not all is accepted")  # noqa: B023
+            module = "ingest" if frozen == "ingest" else "collector"
+            child = child_of(node, f"flumeng.{module}")
+            assert child is not None
+            family = [child, *descendants(child)]
+            stopped = [pid for pid in family if frozen == "JVM" and program(pid) == "java"]
+            os.kill((stopped or [child])[0], signal.SIGSTOP)
+            if frozen != "ingest":
+                send(port, sent)  # it is accepted meanwhile
+                sent += EVENTS
+            eventually(lambda: not runs(store), f"nobody notices that the {frozen} is stopped")
+            eventually(
+                lambda: not any(program(pid) for pid in family),  # noqa: B023
+                f"of the {frozen} something is left",
+            )
+            eventually(lambda: runs(store), f"the {frozen} is not started again")
+        send(port, sent)
+        sent += EVENTS
+        eventually(lambda: accepted(watcher) == sent, "not all is accepted")
+        watcher.settle()
+        table = watcher.table(["journal", "seq", "body"])
+        ids = set(zip(table["journal"].to_pylist(), table["seq"].to_pylist(), strict=True))
+        assert len(ids) == table.num_rows == sent
+        assert sorted(numbers(table["body"], "tcp")) == list(range(sent))
+        eventually(lambda: len(causes(store)) == 3, "the node's story does not tell it")
+        assert causes(store) == [f"hung: nothing heard for {SILENT_SECONDS:g} s"] * 3
+    finally:
+        store.close()
+        cluster.stop()

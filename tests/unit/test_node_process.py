@@ -1,0 +1,154 @@
+"""A child of the node over real pipes: whatever it writes, its end is noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flumeng.node.events import Ended, Event, Said
+from flumeng.node.process import LINE_BYTES, ChildProcess
+
+SECONDS = 10.0
+READY = b'{"type": "ready", "address": "h:1"}\n'
+STATUS = {"type": "status", "answers": 1, "tasks": {}, "journals": {}, "kept_flows": []}
+
+
+class Children:
+    """Starts scripts as children, and ends at last what still runs."""
+
+    def __init__(self) -> None:
+        self.heard: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._started: list[ChildProcess] = []
+
+    def start(self, script: str) -> ChildProcess:
+        child = ChildProcess("c", [sys.executable, "-c", script], self.heard.put)
+        self._started.append(child)
+        return child
+
+    def until_end(self) -> list[Event]:
+        """All that was heard, of which the end is the last."""
+        events = [self.heard.get(timeout=SECONDS)]
+        while not isinstance(events[-1], Ended):
+            events.append(self.heard.get(timeout=SECONDS))
+        return events
+
+    def close(self) -> None:
+        for child in self._started:
+            child.kill()
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    children = Children()
+    with contextlib.closing(children):
+        yield children
+
+
+def writes(*chunks: bytes, then: str = "") -> str:
+    lines = [f"os.write(1, {chunk!r})" for chunk in chunks]
+    return "\n".join(["import os, signal, sys, time", *lines, then])
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b'{"type": "sta',
+        b"\xff\xfe{}\n",
+        b"[1, 2]\n",
+        b"null\n",
+        b"\n",
+        b'{"type": 7}\n',
+        b'{"type": "sing"}\n',
+        b'{"type": "status"}\n',
+        b'{"type": "status", "answers": 1, "tasks": []}\n',
+        b'{"type": "status", "answers": 1, "tasks": {"f/t": {"epoch": "1"}}}\n',
+        b'{"type": "status", "answers": 1, "tasks": {}, "journals": {"j": 1}}\n',
+        b'{"type": "ready", "address": 5}\n',
+        b"[" * 100_000 + b"\n",
+        b"1" * 10_000 + b"\n",
+    ],
+)
+def test_a_message_that_cannot_be_understood_is_passed_over(
+    children: Children, broken: bytes
+) -> None:
+    """Also the last, which a child that is killed leaves unfinished."""
+    after = json.dumps(STATUS).encode() + b"\n"
+    parts = [READY, broken, after] if broken.endswith(b"\n") else [READY, broken]
+    children.start(writes(*parts, then="os.kill(os.getpid(), signal.SIGKILL)"))
+    expected: list[Event] = [Said("c", {"type": "ready", "address": "h:1"})]
+    if broken.endswith(b"\n"):
+        expected.append(Said("c", STATUS))
+    assert children.until_end() == [*expected, Ended("c", -signal.SIGKILL)]
+
+
+def test_a_line_without_end_takes_no_memory_and_the_next_is_heard(children: Children) -> None:
+    script = f"""
+import os
+for _ in range({LINE_BYTES // (1 << 20)} + 2):
+    os.write(1, b"x" * (1 << 20))
+os.write(1, b"\\n" + {READY!r})
+"""
+    children.start(script)
+    assert children.until_end() == [
+        Said("c", {"type": "ready", "address": "h:1"}),
+        Ended("c", 0),
+    ]
+
+
+def test_the_end_is_noticed_while_somebody_else_holds_the_pipe(children: Children) -> None:
+    """A process that the child has left behind, in a session of its own."""
+    script = """
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+os.write(1, b'{"type": "ready"}\\n')
+os._exit(3)
+"""
+    began = time.monotonic()
+    children.start(script)
+    assert children.until_end() == [Said("c", {"type": "ready"}), Ended("c", 3)]
+    assert time.monotonic() - began < SECONDS
+
+
+def session_of(pid: int) -> list[int]:
+    """The processes of a session that have not ended."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(session) == pid and state != "Z":
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize("how", ["killed", "ended by itself"])
+@pytest.mark.parametrize("group", ["the same", "its own"])
+def test_nothing_of_a_child_is_left(children: Children, how: str, group: str) -> None:
+    """Not even what is stopped, such as the JVM of a collector."""
+    script = f"""
+import os, signal, subprocess, sys, time
+grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"],
+                              process_group={0 if group == "its own" else None})
+os.kill(grandchild.pid, signal.SIGSTOP)
+os.write(1, b'{{"type": "ready"}}\\n')
+time.sleep({0 if how == "ended by itself" else 60})
+os._exit(0)
+"""
+    child = children.start(script)
+    assert children.heard.get(timeout=SECONDS) == Said("c", {"type": "ready"})
+    if how == "killed":
+        os.kill(child.pid, signal.SIGSTOP)
+        child.kill()
+    assert children.until_end() == [Ended("c", 0 if how == "ended by itself" else -9)]
+    deadline = time.monotonic() + SECONDS
+    while session_of(child.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
