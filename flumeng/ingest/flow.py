@@ -56,6 +56,8 @@ class FlowRunner:
 
     ``changed`` is called when ``status`` may say something else than before.
 
+    ``counted`` is what sources have counted, also those that are gone, by their kinds.
+
     Sources are paused while there is a reason to: the journal is behind, or the flow is over its
     rate.
     """
@@ -79,6 +81,7 @@ class FlowRunner:
         self._policy = policy
         self._appender: JournalAppender | None = None
         self._sources: list[SourceRunner] = []
+        self.counted: list[tuple[str, Counters]] = []
         self._reasons: set[str] = set()
         self._node_rate: float | None = None
         self._rate_limit: RateLimit | None = None
@@ -193,6 +196,7 @@ class FlowRunner:
             settled_state=settled_state,
             changed=self._changed,
         )
+        self.counted.append((component.name, source.counters))
         if self._reasons:
             source.pause()
         return source

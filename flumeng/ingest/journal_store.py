@@ -20,6 +20,7 @@ from flumeng.ingest.batch import NO_EVENTS
 from flumeng.ingest.kept_state import KeptState
 from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.checkpoint import Durability
+from flumeng.journal.disk import TimedDisk
 from flumeng.journal.journal import Journal
 from flumeng.journal.limits import Limits, no_limit
 from flumeng.journal.log import Log
@@ -56,6 +57,7 @@ class JournalStore:
         """
         self.journals: Mapping[str, Log] = {}
         self._lock = threading.RLock()
+        self.disk = TimedDisk()
         self._journals = data / "journals"
         self._node = node
         self._group = group
@@ -182,6 +184,16 @@ class JournalStore:
             journal.remove()
             log.info("journal %s is removed", name)
 
+    @property
+    def path(self) -> Path:
+        """Where the journals lie."""
+        return self._journals
+
+    @property
+    def broken(self) -> int:
+        """How many journals could not be opened, or have failed since."""
+        return len(self._broken)
+
     def kept_flows(self) -> list[str]:
         """The flows whose source state is kept beside the journals."""
         with self._lock:
@@ -209,7 +221,7 @@ class JournalStore:
     def _open(self, name: str, patience: float = 0.0) -> None:
         while True:
             try:
-                journal = Journal.open(self._path(name))
+                journal = Journal.open(self._path(name), disk=self.disk)
             except UserError:  # in use by another process
                 if time.monotonic() >= patience:
                     raise
@@ -246,7 +258,9 @@ class JournalStore:
             journal.append(NO_EVENTS, state)
             journal.sync()
         else:
-            journal = Journal.create(place, name, durability=durability, state=state)
+            journal = Journal.create(
+                place, name, durability=durability, state=state, disk=self.disk
+            )
         self.journals = {**self.journals, name: journal}
         log.info("journal %s is created, durability %s", name, durability)
         return journal

@@ -67,7 +67,8 @@ def main() -> int:
         from flumeng.runtime.metrics import serving  # noqa: PLC0415  # only then it costs memory
 
         name, channel = f"ingest.{group.number}", arguments.metrics_channel
-        serving.serve(name, worker.health, worker.readings, descriptor=channel)
+        serving.serve(name, worker.health, worker.measures.readings, descriptor=channel)
+        worker.measures.start()
     uvloop.run(_serve(worker, parent))
     return 0
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
@@ -20,13 +20,13 @@ from flumeng.errors import FlumengError
 from flumeng.ingest.flow import FlowRunner, Task
 from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.liveness import stay_alive
+from flumeng.ingest.measures import Measures
 from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.names import flow_of
 from flumeng.journal.server import JournalServer
 from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.node.protocol import Message
 from flumeng.runtime.metrics.health import Health
-from flumeng.runtime.metrics.table import Reading
 from flumeng.spec import Component
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class Worker:
         self._said: Message | None = None
         self._background: set[asyncio.Task[None]] = set()
         self.health = Health(STUCK_SECONDS)
+        self.measures = Measures(lambda: self._flows, journal_store)
 
     async def run(self, messages: asyncio.Queue[Message]) -> None:
         """Until ``stop`` is received; then all that was accepted is durable."""
@@ -189,10 +190,6 @@ class Worker:
         if status != self._said:
             self._said = status
             await asyncio.to_thread(self._send, status)
-
-    def readings(self) -> Iterator[Reading]:
-        """Metrics of this worker; may be called from any thread."""
-        yield from ()
 
     def _counters(self) -> list[dict[str, Any]]:
         """Called from threads of the server."""

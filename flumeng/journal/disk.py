@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from flumeng.runtime.metrics.histogram import Histogram
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a write says when there is no more room
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # of this process; of the system
@@ -63,6 +66,18 @@ class Disk:
             return uuid.UUID(_BOOT_ID.read_text().strip()).bytes
         except (OSError, ValueError):
             return uuid.uuid4().bytes
+
+
+class TimedDisk(Disk):
+    """A real disk that keeps how long its syncs took."""
+
+    def __init__(self) -> None:
+        self.sync_seconds = Histogram()
+
+    def sync(self, fd: int) -> None:
+        began = time.perf_counter()
+        super().sync(fd)
+        self.sync_seconds.add(time.perf_counter() - began)
 
 
 def read_into(fd: int, view: memoryview, offset: int) -> int:

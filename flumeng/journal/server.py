@@ -191,11 +191,11 @@ def _account(journal: Log) -> Account:
         lost=journal.lost,
         waits_at=readable if readable < safe else None,
         closed=journal.closed,
-        oldest_unacked_us=_received_us(journal, acked) if acked < readable else None,
+        oldest_unacked_us=received_us(journal, acked) if acked < readable else None,
     )
 
 
-def _received_us(journal: Log, seq: int) -> int | None:
+def received_us(journal: Log, seq: int) -> int | None:
     """When an event was received; None when it cannot be told."""
     try:
         frames = (frame for window in journal.read_frames(seq, seq + 1) for frame in window)

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flumeng.runtime.embedded import free_port
 
+LINE = b"<13>1 2026-11-20T10:00:00Z h app - - - message\n"
 FLUMENG = Path(sys.executable).with_name("flumeng")
 
 
@@ -60,9 +61,8 @@ sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
         return time.monotonic() - started
 
     def send(self, count: int) -> None:
-        line = b"<13>1 2026-11-20T10:00:00Z h app - - - message\n"
         with socket.create_connection(("127.0.0.1", self.port)) as connection:
-            connection.sendall(line * count)
+            connection.sendall(LINE * count)
 
     def command(self, *arguments: str) -> str:
         done = subprocess.run(
@@ -113,6 +113,15 @@ def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalo
     page = standalone.scrape()
     processes = {"standalone", "master", "node", "ingest.0", "collector"}
     assert {process for (process,) in page["process_threads"]} == processes
+    assert page["flumeng_ingest_events_total"] == {("web", "syslog", "ingest.0"): 1000}
+    assert page["flumeng_ingest_bytes_total"]["web", "syslog", "ingest.0"] == 1000 * len(LINE)
+    assert page["flumeng_journal_sync_seconds_count"]["ingest.0",] > 0
+    assert page["flumeng_master_flows"]["master",] == 1
+    assert set(page["flumeng_child_up"].values()) == {1}
+    eventually(
+        lambda: standalone.scrape()["flumeng_journal_unacked_events"] == {("web", "ingest.0"): 0},
+        "the lag did not fall to 0",
+    )
     assert standalone.ready() == "ok\n"
     standalone.send(500)
     time.sleep(0.5)

@@ -148,6 +148,116 @@ CHILD_STARTS = _counter(
     "child",
 )
 
+INGEST_EVENTS = _counter(
+    "flumeng_ingest_events_total", INGEST, "Events that were taken.", FLOW, "source"
+)
+INGEST_BYTES = _counter(
+    "flumeng_ingest_bytes_total",
+    INGEST,
+    "Bytes that were taken, as received, with framing.",
+    FLOW,
+    "source",
+)
+INGEST_TRUNCATED = _counter(
+    "flumeng_ingest_truncated_events_total",
+    INGEST,
+    "Events that were too long and were cut.",
+    FLOW,
+    "source",
+)
+INGEST_MALFORMED = _counter(
+    "flumeng_ingest_malformed_total",
+    INGEST,
+    "What could not be told apart or read.",
+    FLOW,
+    "source",
+)
+INGEST_REFUSED = _counter(
+    "flumeng_ingest_refused_total",
+    INGEST,
+    "Connections that were refused, and requests that were answered with 429 or 503.",
+    FLOW,
+    "source",
+)
+INGEST_IDLE = _counter(
+    "flumeng_ingest_idle_connections_total",
+    INGEST,
+    "Connections that were closed since nothing came for too long.",
+    FLOW,
+    "source",
+)
+INGEST_OVERFULL = _counter(
+    "flumeng_ingest_overfull_connections_total",
+    INGEST,
+    "Connections that were closed since unfinished messages took too much memory.",
+    FLOW,
+    "source",
+)
+INGEST_DROPPED = _counter(
+    "flumeng_ingest_dropped_datagrams_total",
+    INGEST,
+    "Datagrams that found the kernel's buffer full: they are lost.",
+    FLOW,
+    "source",
+)
+INGEST_SKIPPED = _counter(
+    "flumeng_ingest_skipped_files_total",
+    INGEST,
+    "Files that were not read, since they are compressed.",
+    FLOW,
+    "source",
+)
+INGEST_CUT = _counter(
+    "flumeng_ingest_cut_files_total",
+    INGEST,
+    "Files that were cut short or written anew, and what was not read yet was in no copy.",
+    FLOW,
+    "source",
+)
+JOURNAL_BYTES = _gauge(
+    "flumeng_journal_bytes", INGEST, "What the flow's journals hold on this node.", FLOW
+)
+JOURNAL_LIMIT = _gauge(
+    "flumeng_journal_limit_bytes",
+    INGEST,
+    "At how many bytes a journal of the flow takes nothing more until something is acked.",
+    FLOW,
+    largest=True,
+)
+JOURNAL_EVENTS = _gauge(
+    "flumeng_journal_events", INGEST, "Events that the flow's journals keep on this node.", FLOW
+)
+JOURNAL_UNACKED = _gauge(
+    "flumeng_journal_unacked_events",
+    INGEST,
+    "The lag in events: those in the flow's journals on this node that are in no sink yet.",
+    FLOW,
+)
+JOURNAL_LAG_SECONDS = _gauge(
+    "flumeng_journal_lag_seconds",
+    INGEST,
+    "The lag in time: how long the oldest event that is in no sink yet has waited, to within "
+    "five seconds.",
+    FLOW,
+    largest=True,
+)
+JOURNAL_UNREADABLE = _gauge(
+    "flumeng_journal_unreadable_events",
+    INGEST,
+    "Events behind damage or a loss that nobody has accepted: readers stand still before them.",
+    FLOW,
+)
+JOURNALS = _gauge("flumeng_journals", INGEST, "Journals that the worker serves.")
+JOURNALS_BROKEN = _gauge(
+    "flumeng_journals_broken", INGEST, "Journals that could not be opened, or have failed."
+)
+JOURNAL_SYNC_SECONDS = _histogram(
+    "flumeng_journal_sync_seconds", INGEST, "How long the disk took to sync a file of a journal."
+)
+JOURNAL_DISK_FREE = _gauge(
+    "flumeng_journal_disk_free_bytes", INGEST, "Free bytes of the disk on which journals lie."
+)
+
 
 def to_markdown() -> str:
     """The page of the docs."""

@@ -1,0 +1,56 @@
+"""How long the oldest event of a journal that is not acked has waited. Pure: seconds are given.
+
+A journal does not say when an event came without its frame being read. So the ends of journals are
+noted every few seconds: an event came no later than the first note above it. Notes are kept only
+while something waits, and of a long wait a bounded number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+
+MOST_NOTES = 64
+
+
+class LagClock:
+    """Of any number of journals. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, deque[tuple[int, float]]] = {}
+
+    def knows(self, journal: str) -> bool:
+        """Whether something of it waited when it was last seen."""
+        return journal in self._notes
+
+    def see(self, journal: str, acked: int, safe: int, now: float) -> None:
+        """The journal reached to ``safe`` at ``now``."""
+        if acked >= safe:
+            self._notes.pop(journal, None)
+            return
+        notes = self._notes.setdefault(journal, deque())
+        if not notes or safe > notes[-1][0]:
+            notes.append((safe, now))
+        while notes[0][0] <= acked:
+            notes.popleft()
+        if len(notes) > MOST_NOTES:
+            self._notes[journal] = _halved(notes)
+
+    def seconds(self, journal: str, acked: int, now: float) -> float:
+        """Since when the event with the seq ``acked`` waits, to within the time between notes."""
+        notes = self._notes.get(journal, ())
+        return next((max(0.0, now - at) for safe, at in notes if safe > acked), 0.0)
+
+    def keep(self, journals: Collection[str]) -> None:
+        """Forget all others."""
+        for gone in self._notes.keys() - set(journals):
+            del self._notes[gone]
+
+
+def _halved(notes: deque[tuple[int, float]]) -> deque[tuple[int, float]]:
+    """Two neighbours become one with the later end and the earlier time: the wait is never said
+    to be shorter."""
+    pairs = list(notes)
+    return deque(
+        (pairs[min(n + 1, len(pairs) - 1)][0], pairs[n][1]) for n in range(0, len(pairs), 2)
+    )

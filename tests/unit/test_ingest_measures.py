@@ -1,0 +1,139 @@
+"""What an ingest worker tells in its metrics: right numbers, that only grow where they have to."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+
+from flumeng.ingest.counters import Counters
+from flumeng.ingest.flow import FlowRunner, Task
+from flumeng.ingest.journal_store import JournalStore
+from flumeng.ingest.lag_clock import MOST_NOTES, LagClock
+from flumeng.ingest.measures import TAKEN, Measures
+from flumeng.journal.testing import numbered_events
+from flumeng.runtime.metrics import table
+from flumeng.runtime.metrics.flow_labels import FlowLabels
+from flumeng.runtime.metrics.histogram import Histogram
+from flumeng.runtime.metrics.table import Metric
+
+PATIENCE_SECONDS = 60.0
+
+
+def numbers(measures: Measures) -> dict[Metric, dict[tuple[str, ...], float]]:
+    found: dict[Metric, dict[tuple[str, ...], float]] = {}
+    for metric, labels, value in FlowLabels().merge(measures.readings()):
+        if not isinstance(value, Histogram):
+            found.setdefault(metric, {})[labels] = value
+    return found
+
+
+def test_everything_that_sources_count_is_a_metric() -> None:
+    assert TAKEN.keys() == {field.name for field in dataclasses.fields(Counters)}
+
+
+def test_the_age_of_what_waits_is_that_of_the_first_note_above_it() -> None:
+    lag = LagClock()
+    lag.see("j", 0, 10, 100.0)
+    lag.see("j", 0, 20, 105.0)
+    lag.see("j", 0, 20, 110.0)
+    assert lag.seconds("j", 0, 112.0) == 12
+    assert lag.seconds("j", 9, 112.0) == 12
+    assert lag.seconds("j", 10, 112.0) == 7
+    assert lag.seconds("j", 20, 112.0) == 0
+    lag.see("j", 15, 20, 115.0)
+    assert lag.seconds("j", 15, 115.0) == 10
+    lag.see("j", 20, 20, 120.0)
+    assert not lag.knows("j")
+    assert lag.seconds("j", 20, 120.0) == 0
+
+
+def test_a_long_wait_takes_bounded_memory_and_is_never_said_to_be_shorter() -> None:
+    lag = LagClock()
+    for now in range(10_000):
+        lag.see("j", 0, now + 1, float(now))
+    assert len(lag._notes["j"]) <= MOST_NOTES
+    for acked in range(0, 10_000, 7):
+        assert lag.seconds("j", acked, 10_000.0) >= 10_000 - acked
+    assert lag.seconds("j", 0, 10_000.0) == 10_000
+    lag.keep([])
+    assert not lag.knows("j")
+
+
+def test_lag_and_sizes_of_journals_are_those_of_their_flows(tmp_path: Path) -> None:
+    store = JournalStore(tmp_path, "n1")
+    measures = Measures(dict, store)
+    try:
+        for flow, events in (("web", 30), ("db", 5)):
+            journal = store.take(flow)
+            journal.append(numbered_events(0, events))
+            journal.sync()
+            store.give_back(journal)
+        web = next(j for name, j in store.journals.items() if name.startswith("web."))
+        web.trim(12)
+        found = numbers(measures)
+        assert found[table.JOURNAL_UNACKED] == {("web",): 18, ("db",): 5}
+        assert found[table.JOURNAL_EVENTS] == {("web",): 30, ("db",): 5}
+        assert found[table.JOURNALS][()] == 2
+        assert found[table.JOURNALS_BROKEN][()] == 0
+        assert found[table.JOURNAL_BYTES]["web",] == web.bytes
+        assert found[table.JOURNAL_DISK_FREE][()] > 0
+        before = store.disk.sync_seconds.read()[0][-1][1]
+        assert before > 0
+        web.append(numbered_events(30, 1))
+        web.sync()
+        assert store.disk.sync_seconds.read()[0][-1][1] > before
+        web.trim(31)
+        assert numbers(measures)[table.JOURNAL_LAG_SECONDS]["web",] == 0
+    finally:
+        store.close()
+
+
+def test_what_waited_before_a_restart_has_waited_since_it_came(tmp_path: Path) -> None:
+    store = JournalStore(tmp_path, "n1")
+    journal = store.take("web")
+    events = numbered_events(0, 3)
+    journal.append(events)
+    journal.sync()
+    store.close()
+    received = events.column("ts")[0].value / 1e6
+    store = JournalStore(tmp_path, "n1")
+    try:
+        lag = numbers(Measures(dict, store))[table.JOURNAL_LAG_SECONDS]["web",]
+        assert lag == pytest.approx(time.time() - received, abs=5)
+    finally:
+        store.close()
+
+
+def test_a_source_that_is_gone_still_counts(tmp_path: Path) -> None:
+    """Else the sum would fall, and Prometheus would take that for a restart."""
+
+    def task(revision: int, log: Path) -> Task:
+        source = f'tail: {{paths: ["{log}"], poll_seconds: 0.01}}'
+        spec = f"flow: f\nsources:\n  - {source}\nsinks:\n  - noop\n"
+        return Task("f", "0", 1, revision, spec)
+
+    async def run() -> None:
+        one, two = tmp_path / "one.log", tmp_path / "two.log"
+        one.write_text("a\nb\nc\n")
+        two.write_text("d\n")
+        store = JournalStore(tmp_path, "n1")
+        flow = FlowRunner(task(1, one), store, "n1", lambda: None)
+        measures = Measures(lambda: {"f": flow}, store)
+        try:
+            for revision, log, events in ((1, one, 3), (2, two, 4)):
+                flow.want(task(revision, log))
+                deadline = time.monotonic() + PATIENCE_SECONDS
+                while numbers(measures).get(table.INGEST_EVENTS) != {("f", "tail"): events}:
+                    assert time.monotonic() < deadline, numbers(measures)
+                    await asyncio.sleep(0.01)
+            assert numbers(measures)[table.INGEST_BYTES] == {("f", "tail"): 8}
+        finally:
+            flow.want(None)
+            await flow.finished
+            store.close()
+
+    asyncio.run(run())
