@@ -115,11 +115,15 @@ class FakeStore:
 
     def commit(self, writes: Sequence[Write]) -> list[Version]:
         self._require_connection()
-        before = {path: _Znode(**vars(znode)) for path, znode in self.tree.znodes.items()}
+        znodes = self.tree.znodes
+        touched = (str(write.path) for write in writes)
+        before = {path: _Znode(**vars(znodes[path])) for path in touched if path in znodes}
         try:
             versions = [self._apply(write) for write in writes]
         except FlumengError:
-            self.tree.znodes = before
+            for write in writes:
+                znodes.pop(str(write.path), None)
+            znodes.update(before)
             raise
         for write in writes:
             if not isinstance(write, Check):

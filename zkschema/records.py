@@ -220,10 +220,14 @@ class AssignedTask(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment(Record):
-    """All that one node should run now. ``chokes``: flow -> bytes per second that may come in."""
+    """All that one node should run now. ``chokes``: flow -> bytes per second that may come in.
+
+    With ``pages`` the tasks lie in that many pages below the assignment's own znode.
+    """
 
     tasks: tuple[AssignedTask, ...] = ()
     chokes: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    pages: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

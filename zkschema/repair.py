@@ -119,7 +119,7 @@ def _of_fault(problem: Problem, tree: Tree) -> Repair | None:
     if row in (table.audit, table.status, table.story):
         remedy = "removed" if row is table.audit else "removed: its node writes it anew"
         return Repair(path, problem.what, remedy, (Delete(path),))
-    if row is table.assignment:
+    if row in (table.assignment, table.assignment_page):
         remedy = "emptied: masters write it anew"
         return Repair(path, problem.what, remedy, (Set(path, _document(records.Assignment())),))
     if row in (table.plan, table.plan_bucket):
@@ -156,7 +156,7 @@ def _highest_epoch(flow: str, tree: Tree) -> int:
         try:
             if (names := table.ack.matches(path)) and names[0] == flow:
                 epochs.append(codec.decode(records.Ack, data).epoch)
-            elif table.assignment.matches(path):
+            elif table.assignment.matches(path) or table.assignment_page.matches(path):
                 told = codec.decode(records.Assignment, data).tasks
                 epochs += [task.epoch for task in told if task.flow == flow]
         except codec.DecodeError:

@@ -152,7 +152,7 @@ plan_bucket = _row(
     records.Plan,
     "masters",
     "a share of the plan's tasks",
-    size_bytes=50 * KIB,
+    size_bytes=512 * KIB,
 )
 all_acks = _folder("/acks", "bootstrap", "acks of all flows: they change all the time, unwatched")
 acks = _folder("/acks/{flow}", "operators", "the flow's cursors")
@@ -185,7 +185,14 @@ assignment = _row(
     "/nodes/{node}/assignment",
     records.Assignment,
     "masters",
-    "all that the node should run now",
+    "all that the node should run now; the page count when it is much",
+    size_bytes=512 * KIB,
+)
+assignment_page = _row(
+    "/nodes/{node}/assignment/{page}",
+    records.Assignment,
+    "masters",
+    "a share of what the node should run",
     size_bytes=512 * KIB,
 )
 status = _row(

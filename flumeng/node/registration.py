@@ -14,6 +14,7 @@ from flumeng import __version__
 from flumeng.errors import UserError
 from flumeng.journal.names import node_of
 from flumeng.node.events import Acked, Wanted
+from flumeng.state.assignment_pages import read_assignment
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
@@ -102,7 +103,7 @@ class Registration:
 
     def assignment(self) -> Wanted | None:
         """What to run now, with the texts; None before a master has said anything."""
-        found = self._store.read(paths.assignment(self._me.name))
+        found = read_assignment(self._store, self._me.name)
         if found is None:
             return None
         named = {(task.flow, task.revision) for task in found.value.tasks}

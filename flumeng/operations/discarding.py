@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from flumeng.errors import ConflictError
 from flumeng.operations import audit
 from flumeng.operations.documents import in_transactions
-from flumeng.operations.nodes import absent, require_node
+from flumeng.operations.nodes import absent, below, require_node
 from flumeng.operations.settings import without_chokes
 from flumeng.state import journal_registry
 from flumeng.store import ANY, Path, Remove, Store, Write
@@ -73,7 +73,7 @@ def discard_node(
         gone.append(paths.journal(name))
         cursors = store.children(paths.acks(journal.flow))
         gone += [paths.ack(journal.flow, cursor, name) for cursor in cursors]
-    gone += [paths.assignment(node), paths.status(node), paths.story(node)]
+    gone += reversed(below(store, node))
     writes: list[Write] = [Remove(path, ANY) for path in gone if store.exists(path)]
     writes += [*without_chokes(store, node=node), Remove(paths.node(node), current.version)]
     said = _said(node, lost)

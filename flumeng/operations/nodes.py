@@ -15,8 +15,9 @@ from flumeng.operations import audit
 from flumeng.operations.settings import without_chokes
 from flumeng.spec.problems import nearest
 from flumeng.state import journal_registry
+from flumeng.state.assignment_pages import read_assignment
 from flumeng.state.task_map import read_plans
-from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
+from flumeng.store import ABSENT, ANY, Path, Put, Remove, Store, Versioned, Write, tree
 from zkschema import paths, records
 
 V = TypeVar("V")
@@ -52,7 +53,7 @@ def left(store: Store, node: str) -> Left:
         for name, task in plan.value.tasks.items()
         if task.node == node
     }
-    assignment = store.read(paths.assignment(node))
+    assignment = read_assignment(store, node)
     assigned = assignment.value.tasks if assignment else ()
     empty = {key for key, task in planned.items() if _is_empty(task)}
     tasks = {*planned, *(f"{task.flow}/{task.task}" for task in assigned)} - empty
@@ -140,7 +141,7 @@ def decommission_node(store: Store, node: str, *, author: str, reason: str, now:
     """
     current = require_node(store, node)
     own = [Remove(paths.node(node), current.version), *without_chokes(store, node=node)]
-    for path in (paths.assignment(node), paths.status(node), paths.story(node)):
+    for path in below(store, node):
         found = store.read(path)
         if found is not None:
             own.insert(0, Remove(path, found.version))
@@ -182,6 +183,17 @@ def _words(given: Mapping[str, str], taken: Collection[str]) -> str:
 def _is_empty(task: records.PlannedTask) -> bool:
     """Drains and reads nothing: it has only stayed because no other node may run it."""
     return task.kind == records.COLLECT and task.state == "draining" and not task.partitions
+
+
+def below(store: Store, node: str) -> list[Path]:
+    """What may lie below the node's own znode, parents first."""
+    pages = store.children(paths.assignment(node))
+    return [
+        paths.story(node),
+        paths.status(node),
+        paths.assignment(node),
+        *(paths.assignment_page(node, page) for page in pages),
+    ]
 
 
 def absent(node: str) -> list[Write]:

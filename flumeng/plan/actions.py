@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from flumeng.state.assignment_pages import assignment_writes
 from flumeng.state.task_map import Tasks, next_version, plan_writes
 from flumeng.store import ABSENT, Check, Expected, Put, Version, Write
 from zkschema import paths
@@ -50,11 +51,12 @@ class Replan:
 class Assign:
     """Push a node its configuration; only as long as the plans it derives from are unchanged.
 
-    ``gives``: the node loses no task by it.
+    ``before`` is the assignment as it was at ``expect``. ``gives``: the node loses no task by it.
     """
 
     node: str
     assignment: Assignment
+    before: Assignment
     expect: Expected
     plans: tuple[tuple[str, Version], ...]
     gives: bool
@@ -66,7 +68,10 @@ class Assign:
 
     def writes(self) -> Sequence[Write]:
         checks = [Check(paths.plan(flow), version) for flow, version in self.plans]
-        return [*checks, Put(paths.assignment(self.node), self.assignment, self.expect)]
+        return [
+            *checks,
+            *assignment_writes(self.node, self.assignment, self.before, self.expect),
+        ]
 
 
 @dataclass(frozen=True)

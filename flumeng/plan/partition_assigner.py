@@ -61,8 +61,9 @@ class PartitionAssigner:
 
     def _deal(self, tasks: int) -> None:
         """The journals of a flow that has no tasks yet."""
-        journals = tuple(sorted(filter(self._is_open, _own_journals(self._builder))))
-        self.fresh = {name: journals[n::tasks] for n, name in enumerate(_names(tasks))}
+        own = _own_journals(self._builder)
+        journals = sorted(name for name in own if is_open(self._builder, name))
+        self.fresh = {name: tuple(journals[n::tasks]) for n, name in enumerate(_names(tasks))}
         self._flow_index.sizes.set_all(
             {name: size_rank(name, len(share)) for name, share in self.fresh.items()}
         )
@@ -87,7 +88,7 @@ class PartitionAssigner:
         known, moved = self._flow_index.task_of, self._task_of
         for name in journals:
             home = moved[name] if name in moved else known.get(name)
-            if self._is_open(name):
+            if is_open(self._builder, name):
                 if home is None:
                     unplaced.append(name)
             elif home is not None:
@@ -97,15 +98,6 @@ class PartitionAssigner:
         task_of = self._flow_index.sizes.take(len(unplaced), ONE_MORE)
         for name, home in zip(unplaced, task_of, strict=True):
             self._share(home).append(name)
-
-    def _is_open(self, name: str) -> bool:
-        snapshot = self._builder.snapshot
-        journal = snapshot.journals.get(name)
-        return (
-            journal is not None
-            and journal.flow == self._builder.flow.name
-            and name not in snapshot.drained
-        )
 
     def _even_out(self, tasks: Collection[str]) -> None:
         """Take journals from tasks that have more than their part; ``follow`` shares them out."""
@@ -133,6 +125,26 @@ class PartitionAssigner:
 
     def _resized(self, name: str) -> None:
         self._flow_index.sizes.set(name, size_rank(name, len(self._shares[name])))
+
+
+def is_open(builder: PlanBuilder, name: str) -> bool:
+    """Whether the journal is the flow's, and is still to be read."""
+    snapshot = builder.snapshot
+    journal = snapshot.journals.get(name)
+    return (
+        journal is not None and journal.flow == builder.flow.name and name not in snapshot.drained
+    )
+
+
+def count_open(builder: PlanBuilder, changes: ChangeSet) -> int:
+    """How many of the flow's journals are open; what has not changed is counted in the index."""
+    snapshot, known = builder.snapshot, builder.flow_index.task_of
+    if changes.everything:
+        own = snapshot.journals_of(builder.flow.name)
+        return len(own) - sum(name in snapshot.drained for name in own if snapshot.drained)
+    return len(known) + sum(
+        is_open(builder, name) - (name in known) for name in set(changes.journals)
+    )
 
 
 def _names(tasks: int) -> list[str]:

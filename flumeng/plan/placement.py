@@ -14,9 +14,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from flumeng.plan.partition_assigner import PartitionAssigner
+from flumeng.plan.partition_assigner import PartitionAssigner, count_open
 from flumeng.plan.placement_index import ASSIGNED, DRAINING, WAITING, counted_on, in_order
 from flumeng.plan.plan_builder import ChangeSet, PlanBuilder
+from flumeng.plan.task_count import task_count
 from flumeng.spec import CollectPlace, Place
 from flumeng.state.snapshot import Amounts, NodeView
 from zkschema.records import COLLECT, INGEST, PlannedTask
@@ -97,11 +98,14 @@ class _Unplaced(NamedTuple):
 
 
 def _spread(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> None:
-    """The flow's journals over a fixed number of tasks, and those over the nodes.
+    """The flow's journals over its tasks, and those over the nodes.
 
     First every task that can stays where it is; then the others go to the least full nodes.
     """
-    assigner = PartitionAssigner(builder, place.tasks, changes)
+    tasks = _count_tasks(builder, place, changes)
+    if tasks != len(builder.flow_index.sizes.ranks):
+        changes = replace(changes, everything=True)
+    assigner = PartitionAssigner(builder, tasks, changes)
     changed, fresh = assigner.changed(), assigner.fresh
     unplaced: list[_Unplaced] = []
     placed: list[tuple[str, PlannedTask]] = []
@@ -121,6 +125,18 @@ def _spread(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> No
         _hand_over(builder, place, unplaced)
     if placed:
         _keep_all(builder, place, placed)
+
+
+def _count_tasks(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> int:
+    """How many the flow is to have; the number stays while nothing moves."""
+    planned = len(builder.flow_index.sizes.ranks)
+    if planned and place.tasks is None and builder.snapshot.cluster.maintenance:
+        return planned
+    journals = count_open(builder, changes)
+    unit = place.weight.get("slots", 1.0)
+    slots = unit * journals + builder.flow.slots_beyond(unit)
+    nodes = len(builder.index.capacity.pool(place.labels).ranks)
+    return task_count(place.tasks, planned, journals, slots, nodes)
 
 
 def _keep_all(

@@ -6,11 +6,12 @@ same task, also when two nodes exchange tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from flumeng.plan.actions import Assign
 from flumeng.plan.placement_index import DRAINING, PlacementIndex
+from flumeng.state.assignment_pages import assignment_steps
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Version
 from zkschema.records import AssignedTask, PlannedTask
@@ -21,7 +22,8 @@ Tasks = Mapping[Key, AssignedTask]
 
 def assign(snapshot: Snapshot, index: PlacementIndex, nodes: Iterable[str]) -> list[Assign]:
     """Bring the assignments of these nodes in line with the plans, which ``index`` indexes."""
-    takes, gives = [], []
+    takes: list[Assign] = []
+    gives: list[Assign] = []
     for node in nodes:
         view = snapshot.nodes.get(node)
         if view is None or view.set_aside:
@@ -35,7 +37,7 @@ def assign(snapshot: Snapshot, index: PlacementIndex, nodes: Iterable[str]) -> l
             continue
         kept = {key: task for key, task in wanted.items() if key in current} if current else {}
         if kept != current:
-            takes.append(_action(view, current, kept, snapshot, gives=False))
+            takes += _steps(view, current, kept, snapshot, gives=False)
             view = replace(
                 view,
                 assignment=takes[-1].assignment,
@@ -43,7 +45,7 @@ def assign(snapshot: Snapshot, index: PlacementIndex, nodes: Iterable[str]) -> l
             )
             if wanted == kept:
                 continue
-        gives.append(_action(view, kept, wanted, snapshot, gives=True))
+        gives += _steps(view, kept, wanted, snapshot, gives=True)
     return [*takes, *gives]
 
 
@@ -101,20 +103,23 @@ def _chokes(view: NodeView, wanted: Tasks, snapshot: Snapshot) -> Mapping[str, f
     return {flow: rate for flow, rate in found.items() if rate is not None}
 
 
-def _action(
+def _steps(
     node: NodeView, before: Tasks, after: Tasks, snapshot: Snapshot, *, gives: bool
-) -> Assign:
+) -> Iterator[Assign]:
+    """What brings the node's assignment there, in as many steps as it needs; mostly in one."""
     keys = sorted(before.keys() | after.keys()) if before else sorted(after)
     changed = [key for key in keys if before.get(key) is not after.get(key)] if before else keys
-    return Assign(
-        node.name,
-        replace(node.assignment, tasks=tuple(after[key] for key in keys if key in after)),
-        node.assignment_version,
-        _basis({flow for flow, _ in changed}, snapshot),
-        gives,
-        tuple(_difference(before.get(key), after.get(key)) for key in changed)
-        or (f"{node.name}: its assignment is brought up to date",),
+    why = tuple(_difference(before.get(key), after.get(key)) for key in changed) or (
+        f"{node.name}: its assignment is brought up to date",
     )
+    basis = _basis({flow for flow, _ in changed}, snapshot)
+    target = replace(node.assignment, tasks=tuple(after[key] for key in keys if key in after))
+    told, expect = node.assignment, node.assignment_version
+    for step in assignment_steps(told, target):
+        action = Assign(node.name, step, told, expect, basis, gives, why)
+        yield action
+        told, expect = step, action.version_after
+        why = (f"{node.name}: more of its assignment",)
 
 
 def _basis(flows: Iterable[str], snapshot: Snapshot) -> tuple[tuple[str, Version], ...]:

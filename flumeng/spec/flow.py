@@ -48,11 +48,13 @@ class CollectPlace:
         example="{role: spark}",
         factory=dict,
     )
-    tasks: int = option(
-        doc="Over how many tasks the flow's journals are spread.",
+    tasks: int | None = option(
+        doc="Over how many tasks the flow's journals are spread; more when one would read more "
+        "than 5,000. When not given, one for each 16 journals, and no more than there are nodes: "
+        "the number grows when it should be twice as large, and shrinks at a quarter.",
         minimum=1,
         maximum=100_000,
-        default=1,
+        default=None,
     )
     weight: Mapping[str, float] = option(
         doc="What it costs to read one journal, in the dimensions in which nodes declare capacity.",

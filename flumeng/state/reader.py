@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from flumeng.spec import FlowSpec, SpecError, parse_flow
 from flumeng.state import journal_registry
+from flumeng.state.assignment_pages import whole
 from flumeng.state.resync import LOOK_SECONDS, Round
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.state.task_map import Tasks
@@ -51,7 +52,8 @@ WATCHED: tuple[Path, ...] = (
     paths.cluster(),
 )
 OF_FLOW = (paths.flow, paths.plan, paths.plan_bucket, paths.partitions)
-OF_NODE = (paths.node, paths.assignment, paths.status, paths.live_node)
+OF_NODE = (paths.node, paths.assignment, paths.assignment_page, paths.status, paths.live_node)
+SHARES = (paths.plan_bucket, paths.assignment_page)
 READ = frozenset(
     row.pattern for row in (*OF_FLOW, *OF_NODE, paths.live_master, paths.journal, paths.cluster)
 )
@@ -133,7 +135,7 @@ class Reader:
         """None may be older than its plan: what is planned for the plan's version would undo what
         was written with it. What is newer than its plan loses."""
         heard = self._take_heard()
-        buckets = {path for path in heard if _is(path, paths.plan_bucket)}
+        buckets = {path for path in heard if any(_is(path, row) for row in SHARES)}
         self._read_again(_paths_of(buckets))
         for path in heard - buckets:
             self._heard.put(path)
@@ -173,8 +175,9 @@ class Reader:
         children = self._store.children
         flows, nodes = children(paths.flows()), children(paths.nodes())
         wanted: list[Path] = [paths.cluster(), *map(paths.journal, children(paths.journals()))]
-        wanted += (row(name) for row in OF_FLOW if row is not paths.plan_bucket for name in flows)
-        wanted += (row(name) for row in OF_NODE if row is not paths.live_node for name in nodes)
+        wanted += (row(name) for row in OF_FLOW if row not in SHARES for name in flows)
+        own = [row for row in OF_NODE if row not in (*SHARES, paths.live_node)]
+        wanted += (row(name) for row in own for name in nodes)
         wanted += map(paths.live_node, children(paths.live_nodes()))
         wanted += map(paths.live_master, children(paths.live_masters()))
         return wanted
@@ -205,6 +208,9 @@ class Reader:
                 flow = _first_name(path)
                 buckets = (paths.plan_bucket(flow, str(n)) for n in range(known.value.buckets))
                 missing += (bucket for bucket in buckets if str(bucket) not in self._znodes)
+            elif isinstance(known, Versioned) and path.row is paths.assignment:
+                pages = _pages(_first_name(path), known.value)
+                missing += (page for page in pages if str(page) not in self._znodes)
         return [*changed, *self._read(missing)]
 
     def _read(self, wanted: list[Path]) -> list[Path]:
@@ -303,14 +309,17 @@ class Reader:
         if str(path) not in self._znodes:
             return None
         record, assignment, status = map(self._found, (path, told, said))
+        pages = _pages(name, assignment.value) if assignment else []
         return NodeView(
             name,
             record.value if record else Node(uuid="", roles=(), desired="unknown"),
             live=str(paths.live_node(name)) in self._znodes,
-            assignment=assignment.value if assignment else Assignment(),
+            assignment=whole(assignment.value, [self._found(page) for page in pages])
+            if assignment
+            else Assignment(),
             assignment_version=self._version(told),
             status=status.value if status else None,
-            unreadable=self._unreadable(path, told, said),
+            unreadable=self._unreadable(path, told, *pages, said),
         )
 
     def _cluster(self) -> Cluster:
@@ -483,6 +492,10 @@ def _paths_of(texts: Iterable[str]) -> list[Path]:
             assert names is not None
             found.append(row(*names))
     return found
+
+
+def _pages(node: str, assignment: Assignment) -> list[Path]:
+    return [paths.assignment_page(node, str(number)) for number in range(assignment.pages)]
 
 
 def _first_name(path: Path) -> str:

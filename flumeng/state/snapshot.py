@@ -78,6 +78,10 @@ class FlowView:
                 total[dimension] = total.get(dimension, 0) + amount
         return tuple(sorted(total.items())) or self._weight_of(1)
 
+    def slots_beyond(self, unit: float) -> float:
+        """The slots of the partitions that have weights of their own beyond ``unit`` for each."""
+        return sum(own.get("slots", unit) - unit for own in self.weights.values())
+
     def _weight_of(self, count: int) -> Amounts:
         found = self._weights_by_count.get(count)
         if found is None:

@@ -17,6 +17,7 @@ from zkschema import paths
 from zkschema.records import Plan, PlannedTask
 
 INLINE_TASKS = 512
+INLINE_PARTITIONS = 4096
 BUCKETS = 256
 
 Bucket = Mapping[str, PlannedTask]
@@ -42,9 +43,7 @@ class Tasks(Mapping[str, PlannedTask]):
     @classmethod
     def of(cls, tasks: Mapping[str, PlannedTask]) -> Tasks:
         """The same tasks, in as many buckets as they need."""
-        if isinstance(tasks, Tasks):
-            return tasks
-        return cls((tasks,)).changed({}) if len(tasks) > INLINE_TASKS else cls((dict(tasks),))
+        return tasks if isinstance(tasks, Tasks) else cls((dict(tasks),)).changed({})
 
     def __getitem__(self, name: str) -> PlannedTask:
         return self._bucket(name)[name]
@@ -76,7 +75,7 @@ class Tasks(Mapping[str, PlannedTask]):
     def changed(self, changes: Mapping[str, PlannedTask | None]) -> Tasks:
         """A copy with these tasks set, or removed where they are None."""
         buckets = list(self.buckets)
-        if len(buckets) == 1 and len(buckets[0]) + len(changes) > INLINE_TASKS:
+        if len(buckets) == 1 and not _is_small(buckets[0], changes):
             buckets = _spread(buckets[0])
         fresh: dict[int, dict[str, PlannedTask]] = {}
         spread = len(buckets) > 1
@@ -157,6 +156,14 @@ def plan_writes(flow: str, plan: Plan, before: Tasks, expect: Expected) -> list[
 def next_version(expect: Expected) -> Version:
     """A znode starts at version 0, and each write raises it by one."""
     return Version(expect.number + 1 if isinstance(expect, Version) else 0)
+
+
+def _is_small(tasks: Bucket, changes: Mapping[str, PlannedTask | None]) -> bool:
+    """Whether a plan of these tasks, with the changes, certainly fits into one znode."""
+    if len(tasks) + len(changes) > INLINE_TASKS:
+        return False
+    both = chain(tasks.values(), filter(None, changes.values()))
+    return sum(len(task.partitions) for task in both) <= INLINE_PARTITIONS
 
 
 def _spread(tasks: Bucket) -> list[Bucket]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from flumeng.operations.flows import require_flow
 from flumeng.operations.nodes import left, require_node
+from flumeng.plan.task_count import task_count
 from flumeng.spec import SpecError, parse_flow
 from flumeng.state import journal_registry
 from flumeng.store import Store
@@ -99,10 +100,14 @@ def _undrained(store: Store, flow: str) -> list[str]:
 def _unplanned(flow: FlowDetail) -> list[str]:
     """Until a master has looked, fewer collect tasks may be planned than are asked for, or more."""
     try:
-        wanted = parse_flow(flow.text).place.collect.tasks
+        given = parse_flow(flow.text).place.collect.tasks
     except SpecError:
         return []  # no master plans it, and its tasks say why they fail
-    planned = sum(task.kind == COLLECT for task in flow.tasks)
+    reads = [len(task.partitions) for task in flow.tasks if task.kind == COLLECT]
+    planned = len(reads)
+    if given is None:
+        return [] if planned else [f"flow {flow.flow} is planned without collect tasks yet"]
+    wanted = task_count(given, planned, sum(reads), 0, 0)
     line = f"flow {flow.flow} is planned with {planned} of {wanted} collect tasks yet"
     return [line] if planned != wanted else []
 

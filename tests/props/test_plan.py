@@ -58,8 +58,10 @@ def flows(draw: st.DrawFn) -> dict[str, FlowView]:
             ingest=IngestPlace(labels=draw(FLOW_LABELS)),
             collect=CollectPlace(
                 labels=draw(FLOW_LABELS),
-                tasks=draw(st.integers(1, 4)),
-                weight=draw(st.sampled_from([{"slots": 1.0}, {"slots": 0.5, "mb": 1.0}])),
+                tasks=draw(st.sampled_from([None, None, 1, 2, 3, 4])),
+                weight=draw(
+                    st.sampled_from([{"slots": 1.0}, {"slots": 0.5, "mb": 1.0}, {"slots": 20.0}])
+                ),
                 per_node=draw(st.sampled_from([0, 0, 1, 2])),
                 spread=draw(st.sampled_from(["load", "zone"])),
             ),

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 import pytest
 
 from flumeng.errors import UnavailableError
+from flumeng.journal.names import new_id
 from flumeng.master.daemon import Master
-from flumeng.operations.flows import apply_flow, delete_flow
+from flumeng.operations.flows import apply_flow, delete_flow, set_flow_state
+from flumeng.operations.nodes import set_node_desired
+from flumeng.state.assignment_pages import read_assignment
 from flumeng.state.reader import looks_after
 from flumeng.state.task_map import BUCKETS, read_plan
-from flumeng.store import ABSENT, ANY, Remove, Store, Version, Write, tree
+from flumeng.store import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 
@@ -43,9 +46,18 @@ def apply(store: Store, name: str) -> None:
     apply_flow(store, FLOW.format(name=name), author="a", reason="", now=0.0)
 
 
+def apply_text(store: Store, name: str, more: str) -> None:
+    text = f"{FLOW.format(name=name)}{more}\n"
+    apply_flow(store, text, author="a", reason="", now=0.0)
+
+
+def assignment(store: Store, node: str) -> tuple[records.AssignedTask, ...]:
+    found = read_assignment(store, node)
+    return found.value.tasks if found else ()
+
+
 def tasks(store: Store, node: str) -> set[str]:
-    found = store.read(paths.assignment(node))
-    return {f"{task.flow}/{task.task}" for task in found.value.tasks} if found else set()
+    return {f"{task.flow}/{task.task}" for task in assignment(store, node)}
 
 
 def settle(masters: list[Master]) -> None:
@@ -297,3 +309,47 @@ def test_a_plan_too_large_for_one_znode_is_written_read_and_followed(cluster: Fa
     settle([master, Master(FakeStore(cluster), "m2")])
     assert len(tasks(store, "n1")) in (1001, 1000)
     assert Master(FakeStore(cluster), "m3").tick() == "nothing to do"
+
+
+def add_journals(store: Store, flow: str, node: str, count: int) -> None:
+    """As large as journals' names really are: each has a random part that cannot be compressed."""
+    journal = records.Journal(flow=flow, node=node, primary=node, term=1, in_sync=(node,))
+    names = [new_id(flow, f"{node}-{number:05d}", 0) for number in range(count)]
+    store.commit([Put(paths.journal(name), journal, ABSENT) for name in names])
+
+
+def test_a_task_with_thousands_of_journals_beside_many_tasks_is_planned(cluster: FakeTree) -> None:
+    """More than 512 tasks lie in buckets, and one of them has nearly all there is to write."""
+    store, master = FakeStore(cluster), Master(FakeStore(cluster), "m1")
+    for number in range(603):
+        add_node(store, f"n{number}")
+    apply_text(store, "web", "place: {collect: {tasks: 1}}")
+    add_journals(store, "web", "n1", 6500)
+    settle([master])
+    found = read_plan(store, "web")
+    assert found is not None
+    collect = [task for task in found.value.tasks.values() if task.kind == "collect"]
+    assert sum(len(task.partitions) for task in collect) == 6500
+    assert sum(map(len, (assignment(store, f"n{number}") for number in range(603)))) == 603 + len(
+        collect
+    )
+
+
+def test_a_node_with_very_many_journals_is_told_of_all(cluster: FakeTree) -> None:
+    """One collector for many flows of many hosts: what it is told does not fit into one znode."""
+    store, master = FakeStore(cluster), Master(FakeStore(cluster), "m1")
+    add_node(store, "n1")
+    for number in range(12):
+        apply_text(store, f"f{number}", "place: {collect: {tasks: 2}}")
+        add_journals(store, f"f{number}", "n1", 6000)
+    settle([master])
+    told = assignment(store, "n1")
+    assert sum(len(task.partitions) for task in told) == 12 * 6000
+    store.write(paths.node("n2"), records.Node(uuid="n2", roles=("collect",)), ABSENT)
+    set_node_desired(store, "n1", "draining", author="a", reason="", now=0.0)
+    settle([master, Master(FakeStore(cluster), "m2")])
+    assert {task.state for task in assignment(store, "n1")} == {"running"}, "nobody else may run it"
+    set_flow_state(store, "f0", "stopped", author="a", reason="", now=0.0)
+    delete_flow(store, "f1", author="a", reason="", now=0.0, discard=True)
+    settle([master, Master(FakeStore(cluster), "m2")])
+    assert {task.flow for task in assignment(store, "n1")} == {f"f{n}" for n in range(12)} - {"f1"}

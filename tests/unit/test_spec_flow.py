@@ -69,7 +69,7 @@ sinks:
 
 def test_what_is_left_out_gets_the_defaults() -> None:
     spec = parse_flow("flow: a\nsources: [syslog: {listen: 'x:1'}]\nsinks: [console]")
-    assert spec.place == Place(IngestPlace({}), CollectPlace({}, 1))
+    assert spec.place == Place(IngestPlace({}), CollectPlace({}, None))
     assert spec.batch == Batch(seconds=1.0, events=2_000_000)
     assert (spec.durability, spec.delivery, spec.filters) == ("disk", "at-least-once", ())
     assert spec.sources[0].options == Syslog("x:1", "tcp", "auto", 2**20)

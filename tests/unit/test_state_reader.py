@@ -70,7 +70,7 @@ def test_a_flow_that_is_made_again_has_another_revision_1(store: FakeStore) -> N
     clock = Clock()
     reader = Reader(store, "m", clock, clock)
 
-    def tasks() -> int:
+    def tasks() -> int | None:
         reader.on_watch(str(paths.flows()))
         place = reader.snapshot().flows["web"].place
         assert place is not None

@@ -1,0 +1,115 @@
+"""Whatever the limits of flows allow can be written: each znode and each transaction is small
+enough, however the tasks and their journals come out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flumeng.plan.steps import steps
+from flumeng.plan.task_count import JOURNALS_AT_MOST, task_count
+from flumeng.state.assignment_pages import PAGES, assignment_steps, assignment_writes
+from flumeng.state.task_map import Tasks, next_version, plan_writes
+from flumeng.store import ABSENT, Put, Write, data_of
+from zkschema.records import COLLECT, INGEST, AssignedTask, Assignment, Plan, PlannedTask
+
+TRANSACTION_BYTES = 1_000_000
+
+
+def sent(writes: Sequence[Write]) -> int:
+    """The bytes of a transaction, each of whose values fits into its znode."""
+    return sum(len(data_of(put.path, put.value)) + 150 for put in writes if isinstance(put, Put))
+
+
+def names(chance: random.Random, count: int, host: str) -> tuple[str, ...]:
+    return tuple(
+        f"web-logs.{host}-{chance.randrange(10**5)}.0.{chance.getrandbits(32):08x}"
+        for _ in range(count)
+    )
+
+
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.sampled_from([0, 1, 30, 2000, JOURNALS_AT_MOST]), min_size=1, max_size=12),
+    st.sampled_from([0, 3, 600, 2000]),
+    st.sampled_from(["n", "a-very-long-name-of-a-host-in-some-cloud-" * 2]),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_plan_fits(seed: int, sizes: list[int], ingest: int, host: str) -> None:
+    chance = random.Random(seed)
+    tasks = {
+        f"{COLLECT}.{number}": PlannedTask(
+            kind=COLLECT, node="n", epoch=1, state="assigned", partitions=names(chance, size, host)
+        )
+        for number, size in enumerate(sizes)
+    }
+    for number in range(ingest):
+        tasks[f"{INGEST}.n{number}"] = PlannedTask(
+            kind=INGEST, node=f"n{number}", epoch=number, state="assigned"
+        )
+    before, expect = Tasks(), ABSENT
+    for step in steps(before, Tasks().changed(tasks)):
+        writes = plan_writes("web-logs", Plan(epoch=1, tasks=step), before, expect)
+        assert sent(writes) < TRANSACTION_BYTES
+        before, expect = step, next_version(expect)  # type: ignore[assignment]
+    assert dict(before) == tasks
+
+
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.sampled_from([0, 10, 900, JOURNALS_AT_MOST]), max_size=40),
+    st.lists(st.sampled_from([0, 10, 900, JOURNALS_AT_MOST]), max_size=40),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_assignment_fits(seed: int, old: list[int], new: list[int]) -> None:
+    chance = random.Random(seed)
+    told, expect = Assignment(), ABSENT
+    for sizes in (old, new):
+        after = Assignment(
+            tasks=tuple(
+                AssignedTask(
+                    flow="web-logs",
+                    task=f"{COLLECT}.{number:02}",
+                    kind=COLLECT,
+                    epoch=1,
+                    revision=1,
+                    state="running",
+                    partitions=names(chance, size, "ip-10-7.some-zone.compute.internal"),
+                )
+                for number, size in enumerate(sizes)
+            ),
+            pages=told.pages,
+        )
+        for step in assignment_steps(told, after):
+            assert sent(assignment_writes("n", step, told, expect)) < TRANSACTION_BYTES
+            told, expect = step, next_version(expect)  # type: ignore[assignment]
+        assert told.tasks == after.tasks
+        assert told.pages in (0, PAGES)
+
+
+@given(
+    st.one_of(st.none(), st.integers(1, 40)),
+    st.integers(0, 60),
+    st.integers(0, 100_000),
+    st.floats(0, 200_000),
+    st.integers(0, 50),
+)
+def test_the_number_of_tasks_comes_to_rest_at_once(
+    wanted: int | None, planned: int, journals: int, slots: float, nodes: int
+) -> None:
+    count = task_count(wanted, planned, journals, slots, nodes)
+    assert count >= (wanted or 1)
+    assert count * JOURNALS_AT_MOST >= journals
+    assert task_count(wanted, count, journals, slots, nodes) == count
+
+
+def test_nodes_and_journals_that_come_and_go_do_not_change_the_number_of_tasks() -> None:
+    count = task_count(None, 0, 400, 400.0, 20)
+    assert count == 20
+    assert {task_count(None, count, n, float(n), 20) for n in range(100, 600)} == {20}
+    assert {task_count(None, count, 400, 400.0, n) for n in range(40)} == {20}
+    assert task_count(None, count, 640, 640.0, 40) == 40
+    assert task_count(None, count, 80, 80.0, 20) == 5
