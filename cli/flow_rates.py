@@ -43,7 +43,8 @@ def choke(
 def counters(context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show what the sources of a flow took, cut, refused and dropped, and the flow's chokes.
 
-    Each number counts from the start of the node's workers.
+    Each number counts from the start of the node's workers. A source that is held takes nothing
+    now, for the reason that is shown.
     """
     limits = chokes(store, name)
     rows, silent = counter_rows(store, context.counters, name)
@@ -71,5 +72,9 @@ def _rate(text: str) -> float | None:
 
 def _else(row: CounterRow) -> str:
     """What is to be looked at; nothing for a source that has only taken events."""
-    rest = {key: n for key, n in row.counters.items() if key not in ("events", "bytes") and n}
-    return ", ".join(f"{key} {number}" for key, number in sorted(rest.items()))
+    shown = row.counters.items()
+    rest = {key: n for key, n in shown if key not in ("events", "bytes", "held_seconds_total")}
+    said = [f"{key} {number}" for key, number in sorted(rest.items()) if number]
+    if row.held_by:
+        said.insert(0, f"held for {row.held_seconds:.0f} s, {row.held_by}")
+    return ", ".join(said)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flumeng.errors import FlumengError
+from flumeng.ingest.back_pressure import BackPressure, Held
 from flumeng.ingest.counters import Counters
 from flumeng.ingest.journal_appender import JournalAppender
 from flumeng.ingest.journal_store import JournalStore
@@ -23,7 +24,7 @@ from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.ingest.source_runner import SourceRunner
 from flumeng.ingest.worker_group import ALONE, WorkerGroup, spreads
 from flumeng.journal.checkpoint import Durability
-from flumeng.journal.limits import MAX_BYTES, MEMORY_BYTES, Limits
+from flumeng.journal.limits import MAX_BYTES, MEMORY_BYTES, Limits, size_text
 from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.spec import Component, FlowSpec, parse_flow
 
@@ -72,6 +73,7 @@ class FlowRunner:
         *,
         policy: Policy = UNRESTRICTED,
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._wanted: Task | None = task
         self._tried: Task | None = None
         self._journal_store = journal_store
@@ -82,7 +84,7 @@ class FlowRunner:
         self._appender: JournalAppender | None = None
         self._sources: list[SourceRunner] = []
         self.counted: list[tuple[str, Counters]] = []
-        self._reasons: set[str] = set()
+        self._pressure = BackPressure()
         self._node_rate: float | None = None
         self._rate_limit: RateLimit | None = None
         self._choked: asyncio.TimerHandle | None = None
@@ -116,9 +118,16 @@ class FlowRunner:
         return {task.key: said}
 
     @property
-    def counters(self) -> list[tuple[Component, Counters]]:
-        """Of each source that is wanted now."""
-        return [(source.component, source.counters) for source in self._sources]
+    def counters(self) -> list[tuple[Component, Counters, Held]]:
+        """Of each source that is wanted now, and what holds it."""
+        now = self._now()
+        held = self._pressure.held(now)
+        if held.by and self._appender is not None:
+            held = held._replace(by=self._appender.held_by or held.by)
+        return [
+            (source.component, source.counters, held if held.by else source.held(now, held))
+            for source in self._sources
+        ]
 
     def limit(self, node_rate: float | None) -> None:
         """Let the whole node receive so many bytes per second; this worker gets its share."""
@@ -195,9 +204,10 @@ class FlowRunner:
             submit=submit,
             settled_state=settled_state,
             changed=self._changed,
+            held_by=lambda: appender.held_by,
         )
         self.counted.append((component.name, source.counters))
-        if self._reasons:
+        if self._pressure.paused:
             source.pause()
         return source
 
@@ -225,7 +235,7 @@ class FlowRunner:
         except (FlumengError, OSError) as error:
             log.error("journal %s: %s", appender.journal.id, error)
         self._failure = None
-        self._reasons.discard(JOURNAL)
+        self._pressure.release(JOURNAL, self._now())
 
     def _set_choke(self) -> None:
         """Of a flow that has sources in all workers, each gets the same part of the rate."""
@@ -237,34 +247,41 @@ class FlowRunner:
         if self._choked is not None:
             self._choked.cancel()
         self._rate_limit = RateLimit(rate, self._now()) if rate is not None else None
-        self._pause(CHOKE, False)
+        self._resume(CHOKE)
 
     def _charge(self, nbytes: int) -> None:
         wait = self._rate_limit.take(nbytes, self._now()) if self._rate_limit else 0.0
         if wait > 0.0:
             if self._choked is not None:
                 self._choked.cancel()
-            loop = asyncio.get_running_loop()
-            self._choked = loop.call_later(wait, self._pause, CHOKE, False)
-            self._pause(CHOKE, True)
+            self._choked = self._loop.call_later(wait, self._resume, CHOKE)
+            assert self._rate_limit is not None
+            self._pause(CHOKE, f"choked: {size_text(int(self._rate_limit.rate))} a second")
 
     def _on_pressure(self, pressure: bool) -> None:
-        self._pause(JOURNAL, pressure)
-
-    def _pause(self, reason: str, on: bool) -> None:
-        was = bool(self._reasons)
-        (self._reasons.add if on else self._reasons.discard)(reason)
-        if bool(self._reasons) == was:
+        appender = self._appender
+        if not pressure or appender is None:
+            self._resume(JOURNAL)
             return
-        for source in self._sources:
-            if self._reasons:
+        behind = f"journal behind: {size_text(appender.pending_bytes)} wait for the disk"
+        self._pause(JOURNAL, appender.held_by or behind)
+
+    def _pause(self, reason: str, text: str) -> None:
+        was = self._pressure.paused
+        self._pressure.hold(reason, text, self._now())
+        if not was:
+            for source in self._sources:
                 source.pause()
-            else:
+
+    def _resume(self, reason: str) -> None:
+        was = self._pressure.paused
+        self._pressure.release(reason, self._now())
+        if was and not self._pressure.paused:
+            for source in self._sources:
                 source.resume()
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+    def _now(self) -> float:
+        return self._loop.time()
 
     def _on_failed(self, error: Exception) -> None:
         self._failure = error

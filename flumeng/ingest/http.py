@@ -72,10 +72,10 @@ class HttpSource(Source):
         await asyncio.wait([self._serving])
 
     def pause(self) -> None:
-        self._app.paused = True
+        self._app.pause()
 
     def resume(self) -> None:
-        self._app.paused = False
+        self._app.resume()
 
     def _on_end(self, serving: asyncio.Task[None]) -> None:
         error = serving.exception()

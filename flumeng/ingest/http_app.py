@@ -22,6 +22,9 @@ from flumeng.spec.sources import Http
 
 BODY_SECONDS = 60.0
 DURABLE_SECONDS = 30.0
+HELD_SECONDS = 1.0
+"""A journal that can take nothing for so long has senders told to come again."""
+
 DRAIN_SECONDS = 2.0
 RETRY_SECONDS = 1
 ALL_BODIES_BYTES = 64 << 20
@@ -37,10 +40,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class HttpApp:
-    """``paused``: the journal is behind."""
+    """Takes nothing while it is paused: the journal is behind, or can take nothing."""
 
     def __init__(self, options: Http, context: SourceContext) -> None:
-        self.paused = False
+        self._paused = False
+        self._turning_away: asyncio.TimerHandle | None = None
         self._options = options
         self._context = context
         self._rules = LineRules(options.max_line_bytes, b"\r", keep_empty=False)
@@ -81,9 +85,36 @@ class HttpApp:
     def stop(self) -> None:
         """What is not durable yet is not known to be taken: its senders are told to come again."""
         self._stopping = True
+        self.resume()
         for future in self._undecided:
             if not future.done():
                 future.set_exception(_stopping())
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._turning_away is None:
+            loop = asyncio.get_running_loop()
+            self._turning_away = loop.call_later(HELD_SECONDS, self._turn_away)
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._turning_away is not None:
+            self._turning_away.cancel()
+            self._turning_away = None
+
+    def _turn_away(self) -> None:
+        """What was taken while nobody knew yet that the journal can take nothing: its senders are
+        told now. They may send again what the journal gets after all."""
+        loop = asyncio.get_running_loop()
+        self._turning_away = loop.call_later(HELD_SECONDS, self._turn_away)
+        if self._context.held_by():
+            for future in self._undecided:
+                if not future.done():
+                    future.set_exception(self._later())
+
+    def _later(self) -> RefusedError:
+        cause = self._context.held_by() or "the journal cannot keep up"
+        return RefusedError(429, f"{cause}: send this again a little later")
 
     async def settle(self, timeout_seconds: float) -> None:
         """Take no more; return when all that was taken is durable, or time is up."""
@@ -118,8 +149,8 @@ class HttpApp:
     def _require_ready(self) -> None:
         if self._stopping:
             raise _stopping()
-        if self.paused:
-            raise RefusedError(429, "the journal cannot keep up: send this again a little later")
+        if self._paused:
+            raise self._later()
 
     @contextmanager
     def _holding(self, body: _Body) -> Iterator[None]:

@@ -34,9 +34,10 @@ class _Received(NamedTuple):
 class JournalAppender:
     """Made and used in the event loop. The journal is its own until ``stop`` has returned.
 
-    ``on_pressure(True)`` asks to submit nothing more for now. ``on_failed`` is called once: nothing
-    that is submitted from then on is kept. ``acked`` is what was last said to ``trim``; the journal
-    may not have done it yet.
+    ``on_pressure(True)`` asks to submit nothing more for now; ``held_by`` says why, when the
+    journal can take nothing, and is empty when it is only behind. ``on_failed`` is called once:
+    nothing that is submitted from then on is kept. ``acked`` is what was last said to ``trim``; the
+    journal may not have done it yet.
     """
 
     def __init__(
@@ -59,6 +60,14 @@ class JournalAppender:
             on_failed=lambda error: self._in_loop(on_failed, error),
             max_bytes=PENDING_BYTES,
         )
+
+    @property
+    def held_by(self) -> str:
+        return self._commits.held_by
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._commits.pending_bytes
 
     def submit(self, block: ReceivedBlock, counters: Counters) -> None:
         """Queue a block; never blocks. Its events are counted when they are cut."""

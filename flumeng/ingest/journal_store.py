@@ -22,7 +22,7 @@ from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.disk import TimedDisk
 from flumeng.journal.journal import Journal
-from flumeng.journal.limits import Limits, no_limit
+from flumeng.journal.limits import Limits, Room, no_limit
 from flumeng.journal.log import Log
 from flumeng.journal.memory import MemoryJournal
 from flumeng.journal.names import flow_of, maker_of, new_id
@@ -31,6 +31,10 @@ log = logging.getLogger(__name__)
 
 PREDECESSOR_SECONDS = 10.0
 """How long another process, which is ending, may hold the journals when this one starts."""
+
+FEW_JOURNALS = 100
+COUNT_SHARE = 0.05
+"""Of the time, at most, goes into adding up what many journals hold."""
 
 _RETRY_SECONDS = 0.1
 _GENERATION = "generation"
@@ -66,6 +70,8 @@ class JournalStore:
         self._limited: set[str] = set()  # what was taken once, and so knows what to retain
         self._early_acks: dict[str, int] = {}
         self._broken: set[str] = set()
+        self._counted = no_limit()
+        self._count_at = 0.0
         try:
             self._journals.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._kept = KeptState(data / "sources" / str(group.number))
@@ -212,11 +218,19 @@ class JournalStore:
                 except (FlumengError, OSError) as error:
                     log.error("journal %s: %s", journal.id, error)
 
-    def _room(self) -> int:
-        if self._max_bytes is None:
-            return no_limit()
-        held = (j.bytes for j in self.journals.values() if j.durability != "memory")
-        return self._max_bytes - sum(held)
+    def _room(self) -> Room:
+        """Asked for each frame: of many journals it is not counted each time."""
+        began = time.monotonic()
+        if began >= self._count_at:
+            on_disk = [j for j in self.journals.values() if j.durability != "memory"]
+            held = sum(journal.bytes for journal in on_disk)
+            flows = sum(1 for journal in on_disk if journal.id in self._taken)
+            most = no_limit().left if self._max_bytes is None else self._max_bytes
+            self._counted = Room(most - held, flows)
+            if len(on_disk) > FEW_JOURNALS:
+                now = time.monotonic()
+                self._count_at = now + (now - began) / COUNT_SHARE
+        return self._counted
 
     def _open(self, name: str, patience: float = 0.0) -> None:
         while True:

@@ -30,7 +30,8 @@ class SourceContext:
     ``problem`` is another one now. ``state`` is the flow's journaled source state at the start.
     ``share_ports``: other workers of this node run the same source on the same address.
     ``counters`` are the source's own; what is submitted is counted by whoever takes it. ``policy``
-    is for what only shows when a file is opened; the options were checked against it.
+    is for what only shows when a file is opened; the options were checked against it. ``held_by``
+    says why the journal can take nothing now; it is empty when it can, or is only behind.
     """
 
     hostname: str
@@ -42,6 +43,7 @@ class SourceContext:
     share_ports: bool = False
     counters: Counters = field(default_factory=Counters)
     policy: Policy = UNRESTRICTED
+    held_by: Callable[[], str] = str
 
 
 class Source(ABC):
@@ -55,6 +57,12 @@ class Source(ABC):
 
     problem: str | None = None
     """What keeps a part of it from working while the rest goes on."""
+
+    held_by: str = ""
+    """What this source itself waits for and cannot go on without, for people."""
+
+    held_since: float = 0.0
+    """Since when, in the event loop's time."""
 
     @abstractmethod
     def __init__(self, options: Any, context: SourceContext) -> None:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from flumeng.errors import FlumengError
+from flumeng.ingest.back_pressure import Held
 from flumeng.ingest.counters import Counters
 from flumeng.ingest.port_claims import PortClaims
 from flumeng.ingest.received_block import ReceivedBlock
@@ -25,7 +26,8 @@ RETRY_MOST_SECONDS = 30.0
 class SourceRunner:
     """One source of a flow, for as long as its options stay the same.
 
-    ``settled_state`` gives the flow's source state when everything submitted so far is durable.
+    ``held_by`` says why the journal can take nothing now. ``settled_state`` gives the flow's source
+    state when everything submitted so far is durable.
     ``counters`` go on over all runs.
     ``changed`` is called when ``running``, ``problem`` or ``addresses`` are others than before.
     """
@@ -40,6 +42,7 @@ class SourceRunner:
         submit: Callable[[ReceivedBlock, Counters], None],
         settled_state: Callable[[], Awaitable[Mapping[str, object]]],
         changed: Callable[[], None],
+        held_by: Callable[[], str] = str,
     ) -> None:
         self.component = component
         self.counters = Counters()
@@ -50,6 +53,7 @@ class SourceRunner:
         self._submit = submit
         self._settled_state = settled_state
         self._changed = changed
+        self._held_by = held_by
         self._source: Source | None = None
         self._paused = False
         self._stopping = False
@@ -73,6 +77,13 @@ class SourceRunner:
     @property
     def problem(self) -> str | None:
         return self._source.problem if self._source else self._error
+
+    def held(self, now: float, flow: Held) -> Held:
+        """What holds this source while the ``flow`` is free."""
+        source = self._source
+        if source is None or not source.held_by:
+            return flow
+        return flow._replace(by=source.held_by, seconds=now - source.held_since)
 
     def pause(self) -> None:
         self._paused = True
@@ -112,6 +123,7 @@ class SourceRunner:
             share_ports=self._shares,
             counters=self.counters,
             policy=self._policy,
+            held_by=self._held_by,
         )
         make = registry.get("source", self.component.name).implementation_class()
         source: Source = make(self.component.options, context)

@@ -194,9 +194,16 @@ class Worker:
     def _counters(self) -> list[dict[str, Any]]:
         """Called from threads of the server."""
         return [
-            {"flow": name, "source": _describe(component), **asdict(counters)}
+            {
+                "flow": name,
+                "source": _describe(component),
+                **asdict(counters),
+                "held_by": held.by,
+                "held_seconds": round(held.seconds, 1),
+                "held_seconds_total": round(held.total_seconds, 1),
+            }
             for name, flow in list(self._flows.items())
-            for component, counters in flow.counters
+            for component, counters, held in flow.counters
         ]
 
     def _status(self) -> Message:

@@ -130,8 +130,7 @@ class GroupCommit(Generic[Item]):
     @property
     def held_by(self) -> str:
         """Why the journal takes nothing now, in a few words; empty while it does."""
-        behind = f"journal behind: {self._pending_bytes >> 20} MiB wait for the disk"
-        return self._held_by or (behind if self._behind else "")
+        return self._held_by
 
     def submit(self, item: Item) -> None:
         """Queue an item; never blocks.

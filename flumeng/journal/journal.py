@@ -59,7 +59,7 @@ class Journal:
 
     id: str
     limits: Limits
-    room: Room
+    room: Callable[[], Room]
     next_seq: int
     acked: int
     """As far as was said to ``trim`` since it was opened."""
@@ -390,7 +390,7 @@ class Journal:
 
     def _free_bytes(self) -> int:
         """How much all journals here may still grow by."""
-        return min(self.room(), self._writer.free_bytes() - self._keep_free_bytes)
+        return min(self.room().left, self._writer.free_bytes() - self._keep_free_bytes)
 
     def _lack(self, length: int) -> tuple[str, str] | None:
         """Why there is no room for a frame, as a sentence and in a few words. A journal that has
@@ -403,10 +403,19 @@ class Journal:
                 f"{kept} MiB are kept free"
             )
             return why, f"disk full: {free >> 20} MiB free, {kept} MiB are kept free"
-        if self.room() < length:
+        room = self.room()
+        if room.left < length:
             why = "all journals here together have the size that is allowed"
             return why, "journals full: those of this node have the size that its policy allows"
         waits = self.acked < self.next_seq or self._chain.acked(self.acked)
+        left = min(free - self._keep_free_bytes, room.left) - length
+        if waits and not room._replace(left=left).allows(self.bytes + length):
+            why = (
+                f"it holds {self.bytes >> 20} MiB, and the {left >> 20} MiB that are left are kept "
+                f"for other journals; events from seq {self.acked} on are not acked"
+            )
+            held, kept_text = size_text(self.bytes), size_text(left)
+            return why, f"disk share full: {held} held, {kept_text} kept for other flows"
         if self.bytes + length > self.limits.max_bytes and waits:
             most = self.limits.max_bytes
             why = (

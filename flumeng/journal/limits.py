@@ -5,13 +5,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MAX_BYTES = 16 << 30
 MEMORY_BYTES = 64 << 20
 SEGMENTS_AT_LEAST = 8
 
-Room = Callable[[], int]
-"""How many bytes all journals of a process together may still grow by."""
+
+class Room(NamedTuple):
+    """What all journals of a process have together: ``left`` bytes by which they may still grow;
+    ``flows`` of them take events."""
+
+    left: int
+    flows: int
+
+    def allows(self, held: int) -> bool:
+        """Whether a journal may hold so much. One that is alone may have everything, else it leaves
+        to the others as much as it holds.
+
+        So one whose readers stand still takes half of the disk at most, and the next one half of
+        what that left. (Dynamic thresholds: Choudhury, Hahne, IEEE/ACM ToN 6(2), 1998.)
+        """
+        return self.flows <= 1 or held <= self.left
 
 
 def size_text(nbytes: int) -> str:
@@ -24,9 +39,9 @@ def size_text(nbytes: int) -> str:
     return f"{size:.1f} TiB"
 
 
-def no_limit() -> int:
-    """The ``Room`` of journals that only their own limits bound."""
-    return sys.maxsize
+def no_limit() -> Room:
+    """The room of a journal that only its own limits bound."""
+    return Room(sys.maxsize, 1)
 
 
 @dataclass(frozen=True)

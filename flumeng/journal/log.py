@@ -3,7 +3,7 @@ them. ``Journal`` says what each of it promises."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from flumeng.journal.segment import Window
 class Log(Protocol):
     id: str
     limits: Limits
-    room: Room
+    room: Callable[[], Room]
     next_seq: int
     listeners: Listeners
 

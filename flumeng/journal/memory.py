@@ -11,7 +11,7 @@ import bisect
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -65,7 +65,7 @@ class MemoryJournal:
     def __init__(self, directory: Path, limits: Limits, disk: Disk) -> None:
         self.id = directory.name
         self.limits = limits
-        self.room: Room = no_limit
+        self.room: Callable[[], Room] = no_limit
         self.next_seq = 0
         self.bytes = 0
         self.listeners = Listeners()

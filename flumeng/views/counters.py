@@ -17,6 +17,8 @@ Ask = Callable[[str], Sequence[Mapping[str, Any]]]
 """Gives the counters of all sources of the worker at an address, a row for each with its ``flow``
 and ``source``; see ``flumeng.ingest.counters``. Raises ``UnavailableError``."""
 
+_NO_COUNTERS = {"flow", "source", "held_by", "held_seconds"}
+
 
 def ask_worker(address: str) -> Sequence[Mapping[str, Any]]:
     """The ``Ask`` of a real cluster."""
@@ -28,11 +30,17 @@ def ask_worker(address: str) -> Sequence[Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class CounterRow:
-    """One source on one node; ``counters`` are sums over the node's workers."""
+    """One source on one node; ``counters`` are sums over the node's workers.
+
+    ``held_by`` says why it takes nothing now, and is empty when it does; of several workers it is
+    that of the one which has been held for longest, ``held_seconds``.
+    """
 
     node: str
     source: str
     counters: Mapping[str, int]
+    held_by: str
+    held_seconds: float
 
 
 def counters(store: Store, ask: Ask, flow: str) -> tuple[list[CounterRow], tuple[str, ...]]:
@@ -43,11 +51,20 @@ def counters(store: Store, ask: Ask, flow: str) -> tuple[list[CounterRow], tuple
         return {f"{address} {index}": row for index, row in enumerate(ask(address))}
 
     answers, silent = overview.ask_all(store, ask_one)
-    sums: dict[tuple[str, str], dict[str, int]] = {}
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for node, rows in answers.items():
         for row in rows.values():
             if row["flow"] == flow:
-                total = sums.setdefault((node, row["source"]), {})
-                for name in row.keys() - {"flow", "source"}:
-                    total[name] = total.get(name, 0) + row[name]
-    return [CounterRow(node, source, sums[node, source]) for node, source in sorted(sums)], silent
+                found.setdefault((node, row["source"]), []).append(row)
+    return [_row(node, source, found[node, source]) for node, source in sorted(found)], silent
+
+
+def _row(node: str, source: str, workers: Sequence[Mapping[str, Any]]) -> CounterRow:
+    total: dict[str, int] = {}
+    held_by, held_seconds = "", 0.0
+    for row in workers:
+        for name in row.keys() - _NO_COUNTERS:
+            total[name] = total.get(name, 0) + row[name]
+        if row.get("held_by") and (not held_by or row["held_seconds"] > held_seconds):
+            held_by, held_seconds = row["held_by"], row["held_seconds"]
+    return CounterRow(node, source, total, held_by, held_seconds)

@@ -119,4 +119,26 @@ def test_counters_are_summed_over_the_workers_of_a_node(shell: Shell) -> None:
         "node": "n1",
         "source": "tcp :1",
         "counters": {"events": 7, "bytes": 70, "refused": 2},
+        "held_by": "",
+        "held_seconds": 0.0,
     }
+
+
+def test_counters_say_what_holds_a_source_and_for_how_long(shell: Shell) -> None:
+    """Of two workers, that which has been held for longest."""
+    full = {"held_by": "journal full: 1.0 GiB of 1.0 GiB", "held_seconds": 41.3}
+    choked = {"held_by": "choked: 1.0 MiB a second", "held_seconds": 7.0}
+    free = {"held_by": "", "held_seconds": 0.0}
+    shell.counted = {
+        "n1:1": [counted("web", "tail", unread_bytes=5) | choked],
+        "n1:2": [counted("web", "tail", unread_bytes=2) | full],
+        "n2:1": [counted("web", "tail") | free],
+    }
+    shown = shell.run("flow", "counters", "web").stdout.splitlines()
+    assert shown[1].endswith("held for 41 s, journal full: 1.0 GiB of 1.0 GiB, unread_bytes 7")
+    assert shown[2].split() == ["n2", "tail", "0", "0", "-"]
+    rows = json.loads(shell.run("flow", "counters", "web", "--json").stdout)["sources"]
+    assert [(row["held_by"], row["held_seconds"]) for row in rows] == [
+        ("journal full: 1.0 GiB of 1.0 GiB", 41.3),
+        ("", 0.0),
+    ]

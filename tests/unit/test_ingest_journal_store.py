@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.worker_group import WorkerGroup
 from flumeng.journal.errors import DiskFullError, JournalFailedError
 from flumeng.journal.limits import Limits
+from flumeng.journal.log import Log
 from flumeng.journal.names import maker_of
 from flumeng.journal.testing import numbered_events
 
@@ -133,18 +135,44 @@ def test_a_flow_of_the_same_name_starts_afresh_once_the_old_one_is_gone(tmp_path
     journal_store.close()
 
 
+def fill(journal: Log) -> str:
+    """Until it takes nothing more; why."""
+    with pytest.raises(DiskFullError) as full:
+        while True:
+            journal.append(numbered_events(journal.next_seq, 10, 200))
+            journal.sync()
+    return full.value.cause
+
+
+def test_a_flow_whose_readers_stand_still_leaves_room_for_the_others(tmp_path: Path) -> None:
+    """Each that stands still leaves a part of what there is, and one that is read goes on."""
+    journal_store = JournalStore(tmp_path, "here", max_bytes=1 << 20)
+    healthy = journal_store.take("healthy", limits=Limits(max_bytes=1 << 18))
+    for number in range(3):
+        stuck = journal_store.take(f"stuck{number}")
+        assert fill(stuck).startswith("disk share full: ")
+        for _ in range(20):
+            healthy.append(numbered_events(healthy.next_seq, 10, 200))
+            healthy.sync()
+            healthy.trim(healthy.safe)
+    assert healthy.next_seq == 600
+    journal_store.close()
+
+
 def test_all_journals_together_hold_no_more_than_the_node_allows(tmp_path: Path) -> None:
     """What one gives back the other may take; what is only retained is given back."""
     journal_store = JournalStore(tmp_path, "here", max_bytes=1 << 20)
     keeps = Limits(max_bytes=1 << 20, retain_seconds=3600)
-    one, other = journal_store.take("one", limits=keeps), journal_store.take("other")
-    taken = 0
-    with pytest.raises(DiskFullError, match="together"):
-        while True:
-            one.append(numbered_events(taken, 100, 200))
-            taken = one.sync()
-    with pytest.raises(DiskFullError, match="together"):
-        other.append(numbered_events(0, 100, 200))
+    names = ("one", *(f"other{number}" for number in range(9)))
+    one, *others = (journal_store.take(name, limits=keeps) for name in names)
+    assert re.fullmatch(
+        r"disk share full: 5\d\d.\d KiB held, 5\d\d.\d KiB kept for other flows", fill(one)
+    )
+    for journal in others[:-1]:
+        fill(journal)
+    other = others[-1]
+    with pytest.raises(DiskFullError):
+        other.append(numbered_events(0, 3000, 200))
     assert sum(journal.bytes for journal in journal_store.journals.values()) <= 1 << 20
     one.trim(one.safe)
     one.append(numbered_events(0, 100, 200))

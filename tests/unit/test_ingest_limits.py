@@ -258,7 +258,7 @@ class Flow:
         return self.runner.status.get("f/0", {"state": "starting", "listen": []})
 
     def bytes(self) -> int:
-        return sum(counters.bytes for _, counters in self.runner.counters)
+        return sum(counters.bytes for _, counters, _ in self.runner.counters)
 
     async def end(self) -> None:
         self.runner.want(None)

@@ -19,7 +19,7 @@ from flumeng.journal.errors import BelowFloorError, DiskFullError, JournalFailed
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.journal import Journal
 from flumeng.journal.lazy import LazySync, Reached
-from flumeng.journal.limits import Limits, no_limit
+from flumeng.journal.limits import Limits, Room, no_limit
 from flumeng.journal.testing import FaultyDisk, numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
@@ -315,7 +315,7 @@ def test_lazy_syncs_are_a_second_apart_and_one_at_a_time(tmp_path: Path) -> None
 def test_i21_a_group_of_which_only_a_part_has_room_goes_on_with_the_acks(tmp_path: Path) -> None:
     """The part lies in the only segment: unless it can be read and acked, no room ever comes."""
     journal = Journal.create(tmp_path, ID)
-    journal.room = lambda: (2 << 20) - journal.bytes
+    journal.room = lambda: Room((2 << 20) - journal.bytes, 1)
     batches = [numbered_events(first, 1000, 2000) for first in range(0, 80_000, 1000)]
     commits: GroupCommit[pa.Table] = GroupCommit(
         journal, lambda group: [(batch, None) for table in group for batch in table.to_batches()]
@@ -335,7 +335,7 @@ def test_i21_a_group_of_which_only_a_part_has_room_goes_on_with_the_acks(tmp_pat
 def test_i21_an_acked_segment_that_is_retained_goes_before_a_sender_waits(tmp_path: Path) -> None:
     """Also the one that is written to, when it is all that there is."""
     journal = Journal.create(tmp_path, ID, limits=Limits(retain_seconds=3600))
-    journal.room = lambda: (2 << 20) - journal.bytes
+    journal.room = lambda: Room((2 << 20) - journal.bytes, 1)
     for _ in range(60):
         journal.append(numbered_events(journal.next_seq, 1000, 2000))
         journal.sync()
@@ -356,7 +356,7 @@ def test_i21_what_one_journal_retains_goes_before_senders_of_another_wait(tmp_pa
     assert keeps.floor == 0
     frame = numbered_events(0, 1000, 2000)
     most = keeps.bytes + waits.bytes + 100
-    keeps.room = waits.room = lambda: most - keeps.bytes - waits.bytes
+    keeps.room = waits.room = lambda: Room(most - keeps.bytes - waits.bytes, 1)
     with pytest.raises(DiskFullError):
         waits.append(frame)
     keeps.tend()

@@ -1,0 +1,63 @@
+"""Why the sources of a flow are paused, and for how long. Pure: seconds come from the caller.
+
+A flow at its limit is let go and held again many times a second. That is one state for people, so
+reasons that come again within ``GAP_SECONDS`` go on as if they had never left.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+GAP_SECONDS = 2.0
+
+
+class Held(NamedTuple):
+    """``by``: why nothing is taken now; empty when it is. ``seconds``: for how long it has been so.
+    ``total_seconds``: since the flow was started, of now and before."""
+
+    by: str
+    seconds: float
+    total_seconds: float
+
+
+FREE = Held("", 0.0, 0.0)
+
+
+class BackPressure:
+    """The reasons of one flow. While there is one, its sources are paused."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+        self._last = ""
+        self._since = 0.0
+        self._until = float("-inf")
+        self._before = 0.0
+
+    @property
+    def paused(self) -> bool:
+        return bool(self._reasons)
+
+    def hold(self, reason: str, text: str, now: float) -> None:
+        """``text`` says to people what is to change."""
+        if not self._reasons and now - self._until > GAP_SECONDS:
+            self._close()
+            self._since = now
+        self._reasons[reason] = self._last = text
+
+    def release(self, reason: str, now: float) -> None:
+        if self._reasons.pop(reason, None) is not None and not self._reasons:
+            self._until = now
+
+    def held(self, now: float) -> Held:
+        if self._reasons:
+            seconds = now - self._since
+            return Held(next(iter(self._reasons.values())), seconds, self._before + seconds)
+        if now - self._until <= GAP_SECONDS:
+            return Held(self._last, now - self._since, self._before + self._until - self._since)
+        done = self._until - self._since if self._until > self._since else 0.0
+        return Held("", 0.0, self._before + done)
+
+    def _close(self) -> None:
+        if self._until > self._since:
+            self._before += self._until - self._since
+        self._since = self._until
