@@ -15,14 +15,14 @@ from flumeng.operations.cluster import (
     export_cluster,
     import_cluster,
     init_cluster,
-    migrate_cluster,
-    pending_migrations,
     repair_cluster,
     repairs,
     verify_cluster,
 )
-from flumeng.store import Store
+from flumeng.operations.migration import live_processes, migrate_cluster, pending_migrations
+from flumeng.store import Store, tree
 from zkschema import table
+from zkschema.migrations import Migration
 
 
 @click.group()
@@ -86,7 +86,7 @@ def verify(
     elif problems:
         show_table(("ZNODE", "PROBLEM", "REMEDY"), ((p.path, p.what, p.remedy) for p in problems))
     else:
-        click.echo(f"every znode keeps to schema version {table.VERSION}")
+        click.echo(f"every znode keeps to schema version {tree.require(store).version}")
     if problems:
         raise SystemExit(1)
 
@@ -113,20 +113,46 @@ def import_(context: CliContext, store: Store, file: IO[str], reason: str) -> No
 
 
 @schema.command()
+@click.option("--finish", is_flag=True, help="Raise the tree; older flumengs cannot use it then.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @reason_option
+@json_option
 @with_store
-def migrate(context: CliContext, store: Store, yes: bool, reason: str) -> None:
-    """Bring the tree to the schema version of this flumeng; stop all masters first."""
+def migrate(
+    context: CliContext, store: Store, *, finish: bool, yes: bool, reason: str, as_json: bool
+) -> None:
+    """Say what stands between the tree and the schema version of this flumeng, or raise the tree.
+
+    A flumeng uses the tree of the version before it, so hosts are upgraded one by one, while
+    everything runs. When no older process is left, --finish brings the tree to the new version.
+    """
     pending = pending_migrations(store)
-    if not pending:
-        click.echo(f"nothing to do: the cluster has schema version {table.VERSION}")
-    for migration in pending:
-        step = f"{migration.before} -> {migration.before + 1}: {migration.doc}"
-        if not yes:
-            click.confirm(f"{step}. Older flumengs cannot use it then. Go on?", abort=True)
-        count = migrate_cluster(store, migration, **context.audit_fields(reason))
-        click.echo(f"{step} ({count} znodes)")
+    if finish:
+        for migration in pending:
+            step = _step(migration)
+            if not yes:
+                question = f"{step}. Older flumengs cannot use it then. Go on?"
+                click.confirm(question, abort=True, err=True)
+            count = migrate_cluster(store, migration, **context.audit_fields(reason))
+            click.echo(f"{step} ({count} znodes)", err=as_json)
+        pending = []
+    older = [process for process in live_processes(store) if process.schema < table.VERSION]
+    if as_json:
+        version = tree.require(store).version
+        show_json({"version": version, "pending": [*map(_step, pending)], "older": older})
+    elif not pending:
+        click.echo(f"the cluster has schema version {table.VERSION}: nothing is left to do")
+    else:
+        for migration in pending:
+            click.echo(f"pending: {_step(migration)}")
+        for process in older:
+            click.echo(f"cannot use it: {process}")
+        first = "upgrade and restart these, and then" if older else "no older process is live:"
+        click.echo(f"{first} `flumeng schema migrate --finish`")
+
+
+def _step(migration: Migration) -> str:
+    return f"{migration.before} -> {migration.before + 1}: {migration.doc}"
 
 
 def _fix(context: CliContext, store: Store, yes: bool, reason: str) -> None:

@@ -13,21 +13,35 @@ from zkschema.table import ZPath
 CURSOR_MAIN = "main"
 
 
-def initial(cluster: str = "") -> tuple[tuple[ZPath[Record], Record | None], ...]:
+def initial(
+    cluster: str = "", version: int = table.VERSION
+) -> tuple[tuple[ZPath[Record], Record | None], ...]:
     """Path and record (None for a folder) of every znode of an empty cluster with that id."""
-    fixed = tuple(row() for row in table.ROWS if row.record is None and "{" not in row.pattern)
+    fixed = tuple(
+        row()
+        for row in table.ROWS
+        if row.record is None and "{" not in row.pattern and row.since <= version
+    )
     return (
         *((path, None) for path in fixed),
         (table.cluster(), records.Cluster()),
-        (table.schema(), records.Schema(version=table.VERSION, cluster=cluster)),
+        (table.schema(), records.Schema(version=version, cluster=cluster)),
     )
 
 
-def flow_folders(flow: str) -> tuple[ZPath[Record], ...]:
-    """The folders that are of one flow, parents first."""
-    return (
+def flow_folders(flow: str, version: int = table.VERSION) -> tuple[ZPath[Record], ...]:
+    """The folders that every flow has in a tree of that version, parents first."""
+    folders = (
         table.revisions(flow),
         table.acks(flow),
         table.cursor(flow, CURSOR_MAIN),
         table.commits(flow),
+        table.intents(flow),
     )
+    return tuple(folder for folder in folders if folder.row.since <= version)
+
+
+def flow_tops(flow: str) -> tuple[ZPath[Record], ...]:
+    """What everything of one flow lies at or below; the flow itself is the last."""
+    tops = (table.acks(flow), table.commits(flow), table.intents(flow), table.queue(flow))
+    return (*tops, table.flow(flow))

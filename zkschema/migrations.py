@@ -3,11 +3,13 @@
 A migration sees every persistent znode as a document (``None`` for a folder) and says what to
 write. It never sees the schema's own znode, which is raised last and by others. Its writes may be
 carried out in parts and be begun anew after a crash, so one law holds for each and is tested: from
-any prefix of its writes it leads to the same tree.
+any prefix of its writes it leads to the same tree, and on that tree it writes nothing more.
+Processes of the version after it run meanwhile, and write as the version before it does.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +45,27 @@ class Migration:
     changes: Callable[[Tree], Sequence[Change]]
 
 
-MIGRATIONS: tuple[Migration, ...] = ()
+def _add_intents_and_logs(tree: Tree) -> list[Change]:
+    """Queues as sets were never used: what there is of them goes."""
+    unused = [
+        path
+        for path, document in tree.items()
+        if re.fullmatch("/queues/[^/]+/(items|claims|done)(/.+)?", path)
+        or (re.fullmatch("/queues/[^/]+", path) and document is None)
+    ]
+    flows = [path.split("/")[2] for path in tree if re.fullmatch("/flows/[^/]+", path)]
+    folders = ["/intents", *(f"/intents/{flow}" for flow in sorted(flows))]
+    return [
+        *(Delete(path) for path in sorted(unused, reverse=True)),
+        *(Set(path, None) for path in folders if path not in tree),
+    ]
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(
+        1, "queues become logs; intents of tasks and pushes get a place", _add_intents_and_logs
+    ),
+)
 
 
 def path_to(

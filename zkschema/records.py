@@ -288,7 +288,7 @@ class Story(Record):
 @dataclass(frozen=True, kw_only=True)
 class LiveNode(Record):
     """``addresses`` is where each ingest worker of the node serves its journals (host:port), an
-    empty text while it does not."""
+    empty text while it does not. ``schema`` is the newest version of the tree that it can use."""
 
     uuid: str
     incarnation: str
@@ -296,17 +296,20 @@ class LiveNode(Record):
     pid: int
     version: str
     since: float
+    schema: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveMaster(Record):
     """``plans`` is not set while the master leaves all its flows to the others. ``troubles``: what
-    it cannot do (``flow F``, ``node N``, ``cluster``) -> why; others take over flows in there."""
+    it cannot do (``flow F``, ``node N``, ``cluster``) -> why; others take over flows in there.
+    ``schema`` is the newest version of the tree that it can use."""
 
     host: str
     pid: int
     version: str
     since: float
+    schema: int = 1
     plans: bool = True
     troubles: Mapping[str, str] = field(default_factory=lambda: NOTHING)
 
@@ -325,23 +328,59 @@ class Journal(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Queue(Record):
+    """The head of a work queue: ``next`` is the number that the next item of each lane gets,
+    ``listed`` how far the discovery task of this ``epoch`` has looked."""
+
+    epoch: int
+    next: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    listed: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class QueueItem(Record):
     location: str
     weight: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueueClaim(Record):
-    node: str
-    epoch: int
+class QueueSegment(Record):
+    """Items of one lane, numbered from ``first`` on without a gap."""
+
+    first: int
+    items: tuple[QueueItem, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueueDone(Record):
-    """The compact set of items done: all below ``below``, and those listed."""
+class QueueSeen(Record):
+    """A share of what was listed: all up to ``below`` in listing order, and those named."""
 
     below: str = ""
     items: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intent(Record):
+    """The batch that a task has decided to write: ``ranges`` is partition -> first and end offset.
+
+    It is repeated exactly, by whoever owns the task, until its acks are written.
+    """
+
+    epoch: int
+    number: int
+    revision: int
+    ranges: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push(Record):
+    """The push that made this cluster what it is; ``inventory`` is the hash of its content."""
+
+    push: str
+    inventory: str
+    author: str
+    reason: str
+    time: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from zkschema import bootstrap, codec, table
 from zkschema.records import Record
 from zkschema.table import Row
-from zkschema.verify import Problem
+from zkschema.verify import Problem, tree_version
 
 R = TypeVar("R", bound=Record)
 
@@ -26,7 +26,7 @@ def orphans(tree: Mapping[str, bytes]) -> list[Problem]:
     """
     gone = [
         Problem(str(row(flow)), f"orphan: flow {flow} is gone")
-        for row in (table.acks, table.commits, table.queue)
+        for row in (table.acks, table.commits, table.intents, table.queue)
         for flow in _names(tree, row)
         if str(table.flow(flow)) not in tree
     ]
@@ -45,6 +45,7 @@ def orphans(tree: Mapping[str, bytes]) -> list[Problem]:
 def dangling(tree: Mapping[str, bytes]) -> list[Problem]:
     """Flows without the text of their revision or without a folder, and journals without their
     node."""
+    version = tree_version(tree)
     found = [
         Problem(str(table.flow(name)), f"its revision {flow.revision} is not there")
         for (name,), flow in _records(tree, table.flow)
@@ -53,7 +54,7 @@ def dangling(tree: Mapping[str, bytes]) -> list[Problem]:
     found += [
         Problem(str(folder), f"missing: a folder of flow {name}")
         for (name,), _ in _records(tree, table.flow)
-        for folder in bootstrap.flow_folders(name)
+        for folder in bootstrap.flow_folders(name, version)
         if str(folder) not in tree
     ]
     found += [

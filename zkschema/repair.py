@@ -16,7 +16,7 @@ from zkschema import bootstrap, codec, records, references, table
 from zkschema.migrations import Change, Delete, Document, Set
 from zkschema.records import Record
 from zkschema.table import ZPath
-from zkschema.verify import Problem, verify
+from zkschema.verify import Problem, tree_version, verify
 
 R = TypeVar("R", bound=Record)
 
@@ -56,9 +56,9 @@ def problems(tree: Tree, without_session: Collection[str] = ()) -> list[Problem]
 
 def repairs(tree: Tree, without_session: Collection[str] = ()) -> list[Repair]:
     """What can be put right, in path order; one repair a path. None in a tree that is no cluster of
-    this version, and none for what a newer flumeng wrote."""
+    a version that is known, and none for what a newer flumeng wrote."""
     schema = _readable(tree, table.schema())
-    if schema is None or schema.version != table.VERSION:
+    if schema is None or schema.version != tree_version(tree):
         return []
     found: dict[str, Repair] = {}
     for problem in [*references.orphans(tree), *_stale(without_session)]:
@@ -104,7 +104,7 @@ def _of_fault(problem: Problem, tree: Tree) -> Repair | None:
     path = problem.path
     if _is_newer(path, tree):
         return None
-    initial = {str(p): record for p, record in bootstrap.initial()}
+    initial = {str(p): record for p, record in bootstrap.initial(version=tree_version(tree))}
     if path not in tree:
         document = _document(initial[path])
         return Repair(path, problem.what, "created", (Set(path, document),))

@@ -3,6 +3,10 @@
 A row is called with the names in its pattern and gives a path that carries the row, so that a
 reader knows what it will find there: ``paths.flow("web")`` is a ``ZPath[Flow]``. No other file
 spells a path. Paths are relative to the cluster's chroot.
+
+This flumeng uses trees of the versions from ``OLDEST`` to ``VERSION``, so that it runs beside the
+one before it. A row of a version above the tree's is neither there nor written until
+``flumeng schema migrate --finish`` has raised the tree.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from zkschema.records import Record
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
-VERSION = 1
+VERSION = 2
+OLDEST = 1
 KIB = 1024
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
 NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:@=+-]{1,200}")
@@ -84,14 +89,15 @@ def _row(
     *,
     size_bytes: int,
     lifetime: str = "persistent",
+    since: int = 1,
 ) -> Row[R_co]:
-    row = Row(pattern, record, lifetime, writer, size_bytes, 1, doc)
+    row = Row(pattern, record, lifetime, writer, size_bytes, since, doc)
     ROWS.append(row)
     return row
 
 
-def _folder(pattern: str, writer: str, doc: str) -> Row[Record]:
-    row: Row[Record] = Row(pattern, None, "persistent", writer, 0, 1, doc)
+def _folder(pattern: str, writer: str, doc: str, *, since: int = 1) -> Row[Record]:
+    row: Row[Record] = Row(pattern, None, "persistent", writer, 0, since, doc)
     ROWS.append(row)
     return row
 
@@ -237,31 +243,52 @@ journal = _row(
     size_bytes=16 * KIB,
 )
 queues = _folder("/queues", "bootstrap", "work queues")
-queue = _folder("/queues/{flow}", "discovery tasks", "one flow's work queue")
-queue_items = _folder("/queues/{flow}/items", "discovery tasks", "items to do")
-queue_item = _row(
-    "/queues/{flow}/items/{item}",
-    records.QueueItem,
+queue = _row(
+    "/queues/{flow}",
+    records.Queue,
     "discovery tasks",
-    "where an item is, and its weight",
-    size_bytes=4 * KIB,
+    "head of one flow's work queue: next item number of each lane, how far was listed, epoch",
+    size_bytes=16 * KIB,
+    since=2,
 )
-queue_claims = _folder("/queues/{flow}/claims", "discovery tasks", "items being done")
-queue_claim = _row(
-    "/queues/{flow}/claims/{item}",
-    records.QueueClaim,
-    "owner of the item",
-    "who does the item, under which epoch",
-    size_bytes=4 * KIB,
-    lifetime="ephemeral",
+queue_lanes = _folder("/queues/{flow}/lanes", "discovery tasks", "the queue's lanes", since=2)
+queue_lane = _folder(
+    "/queues/{flow}/lanes/{lane}", "discovery tasks", "one lane's segments, unwatched", since=2
 )
-queue_done = _folder("/queues/{flow}/done", "discovery tasks", "items done, as a compact set")
-queue_done_shard = _row(
-    "/queues/{flow}/done/{shard}",
-    records.QueueDone,
-    "owners of items",
-    "a share of the set of items done",
+queue_segment = _row(
+    "/queues/{flow}/lanes/{lane}/{segment}",
+    records.QueueSegment,
+    "discovery tasks",
+    "items of a lane, numbered; written with the head, removed when all are acked",
     size_bytes=50 * KIB,
+    since=2,
+)
+queue_seen = _folder("/queues/{flow}/seen", "discovery tasks", "what was listed", since=2)
+queue_seen_bucket = _row(
+    "/queues/{flow}/seen/{bucket}",
+    records.QueueSeen,
+    "discovery tasks",
+    "a share of what was listed: a watermark in listing order, and the exceptions",
+    size_bytes=50 * KIB,
+    since=2,
+)
+all_intents = _folder("/intents", "bootstrap", "decided batches of all flows, unwatched", since=2)
+intents = _folder("/intents/{flow}", "operators", "the flow's decided batches", since=2)
+intent = _row(
+    "/intents/{flow}/{task}",
+    records.Intent,
+    "owner of the task",
+    "the batch that the task has decided to write: number, ranges, revision",
+    size_bytes=50 * KIB,
+    since=2,
+)
+push = _row(
+    "/push",
+    records.Push,
+    "push tool",
+    "which push, of which inventory content, made this cluster what it is",
+    size_bytes=64 * KIB,
+    since=2,
 )
 audits = _folder("/audit", "bootstrap", "who changed what, bounded")
 audit = _row(
@@ -273,9 +300,10 @@ audit = _row(
 )
 
 
-def find(path: str) -> Row[Record] | None:
-    """The row that ``path`` belongs to; None when the schema knows no such znode."""
-    return next((row for row in ROWS if row.matches(path) is not None), None)
+def find(path: str, version: int = VERSION) -> Row[Record] | None:
+    """The row that ``path`` belongs to; None when that version of the tree has no such znode."""
+    rows = (row for row in ROWS if row.since <= version)
+    return next((row for row in rows if row.matches(path) is not None), None)
 
 
 def to_markdown() -> str:

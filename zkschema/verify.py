@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zkschema import bootstrap, codec, table
+from zkschema import bootstrap, codec, records, table
 
 
 @dataclass(frozen=True)
@@ -21,22 +21,32 @@ def verify(tree: Mapping[str, bytes]) -> list[Problem]:
     """Everything wrong with ``tree`` (path relative to the chroot -> data), in path order.
 
     Found are: missing fixed znodes, znodes that no row knows, data that does not decode, data over
-    its bound, data in folders, and a schema version other than this code's.
+    its bound, data in folders, and a schema version that this code cannot use.
     """
+    version = tree_version(tree)
     problems = [
         Problem(str(path), "missing: run `flumeng schema init`")
-        for path, _ in bootstrap.initial()
+        for path, _ in bootstrap.initial(version=version)
         if str(path) not in tree
     ]
     for path, data in tree.items():
-        what = _fault(path, data)
+        what = _fault(path, data, version)
         if what:
             problems.append(Problem(path, what))
     return sorted(problems, key=lambda problem: problem.path)
 
 
-def _fault(path: str, data: bytes) -> str | None:
-    row = table.find(path)
+def tree_version(tree: Mapping[str, bytes]) -> int:
+    """The version that the tree says it has; this code's when it says none that can be used."""
+    try:
+        said = codec.decode(records.Schema, tree.get(str(table.schema()), b"")).version
+    except codec.DecodeError:
+        return table.VERSION
+    return said if table.OLDEST <= said <= table.VERSION else table.VERSION
+
+
+def _fault(path: str, data: bytes, version: int) -> str | None:
+    row = table.find(path, version)
     if row is None:
         return "no such znode in the schema"
     if len(data) > row.size_bytes:
@@ -47,7 +57,7 @@ def _fault(path: str, data: bytes) -> str | None:
         record = codec.decode(row.record, data)
     except codec.DecodeError as error:
         return str(error)
-    version = getattr(record, "version", None)
-    if path == table.schema().path and version != table.VERSION:
-        return f"schema version {version}, this flumeng knows {table.VERSION}"
+    if isinstance(record, records.Schema) and record.version != version:
+        known = f"{table.OLDEST} to {table.VERSION}"
+        return f"schema version {record.version}, this flumeng knows {known}"
     return None

@@ -30,7 +30,7 @@ from flumeng.state.reader import WATCHED, Reader
 from flumeng.state.snapshot import Snapshot
 from flumeng.store import ABSENT, ANY, Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
-from zkschema import paths
+from zkschema import paths, table
 from zkschema.records import LiveMaster
 
 log = logging.getLogger(__name__)
@@ -176,6 +176,7 @@ class Master:
             pid=os.getpid(),
             version=__version__,
             since=self._since,
+            schema=table.VERSION,
             plans=not away and flows <= TROUBLES,
             troubles={
                 topic: why[:TROUBLE_CHARACTERS]

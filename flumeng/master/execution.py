@@ -14,7 +14,7 @@ from flumeng.errors import ConflictError, UserError
 from flumeng.plan import Action, Assign, Drop, Maintain, Replan, Revert, together
 from flumeng.state.snapshot import Snapshot
 from flumeng.store import ANY, Check, Path, Refused, Remove, Store
-from zkschema import paths, table
+from zkschema import bootstrap, paths, table
 from zkschema.records import AssignedTask
 
 DROP_AT_ONCE = 100
@@ -119,7 +119,7 @@ def _drop(store: Store, flow: str) -> None:
         marked = replace(found.value, discard=True)
         version = store.write(paths.flow(flow), marked, version)
     unchanged = Check(paths.flow(flow), version)
-    for top in (paths.acks(flow), paths.commits(flow), paths.flow(flow)):
+    for top in bootstrap.flow_tops(flow):
         if store.exists(top):
             removals = [Remove(path, ANY) for path in reversed(_tree(store, top))]
             for start in range(0, len(removals), DROP_AT_ONCE):

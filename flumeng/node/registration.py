@@ -16,7 +16,7 @@ from flumeng.journal.names import node_of
 from flumeng.node.events import Acked, Wanted
 from flumeng.state.assignment_pages import read_assignment
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write
-from zkschema import paths
+from zkschema import paths, table
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Journal, LiveNode, Node, NodeStatus
 
@@ -90,6 +90,7 @@ class Registration:
             pid=os.getpid(),
             version=__version__,
             since=self._since,
+            schema=table.VERSION,
         )
         session = self._store.session
         found = self._store.read(path)

@@ -1,4 +1,4 @@
-"""Whole-tree work of operators: everything out, everything in, to the next version, and repair."""
+"""Whole-tree work of operators: everything out, everything in, and repair."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flumeng.errors import ConflictError, UserError
+from flumeng.errors import UserError
 from flumeng.operations import audit
-from flumeng.operations.documents import AnyRecord, at, documents, in_transactions
+from flumeng.operations.documents import AnyRecord, at, documents, encoded, in_transactions
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
-from zkschema import codec, migrations, paths, records, repair, table
-from zkschema.migrations import MIGRATIONS, Delete, Migration, Set
+from zkschema import codec, paths, records, repair, table
+from zkschema.migrations import Delete, Set
 from zkschema.repair import Repair
 from zkschema.verify import Problem, verify
 
@@ -46,7 +46,7 @@ def import_cluster(store: Store, exported: object, *, author: str, reason: str, 
     another version, or the chroot is not empty.
     """
     wanted = _exported(exported)
-    data = {path: b"" if doc is None else _bytes(doc) for path, doc in wanted.items()}
+    data = {path: encoded(doc) for path, doc in wanted.items()}
     problems = verify(data)
     if problems:
         said = "\n".join(f"{problem.path}: {problem.what}" for problem in problems)
@@ -66,60 +66,6 @@ def import_cluster(store: Store, exported: object, *, author: str, reason: str, 
     begun = replace(schema, generation=max(schema.generation + 1, int(now)))
     audit.commit(store, [Put(paths.schema(), begun, ABSENT)], entry)
     return len(wanted)
-
-
-def pending_migrations(
-    store: Store, target: int = table.VERSION, known: Sequence[Migration] = MIGRATIONS
-) -> list[Migration]:
-    """What ``migrate_cluster`` would do. Raises ``UserError`` when it cannot get to ``target``."""
-    schema = store.read(paths.schema())
-    if schema is None:
-        raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
-    try:
-        return migrations.path_to(schema.value.version, target, known)
-    except LookupError as error:
-        raise UserError(f"{error}: use the flumeng that matches") from error
-
-
-def migrate_cluster(
-    store: Store, migration: Migration, *, author: str, reason: str, now: float
-) -> int:
-    """Bring the tree to the version after ``migration.before``; gives how many znodes it wrote.
-
-    No master may be live. Every write expects the version that the migration saw; the schema's
-    znode is raised with the last of them. Interrupted, it is gone on with by calling it again.
-    Raises ``ConflictError``, ``UnavailableError``, ``CorruptError``.
-    """
-    masters = store.children(paths.live_masters())
-    if masters:
-        raise ConflictError(f"master {masters[0]} is live: stop all masters, then migrate")
-    schema = store.read(paths.schema())
-    if schema is None or schema.value.version != migration.before:
-        raise ConflictError(f"the cluster does not have schema version {migration.before} any more")
-    named = [path for path, data in store.dump().items() if data]
-    seen = store.read_many([at(path, {})[0] for path in named])
-    versions = {path: found.version for path, found in zip(named, seen, strict=True) if found}
-    found = documents(store.dump())  # after the versions, so that none is newer than what is seen
-    changes = migration.changes({p: doc for p, doc in found.items() if p != SCHEMA})
-    writes: list[tuple[Write, int]] = []
-    for change in changes:
-        assert change.path != SCHEMA, "the schema's znode is not a migration's to write"
-        folder_or_new = ANY if change.path in found else ABSENT
-        expect = versions.get(change.path, folder_or_new)
-        if isinstance(change, Delete):
-            writes.append((Remove(at(change.path, None)[0], expect), 0))
-        else:
-            path, value = at(change.path, change.document)
-            size = len(_bytes(change.document)) if change.document else 0
-            writes.append((Put(path, value, expect), size))
-    raised = replace(schema.value, version=migration.before + 1)
-    *parts, last = [*in_transactions(writes)] or [[]]
-    for part in parts:
-        store.commit(part)
-    command = f"schema migrate {migration.before} -> {migration.before + 1}"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
-    audit.commit(store, [*last, Put(paths.schema(), raised, schema.version)], entry)
-    return len(changes)
 
 
 def verify_cluster(store: Store) -> list[Problem]:
@@ -159,7 +105,7 @@ def repair_cluster(
             writes.append((Remove(at(change.path, None)[0], expect), 0))
         else:
             path, value = at(change.path, change.document)
-            writes.append((Put(path, value, expect), len(_bytes(change.document or {"v": 0}))))
+            writes.append((Put(path, value, expect), len(encoded(change.document))))
     for part in in_transactions(writes):
         command = f"schema verify --fix: {', '.join(str(write.path) for write in part)}"
         entry = records.Audit(who=author, command=command[:8192], reason=reason, time=now)
@@ -202,12 +148,6 @@ def _version(found: Mapping[str, Mapping[str, Any] | None]) -> int:
     if schema is None:
         raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
     return int(schema["version"])
-
-
-def _bytes(document: Mapping[str, Any]) -> bytes:
-    value = at("/", document)[1]
-    assert value is not None
-    return codec.encode(value)
 
 
 def _exported(exported: object) -> dict[str, dict[str, Any] | None]:

@@ -45,6 +45,12 @@ def at(path: str, document: Mapping[str, Any] | None) -> tuple[ZPath[Record], Re
     return ZPath(path, row), None if document is None else AnyRecord(extra=document)
 
 
+def encoded(document: Mapping[str, Any] | None) -> bytes:
+    """What a write of the document sends."""
+    value = at("/", document)[1]
+    return b"" if value is None else codec.encode(value)
+
+
 def in_transactions(writes: Iterable[tuple[Write, int]]) -> Iterator[list[Write]]:
     """The writes, each with its size in bytes, in order and in parts that ZooKeeper takes."""
     part: list[Write] = []

@@ -10,7 +10,7 @@ from flumeng.operations.settings import without_chokes
 from flumeng.spec import parse_flow
 from flumeng.spec.problems import nearest
 from flumeng.state import journal_registry
-from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write, tree
+from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Versioned, Write, tree
 from zkschema import bootstrap, paths, records
 
 KEEP_REVISIONS = 50
@@ -44,15 +44,19 @@ def apply_flow(
     ``ConflictError``, ``UnavailableError``.
     """
     name = parse_flow(text).flow
-    tree.require(store)
+    schema = tree.require_versioned(store)
     current = store.read(paths.flow(name))
     expect_current(name, current, expect_revision)
     if current is not None:
         revision = records.Revision(text=text, author=author, reason=reason, time=now)
         return _revise(store, name, current, revision, f"flow apply {name}")
     number = next_revision(store, name, text, None)
-    writes: list[Write] = [Put(paths.flow(name), records.Flow(revision=number), ABSENT)]
-    writes += [Put(folder, None, ABSENT) for folder in bootstrap.flow_folders(name)]
+    folders = bootstrap.flow_folders(name, schema.value.version)
+    writes: list[Write] = [
+        Check(paths.schema(), schema.version),  # so these are the folders that a flow has
+        Put(paths.flow(name), records.Flow(revision=number), ABSENT),
+        *(Put(folder, None, ABSENT) for folder in folders),
+    ]
     revision = records.Revision(text=text, author=author, reason=reason, time=now)
     writes.append(Put(paths.revision(name, str(number)), revision, ABSENT))
     command = f"flow apply {name} (revision {number})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from flumeng.errors import ConflictError, UserError
-from flumeng.store import ABSENT, Store
+from flumeng.store import ABSENT, Store, Versioned
 from zkschema import bootstrap, paths, table
 from zkschema.records import Schema
 from zkschema.verify import Problem
@@ -31,13 +31,18 @@ def verify(store: Store) -> list[Problem]:
 
 
 def require(store: Store) -> Schema:
-    """The cluster's schema; UserError unless it is there, of the version that this code knows."""
+    """The cluster's schema; UserError unless it is there, of a version that this code can use."""
+    return require_versioned(store).value
+
+
+def require_versioned(store: Store) -> Versioned[Schema]:
+    """As ``require``, for a write that holds only while the version stays what it is."""
     found = store.read(paths.schema())
     if found is None:
         raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
-    if found.value.version != table.VERSION:
+    if not table.OLDEST <= found.value.version <= table.VERSION:
         raise UserError(
             f"the cluster has schema version {found.value.version}, this flumeng knows "
-            f"{table.VERSION}: use the flumeng that matches"
+            f"{table.OLDEST} to {table.VERSION}: use a flumeng that matches"
         )
-    return found.value
+    return found

@@ -19,8 +19,8 @@ from kazoo.client import KazooClient
 
 from cli.context import AuditFields
 from flumeng.errors import ConflictError
-from flumeng.operations.cluster import migrate_cluster
 from flumeng.operations.flows import apply_flow
+from flumeng.operations.migration import migrate_cluster
 from flumeng.operations.nodes import decommission_node
 from flumeng.runtime.embedded import free_port
 from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
@@ -130,12 +130,12 @@ def test_a_migration_on_a_real_server(store: Store) -> None:
     store.write(ack, records.Ack(epoch=1, offset=7), ABSENT)
     cursor = str(paths.cursor("web", "main"))
     changes: list[Change] = [Set(cursor, {"v": 2, "acks": {"p": 7}}), Delete(str(ack))]
-    migration = Migration(1, "example", lambda _before: changes)
+    migration = Migration(2, "example", lambda before: changes if str(ack) in before else [])
     migrate_cluster(store, migration, author="a", reason="", now=0.0)
     found = store.dump()
     assert json.loads(found[cursor]) == {"v": 2, "acks": {"p": 7}}
     assert str(ack) not in found
-    assert json.loads(found["/schema"])["version"] == 2
+    assert json.loads(found["/schema"])["version"] == 3
 
 
 def test_a_spoilt_tree_is_put_right_on_a_real_server(

@@ -1,4 +1,4 @@
-"""Export and import, repair, and migration with an example from version 1 to 2. On a fake store."""
+"""Export and import of a whole cluster. On a fake store."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ import pytest
 
 from cli.context import AuditFields
 from cli.testing import NOON, Shell
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.errors import UnavailableError, UserError
 from flumeng.operations import documents
 from flumeng.operations.cluster import (
     export_cluster,
     import_cluster,
-    migrate_cluster,
-    pending_migrations,
 )
 from flumeng.operations.flows import apply_flow
 from flumeng.state.task_map import INLINE_TASKS, Tasks, plan_writes, read_plan
-from flumeng.store import ABSENT, ANY, Version, Write, tree
+from flumeng.store import ABSENT, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
-from zkschema import bootstrap, codec, paths, records
-from zkschema.migrations import Change, Delete, Migration, Set, Tree, path_to
+from zkschema import bootstrap, paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
@@ -181,7 +178,7 @@ def test_half_an_import_is_no_cluster_and_can_be_repeated(store: FakeStore) -> N
         (lambda d: d["znodes"].update({"/nodes/x": {"v": 1}}), "/nodes/x: Node.uuid: missing"),
         (lambda d: d["znodes"].update({"/what": None}), "/what: no such znode in the schema"),
         (lambda d: d["znodes"].pop("/cluster"), "/cluster: missing"),
-        (lambda d: d["znodes"].update({"/schema": {"v": 1, "version": 2}}), "schema version 2"),
+        (lambda d: d["znodes"].update({"/schema": {"v": 1, "version": 3}}), "schema version 3"),
         (lambda d: d["znodes"].update({"/live/nodes/n1": {"v": 1}}), "only a live process"),
     ],
 )
@@ -199,140 +196,6 @@ def test_a_file_that_is_not_json_is_wrong_input(tmp_path: Path) -> None:
     result = Shell(FakeTree()).run("schema", "import", tmp_path / "x")
     assert (result.exit_code, "is not JSON" in result.stderr) == (2, True)
     assert Shell(FakeTree()).run("schema", "export").exit_code == 2
-
-
-# -- migrate: version 2 of this example keeps a flow's acks of a cursor in one znode
-
-
-def _acks_in_one_znode(before: Tree) -> list[Change]:
-    """``/acks/F/C/P`` become fields of ``/acks/F/C``, which was a folder."""
-    changes: list[Change] = []
-    for path, document in before.items():
-        row = paths.find(path)
-        if row is paths.cursor or (path.count("/") == 3 and path.split("/")[1] == "acks"):
-            below = {p: d for p, d in before.items() if p.startswith(f"{path}/")}
-            done = dict((document or {}).get("acks", {}))
-            acks = {p.rpartition("/")[2]: {"epoch": d["epoch"], "offset": d["offset"]}
-                    for p, d in below.items() if d}  # fmt: skip
-            changes.append(Set(path, {"v": 2, "acks": {**done, **acks}}))
-            changes += [Delete(p) for p in below]
-    return changes
-
-
-MIGRATION = Migration(1, "acks of a cursor are one znode", _acks_in_one_znode)
-
-
-def after(before: Tree, changes: Sequence[Change]) -> dict[str, Any]:
-    made = dict(before)
-    for change in changes:
-        if isinstance(change, Set):
-            made[change.path] = change.document
-        else:
-            del made[change.path]
-    return made
-
-
-def documents_of(store: FakeStore) -> dict[str, Any]:
-    found = documents.documents(store.dump())
-    return {path: doc for path, doc in found.items() if path != "/schema"}
-
-
-def test_a_migration_leads_to_the_same_tree_from_every_prefix_of_its_writes(
-    store: FakeStore,
-) -> None:
-    for number in range(3):
-        ack = records.Ack(epoch=1, offset=number)
-        store.write(paths.ack("web", "main", f"p{number}"), ack, ABSENT)
-    before = documents_of(store)
-    changes = _acks_in_one_znode(before)
-    whole = after(before, changes)
-    assert whole["/acks/web/main"]["acks"]["web.n1.0.aa"] == {"epoch": 3, "offset": 40}
-    for length in range(len(changes) + 1):
-        part = after(before, changes[:length])
-        assert after(part, _acks_in_one_znode(part)) == whole, f"after {length} writes"
-
-
-def test_a_cluster_is_migrated(store: FakeStore) -> None:
-    store.remove(paths.live_master("m1"), ANY)
-    expected = after(documents_of(store), _acks_in_one_znode(documents_of(store)))
-    (pending,) = pending_migrations(store, 2, [MIGRATION])
-    assert migrate_cluster(store, pending, **SIGN) == 2
-    found = documents_of(store)
-    audits = {path for path in found if path.startswith("/audit/")} - set(expected)
-    assert {path: doc for path, doc in found.items() if path not in audits} == expected
-    assert json.loads(store.dump()["/schema"])["version"] == 2
-    assert "schema migrate 1 -> 2" in commands(store)
-    with pytest.raises(UserError, match="schema version 2, this flumeng knows 1"):
-        tree.require(store)
-    assert pending_migrations(store, 2, [MIGRATION]) == []
-
-
-def test_an_interrupted_migration_is_gone_on_with(store: FakeStore) -> None:
-    store.remove(paths.live_master("m1"), ANY)
-    for number in range(2 * documents.TRANSACTION_WRITES):
-        ack = records.Ack(epoch=1, offset=number)
-        store.write(paths.ack("web", "main", f"p{number}"), ack, ABSENT)
-    expected = after(documents_of(store), _acks_in_one_znode(documents_of(store)))
-
-    class Failing(FakeStore):
-        commits = 0
-
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            self.commits += 1
-            if self.commits == 2:
-                raise UnavailableError("gone")
-            return super().commit(writes)
-
-    failing = Failing(store.tree)
-    with pytest.raises(UnavailableError):
-        migrate_cluster(failing, MIGRATION, **SIGN)
-    tree.require(store)
-    migrate_cluster(failing, MIGRATION, **SIGN)
-    found = documents_of(store)
-    assert {path: found[path] for path in expected} == expected
-    with pytest.raises(UserError):
-        tree.require(store)
-
-
-def test_a_migration_loses_to_a_change_that_it_did_not_see(store: FakeStore) -> None:
-    store.remove(paths.live_master("m1"), ANY)
-    ack = paths.ack("web", "main", "web.n1.0.aa")
-
-    def late(before: Tree) -> Sequence[Change]:
-        store.write(ack, records.Ack(epoch=3, offset=99), ANY)
-        return _acks_in_one_znode(before)
-
-    with pytest.raises(ConflictError, match="was changed by someone else"):
-        migrate_cluster(store, Migration(1, "", late), **SIGN)
-    found = store.read(ack)
-    assert found is not None
-    assert found.value.offset == 99
-    tree.require(store)
-
-
-def test_masters_must_be_stopped_before_a_migration(store: FakeStore) -> None:
-    before = store.dump()
-    with pytest.raises(ConflictError, match="master m1 is live"):
-        migrate_cluster(store, MIGRATION, **SIGN)
-    assert store.dump() == before
-
-
-def test_migrate_has_nothing_to_do_at_the_version_of_this_flumeng(shell: Shell) -> None:
-    done = shell.run("schema", "migrate")
-    assert (done.exit_code, done.stdout) == (
-        0, "nothing to do: the cluster has schema version 1\n",
-    )  # fmt: skip
-    assert Shell(FakeTree()).run("schema", "migrate").exit_code == 2
-
-
-def test_a_missing_migration_is_said_before_anything_is_done(store: FakeStore) -> None:
-    assert path_to(1, 2, [MIGRATION]) == [MIGRATION]
-    with pytest.raises(UserError, match="no migration from schema version 1 to 3"):
-        pending_migrations(store, 3, [MIGRATION])
-    newer = codec.encode(records.Schema(version=2))
-    store.tree.znodes["/schema"] = replace(store.tree.znodes["/schema"], data=newer)
-    with pytest.raises(UserError, match="use the flumeng that matches"):
-        pending_migrations(store)
 
 
 def test_an_empty_cluster_survives_export_and_import() -> None:

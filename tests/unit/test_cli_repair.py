@@ -114,8 +114,8 @@ def _acks_of_a_gone_flow(store: FakeStore) -> list[str]:
 
 
 def _queue_of_a_gone_flow(store: FakeStore) -> list[str]:
-    for folder in (paths.queue("old"), paths.queue_items("old")):
-        store.write(folder, None, ABSENT)
+    store.write(paths.queue("old"), records.Queue(epoch=1), ABSENT)
+    store.write(paths.queue_lanes("old"), None, ABSENT)
     return ["/queues/old"]
 
 
@@ -161,7 +161,7 @@ def test_what_belongs_to_nothing_is_found_and_removed(
     refused = shell.run("schema", "verify", "--fix", typed="n\n")
     assert (refused.exit_code, made[0] in store.dump()) == (1, True)
     done = shell.run("schema", "verify", "--fix", "--yes", "--reason", "tidy")
-    assert (done.exit_code, done.stdout) == (0, "every znode keeps to schema version 1\n")
+    assert (done.exit_code, done.stdout) == (0, "every znode keeps to schema version 2\n")
     assert done.stderr.endswith(f"{len(made)} of {len(made)} repairs done\n")
     assert {path for path in store.dump() if not path.startswith("/audit/")} == {
         path for path in before if not path.startswith("/audit/")
@@ -369,7 +369,7 @@ def test_what_a_newer_flumeng_wrote_is_left(
 
 def test_a_tree_of_another_version_is_not_touched(shell: Shell, store: FakeStore) -> None:
     _journal_of_a_gone_flow(store)
-    spoil(store, paths.schema(), codec.encode(records.Schema(version=2)))
+    spoil(store, paths.schema(), codec.encode(records.Schema(version=3)))
     before = store.dump()
     assert shell.run("schema", "verify", "--fix", "--yes").exit_code == 1
     assert store.dump() == before

@@ -1,0 +1,138 @@
+"""The tree to the next schema version, while processes that know both versions run.
+
+A new flumeng uses the tree of the one before it as that one does, so hosts are upgraded one by one.
+Once no process of the older version is left, the tree is raised: from then on rows of the new
+version may be written, and older processes refuse to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flumeng.errors import ConflictError, CorruptError, UserError
+from flumeng.operations import audit
+from flumeng.operations.documents import at, documents, encoded, in_transactions
+from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write
+from zkschema import migrations, paths, records, table
+from zkschema.migrations import MIGRATIONS, Delete, Migration
+from zkschema.records import Schema
+from zkschema.table import ZPath
+
+ATTEMPTS = 20
+"""Nodes and masters write meanwhile; what they change is looked at again so often at most."""
+
+
+@dataclass(frozen=True)
+class LiveProcess:
+    """A node or master that holds a session; ``schema`` is the newest version that it can use."""
+
+    kind: str
+    name: str
+    version: str
+    schema: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} (flumeng {self.version})"
+
+
+def pending_migrations(
+    store: Store, target: int = table.VERSION, known: Sequence[Migration] = MIGRATIONS
+) -> list[Migration]:
+    """What ``migrate_cluster`` would do. Raises ``UserError`` when it cannot get to ``target``."""
+    try:
+        return migrations.path_to(_schema(store).value.version, target, known)
+    except LookupError as error:
+        raise UserError(f"{error}: use the flumeng that matches") from error
+
+
+def live_processes(store: Store) -> list[LiveProcess]:
+    """Whatever runs. One whose znode cannot be read is taken for one of the oldest version."""
+    masters = [paths.live_master(name) for name in store.children(paths.live_masters())]
+    nodes = [paths.live_node(name) for name in store.children(paths.live_nodes())]
+    found = [
+        *(_process(store, "master", path) for path in masters),
+        *(_process(store, "node", path) for path in nodes),
+    ]
+    return [process for process in found if process is not None]
+
+
+def migrate_cluster(
+    store: Store, migration: Migration, *, author: str, reason: str, now: float
+) -> int:
+    """Bring the tree to the version after ``migration.before``; gives how many znodes it wrote.
+
+    Every write expects the version that the migration saw, and what changed meanwhile is looked at
+    again; the schema's znode is raised with the last of them. Interrupted, it is gone on with by
+    calling it again. Raises ``ConflictError``, also while a process of an older version is live,
+    ``UnavailableError``, ``CorruptError``.
+    """
+    target = migration.before + 1
+    older = [str(process) for process in live_processes(store) if process.schema < target]
+    if older:
+        raise ConflictError(
+            f"{', '.join(older)} cannot use schema version {target}: upgrade and restart all "
+            "processes first"
+        )
+    schema = _schema(store)
+    if schema.value.version != migration.before:
+        raise ConflictError(f"the cluster does not have schema version {migration.before} any more")
+    raised = Put(paths.schema(), replace(schema.value, version=target), schema.version)
+    command = f"schema migrate {migration.before} -> {target}"
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    count = _carry_out(store, migration, lambda last: audit.commit(store, [*last, raised], entry))
+    # What was written just before the tree was raised may be what the migration did not see.
+    return count + _carry_out(store, migration, lambda last: last and store.commit(last))
+
+
+def _process(store: Store, kind: str, path: ZPath[Any]) -> LiveProcess | None:
+    try:
+        live = store.read(path)
+    except (CorruptError, UserError):
+        return LiveProcess(kind, path.name, "unknown", 0)
+    return LiveProcess(kind, path.name, live.value.version, live.value.schema) if live else None
+
+
+def _carry_out(store: Store, migration: Migration, end: Callable[[list[Write]], object]) -> int:
+    """The migration's writes in parts, the last one by ``end``; gives how many it wrote."""
+    for attempt in range(1, ATTEMPTS + 1):
+        writes = _writes(store, migration)
+        *parts, last = [*in_transactions(writes)] or [[]]
+        try:
+            for part in parts:
+                store.commit(part)
+            end(last)
+        except ConflictError:
+            if attempt == ATTEMPTS:
+                raise
+        else:
+            return len(writes)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _writes(store: Store, migration: Migration) -> list[tuple[Write, int]]:
+    """What is left to write, each with its size. Every write expects what the migration saw."""
+    named = [path for path, data in store.dump().items() if data]
+    seen = store.read_many([at(path, {})[0] for path in named])
+    versions = {path: found.version for path, found in zip(named, seen, strict=True) if found}
+    found = documents(store.dump())  # after the versions, so that none is newer than what is seen
+    schema = str(paths.schema())
+    writes: list[tuple[Write, int]] = []
+    for change in migration.changes({p: doc for p, doc in found.items() if p != schema}):
+        assert change.path != schema, "the schema's znode is not a migration's to write"
+        folder_or_new = ANY if change.path in found else ABSENT
+        expect = versions.get(change.path, folder_or_new)
+        if isinstance(change, Delete):
+            writes.append((Remove(at(change.path, None)[0], expect), 0))
+        else:
+            path, value = at(change.path, change.document)
+            writes.append((Put(path, value, expect), len(encoded(change.document))))
+    return writes
+
+
+def _schema(store: Store) -> Versioned[Schema]:
+    schema = store.read(paths.schema())
+    if schema is None:
+        raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
+    return schema
