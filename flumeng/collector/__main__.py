@@ -13,6 +13,7 @@ from flumeng.collector.liveness import Liveness
 from flumeng.collector.measures import Measures
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.positions import PositionWatcher, WatchedJournals
+from flumeng.collector.probes import Probes
 from flumeng.collector.task import Assignment
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
@@ -63,13 +64,13 @@ def main() -> int:
     archiving.daemon = True
     archiving.start()
     measures.spark_runs = True
-    watcher = PositionWatcher(Addresses(store))
+    watcher, probes = PositionWatcher(Addresses(store)), Probes()
     Liveness(parent.send, [lambda: spark.ask(session)]).start()
 
     def build(assignment: Assignment) -> SparkPipeline:
         return SparkPipeline(session, parse_flow(assignment.spec), assignment.key)
 
-    Worker(parent, store, build, lambda: WatchedJournals(watcher)).run()
+    Worker(parent, store, build, lambda: WatchedJournals(watcher, probes)).run()
     store.close()
     spark.let_go(session)
     return 0

@@ -1,7 +1,8 @@
 """The first stage of every batch: an executor reads its split from the journals' servers.
 
 Where a journal is served is part of the split, so an executor needs neither ZooKeeper nor
-configuration. A range comes whole and checked, or the Spark task fails, and says where.
+configuration. A range comes whole and checked, or the Spark task fails soon, and says which journal
+it was and where.
 """
 
 from __future__ import annotations
@@ -13,29 +14,37 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flumeng.collector.ranges import Split
-from flumeng.errors import CorruptError, UserError
+from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.journal.client import JournalClient
 
-TIMEOUT_SECONDS = 60.0
-_UNREADABLE = re.compile(r"journal (\S+) cannot be read at seq (\d+): (.*)")
+READ_SECONDS = 5.0
+"""A server that sends no frame for so long is left out. A link has to carry a frame in that time:
+4 MiB at most, but for batches that were larger than that already."""
+_DAMAGED, _UNANSWERED = "cannot be read", "does not come"
+_UNREADABLE = re.compile(rf"journal (\S+) ({_DAMAGED}|{_UNANSWERED}) at seq (\d+): (.*)")
 
 
-class UnreadableError(CorruptError):
-    """What a journal has from ``seq`` on cannot be read now; ``why`` is for people."""
+class UnreadableError(FlumengError):
+    """What a journal has from ``seq`` on cannot be read now; ``why`` is for people.
 
-    def __init__(self, journal: str, seq: int, why: str) -> None:
+    ``damaged``: what is there makes no sense; else the server does not send it, or not in time.
+    Whoever made the batch leaves the journal out for a while, and goes on with the others.
+    """
+
+    def __init__(self, journal: str, seq: int, why: str, *, damaged: bool = True) -> None:
         super().__init__(journal, seq, why)
-        self.journal, self.seq, self.why = journal, seq, why
+        self.journal, self.seq, self.why, self.damaged = journal, seq, why, damaged
 
     def __str__(self) -> str:
-        return f"journal {self.journal} cannot be read at seq {self.seq}: {self.why}"
+        kind = _DAMAGED if self.damaged else _UNANSWERED
+        return f"journal {self.journal} {kind} at seq {self.seq}: {self.why}"
 
     @classmethod
     def parse(cls, text: str) -> UnreadableError:
         """The reverse: all that comes of an executor's error is its text."""
         found = _UNREADABLE.fullmatch(text)
         assert found, text
-        return cls(found[1], int(found[2]), found[3])
+        return cls(found[1], int(found[3]), found[4], damaged=found[2] == _DAMAGED)
 
 
 @dataclass(frozen=True)
@@ -54,12 +63,15 @@ class Fetch:
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
         for piece in split:
             seq = piece.start
-            with JournalClient(self.addresses[piece.journal], TIMEOUT_SECONDS) as client:
+            with JournalClient(self.addresses[piece.journal], READ_SECONDS) as client:
                 try:
                     for batch in client.read(
                         piece.journal, seq, piece.end, replayed=piece.replayed
                     ):
                         yield batch
                         seq = batch.column("seq")[-1].as_py() + 1
-                except (CorruptError, UserError) as error:
-                    raise UnreadableError(piece.journal, seq, str(error)) from error
+                except (CorruptError, UserError, UnavailableError) as error:
+                    damaged = not isinstance(error, UnavailableError)
+                    raise UnreadableError(
+                        piece.journal, seq, str(error), damaged=damaged
+                    ) from error

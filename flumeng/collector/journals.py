@@ -1,8 +1,10 @@
 """The journals of one task: how far each can be read, and which of them stand still, and why.
 
 Damage in one journal stops that journal only. It is read up to the place, its ack stays there, and
-the place is tried again now and then, so that a repair is noticed. The same goes for one that waits
-at a loss which no operator has accepted, and for one whose ack lies outside of what it keeps.
+the place is tried again now and then, so that a repair is noticed. The same goes for one that its
+server does not send, though it says how far the journal reaches; for one that waits at a loss which
+no operator has accepted; and for one whose ack lies outside of what it keeps. Places are tried
+beside the batches: nothing here waits for a server.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 import logging
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from flumeng.collector.fetch import UnreadableError
@@ -23,29 +26,42 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 LOOK_MOST_SECONDS = 30.0
+SOUND = 4
+"""A journal that was sound for so many times its last wait waits for the least time again."""
 NAMED = 3
 """So many journals are named in a status, the others counted: it must fit into a znode."""
 WHY_CHARACTERS = 300
 
 
 class Reachable(Protocol):
-    """The servers of journals; see ``Positions``."""
+    """The servers of journals; see ``WatchedJournals``. No call waits for one of them."""
 
     def of(self, journals: Iterable[str]) -> dict[str, Reach]: ...
 
-    def probe(self, journal: str, address: str, start: int, end: int) -> None: ...
+    def refresh(self, journals: Collection[str]) -> None: ...
+
+    def probe(self, journal: str, address: str, start: int, end: int) -> Future[None]: ...
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class _Stop:
-    """A place that could not be read; it is tried again at ``look_at``."""
+    """A place that could not be read; it is tried again at ``look_at``, and with ``probe``."""
 
     seq: int
     why: str
-    seconds: float
+    damaged: bool
     look_at: float
+    probe: Future[None] | None = None
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """How long a journal was left out last; ``until`` is None while it is."""
+
+    seconds: float
+    until: float | None = None
 
 
 class Journals:
@@ -58,7 +74,7 @@ class Journals:
         self._reachable = reachable
         self._clock = clock
         self._stops: dict[str, _Stop] = {}
-        self._last_seconds: dict[str, float] = {}
+        self._waits: dict[str, _Wait] = {}
         self._troubles: dict[str, str] = {}
 
     @property
@@ -95,13 +111,18 @@ class Journals:
 
     def stop(self, error: UnreadableError) -> None:
         """A batch has failed there: go no further for now."""
-        self._note(error.journal, error.seq, error.why)
+        self._note(error.journal, error.seq, error.why, damaged=error.damaged)
+
+    def refresh(self, journals: Collection[str]) -> None:
+        """What ``of`` says of them next is from after this call."""
+        self._reachable.refresh(journals)
 
     def close(self) -> None:
         self._reachable.close()
 
     def _forget(self, starts: Mapping[str, int]) -> None:
         """What is no longer ours, and what lies behind us: at most once acks before it reads."""
+        self._waits = {name: wait for name, wait in self._waits.items() if name in starts}
         for name, stop in list(self._stops.items()):
             if stop.seq < starts.get(name, stop.seq + 1):
                 del self._stops[name]
@@ -115,26 +136,40 @@ class Journals:
                     )
 
     def _look_again(self, found: Mapping[str, Reach]) -> None:
-        """Try one of the places that are due."""
+        """Try the places that are due, and see what has become of those that were tried."""
         now = self._clock()
-        for name, stop in self._stops.items():
-            if now >= stop.look_at and name in found and found[name].safe > stop.seq:
-                try:
-                    self._reachable.probe(name, found[name].address, stop.seq, found[name].safe)
-                except (CorruptError, UserError) as error:
-                    self._note(name, stop.seq, str(error))
-                except UnavailableError:
-                    self._note(name, stop.seq, stop.why)
-                else:
-                    del self._stops[name]
-                return
+        for name, stop in list(self._stops.items()):
+            due = now >= stop.look_at and name in found and found[name].safe > stop.seq
+            probe = stop.probe
+            if probe is None and due:
+                reach = found[name]
+                probe = self._reachable.probe(name, reach.address, stop.seq, reach.safe)
+                self._stops[name] = replace(stop, probe=probe)
+            if probe is not None and probe.done():
+                self._on_probed(name, stop, probe.exception())
 
-    def _note(self, name: str, seq: int, why: str) -> None:
-        """The waits of a journal grow for ever: what was healed may be as bad again at once."""
-        seconds = self._last_seconds.get(name, LOOK_SECONDS / 2) * 2
-        seconds = self._last_seconds[name] = min(seconds, LOOK_MOST_SECONDS)
+    def _on_probed(self, name: str, stop: _Stop, error: BaseException | None) -> None:
+        if error is None:
+            del self._stops[name]
+            self._waits[name] = _Wait(self._waits[name].seconds, until=self._clock())
+        elif isinstance(error, CorruptError | UserError):
+            self._note(name, stop.seq, str(error), damaged=True)
+        elif isinstance(error, UnavailableError):
+            self._note(name, stop.seq, stop.why, damaged=stop.damaged)
+        else:
+            raise error
+
+    def _note(self, name: str, seq: int, why: str, *, damaged: bool) -> None:
+        """The waits of a journal grow: what was healed may be as bad again at once."""
+        now = self._clock()
+        last = self._waits.get(name)
+        if last is None or (last.until is not None and now - last.until >= SOUND * last.seconds):
+            seconds = LOOK_SECONDS
+        else:
+            seconds = min(2 * last.seconds, LOOK_MOST_SECONDS)
+        self._waits[name] = _Wait(seconds)
         why = textwrap.shorten(why, WHY_CHARACTERS)
-        self._stops[name] = _Stop(seq, why, seconds, self._clock() + seconds)
+        self._stops[name] = _Stop(seq, why, damaged, now + seconds)
 
     def _bound(self, name: str, start: int, reach: Reach) -> tuple[Reach | None, str]:
         """As far as the journal can be read, and what is wrong with it."""
@@ -162,7 +197,10 @@ class Journals:
             )
         if stop is not None:
             safe = min(reach.safe, stop.seq)
-            return Reach(reach.address, safe, end - safe), (
+            bounded = Reach(reach.address, safe, end - safe)
+            if not stop.damaged:
+                return bounded, f"journal {name} waits at seq {stop.seq}: {stop.why}"
+            return bounded, (
                 f"journal {name} stops at seq {stop.seq}: {stop.why}; on node {node}: `flumeng "
                 "journal verify`, then `repair`"
             )

@@ -18,14 +18,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from flumeng.collector.addresses import Addresses
+from flumeng.collector.probes import Probes
 from flumeng.errors import CorruptError, UnavailableError
 from flumeng.journal import watch_client
-from flumeng.journal.client import JournalClient
 from flumeng.journal.watch import WatchAnswer, WatchRequest
 
 log = logging.getLogger(__name__)
 
-PROBE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 """So often it is seen whether an address is to be read again."""
 GATHER_SECONDS = 0.02
@@ -148,12 +147,6 @@ class PositionWatcher:
                     self._not_before[name] = number
                     self._reach.pop(name, None)
         self._call(self._refresh, frozenset(journals))
-
-    def probe(self, journal: str, address: str, start: int, end: int) -> None:
-        """Read the first events of [start, end), which is not empty; raises what
-        ``JournalClient.read`` raises when that is not possible."""
-        with JournalClient(address, PROBE_SECONDS) as client:
-            next(client.read(journal, start, end), None)
 
     def close(self) -> None:
         """End all watches and both threads."""
@@ -337,21 +330,37 @@ class PositionWatcher:
 
 
 class WatchedJournals:
-    """What one task asks of the watcher: it watches the journals that it asked for last."""
+    """What one task asks of the watcher: it watches the journals that it asked for last.
 
-    def __init__(self, watcher: PositionWatcher) -> None:
+    ``on_change`` is called from other threads when ``of`` may say something else, or a probe has
+    ended; it only enqueues.
+    """
+
+    def __init__(
+        self,
+        watcher: PositionWatcher,
+        probes: Probes,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self._watcher = watcher
+        self._probes = probes
+        self._on_change = on_change
         self._journals: frozenset[str] | None = None
 
     def of(self, journals: Iterable[str]) -> dict[str, Reach]:
         wanted = frozenset(journals)
         if wanted != self._journals:
-            self._watcher.watch(self, wanted, lambda: None)
+            self._watcher.watch(self, wanted, self._on_change)
             self._journals = wanted
         return self._watcher.of(wanted)
 
-    def probe(self, journal: str, address: str, start: int, end: int) -> None:
-        self._watcher.probe(journal, address, start, end)
+    def refresh(self, journals: Collection[str]) -> None:
+        self._watcher.refresh(journals)
+
+    def probe(self, journal: str, address: str, start: int, end: int) -> Future[None]:
+        probe = self._probes.probe(journal, address, start, end)
+        probe.add_done_callback(lambda _: self._on_change())
+        return probe
 
     def close(self) -> None:
         self._watcher.forget(self)

@@ -164,11 +164,15 @@ class Runner:
         task = Task(assignment, around.store, around.publisher, pipeline, journals, size=size)
         log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
         proven = self._said is None or self._said.state != FAILED
+        refreshed = False
         try:
             while self._wanted == assignment and not self._stopping.is_set():
                 if proven:
                     self._say(assignment, RUNNING, journals.trouble, assignment.partitions)
-                draining = self._draining.is_set()  # before the turn looks how far journals reach
+                draining = self._draining.is_set()
+                if draining and not refreshed:
+                    refreshed = True
+                    journals.refresh(assignment.partitions)
                 busy = task.turn(eager=draining)
                 if not around.store.connected:
                     self._log_trouble(logging.WARNING, f"{assignment.key} pauses: {PAUSE}")

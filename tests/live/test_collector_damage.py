@@ -3,6 +3,7 @@ has repaired it. Every event that is left is in the lake once, and acks never pa
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +17,10 @@ from pyspark.sql import SparkSession
 
 from flumeng.collector import spark as sessions
 from flumeng.collector.addresses import Addresses
+from flumeng.collector.fetch import READ_SECONDS
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.positions import PositionWatcher, Reach, WatchedJournals
+from flumeng.collector.probes import Probes
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.task import Assignment
@@ -52,6 +55,7 @@ class Cluster:
         self.statuses: list[Status] = []
         self.journals: dict[str, Journal] = {}
         self.servers: dict[str, JournalServer] = {}
+        self.hanging: dict[str, Any] = {}
         tree.init(store)
         store.write(paths.flow("web"), Flow(revision=1), ABSENT)
         for path in flow_folders("web"):
@@ -64,12 +68,12 @@ class Cluster:
             "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: exactly-once, "
             f"batch: {{seconds: 0.1, events: 700}}, sinks: [files: {{path: '{folder}/lake/x'}}]}}"
         )
-        self.watcher = PositionWatcher(Addresses(store))
+        self.watcher, self.probes = PositionWatcher(Addresses(store)), Probes()
         around = Surroundings(
             store,
             Publisher(store),
             lambda task: SparkPipeline(spark, spec, task.key),
-            lambda: WatchedJournals(self.watcher),
+            lambda: WatchedJournals(self.watcher, self.probes),
             lambda _, status: self.statuses.append(status),
         )
         self.task = Runner(Assignment("web", "collect.0", 1, 1, "", (BAD, GOOD)), around)
@@ -81,7 +85,9 @@ class Cluster:
         log.sync()
 
     def serve(self, name: str) -> None:
-        server = JournalServer("127.0.0.1", journals=lambda: {name: self.journals[name]})
+        server = JournalServer(
+            "127.0.0.1", journals=lambda: {name: self.hanging.get(name, self.journals[name])}
+        )
         self.servers[name] = server
         register(self.store, name, server.address)
 
@@ -127,6 +133,7 @@ class Cluster:
         self.task.cancel()
         assert self.task.join(PATIENCE_SECONDS)
         self.watcher.close()
+        self.probes.close()
         for server in self.servers.values():
             server.stop()
         for journal in self.journals.values():
@@ -218,6 +225,48 @@ def test_a_journal_whose_ack_was_lost_goes_on_from_what_it_keeps(cluster: Cluste
     cluster.check_lake(every[floor:], every)
 
 
+class Hanging:
+    """A journal that says how far it reaches, and lets each read wait."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.reads = 0
+        self.go_on = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    def read_frames(self, start: int, end: int) -> Iterator[Any]:
+        self.reads += 1
+        self.go_on.wait()
+        yield from self._journal.read_frames(start, end)
+
+
+def test_reads_that_hang_cost_their_own_journal_only(
+    cluster: Cluster,
+) -> None:
+    """One batch ends with it, a few seconds later; all others are without it."""
+    hanging = cluster.hanging[BAD] = Hanging(cluster.journals[BAD])
+    try:
+        began = time.monotonic()
+        cluster.task.start()
+        until(lambda: cluster.acks() == (0, EVENTS), "all of the other")
+        assert time.monotonic() - began < READ_SECONDS + 45, "it waited for the hung read"
+        assert f"journal {BAD} waits at seq 0: " in cluster.said()
+        began = time.monotonic()
+        cluster.append(GOOD, FRAMES)
+        until(lambda: cluster.acks() == (0, 2 * EVENTS), "what came then")
+        assert time.monotonic() - began < READ_SECONDS + 20
+        assert hanging.reads <= 8, "batches have it again and again"
+        assert cluster.servers[BAD].address in cluster.said()
+    finally:
+        hanging.go_on.set()
+    until(lambda: cluster.acks() == (EVENTS, 2 * EVENTS), "what had waited")
+    until(lambda: cluster.statuses[-1].error is None, "the status")
+    assert {status.state for status in cluster.statuses} == {"running"}
+    cluster.check_lake(list(range(EVENTS)), list(range(2 * EVENTS)))
+
+
 class Babbler(flight.FlightServerBase):  # type: ignore[misc]
     """Answers everything, with nothing that anybody understands."""
 
@@ -240,14 +289,16 @@ def test_a_server_that_makes_no_sense_stops_its_own_journals_only(tmp_path: Path
         register(store, BAD, f"127.0.0.1:{babbler.port}")
         register(store, GOOD, server.address)
         watcher = PositionWatcher(Addresses(store))
-        positions = WatchedJournals(watcher)
+        probes = Probes()
+        positions = WatchedJournals(watcher, probes)
         until(lambda: len(positions.of([BAD, GOOD])) == 2, "both servers")
         found = positions.of([BAD, GOOD])
         assert found[GOOD] == Reach(server.address, ROWS)
         assert "answers watch with what this flumeng does not understand" in found[BAD].trouble
-        positions.probe(GOOD, server.address, 0, ROWS)
+        positions.probe(GOOD, server.address, 0, ROWS).result(PATIENCE_SECONDS)
         with pytest.raises(CorruptError):
-            positions.probe(BAD, found[BAD].address, 0, ROWS)
+            positions.probe(BAD, found[BAD].address, 0, ROWS).result(PATIENCE_SECONDS)
         watcher.close()
+        probes.close()
     server.stop()
     good.close()

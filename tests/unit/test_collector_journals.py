@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from flumeng.collector import task
 from flumeng.collector.acks import Acks
 from flumeng.collector.fetch import UnreadableError
-from flumeng.collector.journals import LOOK_MOST_SECONDS, LOOK_SECONDS, NAMED, Journals
+from flumeng.collector.journals import LOOK_MOST_SECONDS, LOOK_SECONDS, NAMED, SOUND, Journals
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import Range
@@ -35,21 +36,35 @@ PATIENCE_SECONDS = 10.0
 
 @dataclass
 class Servers:
-    """Journals with places that cannot be read, and a clock; ``probes`` counts the tries."""
+    """Journals with places that cannot be read, and a clock; ``probes`` counts the tries.
+
+    Tries end at once unless they are to ``hang``. ``news`` is what is not known before a refresh.
+    """
 
     reach: dict[str, Reach] = field(default_factory=dict)
     bad: dict[str, tuple[int, Exception]] = field(default_factory=dict)
     probes: int = 0
     now: float = 1000.0
+    hang: bool = False
+    news: dict[str, Reach] = field(default_factory=dict)
 
     def of(self, journals: Iterable[str]) -> dict[str, Reach]:
         return {name: self.reach[name] for name in journals if name in self.reach}
 
-    def probe(self, journal: str, _address: str, start: int, end: int) -> None:
+    def probe(self, journal: str, _address: str, start: int, end: int) -> Future[None]:
         assert start < end <= self.reach[journal].safe
         self.probes += 1
+        probe: Future[None] = Future()
+        if self.hang:
+            return probe
         if journal in self.bad and self.bad[journal][0] <= start:
-            raise self.bad[journal][1]
+            probe.set_exception(self.bad[journal][1])
+        else:
+            probe.set_result(None)
+        return probe
+
+    def refresh(self, journals: Collection[str]) -> None:
+        self.reach.update((name, self.news[name]) for name in journals if name in self.news)
 
     def close(self) -> None: ...
 
@@ -124,6 +139,40 @@ def test_a_server_that_does_not_answer_heals_nothing(servers: Servers, journals:
     del servers.reach[BAD]
     assert BAD not in journals.of(STARTS)
     assert "stops at seq 70: bad" in (journals.trouble or "")
+
+
+def test_one_that_does_not_come_waits_and_says_so(servers: Servers, journals: Journals) -> None:
+    """Its server says how far it reaches, and does not send it: no operator can repair that."""
+    servers.bad[BAD] = (0, UnavailableError("a:1 made no progress in 5 s"))
+    for wait in (1.0, 2.0, 4.0):
+        journals.stop(UnreadableError(BAD, 70, "a:1 made no progress in 5 s", damaged=False))
+        assert journals.of(STARTS) == {BAD: Reach("a:1", 70, held=30), GOOD: Reach("a:1", 50)}
+        assert journals.trouble == f"journal {BAD} waits at seq 70: a:1 made no progress in 5 s"
+        servers.now += wait
+        servers.bad.clear()
+        assert journals.of(STARTS) == servers.reach
+        assert journals.trouble is None
+
+
+def test_one_that_was_sound_for_long_waits_for_the_least_time_again(
+    servers: Servers, journals: Journals
+) -> None:
+    """A node that is started anew now and then is not left out ever longer."""
+    for _ in range(20):
+        journals.stop(UnreadableError(BAD, 70, "it was started anew", damaged=False))
+        servers.now += LOOK_SECONDS
+        assert journals.of(STARTS) == servers.reach
+        servers.now += SOUND * LOOK_SECONDS
+
+
+def test_a_probe_that_hangs_holds_up_nobody(servers: Servers, journals: Journals) -> None:
+    servers.hang = True
+    journals.stop(UnreadableError(BAD, 70, "bad"))
+    for _ in range(100):
+        servers.now += 1
+        assert journals.of(STARTS)[GOOD] == servers.reach[GOOD]
+        assert journals.of(STARTS)[BAD].safe == 70
+    assert servers.probes == 1
 
 
 def test_a_loss_that_nobody_accepted_is_said_from_the_start(
@@ -203,10 +252,10 @@ def test_many_make_a_short_sentence(servers: Servers, journals: Journals) -> Non
     assert len(said) < 3000
 
 
-def test_what_an_executor_says_is_understood() -> None:
-    error = UnreadableError(BAD, 70, "a:1: /x/y.segment at byte 7: cut: short")
-    again = UnreadableError.parse(str(error))
-    assert (again.journal, again.seq, again.why) == (error.journal, error.seq, error.why)
+@pytest.mark.parametrize("damaged", [True, False])
+def test_what_an_executor_says_is_understood(damaged: bool) -> None:
+    error = UnreadableError(BAD, 70, "a:1: /x/y.segment at byte 7: cut: short", damaged=damaged)
+    assert vars(UnreadableError.parse(str(error))) == vars(error)
 
 
 @dataclass
@@ -327,6 +376,16 @@ def test_a_task_drains_as_far_as_its_journals_can_be_read(world: World) -> None:
     world.runner.drain()
     assert world.runner.join(PATIENCE_SECONDS)
     assert (world.ack(BAD), world.ack(GOOD)) == (70, 50)
+
+
+def test_a_task_drains_what_was_safe_when_it_was_told_to(world: World) -> None:
+    """Also what its watch has not told it yet."""
+    world.runner.start()
+    until(lambda: world.ack(GOOD) == 50)
+    world.servers.news[GOOD] = Reach("", 80)
+    world.runner.drain()
+    assert world.runner.join(PATIENCE_SECONDS)
+    assert world.ack(GOOD) == 80
 
 
 @pytest.mark.parametrize("world", ["at-most-once"], indirect=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -89,7 +90,10 @@ class World:
     def of(self, journals: Iterable[str]) -> dict[str, Reach]:
         return {name: Reach("", self.safe[name]) for name in journals if name in self.safe}
 
-    def probe(self, journal: str, address: str, start: int, end: int) -> None: ...
+    def probe(self, journal: str, address: str, start: int, end: int) -> Future[None]:
+        raise NotImplementedError
+
+    def refresh(self, journals: Collection[str]) -> None: ...
 
     def close(self) -> None: ...
 

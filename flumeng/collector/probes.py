@@ -1,0 +1,50 @@
+"""Tries to read, beside all batches, what a batch could not read: in a few threads, for all tasks.
+
+A try that its server lets wait answers for all tries of that server that have not begun, so that
+many journals of one hung server do not keep the threads from those of others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from flumeng.collector.fetch import READ_SECONDS
+from flumeng.errors import UnavailableError
+from flumeng.journal.client import JournalClient
+
+THREADS = 4
+
+
+class Probes:
+    """``probe`` may be called from any thread and never blocks."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS, "probe")
+        self._lock = threading.Lock()
+        self._hung: dict[str, tuple[float, UnavailableError]] = {}
+
+    def probe(self, journal: str, address: str, start: int, end: int) -> Future[None]:
+        """Read the first events of [start, end), which is not empty; fails with what
+        ``JournalClient.read`` raises when that is not possible."""
+        return self._pool.submit(self._probe, journal, address, start, end, time.monotonic())
+
+    def close(self) -> None:
+        """Begin no more tries."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _probe(self, journal: str, address: str, start: int, end: int, asked_at: float) -> None:
+        with self._lock:
+            hung_at, error = self._hung.get(address, (0.0, None))
+        if error is not None and asked_at < hung_at:
+            raise error
+        try:
+            with JournalClient(address, READ_SECONDS) as client:
+                next(client.read(journal, start, end), None)
+        except UnavailableError as error:
+            with self._lock:
+                self._hung[address] = (time.monotonic(), error)
+            raise
+        with self._lock:
+            self._hung.pop(address, None)
