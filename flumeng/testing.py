@@ -9,9 +9,10 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path as FilePath
 from typing import TypeVar
@@ -52,9 +53,10 @@ class _Znode:
 
 @dataclass
 class FakeTree:
-    """What the servers hold: shared by all sessions of one test."""
+    """What the servers hold: shared by all sessions of one test, also in several threads."""
 
     znodes: dict[str, _Znode] = field(default_factory=lambda: {"/": _Znode(b"")})
+    lock: threading.Lock = field(default_factory=threading.Lock)
     stores: list[FakeStore] = field(default_factory=list)
     sessions: count[int] = field(default_factory=lambda: count(1))
     creations: count[int] = field(default_factory=lambda: count(1))
@@ -95,7 +97,7 @@ class FakeStore:
     def children(self, path: Path) -> list[str]:
         self._require_connection()
         below = str(path).rstrip("/") + "/"
-        names = (p[len(below) :] for p in self.tree.znodes if p.startswith(below))
+        names = (p[len(below) :] for p in list(self.tree.znodes) if p.startswith(below))
         return possible(name for name in names if "/" not in name)
 
     def exists(self, path: Path) -> bool:
@@ -115,16 +117,16 @@ class FakeStore:
 
     def commit(self, writes: Sequence[Write]) -> list[Version]:
         self._require_connection()
-        znodes = self.tree.znodes
-        touched = (str(write.path) for write in writes)
-        before = {path: _Znode(**vars(znodes[path])) for path in touched if path in znodes}
-        try:
-            versions = [self._apply(write) for write in writes]
-        except FlumengError:
-            for write in writes:
-                znodes.pop(str(write.path), None)
-            znodes.update(before)
-            raise
+        with self.tree.lock:
+            touched = {str(write.path): self.tree.znodes.get(str(write.path)) for write in writes}
+            before = {path: replace(znode) for path, znode in touched.items() if znode}
+            try:
+                versions = [self._apply(write) for write in writes]
+            except FlumengError:
+                for path in touched:
+                    self.tree.znodes.pop(path, None)
+                self.tree.znodes |= before
+                raise
         for write in writes:
             if not isinstance(write, Check):
                 self.tree.changed(str(write.path))

@@ -11,7 +11,7 @@ from flumeng.collector import class_archive, spark
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.liveness import Liveness
 from flumeng.collector.measures import Measures
-from flumeng.collector.pipeline import SparkPipeline
+from flumeng.collector.pipeline import Spark, SparkPipeline
 from flumeng.collector.positions import PositionWatcher, WatchedJournals
 from flumeng.collector.probes import Probes
 from flumeng.collector.task import Assignment
@@ -21,6 +21,8 @@ from flumeng.node.protocol import Parent
 from flumeng.runtime import logs, parentage
 from flumeng.spec import parse_flow
 from flumeng.store.zookeeper import ZooKeeperStore
+
+LEAST_SLOTS = 2
 
 parser = argparse.ArgumentParser(prog="flumeng.collector", description=__doc__)
 parser.add_argument("--zk", required=True, help="host:port[,host:port]/chroot")
@@ -52,10 +54,13 @@ def main() -> int:
         print(problem, file=sys.stderr)
         return 2
 
+    def give_up(why: str) -> None:
+        logging.error("%s; this process ends, and the node starts it anew", why)
+        os._exit(1)
+
     def follow() -> None:
         spark.wait_for_end(session)
-        logging.error("Spark's JVM has ended; so does this process")
-        os._exit(1)
+        give_up("Spark's JVM has ended")
 
     threading.Thread(target=follow, name="jvm", daemon=True).start()
     archiving = threading.Timer(
@@ -68,9 +73,18 @@ def main() -> int:
     Liveness(parent.send, [lambda: spark.ask(session)]).start()
 
     def build(assignment: Assignment) -> SparkPipeline:
-        return SparkPipeline(session, parse_flow(assignment.spec), assignment.key)
+        return SparkPipeline(session, parse_flow(assignment.spec))
 
-    Worker(parent, store, build, lambda: WatchedJournals(watcher, probes)).run()
+    slots = max(LEAST_SLOTS, session.sparkContext.defaultParallelism)
+    Worker(
+        parent,
+        store,
+        engine=Spark(session),
+        slots=slots,
+        build=build,
+        positions=lambda wake: WatchedJournals(watcher, probes, wake),
+        on_stuck=give_up,
+    ).run()
     store.close()
     spark.let_go(session)
     return 0

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from flumeng.collector.fetch import Fetch, UnreadableError
 from flumeng.collector.ranges import Range, split
+from flumeng.collector.work import BatchFailedError, Outcome, Work
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.filters import Filter
 from flumeng.filters.lazy_batch import LazyBatch
@@ -26,37 +26,12 @@ LEAST_EVENTS_IN_SPLIT = 20_000
 _RAISED = re.compile(r"^([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
 
 
-class BatchFailedError(FlumengError):
-    """A filter, a sink or a read of the batch failed; the message is the cause in one line."""
-
-
-class Pipeline(Protocol):
-    """The task's view of a flow. ``roots``: where its sinks stage."""
-
-    spec: FlowSpec
-    roots: tuple[str, ...]
-
-    def write(
-        self,
-        ranges: Sequence[Range],
-        addresses: Mapping[str, str],
-        staging: Mapping[str, str],
-    ) -> list[Written]:
-        """Run a batch through all sinks; ``staging`` gives each root's directory.
-
-        May be called for two batches at once. Raises BatchTooWideError, UnavailableError,
-        UnreadableError, BatchFailedError.
-        """
-
-    def cancel(self) -> None:
-        """Make running ``write`` calls fail soon."""
-
-
 class SparkPipeline:
-    def __init__(self, spark: SparkSession, spec: FlowSpec, name: str) -> None:
+    shareable = False
+
+    def __init__(self, spark: SparkSession, spec: FlowSpec) -> None:
         self.spec = spec
         self._spark = spark
-        self._name = name
         self._filters: list[Filter] = [
             registry.get("filter", part.name).implementation_class()(part.options)
             for part in spec.filters
@@ -73,10 +48,11 @@ class SparkPipeline:
         addresses: Mapping[str, str],
         staging: Mapping[str, str],
     ) -> list[Written]:
-        context = self._spark.sparkContext
-        context.setJobGroup(self._name, self._name, interruptOnCancel=True)
-        context.setLocalProperty("spark.scheduler.pool", self._name)
-        parts = context.defaultParallelism * SPLITS_PER_CORE
+        """Run a batch through all sinks; ``staging`` gives each root's directory.
+
+        Raises BatchTooWideError, UnavailableError, UnreadableError, BatchFailedError.
+        """
+        parts = self._spark.sparkContext.defaultParallelism * SPLITS_PER_CORE
         splits = split(ranges, parts, LEAST_EVENTS_IN_SPLIT)
         try:
             fetch = Fetch(splits, dict(addresses))
@@ -89,8 +65,22 @@ class SparkPipeline:
         except Exception as error:
             raise _one_line(error) from error
 
-    def cancel(self) -> None:
-        self._spark.sparkContext.cancelJobGroup(self._name)
+
+class Spark:
+    """Runs batches as Spark jobs; see ``Engine``."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext
+
+    def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
+        self._context.setJobGroup(job, job, interruptOnCancel=True)
+        self._context.setLocalProperty("spark.scheduler.pool", slot)
+        (work,) = works
+        assert isinstance(work.pipeline, SparkPipeline)
+        return [work.pipeline.write(work.ranges, work.addresses, work.staging)]
+
+    def cancel(self, job: str) -> None:
+        self._context.cancelJobGroup(job)
 
 
 def _one_line(error: Exception) -> FlumengError:

@@ -1,10 +1,11 @@
-"""One task's thread: takes the task, runs its batches, and takes it again after a failure.
+"""What one task does, turn by turn: takes it, runs its batches, and takes it again after a failure.
 
 An owner with a higher epoch ends the work on an assignment; anything else is tried again. Being
 fenced is not proof of such an owner: it may be a process of this node that is ending, and so the
 next claim tells. A new assignment, a drain and a stop are looked at between batches. While it is
 not certain that the session lives, nothing begins: the task pauses and goes on, and has not failed.
-Nor has it when a journal cannot be read: the others go on.
+Nor has it when a journal cannot be read: the others go on. A batch that hangs is given up, and the
+task begins anew, apart from other tasks and with a longer limit, until a batch of it ends.
 """
 
 from __future__ import annotations
@@ -16,20 +17,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flumeng.collector.acks import SupersededError
+from flumeng.collector.claim import Claim
 from flumeng.collector.fetch import UnreadableError
+from flumeng.collector.jobs import Jobs
 from flumeng.collector.journals import Journals, Reachable
-from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
-from flumeng.collector.task import POLL_SECONDS, Assignment, Task
+from flumeng.collector.scheduler import Scheduler
+from flumeng.collector.task import Assignment, Task
+from flumeng.collector.work import BrokenTogetherError, HungError, Pipeline
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
 from flumeng.sinks import BatchTooWideError
 from flumeng.store import Store
 
 log = logging.getLogger(__name__)
 
+LOOK_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 RETRY_MOST_SECONDS = 30.0
+LEAVE_SECONDS = 60.0
+HANG_SECONDS = 60.0
+HANG_MOST_SECONDS = 600.0
+ERROR_CHARACTERS = 1000
+"""All errors of a node's tasks lie in one znode."""
 PAUSE = "ZooKeeper has not answered for two thirds of the session's timeout, or is not there"
 STARTING, RUNNING, FAILED, STOPPED = "starting", "running", "failed", "stopped"
 
@@ -53,150 +63,283 @@ class Surroundings:
     """What a task needs of its process.
 
     ``build`` makes the pipeline of an assignment, UserError when it cannot. ``report`` is told each
-    change of a task's status, from the task's thread.
+    change of a task's status, from any thread. ``positions`` is given what to call after changes.
     """
 
     store: Store
     publisher: Publisher
+    scheduler: Scheduler
+    jobs: Jobs
     build: Callable[[Assignment], Pipeline]
-    positions: Callable[[], Reachable]
+    positions: Callable[[Callable[[], None]], Reachable]
     report: Callable[[str, Status], None]
+    hang_seconds: float = HANG_SECONDS
+    """The limit of a batch. It doubles each time that a batch of the task hangs."""
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """Nothing is done about ``assignment`` until then, unless the task is to drain by now."""
+
+    assignment: Assignment
+    draining: bool
+    until: float
 
 
 class Runner:
-    """Its methods may be called from any thread. Reports nothing once it was told to stop."""
+    """Its public methods may be called from any thread. Reports nothing once it was told to stop.
 
-    def __init__(self, assignment: Assignment, around: Surroundings) -> None:
+    ``clock`` gives seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        around: Surroundings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._around = around
+        self._clock = clock
         self._wanted = assignment
-        self._news = threading.Condition()
-        self._draining = threading.Event()
-        self._stopping = threading.Event()
-        self._journals = Journals(around.positions())
-        self._pipeline: Pipeline | None = None
+        self._draining = False
+        self._stopping = False
+        self._ended = threading.Event()
+        self._journals = Journals(around.positions(self._on_change))
+        self._claim: Claim | None = None
+        self._left: Claim | None = None
+        """A claim that was given up while something of it still runs."""
+        self._leave_by = 0.0
+        self._settled: Assignment | None = None
+        """The assignment that nothing more is done about: let go, or superseded."""
+        self._refreshed = False
+        """Whether, since it is to drain, the journals were asked how far they reach."""
+        self._drained = False
+        self._gathering = False
+        """Whether events gather for a batch; a timer will ring, and changes are no news."""
+        self._proven = True
+        """Whether the claim may be said to run: after a failure it has to do something first."""
+        self._rest: _Rest | None = None
+        self._retry_seconds = RETRY_SECONDS
+        self._claimed_at = 0.0
         self._size: BatchSize | None = None
+        self._apart = False
+        self._hangs = 0
+        self._saying = threading.Lock()
         self._said: Status | None = None
         self._trouble = ""
-        self._thread = threading.Thread(target=self._run, name=assignment.key, daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self._around.scheduler.add(self)
 
     def assign(self, assignment: Assignment) -> None:
         """An assignment equal to the present one changes nothing."""
-        self._tell(lambda: setattr(self, "_wanted", assignment))
+        if assignment != self._wanted:
+            self._wanted = assignment
+            self._wake()
 
     def drain(self) -> None:
         """Go on until everything safe is acked, then end."""
-        self._tell(self._draining.set)
+        self._draining = True
+        self._wake()
 
     def stop(self) -> None:
         """End when the running batches are committed."""
-        self._tell(self._stopping.set)
+        self._stopping = True
+        self._wake()
 
     def cancel(self) -> None:
         """End soon. What was not committed was never decided: the next owner does it again."""
         self.stop()
-        if self._pipeline is not None:
-            self._pipeline.cancel()
+        if (claim := self._claim) is not None:
+            claim.cancel()
 
     def join(self, seconds: float) -> bool:
         """Whether the task has ended within that time."""
-        self._thread.join(max(0.0, seconds))
-        return not self._thread.is_alive()
+        return self._ended.wait(max(0.0, seconds))
 
-    def _tell(self, change: Callable[[], None]) -> None:
-        with self._news:
-            change()
-            self._news.notify_all()
+    def turn(self) -> float | None:
+        if self._ended.is_set():
+            return None
+        try:
+            if self._left is not None:
+                return self._leave(self._left)
+            if self._claim is not None:
+                return self._go_on(self._claim)
+            return self._take(self._wanted)
+        except Exception as error:
+            return self._on_error(error)
 
-    def _run(self) -> None:
-        retry_seconds = RETRY_SECONDS
-        while not self._stopping.is_set():
-            assignment = self._wanted
-            if not self._around.store.connected:
-                self._sleep(assignment, POLL_SECONDS)
-                continue
-            began = time.monotonic()
-            try:
-                self._work(assignment)
-            except BatchTooWideError as error:
-                assert self._size is not None
-                self._size.too_wide()
-                log.info("%s: %d events at most: %s", assignment.key, self._size.events, error)
-            except UnreadableError as error:
-                self._journals.stop(error)
-            except (UnavailableError, ConflictError) as error:
-                self._log_trouble(logging.WARNING, f"{assignment.key} waits: {error}")
-                if self._size is not None:
-                    self._size.failed()
-                self._sleep(assignment, RETRY_SECONDS)
-            except Exception as error:
-                if self._stopping.is_set():
-                    return
-                self._fail(assignment, error)
-                if time.monotonic() - began > RETRY_MOST_SECONDS:
-                    retry_seconds = RETRY_SECONDS
-                self._sleep(assignment, retry_seconds)
-                retry_seconds = min(2 * retry_seconds, RETRY_MOST_SECONDS)
-            else:
-                if not self._draining.is_set():
-                    self._sleep(assignment, None)
-                if self._draining.is_set():
-                    return
+    def on_hang(self, seconds: float) -> None:
+        text = f"ZooKeeper or a lake has not answered for {seconds:.0f} s in one step of the task"
+        self._log_trouble(logging.ERROR, f"{self._wanted.key}: {text}")
+        self._say(self._wanted, FAILED, text)
 
-    def _work(self, assignment: Assignment) -> None:
-        """Own the task until it is wanted otherwise, someone else owns it, or it is drained."""
+    def _on_change(self) -> None:
+        claim = self._claim
+        if claim is not None and not (self._gathering or claim.asking) and claim.task.may_start:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._around.scheduler.wake(self)
+
+    def _take(self, assignment: Assignment) -> float | None:
+        """Claim what is wanted, when it is time."""
+        if self._stopping or (self._draining and self._settled == assignment):
+            self._end()
+        if self._ended.is_set() or self._settled == assignment:
+            return None
+        if (left := self._resting(assignment)) > 0:
+            return left
+        if not self._around.store.connected:
+            return LOOK_SECONDS
         if assignment.draining:
-            self._say(assignment, STOPPED)
-            return
-        try:
-            self._run_batches(assignment)
-        except SupersededError as error:
-            log.warning("%s: superseded: %s", assignment.key, error)
-            self._say(assignment, STOPPED, "superseded")
+            self._settle(assignment)
+            return 0.0
+        self._claim = self._new_claim(assignment)
+        return 0.0
 
-    def _run_batches(self, assignment: Assignment) -> None:
+    def _new_claim(self, assignment: Assignment) -> Claim:
         around = self._around
-        pipeline = self._pipeline = around.build(assignment)
-        size = self._batch_size(pipeline.spec.batch.events)
-        journals = self._journals
+        self._claimed_at = self._clock()
+        self._rest = None
+        pipeline = around.build(assignment)
+        if self._size is None or self._size.cap != pipeline.spec.batch.events:
+            self._size = BatchSize(pipeline.spec.batch.events)
+        size, journals = self._size, self._journals
         task = Task(assignment, around.store, around.publisher, pipeline, journals, size=size)
+        self._settled = None
+        self._proven = self._said is None or self._said.state != FAILED
         log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
-        proven = self._said is None or self._said.state != FAILED
-        refreshed = False
-        try:
-            while self._wanted == assignment and not self._stopping.is_set():
-                if proven:
-                    self._say(assignment, RUNNING, journals.trouble, assignment.partitions)
-                draining = self._draining.is_set()
-                if draining and not refreshed:
-                    refreshed = True
-                    journals.refresh(assignment.partitions)
-                busy = task.turn(eager=draining)
-                if not around.store.connected:
-                    self._log_trouble(logging.WARNING, f"{assignment.key} pauses: {PAUSE}")
-                elif task.proven:
-                    proven, self._trouble = True, ""
-                if draining and task.caught_up:
-                    break
-                if not busy:
-                    self._sleep(assignment, POLL_SECONDS)
-            while task.running:
-                if not task.commit_next():
-                    time.sleep(POLL_SECONDS)
-        except BaseException:
-            task.abandon()
-            raise
-        finally:
-            task.close()
+        return Claim(assignment, pipeline, task, around.jobs, self._wake)
+
+    def _go_on(self, claim: Claim) -> float | None:
+        """Commit what is written, else ask for the next batch, until the task is let go."""
+        task = claim.task
+        letting_go = self._wanted != claim.assignment or self._stopping or self._drained
+        if letting_go:
+            claim.withdraw()
+            if claim.quiet and not task.running:
+                return self._let_go(claim)
+        if not self._around.store.connected:
+            self._log_trouble(logging.WARNING, f"{claim.assignment.key} pauses: {PAUSE}")
+            return LOOK_SECONDS
+        if claim.error is not None:
+            raise claim.error
+        if task.written:
+            task.commit()
+            self._apart, self._hangs = False, 0
+            return 0.0
+        if letting_go or claim.asking or not task.may_start:
+            return None
+        return self._look(claim)
+
+    def _look(self, claim: Claim) -> float | None:
+        """Ask for the next batch when it is due."""
+        task = claim.task
+        draining = self._draining
+        if draining and not self._refreshed:
+            self._refreshed = True
+            task.refresh()
+        self._gathering = False
+        backlog = task.look(eager=draining)
+        if task.proven:
+            self._proven, self._trouble = True, ""
+        if self._proven:
+            self._say(claim.assignment, RUNNING, self._journals.trouble)
+        if backlog.due_seconds == 0.0:
+            limit = min(self._around.hang_seconds * 2**self._hangs, HANG_MOST_SECONDS)
+            claim.ask(backlog.events, apart=self._apart, limit_seconds=limit)
+            return None
+        if draining and task.caught_up:
+            self._drained = True
+            return 0.0
+        if backlog.due_seconds is not None:
+            self._gathering = True
+            return min(backlog.due_seconds, LOOK_SECONDS)
+        return LOOK_SECONDS if self._journals.trouble else None
+
+    def _let_go(self, claim: Claim) -> float | None:
+        claim.task.close()
+        self._claim = None
+        if self._stopping or self._drained:
+            self._end()
+        return 0.0
+
+    def _leave(self, claim: Claim) -> float | None:
+        """Wait until nothing of a claim that failed runs any more."""
+        left = self._leave_by - self._clock()
+        if not claim.quiet and left > 0:
+            return left
+        claim.task.close()
+        self._left = None
+        if self._stopping:
+            self._end()
+        return 0.0
+
+    def _on_error(self, error: Exception) -> float | None:
+        assignment = self._wanted
+        if self._claim is not None:
+            assignment = self._claim.assignment
+            self._claim.withdraw()
+            self._claim.cancel()
+            self._left, self._claim = self._claim, None
+            self._leave_by = self._clock() + LEAVE_SECONDS
+        if not self._stopping:
+            self._judge(assignment, error)
+        return 0.0
+
+    def _judge(self, assignment: Assignment, error: Exception) -> None:
+        """What ``error`` means for what comes next."""
+        if isinstance(error, SupersededError):
+            log.warning("%s: superseded: %s", assignment.key, error)
+            self._settle(assignment, "superseded")
+        elif isinstance(error, BatchTooWideError):
+            assert self._size is not None
+            self._size.too_wide()
+            log.info("%s: %d events at most: %s", assignment.key, self._size.events, error)
+        elif isinstance(error, UnreadableError):
+            self._journals.stop(error)
+        elif isinstance(error, BrokenTogetherError):
+            self._apart = True
+        elif isinstance(error, UnavailableError | ConflictError):
+            self._log_trouble(logging.WARNING, f"{assignment.key} waits: {error}")
+            if self._size is not None:
+                self._size.failed()
+            self._rest_for(assignment, RETRY_SECONDS)
+        else:
+            self._fail(assignment, error)
 
     def _fail(self, assignment: Assignment, error: Exception) -> None:
         if self._size is not None:
             self._size.failed()
+        if isinstance(error, HungError):
+            self._apart = True
+            self._hangs += 1
+        if self._clock() - self._claimed_at > RETRY_MOST_SECONDS:
+            self._retry_seconds = RETRY_SECONDS
+        self._rest_for(assignment, self._retry_seconds)
+        self._retry_seconds = min(2 * self._retry_seconds, RETRY_MOST_SECONDS)
         trace = None if isinstance(error, FlumengError | OSError) else error
         self._log_trouble(logging.ERROR, f"{assignment.key} failed: {error}", trace)
         self._say(assignment, FAILED, str(error) or type(error).__name__)
+
+    def _rest_for(self, assignment: Assignment, seconds: float) -> None:
+        self._rest = _Rest(assignment, self._draining, self._clock() + seconds)
+
+    def _resting(self, assignment: Assignment) -> float:
+        """For how much longer nothing is to be done."""
+        rest = self._rest
+        if rest is None or (rest.assignment, rest.draining) != (assignment, self._draining):
+            return 0.0
+        return rest.until - self._clock()
+
+    def _settle(self, assignment: Assignment, error: str | None = None) -> None:
+        self._settled = assignment
+        self._say(assignment, STOPPED, error)
+
+    def _end(self) -> None:
+        self._around.scheduler.remove(self)
+        self._ended.set()
 
     def _log_trouble(self, level: int, sentence: str, trace: Exception | None = None) -> None:
         """Once, until something else goes wrong or all is well again."""
@@ -204,31 +347,16 @@ class Runner:
             log.log(level, "%s", sentence, exc_info=trace)
         self._trouble = sentence
 
-    def _batch_size(self, cap: int) -> BatchSize:
-        if self._size is None or self._size.cap != cap:
-            self._size = BatchSize(cap)
-        return self._size
+    def _say(self, assignment: Assignment, state: str, error: str | None = None) -> None:
+        partitions = assignment.partitions if state == RUNNING else ()
+        status = Status(assignment.epoch, assignment.revision, state, _cut(error), partitions)
+        with self._saying:
+            if status != self._said and not self._stopping:
+                self._said = status
+                self._around.report(assignment.key, status)
 
-    def _say(
-        self,
-        assignment: Assignment,
-        state: str,
-        error: str | None = None,
-        partitions: tuple[str, ...] = (),
-    ) -> None:
-        status = Status(assignment.epoch, assignment.revision, state, error, partitions)
-        if status != self._said and not self._stopping.is_set():
-            self._said = status
-            self._around.report(assignment.key, status)
 
-    def _sleep(self, assignment: Assignment, seconds: float | None) -> None:
-        """Until something else is wanted, or for that long."""
-        before = self._draining.is_set()
-        with self._news:
-            self._news.wait_for(
-                lambda: (
-                    self._stopping.is_set()
-                    or (self._wanted, self._draining.is_set()) != (assignment, before)
-                ),
-                seconds,
-            )
+def _cut(error: str | None) -> str | None:
+    if error is None or len(error) <= ERROR_CHARACTERS:
+        return error
+    return error[: ERROR_CHARACTERS - 3] + "..."

@@ -1,4 +1,4 @@
-"""The batch loop of one task, from a claim until the task is wanted otherwise or something fails.
+"""One claim of a task's partitions, from taking them until it is let go or something fails.
 
 Rules
 1. Nothing is read, staged or acked before the partitions are claimed and what an earlier owner left
@@ -17,26 +17,24 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.commit import Commits, OpenStore
-from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range, backlog, next_ranges
+from flumeng.collector.slots import SMALL_EVENTS
+from flumeng.collector.work import Outcome, Pipeline
 from flumeng.errors import UnavailableError
-from flumeng.sinks import Written, file_store
+from flumeng.sinks import file_store
 from flumeng.store import Store
 
 log = logging.getLogger(__name__)
 
 BATCHES_AT_ONCE = 2
-POLL_SECONDS = 0.1
-CANCEL_SECONDS = 60.0
 LOOK_SECONDS = 5.0
 
 
@@ -62,16 +60,29 @@ class Readable(Protocol):
 
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]: ...
 
+    def refresh(self, journals: Collection[str]) -> None: ...
+
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
+class Backlog:
+    """``events`` wait. ``due_seconds``: until a batch of them is due; None when nothing waits."""
+
+    events: int
+    due_seconds: float | None
+
+
+@dataclass(eq=False)
 class Batch:
-    """``written`` gives what the sinks made of it, and when that began and ended."""
+    """``outcome`` is what the sinks made of it, once it is written, at ``ended``."""
 
     ranges: tuple[Range, ...]
+    addresses: Mapping[str, str]
     staging: Mapping[str, str]
-    written: Future[tuple[list[Written], float, float]]
+    began: float
+    ended: float = 0.0
+    outcome: Outcome | None = None
 
     @property
     def events(self) -> int:
@@ -79,9 +90,9 @@ class Batch:
 
 
 class Task:
-    """One claim of a task's partitions, and the batches under it. Used by one thread.
+    """``planned``: where the next batch starts, per partition; never below the ack.
 
-    ``planned``: where the next batch starts, per partition; never below the ack.
+    ``look`` and ``start`` are never called at the same time, nor is ``commit`` by two threads.
     ``size`` outlives the claim, since what it has learned stays true.
     """
 
@@ -105,7 +116,6 @@ class Task:
         self._running: deque[Batch] = deque()
         at_most_once = pipeline.spec.delivery == "at-most-once"
         self._batches_at_once = 1 if at_most_once else BATCHES_AT_ONCE
-        self._pool = ThreadPoolExecutor(BATCHES_AT_ONCE, assignment.key)
         self._last_end = 0.0
         self._caught_up = False
         self._next_look = -math.inf
@@ -122,71 +132,115 @@ class Task:
 
     @property
     def caught_up(self) -> bool:
-        """Whether, when last asked, all journals were reachable and all that can be read of them
+        """Whether, when last looked, all journals were reachable and all that can be read of them
         was acked."""
         return self._caught_up and not self._running
 
     @property
     def proven(self) -> bool:
         """Whether this claim has committed a batch, or has found that there is none to do."""
-        return self._last_end > 0 or self._caught_up
+        return self._last_end > 0 or self.caught_up
 
     @property
     def running(self) -> bool:
         """Whether a batch is being written or waits to be committed."""
         return bool(self._running)
 
-    def turn(self, *, eager: bool) -> bool:
-        """Start a batch if one is due, else commit the oldest if it is written.
+    @property
+    def written(self) -> bool:
+        """Whether the oldest batch waits to be committed."""
+        return bool(self._running) and self._running[0].outcome is not None
 
-        ``eager`` does not wait for events to gather. Returns False when there was nothing to do.
-        Raises what the pipeline, the store or the lake raise; then the claim is of no more use.
-        """
-        if len(self._running) < self._batches_at_once and (due := self._due(eager=eager)):
-            self._start(*due)
-            return True
-        return self.commit_next()
+    @property
+    def writing(self) -> bool:
+        """Whether a batch is being written."""
+        return any(batch.outcome is None for batch in self._running)
 
-    def commit_next(self) -> bool:
-        """Commit the oldest batch if it is written within ``POLL_SECONDS``."""
-        if not self._running or not self._store.connected:
-            return False
-        if wait([self._running[0].written], POLL_SECONDS).done:
-            self._commit(self._running.popleft())
-        return True
+    @property
+    def may_start(self) -> bool:
+        return len(self._running) < self._batches_at_once
 
-    def abandon(self) -> None:
-        """Stop what runs, and wait for it. Batches that are not committed were never decided."""
-        self._pipeline.cancel()
-        wait([batch.written for batch in self._running], CANCEL_SECONDS)
-        self._running.clear()
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False)
-        self._journals.close()
-
-    def _due(self, *, eager: bool) -> tuple[tuple[Range, ...], dict[str, str]] | None:
-        """The next batch and where to read it, when there is enough or it has waited enough."""
-        if not self._store.connected:
-            return None
-        reached = self._journals.of(self.planned)
-        self._look_at_acks(reached)
-        safe = {journal: reach.safe for journal, reach in reached.items()}
-        self._mark_replayed(reached)
+    def look(self, *, eager: bool) -> Backlog:
+        """What waits to be read. ``eager`` does not wait for events to gather."""
+        safe = self._safe(self._reached())
         waiting = backlog(self.planned, safe)
-        self._caught_up = waiting == 0 and len(reached) == len(self.planned)
+        self._caught_up = waiting == 0 and len(safe) == len(self.planned)
         if waiting == 0:
             self._waiting_since = None
-            return None
+            return Backlog(0, None)
         now = self._clock()
         if self._waiting_since is None:
             self._waiting_since = now
-        aged = now - self._waiting_since >= self._pipeline.spec.batch.seconds
-        if not (eager or aged or waiting >= self._size.events):
-            return None
-        self._waiting_since = None
+        left = self._waiting_since + self._pipeline.spec.batch.seconds - now
+        full = eager or waiting >= self._size.events
+        return Backlog(waiting, 0.0 if full else max(0.0, left))
+
+    def refresh(self) -> None:
+        """Let the next look see all that is safe at this moment."""
+        self._journals.refresh(self.planned)
+
+    def start(self) -> Batch | None:
+        """The next batch, staged and under way: of all that can be read now, as far as it fits.
+
+        None when nothing waits. Raises what the store or the lake raise; then the claim is of no
+        more use.
+        """
+        reached = self._reached()
+        safe = self._safe(reached)
         ranges = next_ranges(self.planned, safe, self._size.events, self._replayed_below)
-        return ranges, {piece.journal: reached[piece.journal].address for piece in ranges}
+        self._waiting_since = None
+        if not ranges:
+            return None
+        if self._pipeline.spec.delivery == "at-most-once":
+            self._acks.advance(ranges)
+        self.planned.update((piece.journal, piece.end) for piece in ranges)
+        staging = {
+            root: self._commits.stage(root, ranges[0].journal, self._acks.epoch)
+            for root in self._pipeline.roots
+        }
+        addresses = {piece.journal: reached[piece.journal].address for piece in ranges}
+        batch = Batch(ranges, addresses, staging, self._clock())
+        self._running.append(batch)
+        return batch
+
+    def settle(self, batch: Batch, outcome: Outcome) -> None:
+        """``batch`` is written, or has failed; what comes later is not heard."""
+        if batch.outcome is None:
+            batch.ended = self._clock()
+            batch.outcome = outcome
+
+    def commit(self) -> None:
+        """Commit the oldest batch, which is written. Raises why it was not, and what the store or
+        the lake raise; then the claim is of no more use."""
+        batch = self._running.popleft()
+        assert batch.outcome is not None
+        if isinstance(batch.outcome, Exception):
+            raise batch.outcome
+        files = [move for part in batch.outcome for move in part.files]
+        staging = list(batch.staging.values())
+        if self._pipeline.spec.delivery == "exactly-once":
+            self._commits.commit(self._acks, batch.ranges, staging, files)
+        else:
+            self._commits.publish(staging, files)
+            if self._pipeline.spec.delivery == "at-least-once":
+                self._acks.advance(batch.ranges)
+        seconds = batch.ended - max(batch.began, self._last_end)
+        if batch.events > SMALL_EVENTS:  # else others may have been in the same job
+            self._size.measured(batch.events, seconds)
+        self._last_end = batch.ended
+        log.debug("%d events in %.2f s, %d files", batch.events, seconds, len(files))
+
+    def close(self) -> None:
+        self._journals.close()
+
+    def _reached(self) -> dict[str, Reach]:
+        reached = self._journals.of(self.planned)
+        self._look_at_acks(reached)
+        self._mark_replayed(reached)
+        return reached
+
+    def _safe(self, reached: Mapping[str, Reach]) -> dict[str, int]:
+        return {journal: reach.safe for journal, reach in reached.items()}
 
     def _look_at_acks(self, reached: Mapping[str, Reach]) -> None:
         """An operator may have moved on the ack of a journal that stands still: claim it anew."""
@@ -204,35 +258,3 @@ class Task:
         for journal in reached.keys() & self._acks.inherited - self._replayed_below.keys():
             reach = reached[journal]
             self._replayed_below[journal] = reach.safe + reach.held
-
-    def _start(self, ranges: tuple[Range, ...], addresses: Mapping[str, str]) -> None:
-        if self._pipeline.spec.delivery == "at-most-once":
-            self._acks.advance(ranges)
-        self.planned.update((piece.journal, piece.end) for piece in ranges)
-        staging = {
-            root: self._commits.stage(root, ranges[0].journal, self._acks.epoch)
-            for root in self._pipeline.roots
-        }
-        written = self._pool.submit(self._write, ranges, addresses, staging)
-        self._running.append(Batch(ranges, staging, written))
-
-    def _write(
-        self, ranges: Sequence[Range], addresses: Mapping[str, str], staging: Mapping[str, str]
-    ) -> tuple[list[Written], float, float]:
-        began = self._clock()
-        written = self._pipeline.write(ranges, addresses, staging)
-        return written, began, self._clock()
-
-    def _commit(self, batch: Batch) -> None:
-        written, began, ended = batch.written.result()
-        files = [move for part in written for move in part.files]
-        staging = list(batch.staging.values())
-        if self._pipeline.spec.delivery == "exactly-once":
-            self._commits.commit(self._acks, batch.ranges, staging, files)
-        else:
-            self._commits.publish(staging, files)
-            if self._pipeline.spec.delivery == "at-least-once":
-                self._acks.advance(batch.ranges)
-        self._size.measured(batch.events, ended - max(began, self._last_end))
-        self._last_end = ended
-        log.debug("%d events in %.2f s, %d files", batch.events, ended - began, len(files))

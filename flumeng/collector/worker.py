@@ -9,47 +9,65 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 
+from flumeng.collector.jobs import Engine, Jobs
 from flumeng.collector.journals import Reachable
-from flumeng.collector.pipeline import Pipeline
 from flumeng.collector.publisher import Publisher
+from flumeng.collector.reports import Reports
 from flumeng.collector.runner import STARTING, Runner, Status, Surroundings
+from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment
+from flumeng.collector.work import Pipeline
 from flumeng.node.protocol import Message, Parent
 from flumeng.store import Store
 
 log = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 2.0
+LOOK_SECONDS = 1.0
 
 
 class Worker:
-    """Talks to ``parent``; everything but the status reports happens in its thread.
+    """Talks to ``parent``; tasks take their turns in threads of a scheduler's.
 
-    ``build`` makes the pipeline of an assignment, and ``positions`` what a task asks for its
-    journals' ends.
+    ``engine`` runs ``slots`` batches at once, ``build`` makes the pipeline of an assignment, and
+    ``positions`` what a task asks for its journals' ends. ``on_stuck`` is told when nothing can be
+    expected of the engine any more.
     """
 
     def __init__(
         self,
         parent: Parent,
         store: Store,
+        *,
+        engine: Engine,
+        slots: int,
         build: Callable[[Assignment], Pipeline],
-        positions: Callable[[], Reachable],
+        positions: Callable[[Callable[[], None]], Reachable],
+        on_stuck: Callable[[str], None],
     ) -> None:
         self._parent = parent
-        self._around = Surroundings(store, Publisher(store), build, positions, self._on_status)
-        self._answers: int | None = None
+        self._reports = Reports(parent)
+        self._scheduler = Scheduler()
+        self._jobs = Jobs(engine, slots, on_stuck=on_stuck)
+        self._around = Surroundings(
+            store,
+            Publisher(store),
+            self._scheduler,
+            self._jobs,
+            build,
+            positions,
+            self._reports.tell,
+        )
         self._runners: dict[str, Runner] = {}
         self._ending: list[Runner] = []
-        self._statuses: dict[str, Status] = {}
-        self._reporting = threading.Lock()
+        store.on_session(lambda _connected: self._scheduler.wake_all())
 
     def run(self) -> None:
         """Until the parent says stop or is gone."""
         self._parent.send({"type": "ready"})
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
         for message in self._parent.messages():
             if message["type"] == "configure":
                 wanted = {task.key: task for task in map(_assignment, message["tasks"])}
@@ -71,7 +89,8 @@ class Worker:
                 self._runners[key] = Runner(assignment, self._around)
             else:
                 self._runners[key].assign(assignment)
-        self._answer(number, [wanted[key] for key in fresh])
+        starting = {key: Status(wanted[key].epoch, wanted[key].revision, STARTING) for key in fresh}
+        self._reports.answer(number, self._runners.keys(), starting)
         for key in fresh:
             self._runners[key].start()
 
@@ -88,24 +107,12 @@ class Worker:
             runner.join(deadline - time.monotonic())
         log.info("stopped, %d of %d tasks drained", len(runners) - len(late), len(runners))
 
-    def _on_status(self, key: str, status: Status) -> None:
-        with self._reporting:
-            self._statuses[key] = status
-            self._report()
-
-    def _answer(self, number: int, fresh: Iterable[Assignment]) -> None:
-        """Say that this configuration is the one that runs; what is new in it is about to."""
-        with self._reporting:
-            self._answers = number
-            for key in self._statuses.keys() - self._runners.keys():
-                del self._statuses[key]
-            for task in fresh:
-                self._statuses[task.key] = Status(task.epoch, task.revision, STARTING)
-            self._report()
-
-    def _report(self) -> None:
-        tasks = {key: asdict(status) for key, status in self._statuses.items()}
-        self._parent.send({"type": "status", "answers": self._answers, "tasks": tasks})
+    def _watch(self) -> None:
+        """End what hangs."""
+        while True:
+            time.sleep(LOOK_SECONDS)
+            self._scheduler.look()
+            self._jobs.look()
 
 
 def _assignment(task: Message) -> Assignment:

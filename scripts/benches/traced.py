@@ -15,13 +15,14 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from flumeng.collector.positions import Reach
-from flumeng.collector.ranges import Range
 from flumeng.collector.task import Assignment
+from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline
 from flumeng.collector.worker import Worker
 from flumeng.master.daemon import Master
 from flumeng.node.daemon import Node, Settings
@@ -29,8 +30,7 @@ from flumeng.node.events import Ended, Event, Said
 from flumeng.node.home import Home
 from flumeng.node.protocol import Message
 from flumeng.runtime import logs, parentage
-from flumeng.sinks import Written
-from flumeng.spec import FlowSpec, parse_flow
+from flumeng.spec import parse_flow
 from flumeng.store import Path as ZPath
 from flumeng.store import Put, Refused, Store, Version, Write
 from flumeng.store.zookeeper import ZooKeeperStore
@@ -38,6 +38,7 @@ from zkschema import paths
 from zkschema.records import COLLECT, Ack
 
 SESSION_SECONDS = 10.0
+SLOTS = 2
 EVENTS_PER_SECOND = 10
 """Of each scripted journal."""
 
@@ -116,23 +117,12 @@ class Journals:
         safe = int(time.monotonic() * EVENTS_PER_SECOND)
         return {name: Reach("", safe) for name in journals}
 
-    def probe(self, journal: str, address: str, start: int, end: int) -> None: ...
+    def refresh(self, journals: Iterable[str]) -> None: ...
+
+    def probe(self, journal: str, address: str, start: int, end: int) -> Future[None]:
+        raise NotImplementedError
 
     def close(self) -> None: ...
-
-
-class Pipeline:
-    roots: tuple[str, ...] = ()
-
-    def __init__(self, spec: FlowSpec) -> None:
-        self.spec = spec
-
-    def write(
-        self, ranges: Sequence[Range], _addresses: Mapping[str, str], _staging: Mapping[str, str]
-    ) -> list[Written]:
-        return [Written(sum(piece.events for piece in ranges))]
-
-    def cancel(self) -> None: ...
 
 
 class Collector:
@@ -172,7 +162,15 @@ class Collector:
     def _run(self) -> None:
         store = Traced(self._store, self._committed)
         self._store.wait_connected(SESSION_SECONDS)
-        Worker(self, store, _pipeline, Journals).run()  # type: ignore[arg-type]
+        Worker(
+            self,  # type: ignore[arg-type]
+            store,
+            engine=ScriptedEngine(),
+            slots=SLOTS,
+            build=_pipeline,
+            positions=lambda wake: Restless(Journals(), wake),
+            on_stuck=sys.exit,
+        ).run()
         self._store.close()
         self._hear(Ended(COLLECT, 0))
 
@@ -192,8 +190,8 @@ class Collector:
             say(what=what, task=key, epoch=epoch, node=self._node)
 
 
-def _pipeline(assignment: Assignment) -> Pipeline:
-    return Pipeline(parse_flow(assignment.spec))
+def _pipeline(assignment: Assignment) -> ScriptedPipeline:
+    return ScriptedPipeline(parse_flow(assignment.spec))
 
 
 class CollectingNode(Node):

@@ -18,11 +18,13 @@ from pyspark.sql import SparkSession
 from flumeng.collector import spark as sessions
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.fetch import READ_SECONDS
-from flumeng.collector.pipeline import SparkPipeline
+from flumeng.collector.jobs import Jobs
+from flumeng.collector.pipeline import Spark, SparkPipeline
 from flumeng.collector.positions import PositionWatcher, Reach, WatchedJournals
 from flumeng.collector.probes import Probes
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment
 from flumeng.errors import CorruptError
 from flumeng.journal.journal import Journal
@@ -70,11 +72,13 @@ class Cluster:
         )
         self.watcher, self.probes = PositionWatcher(Addresses(store)), Probes()
         around = Surroundings(
-            store,
-            Publisher(store),
-            lambda task: SparkPipeline(spark, spec, task.key),
-            lambda: WatchedJournals(self.watcher, self.probes),
-            lambda _, status: self.statuses.append(status),
+            store=store,
+            publisher=Publisher(store),
+            scheduler=Scheduler(),
+            jobs=Jobs(Spark(spark), 2, on_stuck=pytest.fail),
+            build=lambda _: SparkPipeline(spark, spec),
+            positions=lambda wake: WatchedJournals(self.watcher, self.probes, wake),
+            report=lambda _, status: self.statuses.append(status),
         )
         self.task = Runner(Assignment("web", "collect.0", 1, 1, "", (BAD, GOOD)), around)
 

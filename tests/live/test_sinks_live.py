@@ -13,8 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flumeng.collector import spark as sessions
-from flumeng.collector.pipeline import BatchFailedError, SparkPipeline
+from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.ranges import Range
+from flumeng.collector.work import BatchFailedError
 from flumeng.errors import UnavailableError, UserError
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
@@ -52,7 +53,7 @@ def write(spark: SparkSession, tmp_path: Path) -> Iterator[Write]:
     def run(sinks: str, filters: str = "[]", address: str = server.address) -> list[Written]:
         source = "syslog: {listen: '127.0.0.1:0'}"
         text = f"{{flow: web, sources: [{source}], filters: {filters}, sinks: [{sinks}]}}"
-        pipeline = SparkPipeline(spark, parse_flow(text), "web/0")
+        pipeline = SparkPipeline(spark, parse_flow(text))
         staging = {root: f"{root}/_flumeng/{JOURNAL}.1.0" for root in pipeline.roots}
         for directory in staging.values():
             file_store.LOCAL.make_directory(directory)

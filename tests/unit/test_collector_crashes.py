@@ -25,7 +25,7 @@ import pytest
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
-from flumeng.collector.task import Assignment, Task
+from flumeng.collector.task import Assignment, Batch, Task
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.sinks import Written, file_store
 from flumeng.spec import FlowSpec, parse_flow
@@ -125,16 +125,19 @@ class SteppingFileStore:
 class FakePipeline:
     """Writes a file for each range and each of two directories, a line an event."""
 
+    shareable = False
+
     def __init__(self, spec: FlowSpec, root: str) -> None:
         self.spec = spec
         self.roots: tuple[str, ...] = (root,)
 
-    def write(
-        self,
-        ranges: Sequence[Range],
-        _addresses: Mapping[str, str],
-        staging: Mapping[str, str],
-    ) -> list[Written]:
+    def write_into(self, task: Task, batch: Batch) -> None:
+        try:
+            task.settle(batch, self.write(batch.ranges, batch.staging))
+        except OSError as error:
+            task.settle(batch, error)
+
+    def write(self, ranges: Sequence[Range], staging: Mapping[str, str]) -> list[Written]:
         ((root, directory),) = staging.items()
         files = []
         for piece in ranges:
@@ -146,13 +149,12 @@ class FakePipeline:
                 files.append((f"{directory}/{name}", f"{root}/kind={kind}/{name}"))
         return [Written(sum(piece.events for piece in ranges), tuple(files))]
 
-    def cancel(self) -> None:
-        """It is too short to be cancelled."""
-
 
 class FakePositions:
     def of(self, journals: Any) -> dict[str, Reach]:
         return {name: Reach("", JOURNALS[name]) for name in journals}
+
+    def refresh(self, journals: Any) -> None: ...
 
     def close(self) -> None: ...
 
@@ -202,10 +204,13 @@ class World:
         )
         try:
             while not task.caught_up:
-                task.turn(eager=True)
+                if task.may_start and task.look(eager=True).events:
+                    batch = task.start()
+                    assert batch
+                    pipeline.write_into(task, batch)
+                elif task.running:
+                    task.commit()
         finally:
-            for batch in task._running:
-                batch.written.exception()
             task.close()
         return steps
 

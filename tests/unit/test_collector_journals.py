@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -13,16 +13,18 @@ import pytest
 from flumeng.collector import task
 from flumeng.collector.acks import Acks
 from flumeng.collector.fetch import UnreadableError
+from flumeng.collector.jobs import Jobs
 from flumeng.collector.journals import LOOK_MOST_SECONDS, LOOK_SECONDS, NAMED, SOUND, Journals
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import Range
 from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment
+from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline
 from flumeng.errors import CorruptError, UnavailableError
 from flumeng.operations.acks import advance_acks
-from flumeng.sinks import Written
-from flumeng.spec import FlowSpec, parse_flow
+from flumeng.spec import parse_flow
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
@@ -259,31 +261,6 @@ def test_what_an_executor_says_is_understood(damaged: bool) -> None:
 
 
 @dataclass
-class DamagedPipeline:
-    """Batches fail that read what the ``servers`` cannot."""
-
-    spec: FlowSpec
-    servers: Servers
-    roots: tuple[str, ...] = ()
-    batches: list[tuple[Range, ...]] = field(default_factory=list)
-
-    def write(
-        self,
-        ranges: Sequence[Range],
-        _addresses: Mapping[str, str],
-        _staging: Mapping[str, str],
-    ) -> list[Written]:
-        for piece in ranges:
-            seq, error = self.servers.bad.get(piece.journal, (piece.end, None))
-            if seq < piece.end:
-                raise UnreadableError(piece.journal, seq, str(error))
-        self.batches.append(tuple(ranges))
-        return [Written(sum(piece.events for piece in ranges))]
-
-    def cancel(self) -> None: ...
-
-
-@dataclass
 class World:
     """A task of both journals. Its clock is that of the machine."""
 
@@ -303,16 +280,24 @@ class World:
             "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: "
             f"{self.delivery}, batch: {{seconds: 0, events: 100}}, sinks: [noop]}}"
         )
-        self.pipeline = DamagedPipeline(spec, self.servers)
+        self.pipeline = ScriptedPipeline(spec, self.fail_where_damaged)
         around = Surroundings(
-            self.store,
-            Publisher(self.store),
-            lambda _: self.pipeline,
-            lambda: self.servers,
-            lambda _, status: self.statuses.append(status),
+            store=self.store,
+            publisher=Publisher(self.store),
+            scheduler=Scheduler(),
+            jobs=Jobs(ScriptedEngine(), 2, on_stuck=pytest.fail),
+            build=lambda _: self.pipeline,
+            positions=lambda wake: Restless(self.servers, wake),
+            report=lambda _, status: self.statuses.append(status),
         )
         assignment = Assignment("web", "collect.0", 1, 1, "", (BAD, GOOD))
         self.runner = Runner(assignment, around)
+
+    def fail_where_damaged(self, ranges: Sequence[Range]) -> None:
+        for piece in ranges:
+            seq, error = self.servers.bad.get(piece.journal, (piece.end, None))
+            if seq < piece.end:
+                raise UnreadableError(piece.journal, seq, str(error))
 
     def ack(self, journal: str) -> int:
         found = self.store.read(paths.ack("web", CURSOR_MAIN, journal))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from flumeng.collector.acks import Acks
+from flumeng.collector.jobs import Jobs
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
 from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment, Task
+from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline
 from flumeng.errors import UnavailableError, UserError
 from flumeng.sinks import BatchTooWideError, Written
 from flumeng.spec import FlowSpec, parse_flow
@@ -34,30 +37,6 @@ def spec(delivery: str = "at-least-once", seconds: float = 0.0) -> FlowSpec:
         "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], "
         f"delivery: {delivery}, batch: {{seconds: {seconds}, events: 100}}, sinks: [noop]}}"
     )
-
-
-@dataclass
-class ScriptedPipeline:
-    """Remembers what it was given; ``before_write`` may fail or wait."""
-
-    spec: FlowSpec
-    before_write: Callable[[Sequence[Range]], None] = lambda _: None
-    roots: tuple[str, ...] = ()
-    batches: list[tuple[Range, ...]] = field(default_factory=list)
-    cancelled: threading.Event = field(default_factory=threading.Event)
-
-    def write(
-        self,
-        ranges: Sequence[Range],
-        _addresses: Mapping[str, str],
-        _staging: Mapping[str, str],
-    ) -> list[Written]:
-        self.before_write(ranges)
-        self.batches.append(tuple(ranges))
-        return [Written(sum(piece.events for piece in ranges))]
-
-    def cancel(self) -> None:
-        self.cancelled.set()
 
 
 class LossyStore(FakeStore):
@@ -80,8 +59,11 @@ class World:
     store: LossyStore = field(default_factory=LossyStore)
     statuses: list[Status] = field(default_factory=list)
     runners: list[Runner] = field(default_factory=list)
+    scheduler: Scheduler = field(default_factory=Scheduler)
+    jobs: Jobs = field(default_factory=lambda: Jobs(ScriptedEngine(), 2, on_stuck=pytest.fail))
 
     def __post_init__(self) -> None:
+        self.store.on_session(lambda _: self.scheduler.wake_all())
         tree.init(self.store)
         self.store.write(paths.flow("web"), Flow(revision=1), ABSENT)
         for folder in flow_folders("web"):
@@ -98,11 +80,20 @@ class World:
     def close(self) -> None: ...
 
     def run(self, pipeline: ScriptedPipeline, epoch: int = 1) -> Runner:
+        return self.run_built(lambda _: pipeline, epoch)
+
+    def run_built(self, build: Callable[[Assignment], ScriptedPipeline], epoch: int = 1) -> Runner:
         def report(_key: str, status: Status) -> None:
             self.statuses.append(status)
 
         around = Surroundings(
-            self.store, Publisher(self.store), lambda _: pipeline, lambda: self, report
+            store=self.store,
+            publisher=Publisher(self.store),
+            scheduler=self.scheduler,
+            jobs=self.jobs,
+            build=build,
+            positions=lambda wake: Restless(self, wake),
+            report=report,
         )
         runner = Runner(assignment(epoch), around)
         self.runners.append(runner)
@@ -329,14 +320,9 @@ def test_a_flow_that_cannot_be_built_is_failed_with_the_sentence(world: World) -
     def refuse(_assignment: Assignment) -> ScriptedPipeline:
         raise UserError("no such column")
 
-    statuses: list[Status] = []
-    around = Surroundings(
-        world.store, Publisher(world.store), refuse, lambda: world, lambda _, s: statuses.append(s)
-    )
-    runner = Runner(assignment(), around)
-    world.runners.append(runner)
-    runner.start()
-    until(lambda: statuses)
+    world.run_built(refuse)
+    until(lambda: world.statuses)
+    statuses = world.statuses
     assert (statuses[0].state, statuses[0].error) == ("failed", "no such column")
 
 
@@ -350,8 +336,12 @@ def test_only_at_least_once_marks_what_an_earlier_owner_may_have_delivered(
     task = Task(assignment(), world.store, publisher, pipeline, world, size=BatchSize(100))
     for safe in (10, 15):
         world.safe[JOURNAL] = safe
-        while world.ack() < safe or task.running:
-            task.turn(eager=True)
+        while world.ack() < safe:
+            batch = task.start()
+            assert batch
+            pipeline.batches.append(batch.ranges)
+            task.settle(batch, [Written(batch.events)])
+            task.commit()
     task.close()
     assert pipeline.batches == [(Range(JOURNAL, 0, 10, marked),), (Range(JOURNAL, 10, 15),)]
 

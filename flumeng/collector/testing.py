@@ -1,0 +1,92 @@
+"""What ships for tests of the collector: pipelines that follow a script, and run without Spark."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from flumeng.collector.journals import Reachable
+from flumeng.collector.ranges import Range
+from flumeng.collector.work import Outcome, Work
+from flumeng.sinks import Written
+from flumeng.spec import FlowSpec
+
+SECONDS_BETWEEN_CHANGES = 0.02
+
+
+class BreakingError(Exception):
+    """Raised by a batch: its whole job breaks down."""
+
+
+class Restless:
+    """What a task asks for its journals' ends, and who says all the time that they have changed."""
+
+    def __init__(self, reachable: Reachable, on_change: Callable[[], None]) -> None:
+        self._reachable = reachable
+        self._on_change = on_change
+        self.of = reachable.of
+        self.refresh = reachable.refresh
+        self.probe = reachable.probe
+        threading.Thread(target=self._nag, daemon=True).start()
+
+    def close(self) -> None:
+        self._reachable.close()
+
+    def _nag(self) -> None:
+        while True:
+            time.sleep(SECONDS_BETWEEN_CHANGES)
+            self._on_change()
+
+
+@dataclass(eq=False)
+class ScriptedPipeline:
+    """Remembers what it was given; ``before_write`` may fail or wait."""
+
+    spec: FlowSpec
+    before_write: Callable[[Sequence[Range]], None] = lambda _: None
+    roots: tuple[str, ...] = ()
+    shareable: bool = False
+    batches: list[tuple[Range, ...]] = field(default_factory=list)
+
+    def write(self, ranges: Sequence[Range]) -> list[Written]:
+        """Called once a batch, from the thread of its slot."""
+        self.before_write(ranges)
+        self.batches.append(tuple(ranges))
+        return [Written(sum(piece.events for piece in ranges))]
+
+
+class ScriptedEngine:
+    """Runs batches of scripted pipelines. ``jobs``: how many batches each job had."""
+
+    def __init__(self) -> None:
+        self.jobs: list[int] = []
+        self.cancelled: set[str] = set()
+        self.at_once = self.most_at_once = 0
+        self._lock = threading.Lock()
+
+    def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
+        del job, slot
+        with self._lock:
+            self.jobs.append(len(works))
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            return [_write(work) for work in works]
+        finally:
+            with self._lock:
+                self.at_once -= 1
+
+    def cancel(self, job: str) -> None:
+        self.cancelled.add(job)
+
+
+def _write(work: Work) -> Outcome:
+    assert isinstance(work.pipeline, ScriptedPipeline)
+    try:
+        return work.pipeline.write(work.ranges)
+    except BreakingError:
+        raise
+    except Exception as error:
+        return error

@@ -1,0 +1,101 @@
+"""A bounded number of threads that carry out calls, of which one that hangs is replaced.
+
+A call that waits for a dead disk cannot be ended. Its thread is given up: another one takes its
+place, and it ends when the call returns. So a few calls that hang cost the other calls nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MOST_REPLACED = 32
+
+
+@dataclass(eq=False)
+class _Call:
+    """``on_hang`` is told once, with the seconds that it has run; ``replaced``: its thread was."""
+
+    run: Callable[[], None]
+    on_hang: Callable[[float], None]
+    began: float = 0.0
+    told: bool = False
+    replaced: bool = False
+
+
+class Threads:
+    """Threads start when they are needed. ``clock`` gives seconds that only grow."""
+
+    def __init__(
+        self,
+        name: str,
+        most: int,
+        *,
+        limit_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._most = most
+        self._limit_seconds = limit_seconds
+        self._clock = clock
+        self._news = threading.Condition()
+        self._waiting: deque[_Call] = deque()
+        self._running: set[_Call] = set()
+        self._idle = 0
+        self._there = 0
+        self._replaced = 0
+        self._made = 0
+
+    def submit(self, run: Callable[[], None], on_hang: Callable[[float], None]) -> None:
+        """Carry out ``run``, which raises nothing, behind all that was submitted before."""
+        with self._news:
+            self._waiting.append(_Call(run, on_hang))
+            if self._idle >= len(self._waiting):
+                self._news.notify()
+            elif self._there < self._most:
+                self._start()
+            else:
+                self._news.notify()
+
+    def look(self) -> None:
+        """Replace the threads of calls that are over the limit, and tell of those calls."""
+        now = self._clock()
+        with self._news:
+            late = [call for call in self._running if now - call.began >= self._limit_seconds]
+            for call in late:
+                if not call.replaced and self._replaced < MOST_REPLACED:
+                    call.replaced = True
+                    self._replaced += 1
+                    self._start()
+            news = [call for call in late if not call.told]
+            for call in news:
+                call.told = True
+        for call in news:
+            call.on_hang(now - call.began)
+
+    def _start(self) -> None:
+        self._there += 1
+        self._made += 1
+        name = f"{self._name}-{self._made}"
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._news:
+                while not self._waiting:
+                    self._idle += 1
+                    self._news.wait()
+                    self._idle -= 1
+                call = self._waiting.popleft()
+                call.began = self._clock()
+                self._running.add(call)
+            call.run()
+            with self._news:
+                self._running.discard(call)
+                if call.replaced:
+                    self._there -= 1
+                    self._replaced -= 1
+                    return
