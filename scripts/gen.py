@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from flumeng.metrics.table import to_markdown as metrics
 from flumeng.node.policy import Policy
-from flumeng.runtime.metrics.table import to_markdown as metrics
 from flumeng.spec.reference import to_markdown as components
 from flumeng.spec.reference import to_page
 from zkschema.table import to_markdown as znodes

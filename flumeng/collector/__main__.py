@@ -40,7 +40,7 @@ def main() -> int:
     parent = Parent.take_stdio()
     measures = Measures()
     if given.metrics_channel is not None:
-        from flumeng.runtime.metrics import serving  # noqa: PLC0415  # only then it costs memory
+        from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
 
         descriptor = given.metrics_channel
         serving.serve("collector", measures.health, measures.readings, descriptor=descriptor)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from flumeng.runtime.metrics.health import Health
-from flumeng.runtime.metrics.table import Reading
+from flumeng.metrics.health import Health
+from flumeng.metrics.table import Reading
 
 
 class Measures:

@@ -16,8 +16,8 @@ from flumeng.ingest.lag_clock import LagClock
 from flumeng.journal.log import Log
 from flumeng.journal.names import flow_of
 from flumeng.journal.server import received_us
-from flumeng.runtime.metrics import table
-from flumeng.runtime.metrics.table import Metric, Reading
+from flumeng.metrics import table
+from flumeng.metrics.table import Metric, Reading
 
 NOTE_SECONDS = 5.0
 

@@ -64,7 +64,7 @@ def main() -> int:
         return 2
     worker = Worker(journal_store, arguments.host, parent.send, group, allowed)
     if arguments.metrics_channel is not None:
-        from flumeng.runtime.metrics import serving  # noqa: PLC0415  # only then it costs memory
+        from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
 
         name, channel = f"ingest.{group.number}", arguments.metrics_channel
         serving.serve(name, worker.health, worker.measures.readings, descriptor=channel)

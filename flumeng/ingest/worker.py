@@ -24,9 +24,9 @@ from flumeng.ingest.measures import Measures
 from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.names import flow_of
 from flumeng.journal.server import JournalServer
+from flumeng.metrics.health import Health
 from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.node.protocol import Message
-from flumeng.runtime.metrics.health import Health
 from flumeng.spec import Component
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Literal
 
 from flumeng import __version__
@@ -266,11 +267,15 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: master.stop())
     if metrics is not None or metrics_channel is not None:
-        from flumeng.runtime.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
+        from flumeng.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
 
         measures = master.measures
         serving.serve(
-            "master", measures.health, measures.readings, listen=metrics, descriptor=metrics_channel
+            "master",
+            measures.health,
+            lambda: chain(measures.readings(), store.readings()),
+            listen=metrics,
+            descriptor=metrics_channel,
         )
     log.info("master of %s", hosts)
     try:

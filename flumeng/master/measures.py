@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
-from flumeng.plan import Action
-from flumeng.runtime.metrics import table
-from flumeng.runtime.metrics.health import Health
-from flumeng.runtime.metrics.histogram import Histogram
-from flumeng.runtime.metrics.table import Reading
-from flumeng.state.snapshot import Snapshot
+from flumeng.metrics import table
+from flumeng.metrics.health import Health
+from flumeng.metrics.histogram import Histogram
+from flumeng.metrics.table import Reading
+from flumeng.plan import Action, Replan
+from flumeng.state.snapshot import NodeView, Snapshot
+from flumeng.state.task_map import Tasks
 
 STUCK_SECONDS = 120.0
 """A tick that takes so long hangs, though a plan of very many flows may take some seconds."""
@@ -33,12 +34,15 @@ class Measures:
         self._plan_seconds = Histogram()
         self._seen = (0, 0, 0)
         self._set_aside = 0
+        self._moves: Counter[str] = Counter(placed=0, recovery=0, handoff=0)
+        self._nodes: Mapping[str, NodeView] = {}
         self.troubles = 0
 
     @contextmanager
     def planning(self, snapshot: Snapshot) -> Iterator[None]:
         live = sum(node.live for node in snapshot.nodes.values())
         self._seen = (len(snapshot.flows), live, len(snapshot.nodes) - live)
+        self._nodes = snapshot.nodes
         self._set_aside = len(snapshot.unreadable)
         began = time.perf_counter()
         yield
@@ -46,7 +50,21 @@ class Measures:
 
     def planned(self, actions: Iterable[Action]) -> None:
         """These were carried out."""
-        self._actions.update(type(action).__name__.lower() for action in actions)
+        for action in actions:
+            self._actions[type(action).__name__.lower()] += 1
+            if isinstance(action, Replan):
+                self._moves.update(self._kinds_of_moves(action))
+
+    def _kinds_of_moves(self, replan: Replan) -> Iterator[str]:
+        for _, old, new in Tasks.of(replan.plan.tasks).differences(replan.before):
+            owner = old.node if old else None
+            if new is None or new.node is None or new.node == owner:
+                continue
+            if owner is None:
+                yield "placed"
+            else:
+                view = self._nodes.get(owner)
+                yield "handoff" if view is not None and view.live else "recovery"
 
     def ticked(self, outcome: Outcome, sentence: str) -> str:
         """A tick has ended; gives its sentence. A conflict is no trouble: the next look tells."""
@@ -59,6 +77,8 @@ class Measures:
             yield table.TICKS.of(count, outcome)
         for kind, count in list(self._actions.items()):
             yield table.ACTIONS.of(count, kind)
+        for kind, count in list(self._moves.items()):
+            yield table.MOVES.of(count, kind)
         yield table.PLAN_SECONDS.of(self._plan_seconds)
         flows, live, missing = self._seen
         yield table.RECORDS_SET_ASIDE.of(self._set_aside)

@@ -9,11 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.journal import names
+from flumeng.metrics import table
+from flumeng.metrics.channel import Channel
+from flumeng.metrics.health import Health
+from flumeng.metrics.table import Reading
 from flumeng.node import children, policy
 from flumeng.node.children import DEFAULT_LIMITS, Limits
 from flumeng.node.event_publisher import EventPublisher
@@ -33,10 +38,6 @@ from flumeng.node.home import Home
 from flumeng.node.machine import Machine
 from flumeng.node.process import ChildProcess
 from flumeng.node.registration import Identity, Registration
-from flumeng.runtime.metrics import table
-from flumeng.runtime.metrics.channel import Channel
-from flumeng.runtime.metrics.health import Health
-from flumeng.runtime.metrics.table import Reading
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths
@@ -108,7 +109,6 @@ class Node:
         self._machine = Machine(settings.roles, clock, settings.workers, settings.limits)
         self._storyteller = EventPublisher(store, settings.name, clock, time.time)
         self._children: dict[str, ChildProcess] = {}
-        self._starts: dict[str, int] = {}
         self._status = NodeStatus(assignment_version=-1)
         self.channels: dict[str, Channel] = {}
         self.health = Health(STUCK_SECONDS, clock)
@@ -181,7 +181,6 @@ class Node:
             command += ["--session-seconds", session]
         process = self._spawn(child, command)
         self._children[child] = process
-        self._starts[child] = self._starts.get(child, 0) + 1
         log.info("%s started, pid %d", child, process.pid)
 
     def _spawn(self, child: str, command: list[str]) -> ChildProcess:
@@ -195,11 +194,11 @@ class Node:
 
     def readings(self) -> Iterator[Reading]:
         """Metrics of the node; may be called from any thread."""
-        for child, starts in list(self._starts.items()):
-            yield table.CHILD_STARTS.of(starts, child)
+        for name, child in self._machine.children.items():
+            yield table.CHILD_STARTS.of(child.starts, name)
+            yield table.CHILD_HANGS.of(child.hangs, name)
         for task in self._status.tasks.values():
             yield table.TASKS.of(1, task.state)
-        yield table.ZOOKEEPER_CONNECTED.of(self._store.connected)
 
     def _unready(self) -> str | None:
         """Why the node cannot do its work now."""
@@ -319,7 +318,7 @@ def run(settings: Settings) -> None:
     store = ZooKeeperStore(settings.hosts, settings.session_seconds)
     node = Node(settings, home, store)
     if settings.measured:
-        _serve_metrics(settings, node)
+        _serve_metrics(settings, node, store)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
     try:
@@ -328,13 +327,13 @@ def run(settings: Settings) -> None:
         store.close()
 
 
-def _serve_metrics(settings: Settings, node: Node) -> None:
-    from flumeng.runtime.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
+def _serve_metrics(settings: Settings, node: Node, store: ZooKeeperStore) -> None:
+    from flumeng.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
 
     serving.serve(
         "node",
         node.health,
-        node.readings,
+        lambda: chain(node.readings(), store.readings()),
         listen=settings.metrics,
         descriptor=settings.metrics_channel,
         children=lambda: node.channels,

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from flumeng.errors import UnavailableError, UserError
+from flumeng.metrics import table
+from flumeng.metrics.channel import Channel
+from flumeng.metrics.endpoint import Endpoint
+from flumeng.metrics.health import Health
+from flumeng.metrics.instruments import Instruments
+from flumeng.metrics.table import Reading
 from flumeng.operations.flows import apply_flow
 from flumeng.runtime import embedded
-from flumeng.runtime.metrics import table
-from flumeng.runtime.metrics.channel import Channel
-from flumeng.runtime.metrics.endpoint import Endpoint
-from flumeng.runtime.metrics.health import Health
-from flumeng.runtime.metrics.instruments import Instruments
-from flumeng.runtime.metrics.table import Reading
 from flumeng.spec import parse_flow
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import connect

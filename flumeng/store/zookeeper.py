@@ -37,6 +37,7 @@ from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 
 from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.metrics.table import Reading
 from flumeng.store import (
     ABSENT,
     ANY,
@@ -60,6 +61,7 @@ from flumeng.store import (
     readable,
     recursive_watch,
 )
+from flumeng.store.traffic import Traffic
 from zkschema.records import Record
 from zkschema.table import ZPath
 
@@ -120,6 +122,7 @@ class ZooKeeperStore:
         self._changing = threading.Lock()
         self._connection = 0
         self._lease = lease.Lease(clock)
+        self._traffic = Traffic()
         handler = SequentialThreadingHandler()
         never = KazooRetry(max_tries=0, sleep_func=handler.sleep_func)
         always = KazooRetry(max_tries=-1, delay=0.1, max_delay=1.0, sleep_func=handler.sleep_func)
@@ -152,6 +155,10 @@ class ZooKeeperStore:
         identity = self._client.client_id
         return int(identity[0] or 0) if identity else 0
 
+    def readings(self) -> Iterator[Reading]:
+        """Metrics of the connection; any thread may ask."""
+        return self._traffic.readings(lambda: self.connected)
+
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
         return self.read_many([path])[0]
 
@@ -160,6 +167,7 @@ class ZooKeeperStore:
 
     def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
         self._require_connection()
+        self._traffic.read(len(wanted))
         answers = self._read_together(wanted)
         return [
             None if answer is None else _decode(path, *answer)
@@ -201,7 +209,8 @@ class ZooKeeperStore:
 
     def commit(self, writes: Sequence[Write]) -> list[Version]:
         self._require_connection()
-        return _versions(writes, _wait(self._send(writes)))
+        with self._traffic.transaction():
+            return _versions(writes, _wait(self._send(writes)))
 
     def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
         self._require_connection()
@@ -211,8 +220,10 @@ class ZooKeeperStore:
             if isinstance(call, UserError):
                 outcomes.append(call)
                 continue
+            result, sent_at = call
             try:
-                _versions(writes, _wait(call))
+                with self._traffic.transaction(sent_at):
+                    _versions(writes, _wait(result))
             except ConflictError as error:
                 outcomes.append(error)
             else:
@@ -220,9 +231,9 @@ class ZooKeeperStore:
         return outcomes
 
     def _try_to_send(self, writes: Sequence[Write]) -> Any:
-        """The call, or why it cannot be made."""
+        """The call and when it was made, or why it cannot be made."""
         try:
-            return self._send(writes)
+            return self._send(writes), time.perf_counter()
         except UserError as error:
             return error
 

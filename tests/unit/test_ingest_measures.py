@@ -15,10 +15,10 @@ from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.lag_clock import MOST_NOTES, LagClock
 from flumeng.ingest.measures import TAKEN, Measures
 from flumeng.journal.testing import numbered_events
-from flumeng.runtime.metrics import table
-from flumeng.runtime.metrics.flow_labels import FlowLabels
-from flumeng.runtime.metrics.histogram import Histogram
-from flumeng.runtime.metrics.table import Metric
+from flumeng.metrics import table
+from flumeng.metrics.flow_labels import FlowLabels
+from flumeng.metrics.histogram import Histogram
+from flumeng.metrics.table import Metric
 
 PATIENCE_SECONDS = 60.0
 

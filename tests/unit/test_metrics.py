@@ -17,15 +17,15 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from flumeng.runtime.metrics import table
-from flumeng.runtime.metrics.channel import Channel
-from flumeng.runtime.metrics.endpoint import CONNECTIONS, Endpoint
-from flumeng.runtime.metrics.flow_labels import OTHER_FLOWS, FlowLabels
-from flumeng.runtime.metrics.health import Health
-from flumeng.runtime.metrics.histogram import Histogram
-from flumeng.runtime.metrics.instruments import HEALTH, METRICS, Instruments
-from flumeng.runtime.metrics.page import Page, merged
-from flumeng.runtime.metrics.table import Metric, Reading
+from flumeng.metrics import table
+from flumeng.metrics.channel import Channel
+from flumeng.metrics.endpoint import CONNECTIONS, Endpoint
+from flumeng.metrics.flow_labels import OTHER_FLOWS, FlowLabels
+from flumeng.metrics.health import Health
+from flumeng.metrics.histogram import Histogram
+from flumeng.metrics.instruments import HEALTH, METRICS, Instruments
+from flumeng.metrics.page import Page, merged
+from flumeng.metrics.table import Metric, Reading
 from flumeng.spec.flow import check_flow_name
 
 UNITS = ("seconds", "bytes", "info", "events")
@@ -160,8 +160,8 @@ def test_a_loop_that_does_not_turn_is_stuck() -> None:
 
 CHILD = """
 import sys
-from flumeng.runtime.metrics.health import Health
-from flumeng.runtime.metrics.instruments import Instruments
+from flumeng.metrics.health import Health
+from flumeng.metrics.instruments import Instruments
 health = Health(60)
 health.needs(lambda: "no " + sys.argv[2])
 Instruments("child", health, lambda: ()).serve_parent(int(sys.argv[1]))

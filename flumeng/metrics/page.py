@@ -23,10 +23,10 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from flumeng import __version__
-from flumeng.runtime.metrics import table
-from flumeng.runtime.metrics.flow_labels import FlowLabels
-from flumeng.runtime.metrics.histogram import Histogram
-from flumeng.runtime.metrics.table import Metric, Reading
+from flumeng.metrics import table
+from flumeng.metrics.flow_labels import FlowLabels
+from flumeng.metrics.histogram import Histogram
+from flumeng.metrics.table import Metric, Reading
 
 log = logging.getLogger(__name__)
 

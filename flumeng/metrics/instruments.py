@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from flumeng.runtime.metrics import channel, table
-from flumeng.runtime.metrics.channel import Channel
-from flumeng.runtime.metrics.health import Health
-from flumeng.runtime.metrics.page import Page, Readings, merged
-from flumeng.runtime.metrics.table import Reading
+from flumeng.metrics import channel, table
+from flumeng.metrics.channel import Channel
+from flumeng.metrics.health import Health
+from flumeng.metrics.page import Page, Readings, merged
+from flumeng.metrics.table import Reading
 
 ASK_SECONDS = 1.0
 METRICS, HEALTH = "metrics", "health"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from flumeng.runtime.metrics.histogram import Histogram
-from flumeng.runtime.metrics.table import FLOW, Metric, Reading
+from flumeng.metrics.histogram import Histogram
+from flumeng.metrics.table import FLOW, Metric, Reading
 
 MOST_FLOWS = 200
 OTHER_FLOWS = "_other"

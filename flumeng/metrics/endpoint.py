@@ -17,8 +17,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from flumeng.errors import UserError
-from flumeng.runtime.metrics.instruments import Instruments
-from flumeng.runtime.metrics.page import CONTENT_TYPE
+from flumeng.metrics.instruments import Instruments
+from flumeng.metrics.page import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
 

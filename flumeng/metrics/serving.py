@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from flumeng.runtime.metrics.channel import Channel
-from flumeng.runtime.metrics.endpoint import Endpoint
-from flumeng.runtime.metrics.health import Health
-from flumeng.runtime.metrics.instruments import ASK_SECONDS, Instruments
-from flumeng.runtime.metrics.page import Readings
+from flumeng.metrics.channel import Channel
+from flumeng.metrics.endpoint import Endpoint
+from flumeng.metrics.health import Health
+from flumeng.metrics.instruments import ASK_SECONDS, Instruments
+from flumeng.metrics.page import Readings
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from flumeng.runtime.metrics.histogram import Histogram
+from flumeng.metrics.histogram import Histogram
 
 Kind = Literal["counter", "gauge", "histogram"]
 FLOW = "flow"
@@ -105,6 +105,16 @@ PROCESS_THREADS = _gauge("process_threads", EVERY, "Number of threads of the pro
 ZOOKEEPER_CONNECTED = _gauge(
     "flumeng_zookeeper_connected", ZOOKEEPER, "1 while the session is there and surely lives."
 )
+ZOOKEEPER_TRANSACTIONS = _counter(
+    "flumeng_zookeeper_transactions_total",
+    ZOOKEEPER,
+    "Transactions; of a conflict somebody else was first, unavailable has no known outcome.",
+    "outcome",
+)
+ZOOKEEPER_SECONDS = _histogram(
+    "flumeng_zookeeper_transaction_seconds", ZOOKEEPER, "How long transactions took."
+)
+ZOOKEEPER_READ = _counter("flumeng_zookeeper_znodes_read_total", ZOOKEEPER, "Znodes read.")
 
 TICKS = _counter(
     "flumeng_master_ticks_total",
@@ -114,6 +124,13 @@ TICKS = _counter(
 )
 PLAN_SECONDS = _histogram(
     "flumeng_master_plan_seconds", MASTER, "How long the planner took for a plan."
+)
+MOVES = _counter(
+    "flumeng_master_moves_total",
+    MASTER,
+    "Tasks that got a node: that had none (placed), from one that is away (recovery), or from one "
+    "that let it go (handoff).",
+    "kind",
 )
 ACTIONS = _counter(
     "flumeng_master_actions_total", MASTER, "Decisions that were carried out.", "kind"
@@ -139,6 +156,12 @@ CHILD_UP = _gauge(
     "flumeng_child_up",
     f"{NODE}, {STANDALONE}",
     "1 when the process that was started answered this scrape in time.",
+    "child",
+)
+CHILD_HANGS = _counter(
+    "flumeng_child_hangs_total",
+    NODE,
+    "How often the child was ended since nothing was heard of its work.",
     "child",
 )
 CHILD_STARTS = _counter(
