@@ -70,7 +70,7 @@ def main() -> int:
     archiving.start()
     measures.spark_runs = True
     watcher, probes = PositionWatcher(Addresses(store)), Probes()
-    Liveness(parent.send, [lambda: spark.ask(session)]).start()
+    Liveness(parent.send, [lambda: spark.ask(session), measures.health.turned]).start()
 
     def build(assignment: Assignment) -> SparkPipeline:
         return SparkPipeline(session, parse_flow(assignment.spec))

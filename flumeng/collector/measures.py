@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from flumeng.metrics.health import Health
 from flumeng.metrics.table import Reading
+
+STUCK_SECONDS = 120.0
+"""Spark may take so long to start; after that its probes turn every few seconds."""
 
 
 class Measures:
     """Written by the threads of tasks; ``readings`` may be asked from any thread."""
 
     def __init__(self) -> None:
-        self.health = Health(math.inf)
+        self.health = Health(STUCK_SECONDS)
         self.health.needs(lambda: None if self.spark_runs else "Spark is starting")
         self.spark_runs = False
 

@@ -54,6 +54,9 @@ class Measures:
     def readings(self) -> Iterator[Reading]:
         for flow, runner in list(self._flows().items()):
             yield from _of_sources(flow, runner.counted)
+            for _, _, held in runner.counters:
+                yield table.INGEST_HELD_AGE.of(held.seconds if held.by else 0.0, flow)
+                yield table.INGEST_HELD.of(held.total_seconds, flow)
         self.note()
         journals = self._journal_store.journals
         for name, journal in journals.items():

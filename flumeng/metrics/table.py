@@ -237,6 +237,25 @@ INGEST_CUT = _counter(
     FLOW,
     "source",
 )
+INGEST_HELD = _enter(
+    Metric(
+        "flumeng_ingest_held_seconds_total",
+        "counter",
+        INGEST,
+        "Back-pressure: for how long nothing of the flow was taken, since its journal was behind "
+        "or full, or the flow is choked.",
+        (FLOW,),
+        largest=True,
+    )
+)
+INGEST_HELD_AGE = _gauge(
+    "flumeng_ingest_hold_age_seconds",
+    INGEST,
+    "For how long a source of the flow is held now; 0 while all of them take events. `flumeng flow "
+    "counters` says by what.",
+    FLOW,
+    largest=True,
+)
 JOURNAL_BYTES = _gauge(
     "flumeng_journal_bytes", INGEST, "What the flow's journals hold on this node.", FLOW
 )

@@ -11,8 +11,10 @@ import pytest
 from flumeng.errors import UnavailableError
 from flumeng.journal.names import new_id
 from flumeng.master.daemon import Master
+from flumeng.metrics import table as metrics
 from flumeng.operations.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.operations.nodes import set_node_desired
+from flumeng.operations.settings import set_setting
 from flumeng.state.assignment_pages import read_assignment
 from flumeng.state.reader import looks_after
 from flumeng.state.task_map import BUCKETS, read_plan
@@ -353,3 +355,30 @@ def test_a_node_with_very_many_journals_is_told_of_all(cluster: FakeTree) -> Non
     delete_flow(store, "f1", author="a", reason="", now=0.0, discard=True)
     settle([master, Master(FakeStore(cluster), "m2")])
     assert {task.flow for task in assignment(store, "n1")} == {f"f{n}" for n in range(12)} - {"f1"}
+
+
+def test_moves_are_counted_by_their_kinds(cluster: FakeTree) -> None:
+    store, doomed = FakeStore(cluster), FakeStore(cluster)
+    add_node(store, "n1")
+    add_node(doomed, "n2")
+    for name in "abcd":
+        apply(store, name)
+    set_setting(store, "grace_seconds", "0", author="a", reason="", now=0.0)
+    master = Master(FakeStore(cluster), "m1")
+    settle([master])
+    collected = len({key for key in tasks(store, "n2") if key.endswith("/collect.0")})
+    assert counted(master, metrics.MOVES) == {"placed": 12, "recovery": 0, "handoff": 0}
+    assert collected
+    doomed.expire()
+    settle([master])
+    assert counted(master, metrics.MOVES)["recovery"] == collected
+    assert counted(master, metrics.FLOWS) == {"": 4}
+    assert counted(master, metrics.NODES_MISSING) == {"": 1}
+
+
+def counted(master: Master, wanted: metrics.Metric) -> dict[str, object]:
+    return {
+        "".join(labels): value
+        for metric, value, labels in master.measures.readings()
+        if metric is wanted
+    }
