@@ -100,6 +100,9 @@ class FakeStore:
         names = (p[len(below) :] for p in list(self.tree.znodes) if p.startswith(below))
         return possible(name for name in names if "/" not in name)
 
+    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
+        return [self.children(path) for path in wanted]
+
     def exists(self, path: Path) -> bool:
         self._require_connection()
         return str(path) in self.tree.znodes

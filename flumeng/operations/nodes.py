@@ -10,14 +10,25 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from flumeng.errors import ConflictError, UserError
+from flumeng.errors import ConflictError, CorruptError, UserError
 from flumeng.operations import audit
 from flumeng.operations.settings import without_chokes
 from flumeng.spec.problems import nearest
 from flumeng.state import journal_registry
 from flumeng.state.assignment_pages import read_assignment
 from flumeng.state.task_map import read_plans
-from flumeng.store import ABSENT, ANY, Path, Put, Remove, Store, Versioned, Write, tree
+from flumeng.store import (
+    ABSENT,
+    ANY,
+    Path,
+    Put,
+    Remove,
+    Store,
+    Unreadable,
+    Versioned,
+    Write,
+    tree,
+)
 from zkschema import paths, records
 
 V = TypeVar("V")
@@ -27,20 +38,30 @@ VERBS = {"draining": "drain", "active": "undrain"}
 
 @dataclass(frozen=True)
 class Left:
-    """What still ties a node to the cluster: tasks (``flow/task``) and journals by name."""
+    """What still ties a node to the cluster: tasks (``flow/task``) and journals by name, and what
+    nobody knows while a record of it is unreadable."""
 
     tasks: tuple[str, ...]
     journals: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.tasks or self.journals)
+        return bool(self.tasks or self.journals or self.unreadable)
 
     @property
     def lines(self) -> list[str]:
-        return [*(f"task {key}" for key in self.tasks), *(f"journal {j}" for j in self.journals)]
+        return [
+            *(f"task {key}" for key in self.tasks),
+            *(f"journal {journal}" for journal in self.journals),
+            *(f"whatever {what}" for what in self.unreadable),
+        ]
 
     def __str__(self) -> str:
-        counts = ((len(self.tasks), "task"), (len(self.journals), "journal"))
+        counts = (
+            (len(self.tasks), "task"),
+            (len(self.journals), "journal"),
+            (len(self.unreadable), "unreadable record"),
+        )
         parts = (f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count)
         return " and ".join(parts) or "nothing"
 
@@ -53,15 +74,23 @@ def left(store: Store, node: str) -> Left:
         for name, task in plan.value.tasks.items()
         if task.node == node
     }
-    assignment = read_assignment(store, node)
-    assigned = assignment.value.tasks if assignment else ()
+    unreadable: list[str] = []
+    assigned: tuple[records.AssignedTask, ...] = ()
+    try:
+        assignment = read_assignment(store, node)
+        assigned = assignment.value.tasks if assignment else ()
+    except (CorruptError, UserError) as error:
+        unreadable.append(str(error))
+    (status,) = store.read_each([paths.status(node)])
     empty = {key for key, task in planned.items() if _is_empty(task)}
     tasks = {*planned, *(f"{task.flow}/{task.task}" for task in assigned)} - empty
-    status = store.read(paths.status(node))
     if status is not None and store.exists(paths.live_node(node)):
-        tasks.update(status.value.tasks)
+        if isinstance(status, Unreadable):
+            unreadable.append(str(status))
+        else:
+            tasks.update(status.value.tasks)
     kept = (name for name, j in journal_registry.journals(store).items() if j.primary == node)
-    return Left(tuple(sorted(tasks)), tuple(kept))
+    return Left(tuple(sorted(tasks)), tuple(kept), tuple(unreadable))
 
 
 def set_node_desired(
@@ -142,7 +171,7 @@ def decommission_node(store: Store, node: str, *, author: str, reason: str, now:
     current = require_node(store, node)
     own = [Remove(paths.node(node), current.version), *without_chokes(store, node=node)]
     for path in below(store, node):
-        found = store.read(path)
+        (found,) = store.read_each([path])
         if found is not None:
             own.insert(0, Remove(path, found.version))
     if store.exists(paths.live_node(node)):

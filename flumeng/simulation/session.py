@@ -132,6 +132,9 @@ class Session:
         self._reach()
         return self.ensemble.children(str(path), self.zxid)
 
+    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
+        return [self.children(path) for path in wanted]
+
     def exists(self, path: Path) -> bool:
         self._reach()
         return self.ensemble.read(str(path), self.zxid) is not None

@@ -261,5 +261,11 @@ def _check_bounds(value: float, option: Option) -> None:
         raise ValueError(f"expected at most {option.maximum:.12g}{unit}")
 
 
-def _hints(cls: type[Any]) -> Mapping[str, Any]:
-    return get_type_hints(cls)
+def _hints(cls: Any) -> Mapping[str, Any]:
+    """They never change, and take longer to find than all else of a small flow."""
+    if cls not in _HINTS:
+        _HINTS[cls] = get_type_hints(cls)
+    return _HINTS[cls]
+
+
+_HINTS: dict[Any, Mapping[str, Any]] = {}

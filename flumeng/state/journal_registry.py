@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from flumeng.store import Found, Path, Store, Unreadable, Versioned
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from flumeng.store import Found, Path, Unreadable, Versioned
 from zkschema import paths
-from zkschema.records import Ack, Journal
+from zkschema.records import Ack, Journal, Record
+from zkschema.table import ZPath
+
+R = TypeVar("R", bound=Record)
 
 
-def journals(store: Store) -> dict[str, Journal]:
+class Source(Protocol):
+    """What a store, or a look at one, can list and read."""
+
+    def children(self, path: Path) -> list[str]: ...
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]: ...
+
+
+def journals(store: Source) -> dict[str, Journal]:
     """All of them by name, in order. One that cannot be read is what its name says of it."""
     listed = [paths.journal(name) for name in store.children(paths.journals())]
     found = store.read_each(listed)

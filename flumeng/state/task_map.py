@@ -10,11 +10,27 @@ from __future__ import annotations
 import zlib
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
+from typing import Protocol, TypeVar
 
-from flumeng.store import ABSENT, ANY, Expected, Put, Store, Version, Versioned, Write
+from flumeng.store import (
+    ABSENT,
+    ANY,
+    Expected,
+    Found,
+    Put,
+    Store,
+    Unreadable,
+    Version,
+    Versioned,
+    Write,
+    readable,
+)
 from zkschema import paths
-from zkschema.records import Plan, PlannedTask
+from zkschema.records import Plan, PlannedTask, Record
+from zkschema.table import ZPath
+
+R = TypeVar("R", bound=Record)
 
 INLINE_TASKS = 512
 INLINE_PARTITIONS = 4096
@@ -29,6 +45,12 @@ def leaving(task: PlannedTask, target: str | None, why: str, epoch: int) -> Plan
     """The task, which its owner is to let go; its mark is ``epoch`` if that begins now."""
     mark = task.mark if task.state == "draining" else epoch
     return replace(task, state="draining", target=target, mark=mark, why=why)
+
+
+class Source(Protocol):
+    """What a store, or a look at one, can read."""
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]: ...
 
 
 class Tasks(Mapping[str, PlannedTask]):
@@ -115,25 +137,43 @@ def read_plan(store: Store, flow: str) -> Versioned[Plan] | None:
 
     Raises as ``Store.read``.
     """
-    return _whole(store, flow, store.read(paths.plan(flow)))
+    (found,) = _whole(store, [flow])
+    return readable(found)
 
 
-def read_plans(store: Store, flows: Iterable[str]) -> dict[str, Versioned[Plan]]:
-    """The plans of those flows that have one. Raises as ``Store.read``."""
+def read_plans(store: Source, flows: Iterable[str]) -> dict[str, Versioned[Plan]]:
+    """The plans of those flows that have one that can be read. Raises UnavailableError."""
     names = list(flows)
-    found = store.read_many([paths.plan(name) for name in names])
-    whole = {name: _whole(store, name, plan) for name, plan in zip(names, found, strict=True)}
-    return {name: plan for name, plan in whole.items() if plan}
+    whole = zip(names, _whole(store, names), strict=True)
+    return {name: plan for name, plan in whole if isinstance(plan, Versioned)}
 
 
-def _whole(store: Store, flow: str, found: Versioned[Plan] | None) -> Versioned[Plan] | None:
-    """With the tasks of its buckets."""
-    if found is None or not found.value.buckets:
-        return found
-    numbers = range(found.value.buckets)
-    buckets = store.read_many([paths.plan_bucket(flow, str(number)) for number in numbers])
-    tasks = Tasks([bucket.value.tasks if bucket else {} for bucket in buckets])
-    return replace(found, value=replace(found.value, tasks=tasks))
+def _whole(store: Source, flows: Sequence[str]) -> list[Found[Plan]]:
+    """With the tasks of their buckets. A plan is as readable as the least readable of those."""
+    plans = store.read_each([paths.plan(name) for name in flows])
+    wanted = [
+        paths.plan_bucket(name, str(number))
+        for name, plan in zip(flows, plans, strict=True)
+        if isinstance(plan, Versioned)
+        for number in range(plan.value.buckets)
+    ]
+    buckets = iter(store.read_each(wanted))
+    return [
+        _with_buckets(plan, list(islice(buckets, plan.value.buckets)))
+        if isinstance(plan, Versioned)
+        else plan
+        for plan in plans
+    ]
+
+
+def _with_buckets(plan: Versioned[Plan], buckets: Sequence[Found[Plan]]) -> Found[Plan]:
+    for bucket in buckets:
+        if isinstance(bucket, Unreadable):
+            return bucket
+    if not buckets:
+        return plan
+    found = [bucket.value.tasks if isinstance(bucket, Versioned) else {} for bucket in buckets]
+    return replace(plan, value=replace(plan.value, tasks=Tasks(found)))
 
 
 def plan_writes(flow: str, plan: Plan, before: Tasks, expect: Expected) -> list[Write]:

@@ -156,6 +156,9 @@ class Store(Protocol):
         A name that no path of the table can have is left out: ``schema verify`` tells of it.
         """
 
+    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
+        """As ``children``, for many paths with one wait."""
+
     def exists(self, path: Path) -> bool:
         """Whether there is such a znode, whatever it holds."""
 

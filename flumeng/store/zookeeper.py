@@ -185,11 +185,12 @@ class ZooKeeperStore:
                 yield None if isinstance(answer, NoNodeError) else answer
 
     def children(self, path: Path) -> list[str]:
+        return self.children_many([path])[0]
+
+    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
         self._require_connection()
-        try:
-            return possible(_wait(self._client.get_children_async(str(path))))
-        except NoNodeError:
-            return []
+        calls = (self._client.get_children_async(str(path)) for path in wanted)
+        return [_names(call) for call in _in_flight(calls, READS_AT_ONCE)]
 
     def exists(self, path: Path) -> bool:
         self._require_connection()
@@ -375,6 +376,13 @@ def _wait(call: Any) -> Any:
         raise
     except (KazooException, KazooTimeoutError) as error:
         raise UnavailableError(f"ZooKeeper: {type(error).__name__} {error}".rstrip()) from error
+
+
+def _names(call: Any) -> list[str]:
+    try:
+        return possible(_wait(call))
+    except NoNodeError:
+        return []
 
 
 def _in_flight(calls: Iterable[Any], most: int) -> Iterator[Any]:

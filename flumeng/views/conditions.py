@@ -23,6 +23,8 @@ def flow_running(store: Store, flow: str) -> list[str]:
     """Every task that the flow asks for runs what it is to run now, which during a rollout may be
     the revision before. Raises ``UserError`` without the flow."""
     found = overview.flow(store, flow)
+    if found.problem:
+        return [f"flow {flow}: {found.problem}"]
     if found.state != "running":
         return [f"flow {flow} is to be {found.state}"]
     if not found.tasks:
@@ -89,7 +91,7 @@ def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
 def _undrained(store: Store, flow: str) -> list[str]:
     known = journal_registry.journals(store)
     own = [(name, journal) for name, journal in known.items() if journal.flow == flow]
-    acks = store.read_many([paths.ack(flow, CURSOR_MAIN, name) for name, _ in own])
+    acks = store.read_each([paths.ack(flow, CURSOR_MAIN, name) for name, _ in own])
     return [
         name
         for (name, journal), ack in zip(own, acks, strict=True)

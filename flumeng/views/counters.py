@@ -11,7 +11,8 @@ from typing import Any
 
 from flumeng.operations.flows import require_flow
 from flumeng.store import Store
-from flumeng.views import overview
+from flumeng.views import asking
+from flumeng.views.reading import Reading
 
 Ask = Callable[[str], Sequence[Mapping[str, Any]]]
 """Gives the counters of all sources of the worker at an address, a row for each with its ``flow``
@@ -24,7 +25,7 @@ def ask_worker(address: str) -> Sequence[Mapping[str, Any]]:
     """The ``Ask`` of a real cluster."""
     from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
-    with JournalClient(address, overview.ASK_SECONDS) as client:
+    with JournalClient(address, asking.ASK_SECONDS) as client:
         return client.counters()
 
 
@@ -50,7 +51,7 @@ def counters(store: Store, ask: Ask, flow: str) -> tuple[list[CounterRow], tuple
     def ask_one(address: str) -> Mapping[str, Mapping[str, Any]]:
         return {f"{address} {index}": row for index, row in enumerate(ask(address))}
 
-    answers, silent = overview.ask_all(store, ask_one)
+    answers, silent = asking.ask_all(Reading(store), ask_one)
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for node, rows in answers.items():
         for row in rows.values():

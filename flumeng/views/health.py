@@ -5,55 +5,60 @@ The command line, the status page and ``/status.json`` show the one dict that ``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from flumeng.store import Store
-from flumeng.views import overview
+from flumeng.views import overview, unreadable
 from flumeng.views.overview import AckRow, Ask, FlowRow, NodeRow
+from flumeng.views.reading import Reading
 from flumeng.views.task_status import TaskRow
+from flumeng.views.unreadable import Cause
 from zkschema import paths, records
-from zkschema.records import COLLECT, INGEST
-
-
-@dataclass(frozen=True)
-class Cause:
-    """One reason why a cluster is degraded, and what to do about it."""
-
-    what: str
-    advice: str
+from zkschema.records import COLLECT, INGEST, LiveMaster
 
 
 def status(store: Store, ask: Ask) -> dict[str, Any]:
     """Raises ``UserError`` when there is no cluster, ``UnavailableError``."""
-    flows = overview.flows(store)
-    nodes = overview.nodes(store)
-    masters = store.children(paths.live_masters())
-    where = overview.positions(store, ask)
-    acks = overview.acks(store, where)
-    cluster = store.read(paths.cluster())
+    reading = Reading.of(store)
+    flows = overview.flows(reading)
+    nodes = overview.nodes(reading)
+    names = reading.children(paths.live_masters())
+    found = reading.read_many([paths.live_master(name) for name in names])
+    masters = {name: live.value if live else None for name, live in zip(names, found, strict=True)}
+    where = overview.positions(reading, ask)
+    acks = overview.acks(reading, where)
+    cluster = reading.read(paths.cluster())
     maintenance = cluster.value.maintenance if cluster else None
     causes = [
+        *unreadable.causes(reading.unreadable.values()),
         *_of_masters(masters),
+        *_of_troubles(masters, flows),
         *_of_maintenance(maintenance),
         *_of_nodes(nodes, where.silent),
-        *_of_flows(flows),
+        *_of_flows(flows, reading),
     ]
     return {
         "health": "degraded" if causes else "ok",
         "causes": [{"what": cause.what, "advice": cause.advice} for cause in causes],
         "maintenance": maintenance is not None,
-        "masters": masters,
+        "masters": names,
         "nodes": {"live": sum(node.live for node in nodes), "registered": len(nodes)},
-        "flows": [_flow(flow, acks) for flow in flows],
+        "flows": _rows(flows, acks),
     }
 
 
+def _rows(flows: Sequence[FlowRow], acks: Sequence[AckRow]) -> list[dict[str, Any]]:
+    own: dict[str, list[AckRow]] = {}
+    for ack in acks:
+        own.setdefault(ack.flow, []).append(ack)
+    return [_flow(flow, own.get(flow.flow, [])) for flow in flows]
+
+
 def _flow(flow: FlowRow, acks: Sequence[AckRow]) -> dict[str, Any]:
-    own = [ack for ack in acks if ack.flow == flow.flow]
-    lags = [ack.lag for ack in own]
+    lags = [ack.lag for ack in acks]
     known = [lag for lag in lags if lag is not None]
     return {
         "flow": flow.flow,
@@ -61,7 +66,7 @@ def _flow(flow: FlowRow, acks: Sequence[AckRow]) -> dict[str, Any]:
         "revision": flow.revision,
         "tasks": len(flow.tasks),
         "running": sum(task.state == "running" for task in flow.tasks),
-        "acked": sum(ack.offset or 0 for ack in own),
+        "acked": sum(ack.offset or 0 for ack in acks),
         "lag": sum(known),
         "lag_unknown": len(lags) - len(known),
         "rollout": asdict(flow.rollout) if flow.rollout else None,
@@ -69,9 +74,32 @@ def _flow(flow: FlowRow, acks: Sequence[AckRow]) -> dict[str, Any]:
     }
 
 
-def _of_masters(masters: Sequence[str]) -> Iterator[Cause]:
+def _of_masters(masters: Mapping[str, LiveMaster | None]) -> Iterator[Cause]:
     if not masters:
         yield Cause("no master is live: nothing is planned or moved", "start `flumeng master`")
+    for name, live in masters.items():
+        if live and not live.plans and "share" in live.troubles:
+            yield Cause(
+                f"master {name} cannot plan: {live.troubles['share']}",
+                "look at its log; it tries again by itself",
+            )
+
+
+def _of_troubles(
+    masters: Mapping[str, LiveMaster | None], flows: Sequence[FlowRow]
+) -> Iterator[Cause]:
+    """What masters say that they cannot do, unless it is said already why."""
+    told = {f"flow {flow.flow}" for flow in flows if flow.problem}
+    who: dict[tuple[str, str], list[str]] = {}
+    for name, live in masters.items():
+        for topic, why in live.troubles.items() if live else ():
+            if topic not in told and topic != "share":
+                who.setdefault((topic, why), []).append(name)
+    for (topic, why), names in sorted(who.items()):
+        yield Cause(
+            f"{topic}: {why} (master {', '.join(names)})",
+            "it stays as it is, and is tried again each minute; the master's log says more",
+        )
 
 
 def _of_maintenance(maintenance: records.Maintenance | None) -> Iterator[Cause]:
@@ -108,11 +136,11 @@ def _of_nodes(nodes: Sequence[NodeRow], silent: Sequence[str]) -> Iterator[Cause
             )
 
 
-def _of_flows(flows: Sequence[FlowRow]) -> Iterator[Cause]:
+def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
     for flow in flows:
-        if flow.problem:
+        if flow.problem and not any(p in flow.problem for p in reading.unreadable):
             yield Cause(
-                f"flow {flow.flow}: revision {flow.revision} cannot be read: {flow.problem}",
+                f"flow {flow.flow}: {flow.problem}",
                 "apply a corrected file with `flumeng flow apply`",
             )
         if flow.went_back:
@@ -124,7 +152,7 @@ def _of_flows(flows: Sequence[FlowRow]) -> Iterator[Cause]:
             )
         if flow.state not in ("running", "suspended"):
             continue
-        if not flow.tasks and flow.state == "running":
+        if not flow.tasks and flow.state == "running" and not flow.problem:
             yield Cause(
                 f"flow {flow.flow} is not planned yet",
                 "wait: a master plans it as soon as it sees it",
@@ -148,6 +176,7 @@ def _of_task(task: TaskRow) -> Cause:
         "waiting": "start a node that may run it (role, labels, capacity), or change the flow",
         "failed": "correct the cause; it is tried again by itself",
         "stopped": "look at the node's log",
+        "unknown": "see what is said of its node's record",
     }
     what = f"task {task.flow}/{task.task} is {task.state}"
     return Cause(

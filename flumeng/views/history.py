@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from flumeng.errors import UserError
 from flumeng.operations.flows import require_flow, require_revision
-from flumeng.store import Store, tree
-from zkschema import paths
+from flumeng.store import Store, Unreadable, Versioned
+from flumeng.views.reading import Reading
+from zkschema import paths, records
 
 
 @dataclass(frozen=True)
@@ -45,31 +46,37 @@ def history(store: Store, flow: str) -> list[RevisionRow]:
     """The revisions that are kept, oldest first. Raises ``UserError`` without such a flow."""
     current = require_flow(store, flow).value.revision
     numbers = _kept(store, flow)
-    found = store.read_many([paths.revision(flow, str(number)) for number in numbers])
+    found = store.read_each([paths.revision(flow, str(number)) for number in numbers])
     return [
-        RevisionRow(
-            number,
-            revision.value.author,
-            revision.value.reason,
-            revision.value.time,
-            number == current,
-        )
+        _revision(number, revision, current=number == current)
         for number, revision in zip(numbers, found, strict=True)
         if revision is not None
     ]
 
 
+def _revision(
+    number: int, found: Versioned[records.Revision] | Unreadable, *, current: bool
+) -> RevisionRow:
+    if isinstance(found, Unreadable):
+        return RevisionRow(number, "", f"cannot be read: {found}", 0.0, current)
+    revision = found.value
+    return RevisionRow(number, revision.author, revision.reason, revision.time, current)
+
+
 def audit(store: Store, most: int) -> list[AuditRow]:
     """The newest ``most`` entries that are kept, oldest first. Raises ``UserError`` without a
     cluster."""
-    tree.require(store)
-    names = store.children(paths.audits())[-most:]
-    found = store.read_many([paths.audit(name) for name in names])
-    return [
-        AuditRow(entry.value.time, entry.value.who, entry.value.command, entry.value.reason)
-        for entry in found
-        if entry is not None
-    ]
+    reading = Reading.of(store)
+    names = reading.children(paths.audits())[-most:]
+    found = reading.read_each([paths.audit(name) for name in names])
+    return [_entry(entry) for entry in found if entry is not None]
+
+
+def _entry(found: Versioned[records.Audit] | Unreadable) -> AuditRow:
+    if isinstance(found, Unreadable):
+        return AuditRow(0.0, "", "", f"cannot be read: {found}")
+    entry = found.value
+    return AuditRow(entry.time, entry.who, entry.command, entry.reason)
 
 
 def difference(
@@ -97,4 +104,5 @@ def difference(
 
 
 def _kept(store: Store, flow: str) -> list[int]:
-    return sorted(int(number) for number in store.children(paths.revisions(flow)))
+    names = store.children(paths.revisions(flow))
+    return sorted(int(number) for number in names if number.isdigit())

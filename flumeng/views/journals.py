@@ -1,7 +1,8 @@
 """What the journals of a cluster hold and for how long it has waited, as plain rows.
 
 Reads only. What is in ZooKeeper is always shown; the rest only nodes know, and is None while a
-journal's node does not answer.
+journal's node does not answer. A registration that cannot be read leaves what the name says, and a
+``problem``.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from flumeng.errors import UserError
 from flumeng.journal.account import Account
 from flumeng.spec.problems import nearest
 from flumeng.state import journal_registry
-from flumeng.store import Store, tree
-from flumeng.views import overview
+from flumeng.store import Store
+from flumeng.views import asking
+from flumeng.views.reading import Reading
+from zkschema import paths
 
 Ask = Callable[[str], Mapping[str, Account]]
 """Gives the accounts of all journals served at an address. Raises ``UnavailableError``."""
@@ -24,7 +27,7 @@ def ask_worker(address: str) -> Mapping[str, Account]:
     """The ``Ask`` of a real cluster."""
     from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
-    with JournalClient(address, overview.ASK_SECONDS) as client:
+    with JournalClient(address, asking.ASK_SECONDS) as client:
         return client.accounts()
 
 
@@ -50,16 +53,26 @@ class JournalRow:
     max_bytes: int | None = None
     lost: int | None = None
     waits_at: int | None = None
+    problem: str = ""
 
 
 def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
     """All registered journals; ``now`` is in seconds since the epoch."""
-    tree.require(store)
-    known = journal_registry.journals(store)
-    accounts, _ = overview.ask_all(store, ask)
+    reading = Reading.of(store)
+    known = journal_registry.journals(reading)
+    accounts, _ = asking.ask_all(reading, ask)
     rows = []
     for name, record in known.items():
-        row = JournalRow(name, record.primary, record.flow, record.term, record.closed, record.end)
+        problem = reading.why(paths.journal(name))
+        row = JournalRow(
+            name,
+            record.primary,
+            record.flow,
+            record.term,
+            record.closed,
+            record.end,
+            problem=problem,
+        )
         account = accounts.get(record.primary, {}).get(name)
         rows.append(_with_account(row, account, now) if account else row)
     return rows
@@ -88,6 +101,7 @@ def _with_account(row: JournalRow, account: Account, now: float) -> JournalRow:
         row.term,
         row.closed,
         row.end,
+        problem=row.problem,
         durability=account.durability,
         floor=account.floor,
         acked=account.acked,

@@ -1,31 +1,33 @@
 """What a cluster looks like now, as plain rows: for the command line, the web page and tests.
 
-Reads only. What is in ZooKeeper is always shown. How far journals reach only their nodes know:
-they are asked, all at once, and a node that does not answer, or makes no sense, leaves ``None``,
-never an error.
+Reads only. What is in ZooKeeper is always shown; a record that cannot be read leaves its own row
+empty, with a ``problem``. How far journals reach only their nodes know: they are asked, and a node
+that does not answer leaves ``None``, never an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.errors import CorruptError, UserError
 from flumeng.operations.flows import require_flow
 from flumeng.spec import FlowSpec, SpecError, parse_flow
 from flumeng.state import journal_registry
 from flumeng.state.snapshot import FlowView
 from flumeng.state.task_map import read_plans
-from flumeng.store import Store, Versioned, tree
-from flumeng.views import task_status
+from flumeng.store import Found, Store, Unreadable, Versioned
+from flumeng.views import asking, task_status
+from flumeng.views.reading import Reading
 from flumeng.views.task_status import RolloutRow, TaskRow
 from zkschema import paths, records
 
-ASK_SECONDS = 2.0
-
-A = TypeVar("A")
+UNREADABLE = "unreadable"
+"""Shown as the state of what nobody can tell the state of."""
+UNREADABLE_FLOW = records.Flow(revision=0, state=UNREADABLE)
+UNREADABLE_NODE = records.Node(uuid="", roles=())
+NODE_ROWS = (paths.node, paths.live_node, paths.assignment, paths.status)
 
 
 class Position(Protocol):
@@ -45,14 +47,15 @@ def ask_worker(address: str) -> Mapping[str, Position]:
     """The ``Ask`` of a real cluster."""
     from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
-    with JournalClient(address, ASK_SECONDS) as client:
+    with JournalClient(address, asking.ASK_SECONDS) as client:
         return client.positions()
 
 
 @dataclass(frozen=True)
 class FlowRow:
-    """``problem`` is set when the current revision cannot be read by this flumeng, ``went_back``
-    when a newer one was tried and a task failed with it."""
+    """``problem`` says what of the flow, its plan or its current revision this flumeng cannot read;
+    without the flow's record its ``state`` is "unreadable". ``went_back`` is set when a newer one
+    was tried and a task failed with it."""
 
     flow: str
     state: str
@@ -82,6 +85,7 @@ class FlowDetail:
     tasks: tuple[TaskRow, ...]
     rollout: RolloutRow | None
     went_back: str
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ class NodeRow:
     assigned: int | None
     applied: int | None
     tasks: Mapping[str, str]
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,7 @@ class AckRow:
     offset: int | None
     end: int | None
     lag: int | None
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,47 +132,16 @@ class Positions:
         return self.by_node.get(journal.primary, {}).get(name)
 
 
-def positions(store: Store, ask: Ask) -> Positions:
-    """Ask all live nodes that serve journals; takes as long as the slowest answer."""
-    return Positions(*ask_all(store, ask))
+def positions(source: Store | Reading, ask: Ask) -> Positions:
+    """Ask all live nodes that serve journals."""
+    return Positions(*asking.ask_all(Reading.of(source), ask))
 
 
-def ask_all(
-    store: Store, ask: Callable[[str], Mapping[str, A]]
-) -> tuple[Mapping[str, Mapping[str, A]], tuple[str, ...]]:
-    """The answers of the live nodes by node and journal, and the nodes that did not answer."""
-    names = store.children(paths.live_nodes())
-    found = store.read_many([paths.live_node(name) for name in names])
-    served = [
-        (name, address)
-        for name, live in zip(names, found, strict=True)
-        for address in (live.value.addresses if live is not None else ())
-        if address
-    ]
-
-    def answer(address: str) -> Mapping[str, A] | None:
-        try:
-            return ask(address)
-        except (UnavailableError, CorruptError):
-            return None
-
-    with ThreadPoolExecutor(max_workers=16) as pool:
-        answers = list(pool.map(answer, (address for _, address in served)))
-    by_node: dict[str, dict[str, A]] = {}
-    silent = []
-    for (name, _), answered in zip(served, answers, strict=True):
-        if answered is None:
-            silent.append(name)
-        else:
-            by_node.setdefault(name, {}).update(answered)
-    return by_node, tuple(dict.fromkeys(silent))
-
-
-def flows(store: Store) -> list[FlowRow]:
-    tree.require(store)
-    statuses = _statuses(store)
+def flows(source: Store | Reading) -> list[FlowRow]:
+    reading = Reading.of(source)
+    statuses = _statuses(reading)
     rows = []
-    for view, spec in _flows(store, store.children(paths.flows())):
+    for view, spec in _flows(reading, reading.children(paths.flows())):
         tasks = task_status.rows(view, statuses)
         rows.append(
             FlowRow(
@@ -186,25 +161,28 @@ def flows(store: Store) -> list[FlowRow]:
 
 
 def flow(store: Store, name: str) -> FlowDetail:
-    """Raises ``UserError`` when there is no such flow, ``CorruptError`` when its text is gone."""
+    """Raises ``UserError`` when there is no such flow, ``CorruptError`` when its text is gone or
+    cannot be read."""
     require_flow(store, name)
-    found = _flows(store, [name])
+    reading = Reading(store)
+    found = _flows(reading, [name])
     if not found:
         raise UserError(f'there is no flow "{name}" any more')
     ((view, _),) = found
     record = view.record
-    tasks = task_status.rows(view, _statuses(store))
+    tasks = task_status.rows(view, _statuses(reading))
     revision = store.read(paths.revision(name, str(record.revision)))
     if revision is None:
         raise CorruptError(
             f"flow {name}: its revision {record.revision} is not there: see `flumeng schema verify`"
         )
+    numbers = store.children(paths.revisions(name))
     return FlowDetail(
         flow=name,
         state=record.state,
         discard=record.discard,
         revision=record.revision,
-        revisions=tuple(sorted(int(number) for number in store.children(paths.revisions(name)))),
+        revisions=tuple(sorted(int(number) for number in numbers if number.isdigit())),
         author=revision.value.author,
         reason=revision.value.reason,
         time=revision.value.time,
@@ -212,80 +190,98 @@ def flow(store: Store, name: str) -> FlowDetail:
         tasks=tasks,
         rollout=task_status.rollout(view, tasks),
         went_back=record.went_back,
+        problem=view.problem,
     )
 
 
 def dimensions(store: Store) -> set[str]:
     """Those in which the flows' tasks weigh something: a capacity in another one bounds nothing."""
-    specs = (spec for _, spec in _flows(store, store.children(paths.flows())) if spec)
+    specs = (spec for _, spec in _flows(Reading(store), store.children(paths.flows())) if spec)
     return {dimension for spec in specs for dimension in spec.place.collect.weight}
 
 
-def tasks(store: Store) -> list[TaskRow]:
+def tasks(source: Store | Reading) -> list[TaskRow]:
     """All planned tasks of all flows."""
-    tree.require(store)
-    statuses = _statuses(store)
+    reading = Reading.of(source)
+    statuses = _statuses(reading)
     return [
         task
-        for view, _ in _flows(store, store.children(paths.flows()))
+        for view, _ in _flows(reading, reading.children(paths.flows()))
         for task in task_status.rows(view, statuses)
     ]
 
 
-def nodes(store: Store) -> list[NodeRow]:
-    tree.require(store)
-    names = store.children(paths.nodes())
-    found = store.read_many([paths.node(name) for name in names])
-    lives = store.read_many([paths.live_node(name) for name in names])
-    assignments = store.read_many([paths.assignment(name) for name in names])
-    statuses = store.read_many([paths.status(name) for name in names])
+def nodes(source: Store | Reading) -> list[NodeRow]:
+    reading = Reading.of(source)
+    names = reading.children(paths.nodes())
+    found = reading.read_each([paths.node(name) for name in names])
+    lives = reading.read_each([paths.live_node(name) for name in names])
+    assignments = reading.read_each([paths.assignment(name) for name in names])
+    statuses = reading.read_many([paths.status(name) for name in names])
     return [
         NodeRow(
             node=name,
             live=live is not None,
-            desired=node.value.desired,
-            roles=node.value.roles,
-            labels=dict(node.value.labels),
-            capacity=dict(node.value.capacity),
-            zone=node.value.zone,
-            address=", ".join(filter(None, live.value.addresses)) if live else "",
-            version=live.value.version if live else "",
+            desired=node.value.desired if isinstance(node, Versioned) else UNREADABLE,
+            roles=record.roles,
+            labels=dict(record.labels),
+            capacity=dict(record.capacity),
+            zone=record.zone,
+            address=", ".join(filter(None, live.value.addresses))
+            if isinstance(live, Versioned)
+            else "",
+            version=live.value.version if isinstance(live, Versioned) else "",
             assigned=assignment.version.number if assignment else None,
             applied=status.value.assignment_version if status else None,
             tasks={key: task.state for key, task in status.value.tasks.items()} if status else {},
+            problem=reading.why(*(row(name) for row in NODE_ROWS)),
         )
         for name, node, live, assignment, status in zip(
             names, found, lives, assignments, statuses, strict=True
         )
         if node is not None
+        for record in [node.value if isinstance(node, Versioned) else UNREADABLE_NODE]
     ]
 
 
-def acks(store: Store, where: Positions) -> list[AckRow]:
+def acks(source: Store | Reading, where: Positions) -> list[AckRow]:
     """One row for each cursor and partition, also for journals that nobody has acked yet."""
-    tree.require(store)
-    known = journal_registry.journals(store)
-    rows = []
-    for name in store.children(paths.flows()):
-        own = {journal for journal, record in known.items() if record.flow == name}
-        for cursor in store.children(paths.acks(name)):
-            partitions = sorted(own | set(store.children(paths.cursor(name, cursor))))
-            found = store.read_many([paths.ack(name, cursor, item) for item in partitions])
-            for partition, ack in zip(partitions, found, strict=True):
-                end = _end(partition, known.get(partition), where)
-                offset = ack.value.offset if ack else None
-                rows.append(
-                    AckRow(
-                        flow=name,
-                        cursor=cursor,
-                        partition=partition,
-                        epoch=ack.value.epoch if ack else None,
-                        offset=offset,
-                        end=end,
-                        lag=None if end is None else max(0, end - (offset or 0)),
-                    )
-                )
-    return rows
+    reading = Reading.of(source)
+    known = journal_registry.journals(reading)
+    own: dict[str, set[str]] = {}
+    for journal, record in known.items():
+        own.setdefault(record.flow, set()).add(journal)
+    names = reading.children(paths.flows())
+    folders = reading.children_many([paths.acks(name) for name in names])
+    cursors = [(n, cursor) for n, listed in zip(names, folders, strict=True) for cursor in listed]
+    acked = reading.children_many([paths.cursor(*cursor) for cursor in cursors])
+    keys = [
+        (name, cursor, partition)
+        for (name, cursor), listed in zip(cursors, acked, strict=True)
+        for partition in sorted(own.get(name, set()).union(listed))
+    ]
+    found = reading.read_each([paths.ack(*key) for key in keys])
+    return [
+        _ack(*key, ack, _end(key[2], known.get(key[2]), where))
+        for key, ack in zip(keys, found, strict=True)
+    ]
+
+
+def _ack(
+    flow: str, cursor: str, partition: str, ack: Found[records.Ack], end: int | None
+) -> AckRow:
+    record = ack.value if isinstance(ack, Versioned) else None
+    unknown = end is None or isinstance(ack, Unreadable)
+    return AckRow(
+        flow=flow,
+        cursor=cursor,
+        partition=partition,
+        epoch=record.epoch if record else None,
+        offset=record.offset if record else None,
+        end=end,
+        lag=None if unknown else max(0, (end or 0) - (record.offset if record else 0)),
+        problem=str(ack) if isinstance(ack, Unreadable) else "",
+    )
 
 
 def _end(name: str, journal: records.Journal | None, where: Positions) -> int | None:
@@ -297,37 +293,47 @@ def _end(name: str, journal: records.Journal | None, where: Positions) -> int | 
     return position.safe if position else None
 
 
-def _statuses(store: Store) -> dict[str, records.NodeStatus | None]:
+def _statuses(reading: Reading) -> task_status.Statuses:
     """What each live node says of itself; None before it said anything."""
-    names = store.children(paths.live_nodes())
-    found = store.read_many([paths.status(name) for name in names])
+    names = reading.children(paths.live_nodes())
+    found = reading.read_each([paths.status(name) for name in names])
     return {
-        name: status.value if status else None for name, status in zip(names, found, strict=True)
+        name: status.value if isinstance(status, Versioned) else status
+        for name, status in zip(names, found, strict=True)
     }
 
 
-def _flows(store: Store, names: Sequence[str]) -> list[tuple[FlowView, FlowSpec | None]]:
+def _flows(reading: Reading, names: Sequence[str]) -> list[tuple[FlowView, FlowSpec | None]]:
     """Those that are there, with their plans, and what their texts say where they can be read."""
-    found = store.read_many([paths.flow(name) for name in names])
+    found = reading.read_each([paths.flow(name) for name in names])
     there = {name: flow for name, flow in zip(names, found, strict=True) if flow}
-    texts = store.read_many(
-        [paths.revision(name, str(flow.value.revision)) for name, flow in there.items()]
-    )
-    plans = read_plans(store, there)
+    texts = {
+        name: paths.revision(name, str(flow.value.revision))
+        for name, flow in there.items()
+        if isinstance(flow, Versioned)
+    }
+    revisions = dict(zip(texts, reading.read_each(list(texts.values())), strict=True))
+    plans = read_plans(reading, there)
     views = []
-    for (name, record), text in zip(there.items(), texts, strict=True):
-        spec, problem = _spec(text, record.value.revision)
+    for name, flow in there.items():
+        record = flow.value if isinstance(flow, Versioned) else UNREADABLE_FLOW
+        spec, problem = None, ""
+        if name in texts:
+            spec, problem = _spec(revisions[name], record.revision)
+        unread = reading.why(paths.flow(name), paths.plan(name))
         plan = plans[name].value if name in plans else records.Plan()
         place, rollout = (spec.place, spec.rollout) if spec else (None, None)
-        view = FlowView(name, record.value, record.version, place, problem, rollout, plan)
+        view = FlowView(name, record, flow.version, place, unread or problem, rollout, plan)
         views.append((view, spec))
     return views
 
 
-def _spec(text: Versioned[records.Revision] | None, revision: int) -> tuple[FlowSpec | None, str]:
+def _spec(text: Found[records.Revision], revision: int) -> tuple[FlowSpec | None, str]:
     if text is None:
         return None, f"revision {revision} is not there"
+    if isinstance(text, Unreadable):
+        return None, str(text)
     try:
         return parse_flow(text.value.text), ""
     except SpecError as error:
-        return None, str(error)
+        return None, f"revision {revision} cannot be read: {error}"

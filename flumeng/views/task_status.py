@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flumeng.state.snapshot import FlowView
+from flumeng.store import Unreadable
 from zkschema.records import NodeStatus, PlannedTask, TaskStatus
 
-Statuses = Mapping[str, NodeStatus | None]
+Statuses = Mapping[str, NodeStatus | Unreadable | None]
 """What each live node says of itself; None before it said anything."""
 
 
@@ -20,7 +21,8 @@ class TaskRow:
     """A planned task and what became of it.
 
     ``state`` is ``running``, ``draining``, ``starting`` (told, not done yet), ``failed``,
-    ``stopped``, ``waiting`` (nobody can run it) or ``away`` (its node is not live). ``wanted`` is
+    ``stopped``, ``waiting`` (nobody can run it), ``away`` (its node is not live) or ``unknown``
+    (what its node says cannot be read). ``wanted`` is
     the revision that it is to run now, ``revision`` the one that its node applied. ``why`` tells of
     a task that runs in which journals it stands still.
     """
@@ -105,9 +107,13 @@ def rollout(flow: FlowView, tasks: tuple[TaskRow, ...]) -> RolloutRow | None:
 def _row(flow: FlowView, name: str, task: PlannedTask, statuses: Statuses) -> TaskRow:
     wanted = flow.revision_of(task)
     status = statuses.get(task.node or "")
-    said = status.tasks.get(f"{flow.name}/{name}") if status else None
+    heard = status.tasks if isinstance(status, NodeStatus) else {}
+    said = heard.get(f"{flow.name}/{name}")
     own = said if said and said.epoch == task.epoch else None
-    state, why = _state(task, wanted, said, live=task.node in statuses)
+    if isinstance(status, Unreadable):
+        state, why = "unknown", str(status)
+    else:
+        state, why = _state(task, wanted, said, live=task.node in statuses)
     return TaskRow(
         flow=flow.name,
         task=name,

@@ -107,8 +107,10 @@ def test_node_show(shell: Shell) -> None:
     assert as_json["node"]["labels"] == {"role": "web"}
     assert as_json["journals"] == {"web.n1.0.aa": 60}
     assert as_json["left"] == {
-        "tasks": ["web/collect.0", "web/ingest.n1"], "journals": ["web.n1.0.aa"],
-    }  # fmt: skip
+        "tasks": ["web/collect.0", "web/ingest.n1"],
+        "journals": ["web.n1.0.aa"],
+        "unreadable": [],
+    }
 
 
 def test_task_list_and_show(shell: Shell) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from cli.testing import NOON, Reached, Shell
 from flumeng.errors import CorruptError, UserError
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore, FakeTree
-from flumeng.views import details, overview
+from flumeng.views import asking, details, overview
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
@@ -301,3 +303,27 @@ def test_schema_verify_tells_what_is_wrong(shell: Shell, store: FakeStore) -> No
     assert result.exit_code == 1
     assert "/flows/x\t" in result.stdout
     assert [problem["path"] for problem in shell.json("schema", "verify")] == ["/flows/x"]
+
+
+def test_frozen_nodes_cost_no_more_time_than_one(store: FakeStore) -> None:
+    """Also when they are more than are asked at a time, and however long each takes."""
+    released = threading.Event()
+    for number in range(600):
+        name = f"n{number:03}"
+        node = records.Node(uuid=name, roles=("ingest",))
+        store.write(paths.node(name), node, ABSENT)
+        store.write(paths.live_node(name), live(f"{name}:7000"), ABSENT)
+    frozen = {f"n{number:03}:7000" for number in range(0, 600, 10)}
+
+    def ask(address: str) -> dict[str, Reached]:
+        if address in frozen:
+            released.wait(60)
+        return {f"j.{address}": Reached(0, 1)}
+
+    began = time.monotonic()
+    found = overview.positions(store, ask)
+    took = time.monotonic() - began
+    released.set()
+    assert took < 2 * asking.ASK_SECONDS
+    assert {f"{name}:7000" for name in found.silent} == frozen
+    assert len(found.by_node) == 540

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from cli.testing import Reached, Shell
 from flumeng.errors import FlumengError
 from flumeng.master.daemon import Master
 from flumeng.operations import flows
@@ -23,6 +24,7 @@ sinks: [{{console: {{}}}}]
 place: {{collect: {{tasks: {tasks}}}}}
 """
 MANY = 600
+ADDRESS = "n1:7000"
 DAMAGE = {"garbage": b"\xff\x00no record", "newer": b'{"v":99,"of":"tomorrow"}'}
 JOURNALS = [f"{flow}.{node}.0.aa" for flow in ("a", "b") for node in ("n1", "n2")]
 
@@ -42,8 +44,28 @@ NAMES = {
     "task": "collect.0",
     "lane": "0",
     "segment": "0",
+    "page": "7",
 }
 RECORDS = [row for row in table.ROWS if row.record is not None and row is not paths.schema]
+COMMANDS = [
+    ("status",),
+    ("flow", "list"),
+    ("top",),
+    ("task", "list"),
+    ("node", "list"),
+    ("journal", "list"),
+    ("ack", "list"),
+    ("cluster", "audit"),
+]
+
+UNSEEN = [
+    row
+    for row in RECORDS
+    if row
+    in (paths.partitions_bucket, paths.commit, paths.story, paths.audit, paths.assignment_page)
+    or row.pattern.startswith(("/queues", "/intents"))
+]
+"""What ``status`` does not look at; the commands that show it tell."""
 
 
 def path_of(row: Row[Record]) -> Path:
@@ -164,6 +186,26 @@ def test_masters_go_on_with_all_that_can_be_read(row: Row[Record], data: bytes) 
 
 
 @pytest.mark.parametrize("data", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("row", RECORDS, ids=lambda row: row.pattern)
+def test_commands_show_all_that_can_be_read(row: Row[Record], data: bytes) -> None:
+    there, path = with_znode(row)
+    there.damage(path, data)
+    for master in there.masters:
+        master.tick()
+    shell = Shell(there.store.tree)
+    shell.positions[ADDRESS] = {"a.n1.0.aa": Reached(1, 9), "b.n1.0.aa": Reached(1, 9)}
+    for command in COMMANDS:
+        answer = shell.run(*command)
+        assert answer.exit_code == 0 or command == ("status",), (command, answer.output)
+        if command in (("flow", "list"), ("task", "list")):
+            assert "\nb" in answer.stdout, "b is shown"
+    if row not in UNSEEN:
+        status = shell.json("status")
+        assert status["health"] == "degraded"
+        assert any(str(path) in cause["what"] for cause in status["causes"]), status["causes"]
+
+
+@pytest.mark.parametrize("data", DAMAGE.values(), ids=DAMAGE)
 def test_without_a_readable_schema_nothing_is_written(data: bytes) -> None:
     there = cluster()
     there.damage(paths.schema(), data)
@@ -175,3 +217,13 @@ def test_without_a_readable_schema_nothing_is_written(data: bytes) -> None:
     assert all(path.startswith("/live/masters/") for path in changed)
     with pytest.raises(FlumengError):
         there.apply("c")
+
+
+@pytest.mark.parametrize("data", DAMAGE.values(), ids=DAMAGE)
+def test_without_a_readable_schema_everything_is_shown(data: bytes) -> None:
+    there = cluster()
+    there.damage(paths.schema(), data)
+    shell = Shell(there.store.tree)
+    for command in COMMANDS:
+        assert shell.run(*command).exit_code in (0, 1), command
+    assert "/schema" in shell.run("status").stdout

@@ -1,0 +1,88 @@
+"""Asking the nodes of a cluster, all at once and in bounded time.
+
+What only nodes know is never in ZooKeeper. One that does not answer in time, or makes no sense, is
+named and costs the others nothing: with any number of them there is an answer in time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+from flumeng.errors import CorruptError, UnavailableError
+from flumeng.views.reading import Reading
+from zkschema import paths
+
+ASK_SECONDS = 2.0
+MOST_THREADS = 256
+
+A = TypeVar("A")
+
+Answers = Mapping[str, Mapping[str, A]]
+"""Node -> what its workers answered together."""
+
+
+def ask_all(
+    reading: Reading, ask: Callable[[str], Mapping[str, A]]
+) -> tuple[Answers[A], tuple[str, ...]]:
+    """The answers of the live nodes that serve journals, and the nodes that did not answer."""
+    names = reading.children(paths.live_nodes())
+    found = reading.read_many([paths.live_node(name) for name in names])
+    served = [
+        (name, address)
+        for name, live in zip(names, found, strict=True)
+        for address in (live.value.addresses if live is not None else ())
+        if address
+    ]
+    answers = _together(ask, [address for _, address in served])
+    by_node: dict[str, dict[str, A]] = {}
+    silent = []
+    for name, address in served:
+        answer = answers.get(address)
+        if answer is None:
+            silent.append(name)
+        else:
+            by_node.setdefault(name, {}).update(answer)
+    return by_node, tuple(dict.fromkeys(silent))
+
+
+def _together(
+    ask: Callable[[str], Mapping[str, A]], addresses: Sequence[str]
+) -> dict[str, Mapping[str, A] | None]:
+    """Address -> answer; None, or nothing when the time was up, where there was none.
+
+    The threads are left alone then: each ends with its call, or with the process.
+    """
+    waiting: SimpleQueue[str] = SimpleQueue()
+    done: SimpleQueue[tuple[str, Mapping[str, A] | None]] = SimpleQueue()
+    for address in addresses:
+        waiting.put(address)
+
+    def work() -> None:
+        while True:
+            try:
+                address = waiting.get_nowait()
+            except Empty:
+                return
+            answer = None
+            try:
+                answer = ask(address)
+            except (UnavailableError, CorruptError):
+                continue
+            finally:
+                done.put((address, answer))
+
+    for number in range(min(len(addresses), MOST_THREADS)):
+        threading.Thread(target=work, name=f"asking {number}", daemon=True).start()
+    deadline = time.monotonic() + ASK_SECONDS
+    answers: dict[str, Mapping[str, A] | None] = {}
+    while len(answers) < len(addresses):
+        try:
+            address, answer = done.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            break
+        answers[address] = answer
+    return answers
