@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
-from flumeng.errors import ConflictError
+from flumeng.errors import ConflictError, FlumengError, UserError
 from flumeng.master import daemon
 from flumeng.master.daemon import Master
 from flumeng.master.sayings import QUIET_SECONDS, Sayings
@@ -74,22 +72,25 @@ def live(store: FakeStore, master: str) -> records.LiveMaster:
 
 
 class Refusing(FakeStore):
-    """Refuses writes to one path as if somebody else were always faster."""
+    """Refuses writes to one path."""
 
     refused: Path = paths.plan("a")
+    error: type[FlumengError] = ConflictError
 
     def commit(self, writes: Sequence[Write]) -> list[Version]:
         if any(isinstance(write, Put) and write.path == self.refused for write in writes):
-            raise ConflictError(f"{self.refused} was changed by someone else")
+            raise self.error(f"{self.refused} is refused")
         return super().commit(writes)
 
 
+@pytest.mark.parametrize("error", [ConflictError, UserError])
 @pytest.mark.parametrize("path", [paths.plan("a"), paths.assignment("n1")], ids=str)
 def test_a_write_that_is_refused_for_ever_ends_nothing_else(
-    store: FakeStore, path: ZPath[records.Record]
+    store: FakeStore, path: ZPath[records.Record], error: type[FlumengError]
 ) -> None:
+    """Because others are always faster, or because it is too large."""
     refusing = Refusing(store.tree)
-    refusing.refused = path
+    refusing.refused, refusing.error = path, error
     master = Master(refusing, "m1", Clock())
     for name in "abc":
         apply(store, name)
@@ -103,24 +104,6 @@ def test_a_write_that_is_refused_for_ever_ends_nothing_else(
     assert topic in master.troubles
     assert topic in live(store, "m1").troubles
     assert not master._wakes.qsize() > 20, "it does not look again and again"
-
-
-def test_a_plan_too_large_for_its_znode_ends_nothing_else(store: FakeStore) -> None:
-    master = Master(FakeStore(store.tree), "m1", Clock())
-    apply(store, "a", "place: {collect: {tasks: 1}}\n")
-    apply(store, "b")
-    noise = random.Random(1)
-    journal = records.Journal(flow="a", node="n1", primary="n1", term=1, in_sync=("n1",))
-    store.write(paths.journal("a.n1.0.a"), journal, ABSENT)
-    template = store.tree.znodes[str(paths.journal("a.n1.0.a"))]
-    for _ in range(8500):
-        name = f"a.n1.0.{noise.randbytes(70).hex()}"
-        store.tree.znodes[str(paths.journal(name))] = replace(template)
-    for _ in range(4):
-        master.tick()
-    assert "b/collect.0" in told(store, "n1") | told(store, "n2")
-    assert "bytes, at most" in master.troubles["flow a"]
-    assert "bytes, at most" in live(store, "m1").troubles["flow a"]
 
 
 class Poisoned(Planner):
