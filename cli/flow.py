@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from cli.apply_outcome import ApplyOutcome
 from cli.context import CliContext, with_store
 from cli.flow_rates import choke, counters
 from cli.name_argument import Name
@@ -19,11 +20,11 @@ from cli.options import (
 )
 from cli.output import show_json, show_table, when
 from cli.preview_output import show_preview
-from flumeng.errors import UserError
+from flumeng.errors import FlumengError, UserError
 from flumeng.operations import preview
 from flumeng.operations.flows import (
     Applied,
-    apply_flow,
+    apply_flows,
     delete_flow,
     require_flow,
     rollback_flow,
@@ -95,28 +96,34 @@ def apply(
 ) -> None:
     """Make each file the current revision of its flow; a new flow starts to run.
 
-    When any file has a problem, nothing is written.
+    When any file has a problem, or any flow may not be applied now, nothing is written. All are
+    applied at once, very many in parts: when one of those fails, those before it are applied, and
+    it is told which. --json lists what became of each file, also when the command fails.
     """
     if if_revision is not None and len(files) > 1:
         raise UserError("--if-revision goes with one file: apply the files one by one")
-    found = read_flows(files)
-    if dry_run:
-        planned = preview.apply(store, {file.spec.flow: file.text for file in found}, if_revision)
-        show_preview(planned, as_json=as_json)
-        return
-    done = []
-    for file in found:
-        applied = apply_flow(
-            store,
-            file.text,
-            expect_revision=if_revision,
-            **context.audit_fields(reason),
-        )
-        done.append(applied)
-        if not as_json:
-            _tell(applied)
+    outcome = ApplyOutcome(files)
+    try:
+        found = read_flows(files)
+        texts = {file.spec.flow: file.text for file in found}
+        if dry_run:
+            show_preview(preview.apply(store, texts, if_revision), as_json=as_json)
+            return
+        outcome.flows = {file.path: file.spec.flow for file in found}
+        audit_fields = context.audit_fields(reason)
+        for part in apply_flows(store, texts, expect_revision=if_revision, **audit_fields):
+            outcome.add(part)
+            if not as_json:
+                for applied in part:
+                    _tell(applied)
+    except FlumengError as error:
+        if as_json:
+            show_json(outcome.rows(error))
+        elif len(files) > 1 and not isinstance(error, FlowFilesError):
+            click.echo(f"flumeng: {outcome.sentence}", err=True)
+        raise
     if as_json:
-        show_json(done)
+        show_json(outcome.rows())
 
 
 @flow.command(name="list")

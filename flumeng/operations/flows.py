@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
@@ -10,10 +12,13 @@ from flumeng.operations.settings import without_chokes
 from flumeng.spec import parse_flow
 from flumeng.spec.problems import nearest
 from flumeng.state import journal_registry
-from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Versioned, Write, tree
+from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Unreadable, Versioned, Write, tree
 from zkschema import bootstrap, paths, records
 
 KEEP_REVISIONS = 50
+TRANSACTION_BYTES = 256 * 1024
+WRITE_BYTES = 150
+"""What a write takes in a transaction besides the text: its path, and a small record."""
 VERBS = {"running": "resume", "suspended": "pause", "stopped": "stop"}
 
 
@@ -26,6 +31,35 @@ class Applied:
     changed: bool
 
 
+class RefusedError(ConflictError):
+    """Some flows may not be applied now, so none was: flow -> why not."""
+
+    def __init__(self, refused: Mapping[str, str]) -> None:
+        self.refused = dict(refused)
+        super().__init__("\n".join(refused.values()))
+
+
+@dataclass(frozen=True)
+class NextRevision:
+    """What an apply makes of a flow: ``number`` is the revision that it has then, the current one
+    when ``text`` is its text already. ``kept``: the revisions that are there now."""
+
+    flow: str
+    text: str
+    current: Versioned[records.Flow] | None
+    number: int
+    kept: tuple[int, ...] = ()
+    run_by_all: int = 0
+
+    @property
+    def changed(self) -> bool:
+        return self.current is None or self.number != self.current.value.revision
+
+    @property
+    def applied(self) -> Applied:
+        return Applied(self.flow, self.number, self.changed)
+
+
 def apply_flow(
     store: Store,
     text: str,
@@ -35,34 +69,46 @@ def apply_flow(
     now: float,
     expect_revision: int | None = None,
 ) -> Applied:
-    """Make ``text`` the current revision of the flow that it names; a new flow starts to run.
+    """``apply_flows`` for one. Raises ``SpecError`` too."""
+    name = parse_flow(text).flow
+    parts = apply_flows(
+        store, {name: text}, author=author, reason=reason, now=now, expect_revision=expect_revision
+    )
+    (applied,) = chain.from_iterable(parts)
+    return applied
 
-    Unchanged text changes nothing. ``expect_revision`` is the revision that must be current (0: the
+
+def apply_flows(
+    store: Store,
+    texts: Mapping[str, str],
+    *,
+    author: str,
+    reason: str,
+    now: float,
+    expect_revision: int | None = None,
+) -> Iterator[list[Applied]]:
+    """Make each text, which is valid, the current revision of its flow; a new flow starts to run.
+
+    Unchanged texts change nothing. ``expect_revision`` is the revision that must be current (0: the
     flow must not exist). The newest ``KEEP_REVISIONS`` are kept, and the one that a rollout goes
     back to. A name is free again once no journal is left of the flow that had it: the new flow
-    would deliver what they hold, under epochs that begin anew. Raises ``SpecError``,
-    ``ConflictError``, ``UnavailableError``.
+    would deliver what they hold, under epochs that begin anew.
+
+    All are written in one transaction while that fits; then in the order of ``texts`` in as few as
+    possible, and what each has applied is given when it is done. Raises ``RefusedError`` before
+    anything is written, ``ConflictError`` and ``UnavailableError`` for the transaction that failed.
     """
-    name = parse_flow(text).flow
     schema = tree.require_versioned(store)
-    current = store.read(paths.flow(name))
-    expect_current(name, current, expect_revision)
-    if current is not None:
-        revision = records.Revision(text=text, author=author, reason=reason, time=now)
-        return _revise(store, name, current, revision, f"flow apply {name}")
-    number = next_revision(store, name, text, None)
-    folders = bootstrap.flow_folders(name, schema.value.version)
-    writes: list[Write] = [
-        Check(paths.schema(), schema.version),  # so these are the folders that a flow has
-        Put(paths.flow(name), records.Flow(revision=number), ABSENT),
-        *(Put(folder, None, ABSENT) for folder in folders),
-    ]
-    revision = records.Revision(text=text, author=author, reason=reason, time=now)
-    writes.append(Put(paths.revision(name, str(number)), revision, ABSENT))
-    command = f"flow apply {name} (revision {number})"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
-    audit.commit(store, writes, entry)
-    return Applied(name, number, changed=True)
+    wanted = next_revisions(store, texts, expect_revision)
+    yield [one.applied for one in wanted if not one.changed]
+    for part in _in_transactions(
+        (one, _writes(one, schema, author, reason, now)) for one in wanted if one.changed
+    ):
+        said = ", ".join(f"{one.flow} (revision {one.number})" for one, _ in part)
+        entry = records.Audit(who=author, command=f"flow apply {said}", reason=reason, time=now)
+        unchanged = Check(paths.schema(), schema.version)  # it tells which folders a flow has
+        audit.commit(store, [unchanged, *(write for _, writes in part for write in writes)], entry)
+        yield [one.applied for one, _ in part]
 
 
 def rollback_flow(
@@ -79,15 +125,18 @@ def rollback_flow(
 
     Raises as ``apply_flow``, and ``UserError`` when the flow or that revision is not there.
     """
-    current = require_flow(store, flow)
-    expect_current(flow, current, expect_revision)
+    require_flow(store, flow)
     text = require_revision(store, flow, number).text
     parse_flow(text)
     why = f"rollback to revision {number}"
-    revision = records.Revision(
-        text=text, author=author, reason=f"{why}: {reason}" if reason else why, time=now
-    )
-    return _revise(store, flow, current, revision, f"flow rollback {flow} {number}")
+    schema = tree.require_versioned(store)
+    (wanted,) = next_revisions(store, {flow: text}, expect_revision)
+    if wanted.changed:
+        because = f"{why}: {reason}" if reason else why
+        command = f"flow rollback {flow} {number} (revision {wanted.number})"
+        entry = records.Audit(who=author, command=command, reason=because, time=now)
+        audit.commit(store, _writes(wanted, schema, author, because, now), entry)
+    return wanted.applied
 
 
 def set_flow_state(
@@ -185,65 +234,123 @@ def refuse_deleted(flow: str, record: records.Flow, advice: str) -> None:
         raise ConflictError(f"flow {flow} is being deleted: {advice}")
 
 
-def next_revision(
-    store: Store, flow: str, text: str, current: Versioned[records.Flow] | None
-) -> int:
-    """The revision that an apply of ``text`` makes; the current one when that is its text.
-
-    Raises ``ConflictError`` when it may not be applied now.
-    """
-    if current is None:
-        _refuse_leftovers(store, flow)
-        return 1
-    refuse_deleted(flow, current.value, "apply it again when it is gone")
-    before = store.read(paths.revision(flow, str(current.value.revision)))
-    if before is not None and before.value.text == text:
-        return current.value.revision
-    return max([current.value.revision, *_kept(store, flow)]) + 1
-
-
-def _revise(
-    store: Store,
-    flow: str,
-    current: Versioned[records.Flow],
-    revision: records.Revision,
-    command: str,
-) -> Applied:
-    """The next revision of a flow that is there, unless its text is the current one."""
-    number = next_revision(store, flow, revision.text, current)
-    if number == current.value.revision:
-        return Applied(flow, number, changed=False)
-    plan = store.read(paths.plan(flow))
-    run_by_all = plan.value.revision if plan else 0
-    record = replace(current.value, revision=number, went_back="")
-    writes: list[Write] = [
-        Put(paths.flow(flow), record, current.version),
-        Put(paths.revision(flow, str(number)), revision, ABSENT),
+def next_revisions(
+    store: Store, texts: Mapping[str, str], expect_revision: int | None = None
+) -> list[NextRevision]:
+    """What an apply of these texts makes of each flow. Raises ``RefusedError`` for all together
+    that may not be applied now."""
+    currents = dict(zip(texts, store.read_each([paths.flow(name) for name in texts]), strict=True))
+    holders = _holders_of_journals(store) if None in currents.values() else {}
+    refused: dict[str, str] = {}
+    there: dict[str, Versioned[records.Flow]] = {}
+    for flow, current in currents.items():
+        try:
+            if isinstance(current, Unreadable):
+                raise ConflictError(f"flow {flow} cannot be read: `flumeng schema verify --fix`")
+            expect_current(flow, current, expect_revision)
+            if current is None:
+                _refuse_leftovers(flow, holders.get(flow, set()))
+            else:
+                refuse_deleted(flow, current.value, "apply it again when it is gone")
+                there[flow] = current
+        except ConflictError as error:
+            refused[flow] = str(error)
+    if refused:
+        raise RefusedError(refused)
+    before = _current_texts(store, there)
+    changed = [flow for flow, current in there.items() if before[flow] != texts[flow]]
+    plans = store.read_each([paths.plan(flow) for flow in changed])
+    run_by_all = {
+        flow: plan.value.revision
+        for flow, plan in zip(changed, plans, strict=True)
+        if isinstance(plan, Versioned)
+    }
+    return [
+        NextRevision(flow, text, None, 1)
+        if flow not in there
+        else _following(store, flow, text, there[flow], run_by_all.get(flow, 0))
+        if flow in changed
+        else NextRevision(flow, text, there[flow], there[flow].value.revision)
+        for flow, text in texts.items()
     ]
-    writes += [
-        Remove(paths.revision(flow, str(old)), ANY)
-        for old in _kept(store, flow)
-        if old <= number - KEEP_REVISIONS and old != run_by_all
+
+
+def _following(
+    store: Store, flow: str, text: str, current: Versioned[records.Flow], run_by_all: int
+) -> NextRevision:
+    kept = tuple(_kept(store, flow))
+    number = max([current.value.revision, *kept]) + 1
+    return NextRevision(flow, text, current, number, kept, run_by_all)
+
+
+def _current_texts(
+    store: Store, flows: Mapping[str, Versioned[records.Flow]]
+) -> dict[str, str | None]:
+    """None where there is no text that can be read: whatever is applied is another one."""
+    wanted = [paths.revision(flow, str(it.value.revision)) for flow, it in flows.items()]
+    found = store.read_each(wanted)
+    return {
+        flow: revision.value.text if isinstance(revision, Versioned) else None
+        for flow, revision in zip(flows, found, strict=True)
+    }
+
+
+def _writes(
+    one: NextRevision, schema: Versioned[records.Schema], author: str, reason: str, now: float
+) -> list[Write]:
+    """What makes the revision the current one; all of it in one transaction."""
+    revision = records.Revision(text=one.text, author=author, reason=reason, time=now)
+    text = Put(paths.revision(one.flow, str(one.number)), revision, ABSENT)
+    if one.current is None:
+        folders = bootstrap.flow_folders(one.flow, schema.value.version)
+        flow = Put(paths.flow(one.flow), records.Flow(revision=one.number), ABSENT)
+        return [flow, *(Put(folder, None, ABSENT) for folder in folders), text]
+    record = replace(one.current.value, revision=one.number, went_back="")
+    old = [
+        number
+        for number in one.kept
+        if number <= one.number - KEEP_REVISIONS and number != one.run_by_all
     ]
-    entry = records.Audit(
-        who=revision.author,
-        command=f"{command} (revision {number})",
-        reason=revision.reason,
-        time=revision.time,
-    )
-    audit.commit(store, writes, entry)
-    return Applied(flow, number, changed=True)
+    return [
+        Put(paths.flow(one.flow), record, one.current.version),
+        text,
+        *(Remove(paths.revision(one.flow, str(number)), ANY) for number in old),
+    ]
+
+
+Planned = tuple[NextRevision, list[Write]]
+
+
+def _in_transactions(planned: Iterable[Planned]) -> Iterator[list[Planned]]:
+    """In order and in as few parts as fit; one flow's writes stay together."""
+    part: list[Planned] = []
+    room = TRANSACTION_BYTES
+    for one, writes in planned:
+        size = len(one.text.encode()) + len(writes) * WRITE_BYTES
+        if part and size > room:
+            yield part
+            part, room = [], TRANSACTION_BYTES
+        part.append((one, writes))
+        room -= size
+    if part:
+        yield part
 
 
 def _kept(store: Store, flow: str) -> list[int]:
     return sorted(int(name) for name in store.children(paths.revisions(flow)))
 
 
-def _refuse_leftovers(store: Store, flow: str) -> None:
-    known = journal_registry.journals(store).values()
-    holders = sorted({journal.node for journal in known if journal.flow == flow})
+def _holders_of_journals(store: Store) -> dict[str, set[str]]:
+    """Flow -> the nodes that have journals of it."""
+    holders: dict[str, set[str]] = {}
+    for journal in journal_registry.journals(store).values():
+        holders.setdefault(journal.flow, set()).add(journal.node)
+    return holders
+
+
+def _refuse_leftovers(flow: str, holders: Collection[str]) -> None:
     if holders:
         raise ConflictError(
-            f"{', '.join(holders)} still has journals of a flow {flow} that was deleted: apply it "
-            "again when they are gone, or under another name"
+            f"{', '.join(sorted(holders))} still has journals of a flow {flow} that was deleted: "
+            "apply it again when they are gone, or under another name"
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from flumeng.operations.flows import expect_current, next_revision
+from flumeng.operations.flows import next_revisions
 from flumeng.operations.nodes import require_node
 from flumeng.operations.settings import refuse_in_maintenance
 from flumeng.operations.tasks import look, moved, restarted
@@ -19,7 +19,6 @@ from flumeng.plan.applied import applied
 from flumeng.spec import parse_flow
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Store, Version
-from zkschema import paths
 from zkschema.records import Flow, NodeStatus, PlannedTask, TaskStatus
 
 ROUNDS = 100
@@ -53,22 +52,19 @@ def drain(store: Store, node: str) -> Preview:
 
 
 def apply(store: Store, texts: Mapping[str, str], expect_revision: int | None = None) -> Preview:
-    """What these flows (name -> text) would change as ``apply_flow`` applies them.
+    """What these flows (name -> text) would change as ``apply_flows`` applies them.
 
     Raises as it does.
     """
     now = look(store)
     flows = dict(now.flows)
-    for name, text in texts.items():
-        place = parse_flow(text).place
-        current = store.read(paths.flow(name))
-        expect_current(name, current, expect_revision)
-        revision = next_revision(store, name, text, current)
+    for wanted in next_revisions(store, texts, expect_revision):
+        name, place = wanted.flow, parse_flow(wanted.text).place
         view = flows.get(name)
-        if view is None or current is None:
-            flows[name] = FlowView(name, Flow(revision=revision), Version(0), place)
-        elif revision != current.value.revision:
-            record = replace(view.record, revision=revision)
+        if view is None or wanted.current is None:
+            flows[name] = FlowView(name, Flow(revision=wanted.number), Version(0), place)
+        elif wanted.changed:
+            record = replace(view.record, revision=wanted.number)
             flows[name] = replace(view, record=record, place=place, problem="")
     return _compare(now, replace(now, flows=flows, mine=frozenset(flows)))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flumeng.errors import UserError
 from flumeng.spec import FlowSpec, Problem, SpecError, parse_flow
+from flumeng.spec.document import MAX_BYTES
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,12 @@ def read_flows(files: Sequence[Path]) -> list[FlowFile]:
     first: dict[str, Path] = {}
     for path in files:
         try:
-            text = path.read_bytes().decode()
+            text = _content(path).decode()
             found = FlowFile(path, text, parse_flow(text))
         except OSError as error:
             problems.append((path, Problem(0, "", f"cannot be read: {error.strerror}")))
+        except _Unfit as error:
+            problems.append((path, Problem(0, "", str(error))))
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             problems.append((path, Problem(line, "", "is not UTF-8")))
@@ -54,6 +59,21 @@ def read_flows(files: Sequence[Path]) -> list[FlowFile]:
     if problems:
         raise FlowFilesError(problems)
     return read
+
+
+class _Unfit(Exception):  # noqa: N818  told as a problem
+    """It is no file that could hold a flow."""
+
+
+def _content(path: Path) -> bytes:
+    """What is in a regular file; of no other is anything read, and nothing is waited for."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  at once
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise _Unfit("is no regular file")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise _Unfit(f"is larger than {MAX_BYTES // 1024} KiB")
+    return content
 
 
 def _sentence(found: tuple[Path, Problem]) -> str:

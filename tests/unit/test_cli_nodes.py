@@ -340,7 +340,9 @@ def test_dry_run_of_an_apply_changes_nothing(
     assert "web/collect.0\tn1\tn1\ttakes revision 3\n" in shown
     assert shell.run("flow", "apply", file, "--dry-run", "--if-revision", 9).exit_code == 3
     assert store.dump() == before
-    assert shell.json("flow", "apply", file) == [{"flow": "web", "revision": 3, "changed": True}]
+    assert shell.json("flow", "apply", file) == [
+        {"file": str(file), "flow": "web", "revision": 3, "changed": True, "error": None}
+    ]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a:b", "web@n1", "..", "n" * 101])

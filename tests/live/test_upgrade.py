@@ -1,0 +1,190 @@
+"""An upgrade host by host: the flumeng before this schema version runs beside this one.
+
+The older one is the last commit with the older schema version, built into a wheel, with the same
+dependencies. Both write one tree in a real ZooKeeper, and every event is delivered exactly once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from flumeng.testing import RealZooKeeper
+from zkschema import table
+
+TOP = Path(__file__).parents[2]
+PATIENCE_SECONDS = 120.0
+FLOW = """
+flow: {name}
+sources: [{{tail: {{paths: ["{folder}/{name}.log"]}}}}]
+delivery: exactly-once
+batch: {{seconds: 0.3}}
+sinks: [{{files: {{path: "{folder}/lake/{name}"}}}}]
+"""
+
+
+@pytest.fixture(scope="session")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where an older flumeng is installed, from a wheel."""
+    folder = tmp_path_factory.mktemp("older")
+    raised = f"-SVERSION = {table.VERSION}\n"
+    log = run(
+        "git", "-C", TOP, "log", "--reverse", "--format=%H", raised, "--", "zkschema/table.py"
+    )
+    commit = log.stdout.split()[0]
+    (folder / "source").mkdir()
+    run("git", "-C", TOP, "archive", "-o", folder / "source.tar", f"{commit}^")
+    run("tar", "-x", "-f", folder / "source.tar", "-C", folder / "source")
+    pip = (sys.executable, "-m", "pip", "--quiet")
+    run(*pip, "wheel", "--no-deps", "-w", folder / "wheel", folder / "source")
+    (wheel,) = (folder / "wheel").glob("flumeng-*.whl")
+    run(*pip, "install", "--no-deps", "--no-index", "--target", folder / "installed", wheel)
+    return folder / "installed"
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, check=True)
+
+
+class Hosts:
+    """Processes of both versions on one ZooKeeper. ``None`` stands for this flumeng."""
+
+    def __init__(self, folder: Path, older: Path) -> None:
+        self.folder = folder
+        self.older = older
+        self.zookeeper = RealZooKeeper(folder / "zookeeper")
+        self.zk = f"{self.zookeeper.address}/c"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.written: dict[str, int] = {}
+
+    def start(self, name: str, *, old: bool) -> None:
+        """A master, or a node by its name; it goes on in its data directory."""
+        words = ["flumeng.master", self.zk]
+        if name != "master":
+            words = ["flumeng.node", "--zk", self.zk, "--data", str(self.folder / name)]
+            words += ["--name", name]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", *words],
+                stdout=log, stderr=log, cwd=self.folder, env=self.environment(old=old),
+            )  # fmt: skip
+
+    def stop(self, name: str) -> None:
+        process = self.processes.pop(name)
+        process.terminate()
+        process.wait(timeout=60)
+
+    def environment(self, *, old: bool) -> dict[str, str]:
+        return {**os.environ, **({"PYTHONPATH": str(self.older)} if old else {})}
+
+    def command(self, *words: object, old: bool = False) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "cli.main", *map(str, words)],
+            capture_output=True, text=True, check=False, cwd=self.folder, timeout=180,
+            env={**self.environment(old=old), "FLUMENG_ZK": self.zk},
+        )  # fmt: skip
+
+    def done(self, *words: object, old: bool = False) -> str:
+        done = self.command(*words, old=old)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
+
+    def apply(self, name: str, *, old: bool, comment: str = "") -> None:
+        file = self.folder / f"{name}.yaml"
+        file.write_text(FLOW.format(name=name, folder=self.folder) + comment)
+        self.done("flow", "apply", file, old=old)
+
+    def write(self, name: str, count: int) -> None:
+        first = self.written.get(name, 0)
+        self.written[name] = first + count
+        with (self.folder / f"{name}.log").open("a") as file:
+            file.writelines(f"{name} {number}\n" for number in range(first, first + count))
+
+    def wait_delivered(self) -> None:
+        """Until each node has delivered every line once: all nodes of this host tail the file."""
+        for name, count in self.written.items():
+            wanted = sorted(2 * [f"{name} {number}".encode() for number in range(count)])
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while (found := self.lake(name)) != wanted:
+                late = f"{len(found)} of {len(wanted)} events of {name} are there"
+                assert len(found) < len(wanted) and time.monotonic() < deadline, late
+                time.sleep(0.2)
+
+    def live(self) -> set[str]:
+        nodes = json.loads(self.done("node", "list", "--json"))
+        return {node["node"] for node in nodes if node["live"]}
+
+    def lake(self, name: str) -> list[bytes]:
+        folder = self.folder / "lake" / name
+        if not folder.exists():
+            return []
+        found = ds.dataset(folder, format="parquet")  # without what is staged
+        return sorted(found.to_table(["body"])["body"].to_pylist()) if found.files else []
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, older: Path) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path, older)
+    hosts.zookeeper.start()
+    yield hosts
+    for name in list(hosts.processes):
+        hosts.stop(name)
+    hosts.zookeeper.kill()
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.2)
+
+
+def test_hosts_are_upgraded_one_by_one_and_the_tree_at_the_end(hosts: Hosts) -> None:
+    hosts.done("schema", "init", old=True)
+    hosts.start("master", old=True)
+    hosts.start("n1", old=True)
+    hosts.start("n2", old=False)
+    for flow, old in (("by-new", False), ("by-old", True)):
+        hosts.apply(flow, old=old)
+        hosts.write(flow, 500)
+    for flow, old in (("by-new", True), ("by-old", False)):
+        hosts.done("flow", "wait", flow, "--running", "--timeout", 120, old=old)
+    hosts.wait_delivered()
+    tasks = json.loads(hosts.done("task", "list", "--json"))
+    assert {(task["flow"], task["node"]) for task in tasks if task["kind"] == "ingest"} == {
+        (flow, node) for flow in ("by-new", "by-old") for node in ("n1", "n2")
+    }
+    assert json.loads(hosts.done("schema", "export"))["schema"] == table.VERSION - 1
+
+    hosts.stop("master")
+    hosts.start("master", old=False)
+    hosts.apply("by-new", old=True, comment="# again\n")
+    hosts.apply("by-old", old=False, comment="# again\n")
+    for flow in hosts.written:
+        hosts.write(flow, 500)
+        hosts.done("flow", "wait", flow, "--rolled-out", "--timeout", 120)
+    hosts.wait_delivered()
+    refused = hosts.command("schema", "migrate", "--finish", "--yes")
+    assert (refused.returncode, "node n1 (flumeng" in refused.stderr) == (3, True), refused.stderr
+    assert hosts.done("schema", "verify", old=True) == hosts.done("schema", "verify")
+
+    hosts.stop("n1")
+    hosts.start("n1", old=False)
+    eventually(lambda: hosts.live() == {"n1", "n2"}, "n1 is back")
+    hosts.done("schema", "migrate", "--finish", "--yes", "--reason", "all are upgraded")
+    assert json.loads(hosts.done("schema", "export"))["schema"] == table.VERSION
+    for flow in hosts.written:
+        hosts.write(flow, 500)
+        hosts.done("flow", "wait", flow, "--running", "--timeout", 120)
+    hosts.wait_delivered()
+    assert hosts.done("schema", "verify") == "every znode keeps to schema version 2\n"
+    late = hosts.command("flow", "list", old=True)
+    assert (late.returncode, "schema version 2" in late.stderr) == (2, True), late.stderr

@@ -1,0 +1,189 @@
+"""``flumeng flow apply`` of many files: one transaction while it fits, and what is told of each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cli.context import AuditFields
+from cli.testing import NOON, Shell
+from flumeng.errors import ConflictError
+from flumeng.operations.flows import RefusedError, apply_flow, apply_flows, delete_flow
+from flumeng.spec.document import MAX_BYTES
+from flumeng.spec.flow_files import FlowFilesError, read_flows
+from flumeng.store import ABSENT, Store, Version, Write, tree
+from flumeng.store import Path as ZPath
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+FLOW = "flow: {name}\nsources: [tail: {{paths: [/a]}}]\nsinks: [noop]\n"
+SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
+
+
+class Counting(FakeStore):
+    """Counts transactions and reads; ``fails_at`` loses that transaction."""
+
+    def __init__(self, store: FakeStore, fails_at: int = 0, error: type[Exception] = ConflictError):
+        super().__init__(store.tree)
+        self.commits = self.reads = 0
+        self._fails_at = fails_at
+        self._error = error
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        self.commits += 1
+        if self.commits == self._fails_at:
+            raise self._error("somebody else was first")
+        return super().commit(writes)
+
+    def children(self, path: ZPath) -> list[str]:
+        self.reads += 1
+        return super().children(path)
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    return store
+
+
+def text(name: str) -> str:
+    return FLOW.format(name=name)
+
+
+def write(folder: Path, *names: str) -> list[Path]:
+    files = [folder / f"{name}.yaml" for name in names]
+    for file in files:
+        file.write_text(text(file.stem))
+    return files
+
+
+def failing(store: FakeStore, error: type[Exception], at: int) -> Shell:
+    class Failing(Shell):
+        def connect(self, hosts: str) -> Store:  # noqa: ARG002  there is one
+            return Counting(FakeStore(store.tree), at, error)
+
+    return Failing(store.tree)
+
+
+def padded(name: str) -> str:
+    """So long that a few fill a transaction."""
+    return text(name) + "#" * (MAX_BYTES - 1000)
+
+
+def test_files_of_one_command_are_one_transaction_with_one_audit_entry(store: FakeStore) -> None:
+    apply_flow(store, text("f0"), **SIGN)
+    counting = Counting(store)
+    audits = len(store.children(paths.audits()))
+    texts = {f"f{number}": text(f"f{number}") for number in range(50)}
+    unchanged, applied = apply_flows(counting, texts, **SIGN)
+    assert [one.flow for one in unchanged] == ["f0"]
+    assert [one.flow for one in applied] == [f"f{number}" for number in range(1, 50)]
+    assert counting.commits == 1
+    assert len(store.children(paths.audits())) == audits + 1
+    assert tree.verify(store) == []
+
+
+def test_a_thousand_flows_cost_few_transactions_and_few_looks(store: FakeStore) -> None:
+    counting = Counting(store)
+    texts = {f"f{number}": text(f"f{number}") for number in range(1000)}
+    assert sum(map(len, apply_flows(counting, texts, **SIGN))) == 1000
+    assert counting.commits <= 10
+    assert counting.reads <= 20
+
+
+def test_what_may_not_be_applied_keeps_all_from_being_written(
+    store: FakeStore, tmp_path: Path
+) -> None:
+    apply_flow(store, text("b"), **SIGN)
+    delete_flow(store, "b", **SIGN)
+    journal = records.Journal(flow="c", node="n1", primary="n1", term=1, in_sync=("n1",))
+    store.write(paths.journal("c.n1.0.aa"), journal, ABSENT)
+    with pytest.raises(RefusedError) as refused:
+        list(apply_flows(store, {name: text(name) for name in "abcd"}, **SIGN))
+    assert set(refused.value.refused) == {"b", "c"}
+    assert store.children(paths.flows()) == ["b"]
+    shell = Shell(store.tree)
+    result = shell.run("flow", "apply", *write(tmp_path, "a", "b"), "--json")
+    assert result.exit_code == 3
+    rows = json.loads(result.stdout)
+    assert [(row["flow"], row["revision"], row["changed"]) for row in rows] == [
+        ("a", None, False), ("b", None, False),
+    ]  # fmt: skip
+    assert rows[0]["error"] == "not applied, because of another file"
+    assert "is being deleted" in rows[1]["error"]
+
+
+def test_a_part_that_fails_is_told_with_what_was_applied(store: FakeStore, tmp_path: Path) -> None:
+    files = write(tmp_path, *(f"f{number}" for number in range(6)))
+    for file in files:
+        file.write_text(padded(file.stem))
+    result = failing(store, ConflictError, at=3).run("flow", "apply", *files, "--json")
+    assert result.exit_code == 3
+    rows = json.loads(result.stdout)
+    done = [row["flow"] for row in rows if row["error"] is None]
+    assert done == store.children(paths.flows())
+    assert 0 < len(done) < len(files)
+    assert [row["file"] for row in rows] == [str(file) for file in files]
+    assert {row["error"] for row in rows[len(done) :]} == {"somebody else was first"}
+
+
+def test_without_json_it_is_said_how_many_were_applied(store: FakeStore, tmp_path: Path) -> None:
+    files = write(tmp_path, *(f"f{number}" for number in range(6)))
+    for file in files:
+        file.write_text(padded(file.stem))
+    result = failing(store, ConflictError, at=3).run("flow", "apply", *files)
+    done = store.children(paths.flows())
+    assert result.stdout.splitlines() == [f"flow {flow} revision 1" for flow in done]
+    said = f"flumeng: {len(done)} of 6 files are applied, {6 - len(done)} not\n"
+    assert result.stderr == said + "flumeng: somebody else was first\n"
+
+
+def test_json_lists_the_files_when_one_has_a_problem(store: FakeStore, tmp_path: Path) -> None:
+    files = write(tmp_path, "a", "b")
+    files[1].write_text("flow: b\n")
+    result = Shell(store.tree).run("flow", "apply", *files, "--json")
+    assert result.exit_code == 2
+    first, second = json.loads(result.stdout)
+    assert (first["error"], first["revision"]) == ("not applied, because of another file", None)
+    assert "sources" in second["error"]
+    assert store.children(paths.flows()) == []
+
+
+def test_a_flow_with_a_damaged_text_gets_the_new_one_and_a_damaged_flow_is_refused(
+    store: FakeStore,
+) -> None:
+    apply_flow(store, text("a"), **SIGN)
+    apply_flow(store, text("b"), **SIGN)
+    spoil(store, "/flows/a/revisions/1")
+    assert apply_flow(store, text("a"), **SIGN).revision == 2
+    spoil(store, "/flows/b")
+    with pytest.raises(RefusedError, match="flow b cannot be read"):
+        apply_flow(store, text("b"), **SIGN)
+
+
+def spoil(store: FakeStore, path: str) -> None:
+    store.tree.znodes[path].data = b"damaged"
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    """A FIFO has no end until somebody writes, and /dev/zero has none at all."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero"), tmp_path):
+        with pytest.raises(FlowFilesError) as refused:
+            read_flows([path])
+        ((_, problem),) = refused.value.problems
+        assert ("regular file" in problem.message) or ("directory" in problem.message)
+
+
+def test_no_more_is_read_of_a_file_than_a_flow_may_have(tmp_path: Path) -> None:
+    huge = tmp_path / "huge.yaml"
+    with huge.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(FlowFilesError, match="is larger than 128 KiB"):
+        read_flows([huge])
