@@ -1,20 +1,20 @@
 """Messages over UDP: each datagram is one, or holds several whole ones.
 
 What arrives while reading is paused, or faster than it is read, the kernel drops: UDP cannot hold
-its senders back. The kernel counts what it drops, and that is looked up every second. While
+its senders back. The kernel counts what it drops, and that is looked up with what is read. While
 datagrams come, the socket is looked at every few milliseconds and not for each of them: half the
-work, and the kernel's buffer holds many times more than comes meanwhile.
+work, and the kernel's buffer holds many times more than comes meanwhile. A socket at which nothing
+comes costs nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
+import sys
 from array import array
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 from flumeng.ingest.framing import Cutter, Messages
@@ -27,8 +27,15 @@ GATHER_SECONDS = 0.002
 LAST_READS = 128  # more than the kernel's buffer holds
 PEERS_REMEMBERED = 4096
 DROPS_SECONDS = 1.0
+"""How often a socket that is not read is asked what was dropped."""
+
 _MAX_DATAGRAM_BYTES = 65_536
 _SO_RCVBUFFORCE = 33
+_SO_MEMINFO = 55
+_MEMINFO_DROPS = 8  # the ninth of its numbers of 32 bits
+
+_buffer = memoryview(bytearray(_MAX_DATAGRAM_BYTES))
+"""Of all sockets: they are read one after the other."""
 
 
 class Datagrams:
@@ -36,20 +43,18 @@ class Datagrams:
 
     def __init__(self, reception: Reception) -> None:
         self._reception = reception
-        self._buffer = memoryview(bytearray(_MAX_DATAGRAM_BYTES))
         self._origins: dict[tuple[Any, ...], Origin] = {}
         self._socket: socket.socket | None = None
         self._paused = False
         self._next_read: asyncio.TimerHandle | None = None
         self._dropped = 0
-        self._drops_timer: asyncio.TimerHandle
+        self._drops_timer: asyncio.TimerHandle | None = None
 
     async def start(self, listener: socket.socket) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER_BYTES)
         with contextlib.suppress(PermissionError):  # beyond what the system allows everybody
             listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, KERNEL_BUFFER_BYTES)
         self._socket = listener
-        self._watch_drops()
         self.resume()
 
     async def stop(self) -> None:
@@ -59,8 +64,7 @@ class Datagrams:
         for _ in range(LAST_READS):
             if not self._take(self._socket):
                 break
-        self._count_drops()
-        self._drops_timer.cancel()
+        self._stop_watching()
         self._socket.close()
         self._socket = None
 
@@ -71,17 +75,32 @@ class Datagrams:
             self._next_read = None
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
+            self._stop_watching()
+            self._watch_drops()
 
     def resume(self) -> None:
         if self._socket is not None:
-            self.pause()
+            if self._next_read is not None:
+                self._next_read.cancel()
             self._paused = False
-            asyncio.get_running_loop().add_reader(self._socket, self._read, self._socket)
+            self._stop_watching()
+            self._listen(self._socket)
+
+    def _listen(self, bound: socket.socket) -> None:
+        """Wait for the next datagram."""
+        self._next_read = None
+        asyncio.get_running_loop().add_reader(bound, self._read, bound)
 
     def _watch_drops(self) -> None:
         self._count_drops()
         loop = asyncio.get_running_loop()
         self._drops_timer = loop.call_later(DROPS_SECONDS, self._watch_drops)
+
+    def _stop_watching(self) -> None:
+        if self._drops_timer is not None:
+            self._drops_timer.cancel()
+            self._drops_timer = None
+        self._count_drops()
 
     def _count_drops(self) -> None:
         assert self._socket is not None
@@ -101,8 +120,9 @@ class Datagrams:
             return
         loop = asyncio.get_running_loop()
         if not taken:
-            self.resume()
+            self._listen(bound)
         else:
+            self._count_drops()
             loop.remove_reader(bound)
             soon = 0.0 if taken == DATAGRAMS_AT_ONCE else GATHER_SECONDS
             self._next_read = loop.call_later(soon, self._read, bound)
@@ -134,10 +154,10 @@ class Datagrams:
         received: dict[tuple[Any, ...], list[bytes]] = {}
         for _ in range(DATAGRAMS_AT_ONCE):
             try:
-                size, peer = bound.recvfrom_into(self._buffer)
+                size, peer = bound.recvfrom_into(_buffer)
             except BlockingIOError:
                 break
-            received.setdefault(peer, []).append(bytes(self._buffer[:size]))
+            received.setdefault(peer, []).append(bytes(_buffer[:size]))
         return received
 
     def _origin(self, peer: tuple[Any, ...]) -> Origin:
@@ -150,13 +170,8 @@ class Datagrams:
 
 def kernel_drops(bound: socket.socket) -> int:
     """How many datagrams did not fit into the buffer of a socket (Linux)."""
-    table = Path("/proc/net/udp6" if bound.family == socket.AF_INET6 else "/proc/net/udp")
-    inode = str(os.fstat(bound.fileno()).st_ino)
-    for line in table.read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[9] == inode:
-            return int(fields[12])
-    return 0
+    told = bound.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4 * (_MEMINFO_DROPS + 1))
+    return int.from_bytes(told[4 * _MEMINFO_DROPS :], sys.byteorder)
 
 
 def _cut(cutter: Cutter, datagram: bytes) -> list[Messages]:

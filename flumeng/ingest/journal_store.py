@@ -74,6 +74,7 @@ class JournalStore:
         self._count_at = 0.0
         try:
             self._journals.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._journals.chmod(0o700)  # perhaps somebody else made it
             self._kept = KeptState(data / "sources" / str(group.number))
             found = [path.name for place in self._places() for path in Journal.find(place)]
         except OSError as error:
@@ -89,7 +90,8 @@ class JournalStore:
 
     def take(self, flow: str, durability: Durability = "disk", limits: Limits | None = None) -> Log:
         """The journal for the events of a flow: its open one, or a new one, which goes on from the
-        source state of the last. One of another durability takes no more.
+        source state of the last. One of another durability takes no more. Not for one flow twice at
+        once.
 
         Raises CorruptError while one of the flow's journals is damaged, OSError, UserError.
         """
@@ -111,7 +113,12 @@ class JournalStore:
                     usable.append(journal)
                 else:
                     journal.close_for_appends()
-            journal = usable[0] if usable else self._create(flow, own, durability)
+            if usable:
+                self._taken.add(usable[0].id)
+                return usable[0]
+        journal = self._create(flow, own, durability)  # aside: a thousand flows may start at once
+        with self._lock:
+            self.journals = {**self.journals, journal.id: journal}
             self._prepare(journal, limits)
             self._taken.add(journal.id)
             return journal
@@ -275,7 +282,6 @@ class JournalStore:
             journal = Journal.create(
                 place, name, durability=durability, state=state, disk=self.disk
             )
-        self.journals = {**self.journals, name: journal}
         log.info("journal %s is created, durability %s", name, durability)
         return journal
 

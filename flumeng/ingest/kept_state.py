@@ -20,15 +20,18 @@ class KeptState:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for made in (directory.parent, directory):  # perhaps by somebody else
+            made.chmod(0o700)
+        self._flows = {file.stem for file in directory.glob("*.json")}
 
     def flows(self) -> list[str]:
-        return sorted(file.stem for file in self._directory.glob("*.json"))
+        return sorted(self._flows)
 
     def of(self, flow: str) -> Mapping[str, object]:
         """Empty when nothing is kept."""
-        file = self._file(flow)
-        if not file.exists():
+        if flow not in self._flows:
             return {}
+        file = self._file(flow)
         state = json.loads(file.read_text())
         assert isinstance(state, dict), file
         return state
@@ -36,9 +39,11 @@ class KeptState:
     def keep(self, flow: str, state: Mapping[str, object]) -> None:
         """Durable when this returns."""
         write_durably(self._file(flow), json.dumps(dict(state)))
+        self._flows.add(flow)
 
     def forget(self, flow: str) -> None:
         self._file(flow).unlink(missing_ok=True)
+        self._flows.discard(flow)
 
     def _file(self, flow: str) -> Path:
         return self._directory / f"{flow}.json"

@@ -1,8 +1,8 @@
 """Messages over TCP.
 
-All connections share one receive buffer and of each only its unfinished message is kept, so idle
-connections cost next to nothing. The event loop cuts after the last whole message, copies once and
-queues; everything else happens in the commit thread.
+All connections of a worker share one receive buffer and of each only its unfinished message is
+kept, so idle connections cost next to nothing. The event loop cuts after the last whole message,
+copies once and queues; everything else happens in the commit thread.
 
 Senders cannot take more than their share: there are at most so many connections, and all unfinished
 messages together take at most ``HELD_BYTES``. When that is reached, the connection with the largest
@@ -30,6 +30,9 @@ LAST_BYTES_SECONDS = 0.5
 QUIET_SECONDS = 0.02
 HELD_BYTES = 32 << 20
 
+_buffer = bytearray(RECEIVE_BYTES)
+"""Of all connections of this process: what was read into it is cut before anything else is read."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -49,7 +52,7 @@ class Streams:
         self.held_bytes = 0
         self._heard_all_at = self.clock()
         self._idle_timer: asyncio.TimerHandle | None = None
-        self.buffer = bytearray(RECEIVE_BYTES)
+        self.buffer = _buffer
         self.received_bytes = 0
         self.connections: set[_Connection] = set()
         self.paused = False

@@ -1,20 +1,42 @@
 """The tail source: lines of files that grow.
 
-The files are read in a thread of its own, since a slow disk must not hold up the event loop.
+The files are read in threads, since a slow disk must not hold up the event loop; all tail sources
+share a few. Where nothing is new, the next look comes after ``poll_seconds``, or later when there
+are so many sources that their looks would take more than a small part of a processor.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import time
 from concurrent.futures import ThreadPoolExecutor
 
+from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.ingest.source import Source, SourceContext
 from flumeng.ingest.tailer import Tailer
 from flumeng.spec.sources import Tail
 
+READERS = 8
+IDLE_SHARE = 0.03
+ACTIVE_SHARE = 0.25
+"""Of a processor, at most, go into the looks of all sources at which nothing is new; and of those
+at which something was new in the last ``ACTIVE_SECONDS``."""
+
+ACTIVE_SECONDS = 5.0
+
+
+@functools.cache
+def _readers() -> ThreadPoolExecutor:
+    """The threads of this process in which files are read."""
+    return ThreadPoolExecutor(READERS, "tail")
+
 
 class TailSource(Source):
     """Follows the files of its options from the cursors in the journal's state on."""
+
+    followers: int = 0
+    """How many there are in this process."""
 
     def __init__(self, options: Tail, context: SourceContext) -> None:
         self._options = options
@@ -53,28 +75,34 @@ class TailSource(Source):
         loop = asyncio.get_running_loop()
         counters = self._context.counters
         skipped, cut = counters.skipped, counters.cut
-        with ThreadPoolExecutor(1, thread_name_prefix="tail") as reader:
-            try:
-                while True:
-                    await self._open.wait()
-                    if self._stopping.is_set():
-                        return
-                    blocks = await loop.run_in_executor(reader, tailer.poll, loop.time())
-                    for block in blocks:
-                        self._context.submit(block)
-                    counters.skipped = skipped + tailer.skipped
-                    counters.cut = cut + tailer.cut
-                    self._tell_problem(tailer)
-                    if not blocks:
-                        await self._sleep()
-            except Exception as error:
-                self._context.fail(error)
-            finally:
-                tailer.close()
-
-    async def _sleep(self) -> None:
+        active_until = float("-inf")
+        TailSource.followers += 1
         try:
-            await asyncio.wait_for(self._stopping.wait(), self._options.poll_seconds)
+            while True:
+                await self._open.wait()
+                if self._stopping.is_set():
+                    return
+                blocks, took = await loop.run_in_executor(_readers(), _look, tailer, loop.time())
+                for block in blocks:
+                    self._context.submit(block)
+                counters.skipped = skipped + tailer.skipped
+                counters.cut = cut + tailer.cut
+                self._tell_problem(tailer)
+                if blocks:
+                    active_until = loop.time() + ACTIVE_SECONDS
+                else:
+                    share = ACTIVE_SHARE if loop.time() < active_until else IDLE_SHARE
+                    await self._sleep(took * TailSource.followers / share)
+        except Exception as error:
+            self._context.fail(error)
+        finally:
+            TailSource.followers -= 1
+            tailer.close()
+
+    async def _sleep(self, at_least: float) -> None:
+        try:
+            seconds = max(self._options.poll_seconds, at_least)
+            await asyncio.wait_for(self._stopping.wait(), seconds)
         except TimeoutError:
             return
 
@@ -87,3 +115,9 @@ class TailSource(Source):
         if problem != self.problem:
             self.problem = problem
             self._context.changed()
+
+
+def _look(tailer: Tailer, now: float) -> tuple[list[ReceivedBlock], float]:
+    """What is new, and the processor time that it took."""
+    began = time.thread_time()
+    return tailer.poll(now), time.thread_time() - began

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -35,7 +36,11 @@ STATUS_SECONDS = 1.0
 SERVER_STOP_SECONDS = 1.0
 STUCK_SECONDS = 30.0
 """The event loop turns every second at least; one that has not for so long hangs."""
-BLOCKING_CALLS = 64  # at once: each flow may wait for its disk
+BLOCKING_CALLS = 16
+"""At once, such as to open a journal. Whoever waits for the disk holds no thread."""
+
+REPORT_SHARE = 0.05
+"""Of the time, at most, goes into telling the node what has changed of many flows."""
 
 
 class Worker:
@@ -62,6 +67,7 @@ class Worker:
         self._chokes: Mapping[str, float] = {}
         self._flows: dict[str, FlowRunner] = {}
         self._quiet = False
+        self._reconciling = False
         self._changed = asyncio.Event()
         self._said: Message | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -124,9 +130,21 @@ class Worker:
         self._reconcile()
 
     def _on_acks(self, acks: Mapping[str, int]) -> None:
+        others = {}
         for name, ack in acks.items():
-            if not any(flow.trim(name, ack) for flow in self._flows.values()):
-                self._do(self._journal_store.trim, name, ack)
+            flow = self._flows.get(flow_of(name))
+            if flow is None or not flow.trim(name, ack):
+                others[name] = ack
+        if others:
+            self._do(self._trim, others)
+
+    def _trim(self, acks: Mapping[str, int]) -> None:
+        """Blocking. What cannot be done is told, and the rest is done."""
+        for name, ack in acks.items():
+            try:
+                self._journal_store.trim(name, ack)
+            except (FlumengError, OSError) as error:
+                log.error("%s", error)
 
     async def _quiesce(self) -> None:
         """Accept nothing more and make durable what was accepted; the journals stay open."""
@@ -138,6 +156,7 @@ class Worker:
         self._changed.set()
 
     def _reconcile(self) -> None:
+        self._reconciling = False
         if self._tasks is None or self._quiet:
             return
         for name, flow in self._flows.items():
@@ -147,6 +166,12 @@ class Worker:
             if name not in self._flows:
                 self._start(name, task)
         self._do(self._journal_store.close_all_but, frozenset(self._tasks))
+
+    def _reconcile_soon(self) -> None:
+        """Once for all flows that end now."""
+        if not self._reconciling:
+            self._reconciling = True
+            asyncio.get_running_loop().call_soon(self._reconcile)
 
     def _start(self, name: str, task: Task) -> None:
         hostname = socket.gethostname()
@@ -159,7 +184,7 @@ class Worker:
         def forget(_: object) -> None:
             del self._flows[name]
             self._changed.set()
-            self._reconcile()
+            self._reconcile_soon()
 
         flow.finished.add_done_callback(forget)
 
@@ -179,17 +204,22 @@ class Worker:
 
     async def _report_changes(self) -> None:
         while True:
-            await self._report()
+            took = await self._report()
             self.health.turned()
+            await asyncio.sleep(min(took / REPORT_SHARE, STATUS_SECONDS))
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), STATUS_SECONDS)
             self._changed.clear()
 
-    async def _report(self) -> None:
+    async def _report(self) -> float:
+        """Returns how many seconds it took to find out what there is to say."""
+        began = time.monotonic()
         status = self._status()
+        took = time.monotonic() - began
         if status != self._said:
             self._said = status
             await asyncio.to_thread(self._send, status)
+        return took
 
     def _counters(self) -> list[dict[str, Any]]:
         """Called from threads of the server."""

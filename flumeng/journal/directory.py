@@ -68,7 +68,7 @@ def _make_parents(directory: Path, disk: Disk) -> None:
     """Make the directory and those above it that are missing, each with its name on the medium."""
     if not directory.exists():
         _make_parents(directory.parent, disk)
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(exist_ok=True, mode=0o700)
         disk.sync_directory(directory.parent)
 
 

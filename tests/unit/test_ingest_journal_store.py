@@ -260,3 +260,18 @@ def test_a_spill_journal_of_which_a_failed_sync_took_events_takes_no_more(
     assert journal_store.take("web", "spill").id != journal.id
     assert journal_store.journals[journal.id].closed
     journal_store.close()
+
+
+def test_what_lies_in_a_data_directory_that_somebody_else_made_is_for_nobody_else(
+    tmp_path: Path,
+) -> None:
+    """Paths of files are in the sources' state, and events in the journals."""
+    for made in ("sources/0", "journals/0"):
+        (tmp_path / made).mkdir(parents=True, mode=0o755)
+    journal_store = JournalStore(tmp_path, "n1")
+    stop_flow(journal_store, read_to(journal_store, 250))
+    journal_store.close()
+    for path in (tmp_path / "sources", tmp_path / "sources" / "0", tmp_path / "journals"):
+        assert path.stat().st_mode & 0o077 == 0
+    (kept,) = (tmp_path / "sources" / "0").glob("*.json")
+    assert kept.stat().st_mode & 0o077 == 0
