@@ -23,6 +23,10 @@ ERROR_CHARACTERS = 1000
 ERRORS_CHARACTERS = 150_000
 """All errors of one status share so many."""
 
+PROBLEMS = 20
+PROBLEM_CHARACTERS = 300
+"""Of what is wrong on a node, so many are stored, each with so many characters."""
+
 INGEST = "ingest"
 COLLECT = "collect"
 
@@ -246,24 +250,28 @@ class NodeStatus(Record):
     """What a node says of itself; ``assignment_version`` is the one that it has applied.
 
     A task's key is ``flow/task``. A task that is not listed does not run here. ``journals_told``:
-    no journal lies on its disk that it has not registered.
+    no journal lies on its disk that it has not registered. ``problems``: a path that it cannot
+    read, or a part of it that is not well -> why; some of them when they are many.
     """
 
     assignment_version: int
     journals_told: bool = True
     tasks: Mapping[str, TaskStatus] = field(default_factory=lambda: NOTHING)
+    problems: Mapping[str, str] = field(default_factory=lambda: NOTHING)
 
     def bounded(self) -> Self:
         """Of many errors, each is cut to an equal share of what there is room for."""
+        some = sorted(self.problems.items())[:PROBLEMS]
+        problems = {cut(path, 200): cut(why, PROBLEM_CHARACTERS) for path, why in some}
         failing = sum(task.error is not None for task in self.tasks.values())
         if not failing:
-            return self
+            return replace(self, problems=problems)
         most = min(ERROR_CHARACTERS, ERRORS_CHARACTERS // failing)
         tasks = {
             key: task if task.error is None else replace(task, error=cut(task.error, most))
             for key, task in self.tasks.items()
         }
-        return replace(self, tasks=tasks)
+        return replace(self, tasks=tasks, problems=problems)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,12 @@ Pure. A node has any number of ingest workers, ``ingest.0`` and so on, and at mo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
 from typing import Any
 
+from flumeng.node.events import Wanted
 from zkschema.records import INGEST, AssignedTask, TaskStatus
 
 _WORST_LAST = ("running", "stopped", "starting", "failed")
@@ -148,6 +149,16 @@ def statuses(children: Iterable[Child], assigned: Iterable[AssignedTask]) -> dic
         key: _worst(found)
         for key, found in said.items()
         if key in wanted or any(told.state != "stopped" for told in found)
+    }
+
+
+def unreadable(said: Mapping[str, TaskStatus], wanted: Wanted) -> dict[str, TaskStatus]:
+    """The tasks whose text cannot be read, as failed: their children only know that it is empty."""
+    return {
+        key: replace(said[key], state="failed", error=why)
+        for task in wanted.assignment.tasks
+        if (key := f"{task.flow}/{task.task}") in said
+        and (why := wanted.unreadable.get((task.flow, task.revision))) is not None
     }
 
 

@@ -7,13 +7,13 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.journal import names
 from flumeng.metrics import table
 from flumeng.metrics.channel import Channel
@@ -23,6 +23,7 @@ from flumeng.node import children, policy
 from flumeng.node.children import DEFAULT_LIMITS, Limits
 from flumeng.node.event_publisher import EventPublisher
 from flumeng.node.events import (
+    Acked,
     Ended,
     Event,
     Exit,
@@ -35,7 +36,9 @@ from flumeng.node.events import (
     Wanted,
 )
 from flumeng.node.home import Home
+from flumeng.node.known_flows import KnownFlows
 from flumeng.node.machine import Machine
+from flumeng.node.pace import Pace
 from flumeng.node.process import ChildProcess
 from flumeng.node.registration import Identity, Registration
 from flumeng.store import Store, tree
@@ -48,6 +51,8 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 ACKS_SECONDS = 1.0
 LOOK_SECONDS = 10.0
+NAMES = 5
+"""So many of many names are said."""
 STUCK_SECONDS = 60.0
 """A turn that takes so long hangs: each of its calls to ZooKeeper has a limit far below."""
 
@@ -117,9 +122,15 @@ class Node:
         self._applied: Wanted | None = None
         self._kept: Wanted | None = None
         self._acks_at = self._look_at = 0.0
+        self._reported = -1
+        self._ack_pace, self._flow_pace = Pace(clock), Pace(clock)
+        self._generation = 0
+        self._known_flows = home.known_flows()
+        self._unknown: set[str] = set()
         self._exit = self._registered = False
         self._said = ""
-        store.watch(paths.assignment(settings.name), lambda _: self._look_soon())
+        for path in (paths.assignment(settings.name), paths.live_node(settings.name)):
+            store.watch(path, lambda _: self._look_soon())
         store.on_session(self._on_session)
 
     def run(self) -> None:
@@ -223,17 +234,14 @@ class Node:
         if not self._store.connected:
             return self._say("waiting for ZooKeeper; what is accepted stays in the journals")
         try:
-            if self._clock() >= self._look_at:
+            looks = self._clock() >= self._look_at
+            if looks:
                 self._look()
-            self._znodes.announce(self._machine.addresses)
-            journals = self._machine.journals
-            if journals is not None:
-                self._znodes.enter_journals(journals)
-            self._status = self._machine.status
-            self._znodes.report(self._status)
+            if looks or self._reported != self._machine.changes:
+                self._report()
             self._storyteller.tell(self._machine.story, at_once=self._exit)
-            if journals is not None:
-                self._clear_up(journals)
+            if self._clock() >= self._acks_at:
+                self._clear_up()
         except ConflictError as conflict:
             self._znodes.look_anew()
             self._look_soon()
@@ -241,40 +249,120 @@ class Node:
         except UnavailableError as error:
             self._look_at = 0.0
             return self._say(f"waiting for ZooKeeper: {error}")
+        except CorruptError as error:
+            return self._say(f"not reporting: {error}")
         except UserError as error:
             if not self._registered:
                 raise
             return self._say(f"not reporting: {error}")
         return self._say(f"registered as {self._settings.name}")
 
-    def _clear_up(self, local: Mapping[str, Mapping[str, Any]]) -> None:
-        """Let the workers drop what is acked, and deregister what is gone."""
-        if self._clock() < self._acks_at:
-            return
+    def _report(self) -> None:
+        changes = self._machine.changes
+        self._znodes.announce(self._machine.addresses)
+        journals = self._machine.journals
+        if journals is not None:
+            self._znodes.enter_journals(journals)
+        status = self._machine.status
+        problems = {**self._znodes.problems, **self._home.problems, **self._unknown_flows()}
+        self._status = replace(status, problems={**status.problems, **problems})
+        self._znodes.report(self._status)
+        self._reported = changes
+
+    def _unknown_flows(self) -> dict[str, str]:
+        if not self._unknown:
+            return {}
+        names = ", ".join(sorted(self._unknown)[:NAMES])
+        why = (
+            f"journals or source states of {len(self._unknown)} flows are kept ({names}), since "
+            "nothing says that these flows were deleted: apply them again to have the journals "
+            "collected, and delete them then to have the journals dropped"
+        )
+        return {"unknown flows": why}
+
+    def _clear_up(self) -> None:
+        """Let the workers drop what is acked, and what was of deleted flows; deregister what is
+        gone. Each is looked at the more seldom the longer nothing has happened to it."""
         self._acks_at = self._clock() + ACKS_SECONDS
-        acked = self._znodes.acks(self._machine.kept_flows)
+        local = self._machine.journals
+        if local is None:
+            return
+        names = self._ack_pace.due(self._znodes.registered)
+        acked = self._znodes.acks(names) if names else Acked({})
+        for name in names:
+            self._ack_pace.saw(name, acked.acks.get(name))
+        flows, journals = self._deleted(local)
+        unneeded = tuple(dict.fromkeys([*acked.unneeded, *journals]))
+        acked = replace(acked, unneeded=unneeded, gone_flows=flows)
         if acked.unneeded or acked.gone_flows:
             self._require_cluster()
+            self._ack_pace.soon(acked.unneeded)
         self._act(self._machine.handle(acked))
         if self._machine.knows_all_journals:
             self._znodes.deregister(name for name in acked.unneeded if name not in local)
 
+    def _deleted(self, local: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], list[str]]:
+        """The deleted flows of which there is something here, and their closed journals."""
+        kept = self._machine.kept_flows
+        registered = self._znodes.registered
+        flows = {*kept, *(known.value.flow for known in registered.values())}
+        flows.update(said["flow"] for said in local.values())
+        asked = self._flow_pace.due(flows)
+        if not asked:
+            return (), []
+        absent = self._znodes.absent(asked)
+        present = set(asked).difference(absent)
+        assigned = {task.flow for task in self._applied.assignment.tasks} if self._applied else ()
+        known = self._remember(present, flows.union(assigned))
+        deleted = known.deleted(absent)
+        self._unknown -= present
+        self._unknown &= flows
+        self._unknown.update(set(absent).difference(deleted))
+        for flow in asked:
+            self._flow_pace.saw(flow, flow in present)
+        if deleted and self._require_cluster() != known.generation:
+            return (), []  # it was brought back from an export meanwhile
+        journals = [n for n, j in registered.items() if j.value.closed and j.value.flow in deleted]
+        self._flow_pace.soon(deleted)
+        return tuple(flow for flow in kept if flow in deleted), journals
+
+    def _remember(self, present: Collection[str], local: Collection[str]) -> KnownFlows:
+        """That these flows are there; of flows of which nothing is ``local`` nothing is kept."""
+        known = self._known_flows.after(self._generation, present, local)
+        if known != self._known_flows:
+            self._known_flows = known
+            try:
+                self._home.keep_flows(known)
+            except OSError as error:
+                log.warning("which flows there are is not kept: %s", error)
+        return known
+
     def _look(self) -> None:
         """Read the assignment; the timer is set first, so that a change in between is seen."""
         self._look_at = self._clock() + LOOK_SECONDS
-        self._require_cluster()
+        self._generation = self._require_cluster()
         self._znodes.register()
         self._registered = True
         wanted = self._znodes.assignment()
         if wanted is not None and wanted != self._applied:
             self._apply(wanted)
-        if wanted is not None and wanted != self._kept:
+        if wanted is None:
+            return
+        if wanted != self._kept:
             self._keep(wanted)  # after it: syncing takes as long as all the rest of a failover
+        assigned = {task.flow for task in wanted.assignment.tasks}
+        self._remember(assigned, self._known_flows.flows | assigned)
 
-    def _require_cluster(self) -> None:
-        self._home.belong_to(tree.require(self._store).cluster)
+    def _require_cluster(self) -> int:
+        """The generation of the tree. Raises UserError when it is of another cluster."""
+        schema = tree.require(self._store)
+        self._home.belong_to(schema.cluster)
+        return schema.generation
 
     def _apply(self, wanted: Wanted) -> None:
+        before = self._applied.assignment.tasks if self._applied else ()
+        flows = {task.flow for task in wanted.assignment.tasks}
+        self._flow_pace.soon({task.flow for task in before} - flows)
         self._applied = wanted
         self._act(self._machine.handle(wanted))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from flumeng.node.event_log import Step
-from flumeng.store import ABSENT, Store
+from flumeng.store import ABSENT, Store, Versioned
 from zkschema import codec, paths
 from zkschema.records import Story, StoryLine
 
@@ -37,8 +37,8 @@ class EventPublisher:
         if not fresh or (self._clock() < self._next and not at_once):
             return
         self._next = self._clock() + TELL_SECONDS
-        found = self._store.read(self._path)
-        known = found.value.lines if found else ()
+        (found,) = self._store.read_each([self._path])
+        known = found.value.lines if isinstance(found, Versioned) else ()
         lines = (self._line(step) for step in fresh)
         story = _bounded([*known, *(line for line in lines if line not in known)])
         self._store.write(self._path, story, found.version if found else ABSENT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flumeng.node.protocol import Message
 from zkschema.records import Assignment
@@ -11,11 +11,13 @@ from zkschema.records import Assignment
 
 @dataclass(frozen=True)
 class Wanted:
-    """The assignment to run now, with the text of each (flow, revision) that it names."""
+    """The assignment to run now, with the text of each (flow, revision) that it names, or why that
+    text cannot be read."""
 
     version: int
     assignment: Assignment
     texts: Mapping[tuple[str, int], str]
+    unreadable: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class Tick:
 
 @dataclass(frozen=True)
 class Acked:
-    """Up to where local journals are acked; which of them nobody needs any more, and which of the
-    flows whose source state is kept are gone."""
+    """Up to where some of the local journals are acked; which journals nobody needs any more, and
+    which of the flows whose source state is kept are deleted."""
 
     acks: Mapping[str, int]
     unneeded: tuple[str, ...] = ()

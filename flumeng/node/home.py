@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 from flumeng.errors import UserError
 from flumeng.node.events import Wanted
+from flumeng.node.known_flows import KnownFlows
 from flumeng.runtime.whole_files import write_durably
 from zkschema import codec
 from zkschema.records import Assignment
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+ASSIGNMENT = "assignment.json"
+FLOWS = "flows.json"
+
 
 class Home:
-    """Raises UserError when ``path`` cannot be written or another node runs in it."""
+    """Raises UserError when ``path`` cannot be written or another node runs in it.
+
+    ``problems``: a file that could not be used -> why.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.problems: dict[str, str] = {}
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = (path / "lock").open("a")
@@ -33,6 +46,10 @@ class Home:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise UserError(f"another node runs in {path}: give each its own --data") from error
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        self._lock.close()
 
     def identity(self) -> str:
         """The node's UUID, made at the first start and kept for ever."""
@@ -66,20 +83,45 @@ class Home:
             "assignment": codec.text_of(wanted.assignment),
             "texts": [[flow, number, text] for (flow, number), text in wanted.texts.items()],
         }
-        write_durably(self.path / "assignment.json", json.dumps(document))
+        write_durably(self.path / ASSIGNMENT, json.dumps(document))
+        self.problems.pop(ASSIGNMENT, None)
 
     def kept(self) -> Wanted | None:
         """What ``keep`` wrote last; None when it is damaged, since ZooKeeper tells it again."""
-        file = self.path / "assignment.json"
-        if not file.exists():
-            return None
+        return self._load(ASSIGNMENT, _wanted)
+
+    def keep_flows(self, known: KnownFlows) -> None:
+        """Remember which flows were seen."""
+        document = {"generation": known.generation, "flows": sorted(known.flows)}
+        write_durably(self.path / FLOWS, json.dumps(document))
+        self.problems.pop(FLOWS, None)
+
+    def known_flows(self) -> KnownFlows:
+        """What ``keep_flows`` wrote last; none when it is damaged."""
+        return self._load(FLOWS, _known_flows) or KnownFlows()
+
+    def _load(self, name: str, parse: Callable[[Any], T]) -> T | None:
+        """What a file holds; one that is damaged is set aside, and that is a problem until the next
+        is written."""
+        file = self.path / name
         try:
-            document = json.loads(file.read_text())
-            return Wanted(
-                document["version"],
-                codec.decode(Assignment, document["assignment"].encode()),
-                {(flow, number): text for flow, number, text in document["texts"]},
-            )
-        except (ValueError, LookupError, TypeError) as error:
-            log.warning("%s is not used: %s", file, error)
+            return parse(json.loads(file.read_text()))
+        except FileNotFoundError:
             return None
+        except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+            aside = file.with_name(f"{name}.damaged")
+            log.warning("%s is not used, it is %s now: %s", file, aside.name, error)
+            self.problems[name] = f"{file} was damaged, and is {aside.name} now: {error}"
+            with contextlib.suppress(OSError):
+                file.replace(aside)
+            return None
+
+
+def _wanted(document: Any) -> Wanted:
+    texts = {(str(flow), int(number)): str(text) for flow, number, text in document["texts"]}
+    assignment = codec.decode(Assignment, document["assignment"].encode())
+    return Wanted(int(document["version"]), assignment, texts)
+
+
+def _known_flows(document: Any) -> KnownFlows:
+    return KnownFlows(int(document["generation"]), frozenset(map(str, document["flows"])))

@@ -37,6 +37,7 @@ from flumeng.node.events import (
     Exit,
     Instruction,
     Kill,
+    Said,
     Start,
     Stop,
     Tell,
@@ -61,7 +62,8 @@ class FaultError(AssertionError):
 
 class Machine:
     """One node. ``clock`` gives seconds that only grow; ``roles`` says which children it has, and
-    ``workers`` how many of them ingest."""
+    ``workers`` how many of them ingest. ``changes`` grows whenever what the node says of itself may
+    be another."""
 
     def __init__(
         self,
@@ -82,13 +84,17 @@ class Machine:
         self._applied = -1
         self._acks: dict[str, int] = {}
         self._stopping: Stop | None = None
+        self.changes = 0
         self.story: deque[Step] = deque(maxlen=STORY_EVENTS)
         self._record("node", "start", "", "running")
 
     def handle(self, event: Event) -> list[Instruction]:
         """The one entrance: all events go through here."""
         self._discount_pause()
+        told = self.story[-1].number
         instructions = self._handle(event)
+        if _matters(event) or self.story[-1].number != told:
+            self.changes += 1
         if all(child.answered == child.told for child in self._children.values()):
             self._applied = self._wanted.version if self._wanted else -1
         self.check()
@@ -126,9 +132,21 @@ class Machine:
         """What to report: every task that is assigned or still runs."""
         assigned = self._wanted.assignment.tasks if self._wanted else ()
         tasks = children.statuses(self._children.values(), assigned)
+        if self._wanted and self._wanted.unreadable:
+            tasks |= children.unreadable(tasks, self._wanted)
         return NodeStatus(
-            assignment_version=self._applied, tasks=tasks, journals_told=self.knows_all_journals
+            assignment_version=self._applied,
+            tasks=tasks,
+            journals_told=self.knows_all_journals,
+            problems=self._problems,
         )
+
+    @property
+    def _problems(self) -> dict[str, str]:
+        """What is wrong with the children."""
+        trouble = {child.name: child.trouble for child in self._children.values() if child.trouble}
+        held = {c.name: f"held: {c.held}" for c in self._children.values() if c.held}
+        return trouble | held
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -180,7 +198,9 @@ class Machine:
 
     def _on_acked(self, event: Acked) -> list[Instruction]:
         news = {name: ack for name, ack in event.acks.items() if self._acks.get(name) != ack}
-        self._acks = dict(event.acks)
+        self._acks.update(event.acks)
+        for name in event.unneeded:
+            self._acks.pop(name, None)
         told: list[Instruction] = []
         for child in self._ingest:
             if child.state is State.RUNNING:
@@ -373,7 +393,7 @@ class Machine:
                 "task": task.task,
                 "epoch": task.epoch,
                 "revision": task.revision,
-                "spec": texts[task.flow, task.revision],
+                "spec": texts.get((task.flow, task.revision), ""),
                 "partitions": list(task.partitions),
                 "state": task.state,
             }
@@ -394,6 +414,13 @@ class Machine:
 
     def _any(self, state: State) -> bool:
         return any(child.state is state for child in self._children.values())
+
+
+def _matters(event: Event) -> bool:
+    """Whether what the node says of itself may be another after it."""
+    if isinstance(event, Said):
+        return bool(event.message["type"] != "alive")
+    return isinstance(event, Wanted | Ended)
 
 
 TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Instruction]]] = {

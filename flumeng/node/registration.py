@@ -6,19 +6,33 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from flumeng import __version__
-from flumeng.errors import UserError
+from flumeng.errors import CorruptError, UserError
 from flumeng.journal.names import node_of
 from flumeng.node.events import Acked, Wanted
 from flumeng.state.assignment_pages import read_assignment
-from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write
+from flumeng.store import (
+    ABSENT,
+    ANY,
+    Expected,
+    Found,
+    Put,
+    Remove,
+    Store,
+    Unreadable,
+    Versioned,
+    Write,
+)
 from zkschema import paths, table
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Journal, LiveNode, Node, NodeStatus
+from zkschema.records import Assignment, Journal, LiveNode, Node, NodeStatus, Record
+from zkschema.table import NAME, ZPath
+
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -34,28 +48,37 @@ class Identity:
 
 
 class Registration:
-    """Calls raise UnavailableError while ZooKeeper is away and ConflictError on a lost race."""
+    """Calls raise UnavailableError while ZooKeeper is away and ConflictError on a lost race.
+
+    ``problems`` are the records that the node cannot read, path -> why. Each is set aside: what it
+    describes stays as it was.
+    """
 
     def __init__(self, store: Store, identity: Identity) -> None:
         self._store = store
         self._me = identity
         self._incarnation = uuid.uuid4().hex
         self._since = time.time()
+        self.problems: dict[str, str] = {}
         self._texts: dict[tuple[str, int], str] = {}
         self._registered: dict[str, Versioned[Journal]] | None = None
         self._status: Versioned[NodeStatus] | None = None
         self._live: LiveNode | None = None
         self._session = 0
+        self._aside: set[str] = set()
 
     def register(self) -> None:
         """Make sure that ``/nodes/N`` is there and is ours; what we said of us is compared anew.
 
         Zone, labels and capacity are what the node was first started with until an operator changes
-        them. Raises UserError when a host with another identity has the name.
+        them. Raises UserError when a host with another identity has the name, CorruptError when the
+        record cannot be read.
         """
-        self._status = None
+        self._status = self._live = None
         path = paths.node(self._me.name)
-        found = self._store.read(path)
+        found = self._read(path)
+        if isinstance(found, Unreadable):
+            raise CorruptError(str(found))
         if found is None:
             node = Node(
                 uuid=self._me.uuid,
@@ -93,31 +116,64 @@ class Registration:
             schema=table.VERSION,
         )
         session = self._store.session
-        found = self._store.read(path)
-        if found is None:
+        (found,) = self._store.read_each([path])
+        ours = found is not None and found.session == session
+        if isinstance(found, Versioned) and ours and found.value == live:
+            pass
+        elif found is None:
             self._store.write(path, live, ABSENT)
-        elif found.session == session:
+        elif ours:
             self._store.write(path, live, found.version)
         else:
             self._store.commit([Remove(path, found.version), Put(path, live, ABSENT)])
         self._live, self._session = live, session
 
     def assignment(self) -> Wanted | None:
-        """What to run now, with the texts; None before a master has said anything."""
-        found = read_assignment(self._store, self._me.name)
+        """What to run now, with the texts; None before a master has said anything, and when what it
+        said cannot be read."""
+        path = paths.assignment(self._me.name)
+        try:
+            found = read_assignment(self._store, self._me.name)
+        except (CorruptError, UserError) as error:
+            self.problems[str(path)] = f"{error}; the node goes on with what it had before"
+            return None
+        self.problems.pop(str(path), None)
         if found is None:
             return None
-        named = {(task.flow, task.revision) for task in found.value.tasks}
-        self._texts = {key: self._texts.get(key) or self._text(*key) for key in named}
-        return Wanted(found.version.number, found.value, dict(self._texts))
+        tasks = tuple(task for task in found.value.tasks if _is_name(task.flow))
+        if odd := [task.flow for task in found.value.tasks if not _is_name(task.flow)]:
+            self.problems[str(path)] = f"no flow can be called {odd[0]!r}: its tasks are left out"
+        assignment = replace(found.value, tasks=tasks)
+        unreadable = self._read_texts(assignment)
+        return Wanted(found.version.number, assignment, dict(self._texts), unreadable)
+
+    def _read_texts(self, assignment: Assignment) -> dict[tuple[str, int], str]:
+        """Read what is not known yet of the revisions that are named: they never change. Gives why
+        for each that cannot be read."""
+        named = {(task.flow, task.revision) for task in assignment.tasks}
+        self._texts = {key: text for key, text in self._texts.items() if key in named}
+        unreadable: dict[tuple[str, int], str] = {}
+        missing = sorted(named - self._texts.keys())
+        wanted = {(flow, number): paths.revision(flow, str(number)) for flow, number in missing}
+        for key, revision in zip(wanted, self._read_each([*wanted.values()]), strict=True):
+            if isinstance(revision, Versioned):
+                self._texts[key] = revision.value.text
+            else:
+                unreadable[key] = str(revision or f"{wanted[key]}: there is no such revision")
+        return unreadable
 
     def report(self, status: NodeStatus) -> None:
+        """Write the status when it is another than the one that is there."""
+        status = status.bounded()
         path = paths.status(self._me.name)
         if self._status is None:
-            self._status = self._store.read(path)
-        if self._status is None:
-            self._status = Versioned(status, self._store.write(path, status, ABSENT))
-        elif self._status.value != status:
+            (found,) = self._store.read_each([path])
+            if not isinstance(found, Versioned):
+                expect: Expected = found.version if found else ABSENT
+                self._status = Versioned(status, self._store.write(path, status, expect))
+                return
+            self._status = found
+        if self._status.value != status:
             known, self._status = self._status, None  # not known while a write may be on its way
             self._status = Versioned(status, self._store.write(path, status, known.version))
 
@@ -130,6 +186,8 @@ class Registration:
         registered = self._journals()
         self._take_over([name for name in local if name not in registered])
         for name, said in local.items():
+            if name in self._aside:
+                continue
             journal = Journal(
                 flow=said["flow"],
                 node=self._me.name,
@@ -146,9 +204,11 @@ class Registration:
                 registered[name] = Versioned(journal, version)
 
     def _take_over(self, journals: Sequence[str]) -> None:
-        found = self._store.read_many([paths.journal(name) for name in journals])
+        found = self._read_each([paths.journal(name) for name in journals])
         for name, known in zip(journals, found, strict=True):
-            if known is None:
+            if isinstance(known, Unreadable):
+                self._aside.add(name)
+            if not isinstance(known, Versioned):
                 continue
             other = known.value.primary
             if other != self._me.name and self._store.exists(paths.live_node(other)):
@@ -158,24 +218,37 @@ class Registration:
                 )
             self._journals()[name] = known
 
-    def acks(self, kept_flows: Iterable[str]) -> Acked:
-        """Up to where the node's journals are acked, and what nobody needs any more."""
+    @property
+    def registered(self) -> Mapping[str, Versioned[Journal]]:
+        """The journals of this node that are registered, as they are known."""
+        return self._journals()
+
+    def acks(self, journals: Collection[str] | None = None) -> Acked:
+        """Up to where these of the node's journals are acked (all of them when none are named), and
+        which are closed and acked to their end: nobody needs them any more."""
         registered = self._journals()
-        found = self._store.read_many(
-            [paths.ack(known.value.flow, CURSOR_MAIN, name) for name, known in registered.items()]
+        names = list(registered if journals is None else registered.keys() & journals)
+        found = self._read_each(
+            [paths.ack(registered[name].value.flow, CURSOR_MAIN, name) for name in names]
         )
-        acks = {name: ack.value.offset for name, ack in zip(registered, found, strict=True) if ack}
+        acks = {
+            name: ack.value.offset
+            for name, ack in zip(names, found, strict=True)
+            if isinstance(ack, Versioned)
+        }
         unneeded = (
             name
-            for name, known in registered.items()
-            if known.value.closed
-            and (
-                acks.get(name, 0) >= (known.value.end or 0)
-                or not self._store.exists(paths.flow(known.value.flow))
-            )
+            for name, ack in zip(names, found, strict=True)
+            if not isinstance(ack, Unreadable)
+            and registered[name].value.closed
+            and acks.get(name, 0) >= (registered[name].value.end or 0)
         )
-        gone = (flow for flow in kept_flows if not self._store.exists(paths.flow(flow)))
-        return Acked(acks, tuple(unneeded), tuple(gone))
+        return Acked(acks, tuple(unneeded))
+
+    def absent(self, flows: Collection[str]) -> list[str]:
+        """Those of the flows that are not in the tree."""
+        found = self._store.read_each([paths.flow(flow) for flow in flows])
+        return [flow for flow, record in zip(flows, found, strict=True) if record is None]
 
     def deregister(self, journals: Iterable[str]) -> None:
         """Remove the registration of journals that nobody needs and that are gone from disk."""
@@ -184,6 +257,7 @@ class Registration:
             known = registered[name]
             writes: list[Write] = [Remove(paths.journal(name), known.version)]
             ack = paths.ack(known.value.flow, CURSOR_MAIN, name)
+            self.problems.pop(str(ack), None)
             if self._store.exists(ack):
                 writes.append(Remove(ack, ANY))
             self._store.commit(writes)
@@ -200,14 +274,29 @@ class Registration:
         if self._registered is None:
             listed = self._store.children(paths.journals())
             names = [name for name in listed if node_of(name) == self._me.name]
-            found = self._store.read_many([paths.journal(name) for name in names])
+            found = self._read_each([paths.journal(name) for name in names])
+            pairs = list(zip(names, found, strict=True))
+            self._aside = {name for name, journal in pairs if isinstance(journal, Unreadable)}
             self._registered = {
                 name: journal
-                for name, journal in zip(names, found, strict=True)
-                if journal and journal.value.primary == self._me.name
+                for name, journal in pairs
+                if isinstance(journal, Versioned) and journal.value.primary == self._me.name
             }
         return self._registered
 
-    def _text(self, flow: str, revision: int) -> str:
-        found = self._store.read(paths.revision(flow, str(revision)))
-        return found.value.text if found else ""
+    def _read(self, path: ZPath[R]) -> Found[R]:
+        return self._read_each([path])[0]
+
+    def _read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
+        """What cannot be read is a problem until it can."""
+        found = self._store.read_each(wanted)
+        for path, record in zip(wanted, found, strict=True):
+            if isinstance(record, Unreadable):
+                self.problems[str(path)] = record.why
+            else:
+                self.problems.pop(str(path), None)
+        return found
+
+
+def _is_name(flow: str) -> bool:
+    return NAME.fullmatch(flow) is not None

@@ -29,7 +29,10 @@ LABELS = {"kind": "light"}
 
 
 class ScriptedChild:
-    """Does at once what it is told; ``hear`` gets its answers."""
+    """Does at once what it is told; ``hear`` gets its answers. A journal that it closes ends at
+    ``closed_end``."""
+
+    closed_end = 0
 
     def __init__(self, name: str, node: str, hear: Callable[[Event], None]) -> None:
         self._name = name
@@ -46,7 +49,7 @@ class ScriptedChild:
             self._report()
         elif message["type"] == "remove":
             for name in message["journals"]:
-                del self._journals[name]
+                self._journals.pop(name, None)
             self._report()
         elif message["type"] == "stop":
             self._hear(Ended(self._name, 0))
@@ -75,7 +78,7 @@ class ScriptedChild:
                 self._journals.setdefault(f"{flow}.{self._node}.0.light", journal)
             for journal in self._journals.values():
                 if journal["flow"] not in flows:
-                    journal.update(closed=True, end=0)
+                    journal.update(closed=True, end=self.closed_end)
             status["journals"] = {name: dict(said) for name, said in self._journals.items()}
             status["kept_flows"] = []
         self._hear(Said(self._name, status))

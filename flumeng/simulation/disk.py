@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from flumeng.node.events import Wanted
 from flumeng.node.home import Home
+from flumeng.node.known_flows import KnownFlows
 
 
 @dataclass
@@ -33,7 +34,9 @@ class ModelHome(Home):
 
     def __init__(self, data_id: str) -> None:
         self._id = data_id
+        self.problems = {}
         self._kept: Wanted | None = None
+        self._known_flows = KnownFlows()
         self._cluster = ""
 
     def belong_to(self, cluster: str) -> None:
@@ -48,3 +51,9 @@ class ModelHome(Home):
 
     def kept(self) -> Wanted | None:
         return self._kept
+
+    def keep_flows(self, known: KnownFlows) -> None:
+        self._known_flows = known
+
+    def known_flows(self) -> KnownFlows:
+        return self._known_flows

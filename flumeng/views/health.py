@@ -129,6 +129,13 @@ def _of_nodes(nodes: Sequence[NodeRow], silent: Sequence[str]) -> Iterator[Cause
                 "start `flumeng node run` on its host; when that is gone for good: "
                 f"`flumeng node decommission {node.node} --discard`",
             )
+        if node.live:
+            for what, why in node.problems.items():
+                yield Cause(
+                    f"node {node.node}: {what}: {why}",
+                    f"`flumeng node story {node.node}` tells what happened; a znode that cannot be "
+                    "read: `flumeng schema verify`",
+                )
         if node.node in silent:
             yield Cause(
                 f"node {node.node} does not serve its journals at {node.address}",

@@ -90,7 +90,11 @@ class FlowDetail:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """``assigned`` and ``applied`` are versions of its assignment: equal when it is up to date."""
+    """``assigned`` and ``applied`` are versions of its assignment: equal when it is up to date.
+
+    ``problems`` is what it says of itself: a record that it cannot read, or a part of it that is
+    not well -> why.
+    """
 
     node: str
     live: bool
@@ -105,6 +109,7 @@ class NodeRow:
     applied: int | None
     tasks: Mapping[str, str]
     problem: str = ""
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -235,6 +240,7 @@ def nodes(source: Store | Reading) -> list[NodeRow]:
             applied=status.value.assignment_version if status else None,
             tasks={key: task.state for key, task in status.value.tasks.items()} if status else {},
             problem=reading.why(*(row(name) for row in NODE_ROWS)),
+            problems=dict(status.value.problems) if status else {},
         )
         for name, node, live, assignment, status in zip(
             names, found, lives, assignments, statuses, strict=True

@@ -9,6 +9,7 @@ import pytest
 from flumeng.errors import UserError
 from flumeng.node.events import Wanted
 from flumeng.node.home import Home
+from flumeng.node.known_flows import KnownFlows
 from zkschema import codec
 from zkschema.records import COLLECT, AssignedTask, Assignment
 
@@ -36,14 +37,33 @@ def test_the_largest_one_kept_is_one_that_znodes_hold_packed() -> None:
     assert codec.encode(wanted(5000).assignment).startswith(codec.GZIP_MAGIC)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 1, "assignment": "{}"}'])
-def test_a_damaged_assignment_is_none(
-    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("name", ["assignment.json", "flows.json"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b'"text"',
+        b"\xff",
+        b'{"version": 1, "assignment": "{}"}',
+        b'{"version": 1, "assignment": 5, "texts": []}',
+        b'{"version": 1, "assignment": "{\\"v\\": 99}", "texts": []}',
+        b'{"generation": "x", "flows": 1}',
+    ],
+)
+def test_a_damaged_file_is_set_aside_and_told_of(tmp_path: Path, name: str, text: bytes) -> None:
     home = Home(tmp_path)
-    (tmp_path / "assignment.json").write_text(text)
+    (tmp_path / name).write_bytes(text)
     assert home.kept() is None
-    assert "assignment.json" in caplog.text
+    assert home.known_flows() == KnownFlows()
+    assert (tmp_path / f"{name}.damaged").read_bytes() == text
+    assert [*home.problems] == [name]
+    home.keep(wanted(1))
+    home.keep_flows(KnownFlows(2, frozenset({"web"})))
+    assert home.problems == {}
+    assert home.kept() == wanted(1)
+    assert home.known_flows().flows == {"web"}
 
 
 def test_the_identity_is_made_once(tmp_path: Path) -> None:

@@ -99,23 +99,25 @@ def test_a_journal_is_needed_until_it_is_closed_and_acked_to_its_end(cluster: Fa
 
     registration.enter_journals(local())
     store.write(ack, records.Ack(epoch=1, offset=7), ABSENT)
-    assert (registration.acks([]).acks, registration.acks([]).unneeded) == ({JOURNAL: 7}, ())
+    assert (registration.acks().acks, registration.acks().unneeded) == ({JOURNAL: 7}, ())
     registration.enter_journals(local(closed=True, end=8))
-    assert registration.acks([]).unneeded == ()
+    assert registration.acks().unneeded == ()
     store.write(ack, records.Ack(epoch=1, offset=8), ANY)
-    assert registration.acks([]).unneeded == (JOURNAL,)
+    assert registration.acks().unneeded == (JOURNAL,)
 
     registration.deregister([JOURNAL])
     assert not store.exists(paths.journal(JOURNAL))
     assert not store.exists(ack)
 
 
-def test_a_closed_journal_of_a_flow_that_is_gone_is_not_needed(cluster: FakeTree) -> None:
+def test_a_closed_journal_of_a_flow_that_is_absent_is_needed_until_it_is_acked(
+    cluster: FakeTree,
+) -> None:
+    """An import may have brought back a tree that lacks the flow."""
     registration = Registration(FakeStore(cluster), identity())
-    registration.enter_journals(local())
-    assert registration.acks([]).unneeded == (), "it may still be written"
     registration.enter_journals(local(closed=True, end=8))
-    assert registration.acks([]).unneeded == (JOURNAL,)
+    assert registration.acks().unneeded == ()
+    assert registration.absent(["web"]) == ["web"]
 
 
 def test_a_status_is_written_only_when_it_changed(cluster: FakeTree) -> None:
@@ -155,7 +157,7 @@ def test_writes_whose_replies_are_lost_are_recognised(cluster: FakeTree) -> None
         lambda: node.report(told),
         lambda: node.enter_journals(local()),
         lambda: node.enter_journals(local(closed=True, end=0)),
-        lambda: node.deregister(node.acks([]).unneeded),
+        lambda: node.deregister(node.acks().unneeded),
     ]
     for step in steps:
         for _ in range(4):
@@ -191,20 +193,13 @@ def test_a_report_that_may_have_been_written_is_not_taken_for_the_one_before(
     assert found.value == before
 
 
-def test_source_state_is_forgotten_only_when_its_flow_is_gone(cluster: FakeTree) -> None:
-    store = FakeStore(cluster)
-    apply_flow(store, FLOW, author="a", reason="", now=0.0)
-    acked = Registration(store, identity()).acks(["web", "other"])
-    assert acked.gone_flows == ("other",)
-
-
 def test_a_node_reads_the_journals_that_it_made_and_no_others(cluster: FakeTree) -> None:
     """Hundreds of nodes that start at once would read the journals of all, each of them."""
 
     class ReadStore(FakeStore):
-        def read_many(self, wanted: Any) -> list[Any]:
+        def read_each(self, wanted: Any) -> list[Any]:
             read.extend(path.name for path in wanted)
-            return super().read_many(wanted)
+            return super().read_each(wanted)
 
     read: list[str] = []
     store = ReadStore(cluster)
@@ -238,5 +233,85 @@ def test_journals_go_with_their_disk_when_its_node_gets_another_name(cluster: Fa
     found = store.read(paths.journal(JOURNAL))
     assert found is not None
     assert (found.value.primary, found.value.closed) == ("n9", True)
-    renamed.deregister(renamed.acks([]).unneeded)
+    renamed.deregister(renamed.acks().unneeded)
     assert not store.exists(paths.journal(JOURNAL))
+
+
+def test_of_many_journals_those_that_are_asked_for_are_read(cluster: FakeTree) -> None:
+    registration = Registration(FakeStore(cluster), identity())
+    registration.enter_journals({f"web.n1.0.{n}": local()[JOURNAL] for n in range(3)})
+    store = FakeStore(cluster)
+    store.write(paths.acks("web"), None, ABSENT)
+    store.write(paths.cursor("web", "main"), None, ABSENT)
+    for n in range(3):
+        ack = paths.ack("web", "main", f"web.n1.0.{n}")
+        store.write(ack, records.Ack(epoch=1, offset=n), ABSENT)
+    assert registration.acks(["web.n1.0.2", "web.other.0.1"]).acks == {"web.n1.0.2": 2}
+
+
+def test_a_live_znode_that_somebody_removed_is_there_again_at_the_next_look(
+    cluster: FakeTree,
+) -> None:
+    store = FakeStore(cluster)
+    registration = Registration(store, identity())
+    registration.register()
+    registration.announce(("h:1",))
+    store.remove(paths.live_node("n1"), ANY)
+    registration.announce(("h:1",))
+    registration.register()
+    registration.announce(("h:1",))
+    found = store.read(paths.live_node("n1"))
+    assert found is not None
+    assert found.session == store.session
+    for _ in range(3):
+        registration.register()
+        registration.announce(("h:1",))
+    again = store.read(paths.live_node("n1"))
+    assert again is not None
+    assert again.version == found.version, "what is right is not written"
+
+
+DAMAGED = [b"{", b"", b'{"v": 99}', b"[]", b"\x1f\x8b broken"]
+
+
+@pytest.mark.parametrize("data", DAMAGED)
+def test_own_records_that_cannot_be_read_are_written_anew(cluster: FakeTree, data: bytes) -> None:
+    store = FakeStore(cluster)
+    Registration(store, identity()).register()
+    told = records.NodeStatus(assignment_version=3)
+    Registration(store, identity()).report(told)
+    Registration(store, identity()).announce(("h:1",))
+    for path in ("/nodes/n1/status", "/live/nodes/n1"):
+        cluster.znodes[path].data = data
+    registration = Registration(store, identity())
+    registration.report(told)
+    registration.announce(("h:2",))
+    status, live = store.read(paths.status("n1")), store.read(paths.live_node("n1"))
+    assert status is not None
+    assert live is not None
+    assert (status.value, live.value.addresses) == (told, ("h:2",))
+
+
+@pytest.mark.parametrize("data", DAMAGED)
+def test_a_journal_or_an_ack_that_cannot_be_read_harms_no_other(
+    cluster: FakeTree, data: bytes
+) -> None:
+    """It is neither written over nor taken for drained."""
+    store, other = FakeStore(cluster), "web.n1.0.cd"
+    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    closed = {name: local(closed=True, end=5)[JOURNAL] for name in (JOURNAL, other)}
+    Registration(store, identity()).enter_journals(closed)
+    for name in (JOURNAL, other):
+        store.write(paths.ack("web", "main", name), records.Ack(epoch=1, offset=5), ABSENT)
+    for path in (str(paths.journal(JOURNAL)), str(paths.ack("web", "main", JOURNAL))):
+        before, cluster.znodes[path].data = cluster.znodes[path].data, data
+        registration = Registration(store, identity())
+        registration.enter_journals(closed)
+        assert registration.acks().unneeded == (other,)
+        assert list(registration.problems) == [path]
+        assert cluster.znodes[path].data == data
+        cluster.znodes[path].data = before
+        registration.look_anew()
+        registration.enter_journals(closed)
+        assert set(registration.acks().unneeded) == {JOURNAL, other}
+        assert registration.problems == {}

@@ -1,0 +1,46 @@
+"""How often to look at each of many things: often after a change, then ever more seldom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+FIRST_SECONDS = 1.0
+MOST_SECONDS = 10.0
+
+
+@dataclass
+class _Look:
+    due: float
+    wait: float
+    saw: object = None
+
+
+class Pace:
+    """A thing that changed is looked at again after a second, one that did not after twice the time
+    as before, up to ten seconds. ``clock`` gives seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._looks: dict[str, _Look] = {}
+
+    def due(self, names: Collection[str]) -> list[str]:
+        """Those of ``names`` to look at now; what is not among them is forgotten."""
+        now = self._clock()
+        if len(self._looks) > len(names) or not self._looks.keys() <= set(names):
+            self._looks = {name: look for name, look in self._looks.items() if name in names}
+        return [n for n in names if (look := self._looks.get(n)) is None or look.due <= now]
+
+    def saw(self, name: str, what: object) -> None:
+        """It was looked at."""
+        look = self._looks.get(name)
+        if look is None or look.saw != what:
+            look = self._looks[name] = _Look(0.0, FIRST_SECONDS, what)
+        else:
+            look.wait = min(2 * look.wait, MOST_SECONDS)
+        look.due = self._clock() + look.wait
+
+    def soon(self, names: Iterable[str]) -> None:
+        """Something may have happened to them."""
+        for name in names:
+            self._looks.pop(name, None)

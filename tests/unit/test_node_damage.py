@@ -1,0 +1,237 @@
+"""A record that a node cannot read harms what it describes, and nothing else of that node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flumeng.node.daemon import LOOK_SECONDS, Settings
+from flumeng.node.events import Event, Said
+from flumeng.node.home import Home
+from flumeng.node.protocol import Message
+from flumeng.node.testing import ScriptedChild
+from flumeng.operations.cluster import export_cluster, import_cluster
+from flumeng.operations.flows import apply_flow
+from flumeng.simulation.node import SteppedNode
+from flumeng.store import ANY, Found, tree
+from flumeng.testing import FakeStore
+from zkschema import paths
+from zkschema.records import INGEST, AssignedTask, Assignment, NodeStatus
+
+TEXT = "{{flow: {}, sources: [syslog: {{listen: '127.0.0.1:0'}}], sinks: [noop]}}"
+NEWER = b'{"v": 99}'
+DAMAGED = [b"{", b"", NEWER, b"\x1f\x8b broken", b'{"v": 1, "tasks": 5}']
+
+
+def task(flow: str, epoch: int = 1, revision: int = 1) -> AssignedTask:
+    return AssignedTask(
+        flow=flow,
+        task="ingest.n1",
+        kind=INGEST,
+        epoch=epoch,
+        revision=revision,
+        state="running",
+    )
+
+
+class CountingStore(FakeStore):
+    """Counts the records that are asked for."""
+
+    reads = 0
+
+    def read_each(self, wanted: Sequence[Any]) -> list[Found[Any]]:
+        self.reads += len(wanted)
+        return super().read_each(wanted)
+
+
+class Bench:
+    """A node over a scripted ingest worker, and the cluster that it is in."""
+
+    def __init__(self, data: Path) -> None:
+        self.now = 100.0
+        self.store = CountingStore()
+        self.told: list[Message] = []
+        self.data = data
+        tree.init(self.store)
+        self.home = Home(data)
+        self.start()
+
+    def start(self) -> None:
+        """A new process on the same data directory."""
+        settings = Settings("n1", self.data, "", roles=(INGEST,))
+        self.home.close()
+        self.home = Home(self.data)
+        self.node = SteppedNode(settings, self.home, self.store, lambda: self.now, self.child)
+        self.node.begin()
+
+    def child(self, name: str) -> ScriptedChild:
+        def hear(event: Event) -> None:
+            self.node.hear(event)
+
+        told = self.told
+
+        class Child(ScriptedChild):
+            closed_end = 5
+
+            def tell(self, message: Message) -> None:
+                told.append(message)
+                super().tell(message)
+
+        return Child(name, "n1", hear)
+
+    def apply(self, *flows: str) -> None:
+        for flow in flows:
+            apply_flow(self.store, TEXT.format(flow), author="a", reason="", now=0.0)
+
+    def assign(self, *tasks: AssignedTask) -> None:
+        self.store.write(paths.assignment("n1"), Assignment(tasks=tasks), ANY)
+
+    def damage(self, path: object, data: bytes) -> None:
+        self.store.tree.znodes[str(path)].data = data
+        self.store.tree.changed(str(path))
+
+    def turns(self, seconds: float = 2 * LOOK_SECONDS) -> None:
+        """Twice a second, and each time until nothing is left to hear."""
+        for _ in range(round(2 * seconds)):
+            self.now += 0.5
+            self.node.hear(Said("ingest.0", {"type": "alive"}))
+            self.node.turn()
+            while self.node.has_news:
+                self.node.turn()
+
+    @property
+    def status(self) -> NodeStatus:
+        found = self.store.read(paths.status("n1"))
+        assert found is not None
+        return found.value
+
+    def states(self) -> dict[str, str]:
+        return {key.partition("/")[0]: said.state for key, said in self.status.tasks.items()}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    bench = Bench(tmp_path)
+    bench.node.turn()
+    bench.apply("web", "app")
+    bench.assign(task("web"), task("app"))
+    bench.turns()
+    assert bench.states() == {"web": "running", "app": "running"}
+    bench.told.clear()
+    return bench
+
+
+@pytest.mark.parametrize("data", DAMAGED)
+def test_a_node_goes_on_with_what_it_applied_last(bench: Bench, data: bytes) -> None:
+    """Also after a restart; and it takes up the next assignment that it can read."""
+    path = paths.assignment("n1")
+    applied = bench.status.assignment_version
+    bench.damage(path, data)
+    bench.turns()
+    assert (bench.states(), bench.told) == ({"web": "running", "app": "running"}, [])
+    assert bench.status.assignment_version == applied
+    assert str(path) in bench.status.problems
+    assert len(bench.status.problems[str(path)]) <= 300
+
+    bench.start()
+    bench.turns()
+    assert bench.states() == {"web": "running", "app": "running"}
+
+    bench.store.tree.znodes[str(path)].version += 1
+    bench.damage(path, b'{"v": 1, "tasks": []}')
+    bench.turns()
+    assert (bench.states(), bench.status.problems) == ({}, {})
+
+
+@pytest.mark.parametrize("data", [*DAMAGED, None])
+def test_a_revision_that_cannot_be_read_fails_its_flow_alone(
+    bench: Bench, data: bytes | None
+) -> None:
+    bench.apply("other")
+    path = str(paths.revision("other", "1"))
+    before = bench.store.tree.znodes[path].data
+    if data is None:
+        del bench.store.tree.znodes[path]
+    else:
+        bench.damage(path, data)
+    bench.assign(task("web"), task("app"), task("other"))
+    bench.turns()
+    assert bench.states() == {"web": "running", "app": "running", "other": "failed"}
+    assert path in (bench.status.tasks["other/ingest.n1"].error or "")
+
+    bench.store.tree.znodes.setdefault(path, type(bench.store.tree.znodes["/"])(b""))
+    bench.damage(path, before)
+    bench.turns()
+    assert bench.states()["other"] == "running"
+    assert bench.told[-1]["tasks"][2]["spec"] == TEXT.format("other")
+    assert bench.status.problems == {}
+
+
+def test_a_task_whose_name_no_path_can_have_is_left_out(bench: Bench) -> None:
+    bench.assign(task("web"), task("../app"))
+    bench.turns()
+    assert bench.states() == {"web": "running"}
+    assert "'../app'" in bench.status.problems["/nodes/n1/assignment"]
+
+
+@pytest.mark.parametrize("path", ["/schema", "/nodes/n1", "/nodes/n1/story", "/nodes/n1/status"])
+@pytest.mark.parametrize("data", [b"{", NEWER])
+def test_whatever_of_its_own_is_damaged_the_node_goes_on(
+    bench: Bench, path: str, data: bytes
+) -> None:
+    bench.damage(path, data)
+    bench.turns()
+    assert bench.told == []
+
+
+def test_what_an_import_lacks_is_kept(bench: Bench) -> None:
+    """An older export knows nothing of flows that were made since. Nobody has deleted them."""
+    older = export_cluster(bench.store)
+    bench.apply("new")
+    bench.assign(task("web"), task("app"), task("new"))
+    bench.turns()
+    assert "new.n1.0.light" in bench.store.children(paths.journals())
+    for path in [path for path in bench.store.tree.znodes if path != "/"]:
+        del bench.store.tree.znodes[path]
+    import_cluster(bench.store, older, author="a", reason="", now=1.0)
+    bench.told.clear()
+    bench.turns()
+    assert bench.states() == {"web": "running", "app": "running"}
+    assert [told for told in bench.told if told["type"] == "remove"] == []
+    assert "new.n1.0.light" in bench.store.children(paths.journals())
+    assert "(new)" in bench.status.problems["unknown flows"]
+
+    for path in [path for path in bench.store.tree.znodes if path.startswith("/flows/app")]:
+        del bench.store.tree.znodes[path]
+    bench.assign(task("web"))
+    bench.turns()
+    removed = {name for told in bench.told for name in told.get("journals", [])}
+    assert removed == {"app.n1.0.light"}, "it was there after the import, and was deleted then"
+
+
+def test_a_flow_that_was_deleted_while_the_node_was_away_is_dropped(bench: Bench) -> None:
+    for path in [path for path in bench.store.tree.znodes if path.startswith("/flows/app")]:
+        del bench.store.tree.znodes[path]
+    bench.start()
+    bench.turns()
+    bench.assign(task("web"))
+    bench.turns()
+    assert "app.n1.0.light" not in bench.store.children(paths.journals())
+
+
+def test_a_thousand_idle_flows_cost_a_node_little(bench: Bench) -> None:
+    """Each journal's ack and each flow is looked at once in ten seconds, and nothing is written."""
+    flows = [f"f{n}" for n in range(1000)]
+    bench.apply(*flows)
+    bench.assign(*(task(flow) for flow in flows))
+    bench.turns(60.0)
+    assert bench.states() == dict.fromkeys(flows, "running")
+    bench.store.reads = 0
+    before = {path: znode.version for path, znode in bench.store.tree.znodes.items()}
+    bench.turns(30.0)
+    assert bench.store.reads < 30 * 250
+    after = {path: znode.version for path, znode in bench.store.tree.znodes.items()}
+    assert after == before
