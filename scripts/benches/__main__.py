@@ -27,6 +27,7 @@ NAMES = (
     "sessions",
     "journal",
     "breadth",
+    "hosts",
 )
 
 
