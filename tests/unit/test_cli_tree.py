@@ -45,6 +45,8 @@ PROMISED = [
     "flow:choke",
     "flow:counters",
     "ack:advance",
+    "ack:commits",
+    "ack:drop",
     "ack:list",
     "journal:list",
     "journal:show",
