@@ -1,11 +1,14 @@
 """``python -m flumeng.collector``: started by a node, with which it speaks over pipes."""
 
+from __future__ import annotations
+
 import argparse
 import logging
 import os
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flumeng.collector import class_archive, spark
 from flumeng.collector.addresses import Addresses
@@ -21,8 +24,12 @@ from flumeng.node.protocol import Parent
 from flumeng.runtime import logs, parentage
 from flumeng.spec import parse_flow
 from flumeng.store.zookeeper import ZooKeeperStore
+from zkschema.records import COLLECT
 
 LEAST_SLOTS = 2
+
+if TYPE_CHECKING:
+    from flumeng.metrics.instruments import Instruments
 
 parser = argparse.ArgumentParser(prog="flumeng.collector", description=__doc__)
 parser.add_argument("--zk", required=True, help="host:port[,host:port]/chroot")
@@ -39,11 +46,7 @@ def main() -> int:
     logging.getLogger("py4j").setLevel(logging.ERROR)
     parent = Parent.take_stdio()
     measures = Measures()
-    if given.metrics_channel is not None:
-        from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
-
-        descriptor = given.metrics_channel
-        serving.serve("collector", measures.health, measures.readings, descriptor=descriptor)
+    instruments = _serve(measures, given.metrics_channel)
     parentage.go_on_without_parent()
     try:
         store = ZooKeeperStore(given.zk, given.session_seconds)
@@ -69,6 +72,9 @@ def main() -> int:
     archiving.daemon = True
     archiving.start()
     measures.spark_runs = True
+    if instruments is not None:
+        instruments.page.add(store.readings)
+        instruments.page.add_process("flumeng_spark", spark.pid(session))
     watcher, probes = PositionWatcher(Addresses(store)), Probes()
     Liveness(parent.send, [lambda: spark.ask(session), measures.health.turned]).start()
 
@@ -84,10 +90,20 @@ def main() -> int:
         build=build,
         positions=lambda wake: WatchedJournals(watcher, probes, wake),
         on_stuck=give_up,
+        measures=measures,
     ).run()
     store.close()
     spark.let_go(session)
     return 0
+
+
+def _serve(measures: Measures, descriptor: int | None) -> Instruments | None:
+    """Tell the node how it goes from now on, while Spark starts."""
+    if descriptor is None:
+        return None
+    from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
+
+    return serving.serve(COLLECT, measures.health, measures.readings, descriptor=descriptor)
 
 
 code = main()

@@ -3,6 +3,7 @@ what became of it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -34,6 +35,7 @@ class Claim:
         self._jobs = jobs
         self._wake = wake
         self._limit_seconds = 0.0
+        self._asked_at = 0.0
         self._works: list[Work] = []
 
     @property
@@ -44,6 +46,7 @@ class Claim:
     def ask(self, events: int, *, apart: bool, limit_seconds: float) -> None:
         """Let a batch of about so many events begin as soon as there is a slot."""
         self.asking = True
+        self._asked_at = time.monotonic()
         self._limit_seconds = limit_seconds
         shareable = self._pipeline.shareable
         flow, key = self.assignment.flow, self.assignment.key
@@ -60,11 +63,14 @@ class Claim:
             self._jobs.cancel(work)
 
     def begin(self) -> Work | None:
+        waited = time.monotonic() - self._asked_at
         try:
             batch = self.task.start()
         except Exception as error:
             self.error = error
             batch = None
+        if batch is not None:
+            batch.waited_seconds = waited
         work = self._work(batch) if batch else None
         self.asking = False
         self._wake()

@@ -94,6 +94,12 @@ class Jobs:
         for number in range(APART_SLOTS):
             self._open(f"job-apart-{number}", apart=True)
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many jobs run, and how many tasks wait for a slot."""
+        with self._news:
+            return len(self._jobs), len(self._slots)
+
     def ask(self, member: Member, request: Request) -> None:
         """Call ``member.begin`` when it is its turn."""
         with self._news:

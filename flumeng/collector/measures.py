@@ -1,23 +1,100 @@
-"""What a collector counts of its own work, for its metrics. Nothing here reads ZooKeeper."""
+"""What a collector counts of its own work, for its metrics. Nothing here reads ZooKeeper.
+
+The fetch, the filters and the sinks of a batch are stages of one Spark job, which runs them
+interleaved; so they have one time together, ``write``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 
+from flumeng.collector.acks import SupersededError
+from flumeng.collector.fetch import UnreadableError
+from flumeng.collector.work import BrokenTogetherError, HungError
+from flumeng.errors import ConflictError, UnavailableError
+from flumeng.metrics import table
 from flumeng.metrics.health import Health
+from flumeng.metrics.histogram import EVENTS, Histogram
 from flumeng.metrics.table import Reading
+from flumeng.sinks import BatchTooWideError
 
 STUCK_SECONDS = 120.0
 """Spark may take so long to start; after that its probes turn every few seconds."""
 
+CAUSES: tuple[tuple[type[Exception], str], ...] = (
+    (SupersededError, "superseded"),
+    (BatchTooWideError, "too_wide"),
+    (UnreadableError, "unreadable"),
+    (BrokenTogetherError, "broken_together"),
+    (HungError, "hung"),
+    (UnavailableError, "unavailable"),
+    (ConflictError, "conflict"),
+    (Exception, "failed"),
+)
+"""What a task's failure is called; the first that fits."""
+
 
 class Measures:
-    """Written by the threads of tasks; ``readings`` may be asked from any thread."""
+    """Written by the turns of tasks; ``readings`` may be asked from any thread.
+
+    ``jobs`` gives how many Spark jobs run and how many tasks wait for one, ``acks`` how many acks
+    were written and in how many transactions.
+    """
 
     def __init__(self) -> None:
         self.health = Health(STUCK_SECONDS)
         self.health.needs(lambda: None if self.spark_runs else "Spark is starting")
         self.spark_runs = False
+        self.jobs: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self.acks: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._events: Counter[str] = Counter()
+        self._batches: Counter[str] = Counter()
+        self._failures: Counter[tuple[str, str]] = Counter()
+        self._batch_events = Histogram(EVENTS)
+        self._seconds = {stage: Histogram() for stage in ("wait", "write", "commit")}
+        self._lock = threading.Lock()
+
+    def committed(self, flow: str, events: int, **seconds: float) -> None:
+        """A batch; ``seconds`` by stage: to ``wait`` for a slot, to ``write``, to ``commit``."""
+        self._batch_events.add(events)
+        for stage, took in seconds.items():
+            self._seconds[stage].add(took)
+        with self._lock:
+            self._events[flow] += events
+            self._batches[flow] += 1
+
+    def failed(self, flow: str, error: Exception) -> None:
+        """A task of the flow has to begin anew."""
+        cause = next(cause for kind, cause in CAUSES if isinstance(error, kind))
+        with self._lock:
+            self._failures[flow, cause] += 1
+
+    def keep(self, flows: Collection[str]) -> None:
+        """Forget the flows that this collector has nothing of any more."""
+        with self._lock:
+            for flow in [flow for flow in self._events if flow not in flows]:
+                del self._events[flow], self._batches[flow]
+            for key in [key for key in self._failures if key[0] not in flows]:
+                del self._failures[key]
 
     def readings(self) -> Iterator[Reading]:
-        yield from ()
+        with self._lock:
+            events, batches = dict(self._events), dict(self._batches)
+            failures = dict(self._failures)
+        for flow, count in events.items():
+            yield table.COLLECT_EVENTS.of(count, flow)
+        for flow, count in batches.items():
+            yield table.COLLECT_BATCHES.of(count, flow)
+        for (flow, cause), count in failures.items():
+            yield table.COLLECT_FAILURES.of(count, flow, cause)
+        yield table.COLLECT_BATCH_EVENTS.of(self._batch_events)
+        for stage, seconds in self._seconds.items():
+            yield table.COLLECT_BATCH_SECONDS.of(seconds, stage)
+        running, waiting = self.jobs()
+        yield table.COLLECT_JOBS.of(running)
+        yield table.COLLECT_WAITING.of(waiting)
+        acks, transactions = self.acks()
+        yield table.COLLECT_ACKS.of(acks)
+        yield table.COLLECT_ACK_TRANSACTIONS.of(transactions)

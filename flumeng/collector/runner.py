@@ -14,13 +14,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flumeng.collector.acks import SupersededError
 from flumeng.collector.claim import Claim
 from flumeng.collector.fetch import UnreadableError
 from flumeng.collector.jobs import Jobs
 from flumeng.collector.journals import Journals, Reachable
+from flumeng.collector.measures import Measures
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
 from flumeng.collector.scheduler import Scheduler
@@ -75,6 +76,7 @@ class Surroundings:
     report: Callable[[str, Status], None]
     hang_seconds: float = HANG_SECONDS
     """The limit of a batch. It doubles each time that a batch of the task hangs."""
+    measures: Measures = field(default_factory=Measures)
 
 
 @dataclass(frozen=True)
@@ -226,12 +228,24 @@ class Runner:
         if claim.error is not None:
             raise claim.error
         if task.written:
-            task.commit()
+            self._commit(claim)
             self._apart, self._hangs = False, 0
             return 0.0
         if letting_go or claim.asking or not task.may_start:
             return None
         return self._look(claim)
+
+    def _commit(self, claim: Claim) -> None:
+        began = time.perf_counter()
+        batch = claim.task.commit()
+        seconds = time.perf_counter() - began
+        self._around.measures.committed(
+            claim.assignment.flow,
+            batch.events,
+            wait=batch.waited_seconds,
+            write=batch.ended - batch.began,
+            commit=seconds,
+        )
 
     def _look(self, claim: Claim) -> float | None:
         """Ask for the next batch when it is due."""
@@ -285,6 +299,7 @@ class Runner:
             self._left, self._claim = self._claim, None
             self._leave_by = self._clock() + LEAVE_SECONDS
         if not self._stopping:
+            self._around.measures.failed(assignment.flow, error)
             self._judge(assignment, error)
         return 0.0
 

@@ -86,6 +86,13 @@ def wait_for_end(spark: SparkSession) -> None:
     gateway.proc.wait()
 
 
+def pid(spark: SparkSession) -> int:
+    """Of Spark's JVM."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    return int(gateway.proc.pid)
+
+
 def ask(spark: SparkSession) -> None:
     """Return when Spark's JVM has answered a question; raises an error of Py4J when it cannot."""
     jvm = spark.sparkContext._jvm

@@ -75,12 +75,14 @@ class Backlog:
 
 @dataclass(eq=False)
 class Batch:
-    """``outcome`` is what the sinks made of it, once it is written, at ``ended``."""
+    """``outcome`` is what the sinks made of it, once it is written, at ``ended``. Before it began,
+    its task has waited for ``waited_seconds``."""
 
     ranges: tuple[Range, ...]
     addresses: Mapping[str, str]
     staging: Mapping[str, str]
     began: float
+    waited_seconds: float = 0.0
     ended: float = 0.0
     outcome: Outcome | None = None
 
@@ -209,9 +211,9 @@ class Task:
             batch.ended = self._clock()
             batch.outcome = outcome
 
-    def commit(self) -> None:
-        """Commit the oldest batch, which is written. Raises why it was not, and what the store or
-        the lake raise; then the claim is of no more use."""
+    def commit(self) -> Batch:
+        """Commit the oldest batch, which is written, and give it. Raises why it was not, and what
+        the store or the lake raise; then the claim is of no more use."""
         batch = self._running.popleft()
         assert batch.outcome is not None
         if isinstance(batch.outcome, Exception):
@@ -229,6 +231,7 @@ class Task:
             self._size.measured(batch.events, seconds)
         self._last_end = batch.ended
         log.debug("%d events in %.2f s, %d files", batch.events, seconds, len(files))
+        return batch
 
     def close(self) -> None:
         self._journals.close()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from flumeng.collector.jobs import Engine, Jobs
 from flumeng.collector.journals import Reachable
+from flumeng.collector.measures import Measures
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.reports import Reports
 from flumeng.collector.runner import STARTING, Runner, Status, Surroundings
@@ -46,19 +47,25 @@ class Worker:
         build: Callable[[Assignment], Pipeline],
         positions: Callable[[Callable[[], None]], Reachable],
         on_stuck: Callable[[str], None],
+        measures: Measures | None = None,
     ) -> None:
         self._parent = parent
         self._reports = Reports(parent)
         self._scheduler = Scheduler()
         self._jobs = Jobs(engine, slots, on_stuck=on_stuck)
+        publisher = Publisher(store)
+        self._measures = measures or Measures()
+        self._measures.jobs = lambda: self._jobs.load
+        self._measures.acks = lambda: publisher.written
         self._around = Surroundings(
             store,
-            Publisher(store),
+            publisher,
             self._scheduler,
             self._jobs,
             build,
             positions,
             self._reports.tell,
+            measures=self._measures,
         )
         self._runners: dict[str, Runner] = {}
         self._ending: list[Runner] = []
@@ -83,6 +90,7 @@ class Worker:
             runner.stop()
             self._ending.append(runner)
         self._ending = [runner for runner in self._ending if not runner.join(0)]
+        self._measures.keep({task.flow for task in wanted.values()})
         fresh = wanted.keys() - self._runners.keys()
         for key, assignment in wanted.items():
             if key in fresh:

@@ -300,12 +300,48 @@ JOURNAL_DISK_FREE = _gauge(
     "flumeng_journal_disk_free_bytes", INGEST, "Free bytes of the disk on which journals lie."
 )
 
+COLLECT_EVENTS = _counter(
+    "flumeng_collect_events_total", COLLECT, "Events that are in all sinks and acked.", FLOW
+)
+COLLECT_BATCHES = _counter(
+    "flumeng_collect_batches_total", COLLECT, "Batches that were committed.", FLOW
+)
+COLLECT_FAILURES = _counter(
+    "flumeng_collect_failures_total",
+    COLLECT,
+    "How often a task had to begin anew, by what had happened.",
+    FLOW,
+    "cause",
+)
+COLLECT_BATCH_EVENTS = _histogram(
+    "flumeng_collect_batch_events", COLLECT, "How many events a batch had."
+)
+COLLECT_BATCH_SECONDS = _histogram(
+    "flumeng_collect_batch_seconds",
+    COLLECT,
+    "How long a batch took: to wait for a slot, to be fetched, filtered and written (one Spark "
+    "job, perhaps shared), to be committed.",
+    "stage",
+)
+COLLECT_JOBS = _gauge("flumeng_collect_jobs", COLLECT, "Spark jobs that run now.")
+COLLECT_WAITING = _gauge("flumeng_collect_waiting_tasks", COLLECT, "Tasks that wait for a slot.")
+COLLECT_ACKS = _counter("flumeng_collect_acks_total", COLLECT, "Acks that were written.")
+COLLECT_ACK_TRANSACTIONS = _counter(
+    "flumeng_collect_ack_transactions_total", COLLECT, "Transactions in which acks were written."
+)
+_gauge("flumeng_spark_process_resident_memory_bytes", COLLECT, "Resident memory of Spark's JVM.")
+_gauge("flumeng_spark_process_virtual_memory_bytes", COLLECT, "Virtual memory of Spark's JVM.")
+_gauge("flumeng_spark_process_start_time_seconds", COLLECT, "When Spark's JVM was started.")
+_counter("flumeng_spark_process_cpu_seconds_total", COLLECT, "Processor time of Spark's JVM.")
+_gauge("flumeng_spark_process_open_fds", COLLECT, "Open file descriptors of Spark's JVM.")
+_gauge("flumeng_spark_process_max_fds", COLLECT, "At most so many are open.")
+
 
 def to_markdown() -> str:
     """The page of the docs."""
     lines = [
         "Every sample also has the label `process`: which process of the host tells it (`master`, "
-        "`node`, `ingest.0`, `collector`, `standalone`). Of a histogram there are `_bucket`, "
+        "`node`, `ingest.0`, `collect`, `standalone`). Of a histogram there are `_bucket`, "
         "`_sum` and `_count`.",
         "",
         "| label | what it says |",

@@ -27,7 +27,6 @@ NAMES = (
     "sessions",
     "journal",
     "breadth",
-    "hosts",
 )
 
 

@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from flumeng.metrics.table import METRICS
 from flumeng.runtime.embedded import free_port
 
 LINE = b"<13>1 2026-11-20T10:00:00Z h app - - - message\n"
@@ -106,17 +107,29 @@ def eventually(holds: Callable[[], bool], what: str, seconds: float = 120.0) -> 
         time.sleep(0.2)
 
 
+def name_of(sample: str) -> str:
+    """The metric's, of one of its samples."""
+    name, _, part = sample.rpartition("_")
+    return name if part in ("bucket", "sum", "count") else sample
+
+
 def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalone) -> None:
     standalone.start("--flow", str(standalone.flow))
     standalone.send(1000)
     eventually(lambda: standalone.rows() == 1000, "the events did not reach the lake")
     page = standalone.scrape()
-    processes = {"standalone", "master", "node", "ingest.0", "collector"}
+    processes = {"standalone", "master", "node", "ingest.0", "collect"}
     assert {process for (process,) in page["process_threads"]} == processes
     assert page["flumeng_ingest_events_total"] == {("web", "syslog", "ingest.0"): 1000}
     assert page["flumeng_ingest_bytes_total"]["web", "syslog", "ingest.0"] == 1000 * len(LINE)
     assert page["flumeng_journal_sync_seconds_count"]["ingest.0",] > 0
     assert page["flumeng_master_flows"]["master",] == 1
+    assert page["flumeng_collect_events_total"] == {("web", "collect"): 1000}
+    assert page["flumeng_collect_batch_events_sum"] == {("collect",): 1000}
+    assert page["flumeng_collect_acks_total"]["collect",] >= 1
+    assert page["flumeng_spark_process_resident_memory_bytes"]["collect",] > 1 << 26
+    unseen = {metric.name for metric in METRICS} - {name_of(sample) for sample in page}
+    assert unseen == {"flumeng_collect_failures_total"}, "nothing has failed, all else is told"
     assert set(page["flumeng_child_up"].values()) == {1}
     eventually(
         lambda: standalone.scrape()["flumeng_journal_unacked_events"] == {("web", "ingest.0"): 0},

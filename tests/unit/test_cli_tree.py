@@ -45,8 +45,6 @@ PROMISED = [
     "flow:choke",
     "flow:counters",
     "ack:advance",
-    "ack:commits",
-    "ack:drop",
     "ack:list",
     "journal:list",
     "journal:show",

@@ -12,6 +12,7 @@ import pytest
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.jobs import Jobs
+from flumeng.collector.measures import Measures
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
@@ -20,6 +21,7 @@ from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment, Task
 from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline
 from flumeng.errors import UnavailableError, UserError
+from flumeng.metrics import table
 from flumeng.sinks import BatchTooWideError, Written
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, Version, Write, tree
@@ -60,6 +62,7 @@ class World:
     statuses: list[Status] = field(default_factory=list)
     runners: list[Runner] = field(default_factory=list)
     scheduler: Scheduler = field(default_factory=Scheduler)
+    measures: Measures = field(default_factory=Measures)
     jobs: Jobs = field(default_factory=lambda: Jobs(ScriptedEngine(), 2, on_stuck=pytest.fail))
 
     def __post_init__(self) -> None:
@@ -94,6 +97,7 @@ class World:
             build=build,
             positions=lambda wake: Restless(self, wake),
             report=report,
+            measures=self.measures,
         )
         runner = Runner(assignment(epoch), around)
         self.runners.append(runner)
@@ -103,6 +107,10 @@ class World:
     def ack(self) -> int:
         found = self.store.read(paths.ack("web", CURSOR_MAIN, JOURNAL))
         return found.value.offset if found else 0
+
+    def counted(self, wanted: table.Metric) -> dict[tuple[str, ...], object]:
+        readings = self.measures.readings()
+        return {labels: value for metric, value, labels in readings if metric is wanted}
 
     def states(self) -> list[str]:
         return [status.state for status in self.statuses]
@@ -139,6 +147,11 @@ def test_batches_run_and_one_status_is_said(world: World) -> None:
         (Range(JOURNAL, 200, 250),),
     ]
     assert world.statuses == [Status(1, 1, "running", None, (JOURNAL,))]
+    until(lambda: world.counted(table.COLLECT_EVENTS) == {("web",): 250})
+    assert world.counted(table.COLLECT_BATCHES) == {("web",): 3}
+    assert world.counted(table.COLLECT_FAILURES) == {}
+    world.measures.keep(["another"])
+    assert world.counted(table.COLLECT_EVENTS) == {}
 
 
 def test_acks_keep_the_order_of_batches_that_finish_out_of_order(world: World) -> None:
@@ -175,6 +188,7 @@ def test_a_failed_batch_is_said_once_and_tried_again_from_the_ack(
     assert world.statuses[1].error == "disk on fire"
     assert world.statuses[1].partitions == ()
     assert caplog.text.count("disk on fire") == 1
+    assert world.counted(table.COLLECT_FAILURES) == {("web", "failed"): 2}
 
 
 def test_a_batch_behind_a_failed_one_is_not_acked(world: World) -> None:
