@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from flumeng.collector import class_archive, spark
 from flumeng.collector.addresses import Addresses
+from flumeng.collector.engine import SparkEngine
 from flumeng.collector.liveness import Liveness
 from flumeng.collector.measures import Measures
-from flumeng.collector.pipeline import Spark, SparkPipeline
+from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.positions import PositionWatcher, WatchedJournals
 from flumeng.collector.probes import Probes
 from flumeng.collector.task import Assignment
@@ -85,7 +86,7 @@ def main() -> int:
     Worker(
         parent,
         store,
-        engine=Spark(session),
+        engine=SparkEngine(session),
         slots=slots,
         build=build,
         positions=lambda wake: WatchedJournals(watcher, probes, wake),

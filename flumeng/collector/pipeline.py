@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from flumeng.collector.fetch import Fetch, UnreadableError
-from flumeng.collector.ranges import Range, split
-from flumeng.collector.work import BatchFailedError, Outcome, Work
+from flumeng.collector.ranges import Split, split
+from flumeng.collector.work import BatchFailedError, Work
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.filters import Filter
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.sinks import BatchTooWideError, Sink, Written
+from flumeng.sinks import BatchTooWideError, Row, Sink, Written
 from flumeng.spec import FlowSpec, registry
 
 SPLITS_PER_CORE = 1
@@ -26,10 +27,19 @@ LEAST_EVENTS_IN_SPLIT = 20_000
 _RAISED = re.compile(r"^([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A batch as far as each sink's last stage; ``splits`` is what each Spark task reads of it."""
+
+    splits: tuple[Split, ...]
+    batches: tuple[LazyBatch, ...]
+
+
 class SparkPipeline:
-    shareable = False
+    """``shareable``: no stage of it is Spark SQL."""
 
     def __init__(self, spark: SparkSession, spec: FlowSpec) -> None:
+        """Raises what ``plan`` raises: a flow that does not fit together is noticed here."""
         self.spec = spec
         self._spark = spark
         self._filters: list[Filter] = [
@@ -41,56 +51,44 @@ class SparkPipeline:
             for part in spec.sinks
         ]
         self.roots = tuple(sorted({sink.root for sink in self._sinks if sink.root}))
+        tried = self._plan(Fetch(((),), {}), ((),), {})
+        self.shareable = all(batch.all_arrow is not None for batch in tried.batches)
 
-    def write(
-        self,
-        ranges: Sequence[Range],
-        addresses: Mapping[str, str],
-        staging: Mapping[str, str],
-    ) -> list[Written]:
-        """Run a batch through all sinks; ``staging`` gives each root's directory.
-
-        Raises BatchTooWideError, UnavailableError, UnreadableError, BatchFailedError.
-        """
+    def plan(self, work: Work) -> Plan:
+        """What is to be run of a batch. Raises UserError, BatchFailedError."""
         parts = self._spark.sparkContext.defaultParallelism * SPLITS_PER_CORE
-        splits = split(ranges, parts, LEAST_EVENTS_IN_SPLIT)
+        splits = split(work.ranges, parts, LEAST_EVENTS_IN_SPLIT)
+        return self._plan(Fetch(splits, dict(work.addresses)), splits, work.staging)
+
+    def written(self, rows: Sequence[Sequence[Row]]) -> list[Written]:
+        """What each sink makes of what its last stage has yielded."""
+        return [sink.written(of) for sink, of in zip(self._sinks, rows, strict=True)]
+
+    def _plan(self, fetch: Fetch, splits: tuple[Split, ...], staging: Mapping[str, str]) -> Plan:
         try:
-            fetch = Fetch(splits, dict(addresses))
             batch = LazyBatch.of_splits(self._spark, len(splits), fetch, READ_SCHEMA)
             for step in self._filters:
                 batch = step.apply(batch)
-            return [sink.write(batch, staging.get(sink.root or "", "")) for sink in self._sinks]
+            stage = [sink.stage(batch, staging.get(sink.root or "", "")) for sink in self._sinks]
+            return Plan(splits, tuple(stage))
         except FlumengError:
             raise
         except Exception as error:
-            raise _one_line(error) from error
+            raise one_line(error) from error
 
 
-class Spark:
-    """Runs batches as Spark jobs; see ``Engine``."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._context = spark.sparkContext
-
-    def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
-        self._context.setJobGroup(job, job, interruptOnCancel=True)
-        self._context.setLocalProperty("spark.scheduler.pool", slot)
-        (work,) = works
-        assert isinstance(work.pipeline, SparkPipeline)
-        return [work.pipeline.write(work.ranges, work.addresses, work.staging)]
-
-    def cancel(self, job: str) -> None:
-        self._context.cancelJobGroup(job)
-
-
-def _one_line(error: Exception) -> FlumengError:
+def one_line(error: Exception) -> FlumengError:
     """The cause of a failed Spark job, out of traces of up to three languages."""
     text = error.getMessage() if isinstance(error, PySparkException) else str(error)
     raised = [match for match in _RAISED.finditer(text or "") if match[2]]
     if not raised:
         first = (text or "").strip().splitlines() or [type(error).__name__]
         return BatchFailedError(first[0])
-    kind, message = raised[-1][1].rpartition(".")[2], raised[-1][2]
+    return of_kind(raised[-1][1].rpartition(".")[2], raised[-1][2])
+
+
+def of_kind(kind: str, message: str) -> FlumengError:
+    """The error of that name that an executor has raised."""
     if kind in (UnavailableError.__name__, "NotServedError"):
         return UnavailableError(message)
     if kind == UnreadableError.__name__:

@@ -1,9 +1,10 @@
 """The events of a batch on their way through filters and sinks, before anything has run.
 
-A batch is a Spark DataFrame followed by Arrow stages that have not been handed to Spark yet.
-Neighbouring Arrow stages are fused into one ``mapInArrow``, so that events cross between Python
-and the JVM only where a stage in Spark SQL stands between them; from fetch to file in Arrow alone
-they never do. A batch is immutable: several sinks can go on from the same one.
+A batch is the numbers of its splits, or a Spark DataFrame, followed by Arrow stages that have not
+been handed to Spark yet. Neighbouring Arrow stages are fused into one Python stage, so that events
+cross between Python and the JVM only where a stage in Spark SQL stands between them. A batch that
+has met no SQL needs no DataFrame at all. A batch is immutable: several sinks can go on from the
+same one.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class LazyBatch:
-    """``schema`` is that of the last stage; ``pending`` are the stages after ``source``."""
+    """``schema`` is that of the last stage; ``pending`` are the stages after ``source``, which is
+    None when they begin with the numbers of the splits."""
 
-    source: DataFrame
+    spark: SparkSession
+    splits: int
+    source: DataFrame | None
     pending: tuple[Stage, ...]
     schema: pa.Schema
 
@@ -32,7 +36,7 @@ class LazyBatch:
         cls, spark: SparkSession, splits: int, stage: Stage, schema: pa.Schema
     ) -> LazyBatch:
         """What ``stage`` makes of the numbers 0 to ``splits - 1``, each in a Spark task."""
-        return cls(spark.range(0, splits, 1, splits), (stage,), schema)
+        return cls(spark, splits, None, (stage,), schema)
 
     def arrow(self, stage: Stage, schema: pa.Schema) -> LazyBatch:
         """Then through ``stage``, which yields batches of exactly ``schema``."""
@@ -41,24 +45,34 @@ class LazyBatch:
     def sql(self, transform: Callable[[DataFrame], DataFrame]) -> LazyBatch:
         """Then through Spark SQL."""
         rows = transform(self.rows())
-        return LazyBatch(rows, (), to_arrow_schema(rows.schema, timezone="UTC"))
+        schema = to_arrow_schema(rows.schema, timezone="UTC")
+        return replace(self, source=rows, pending=(), schema=schema)
+
+    @property
+    def all_arrow(self) -> Stage | None:
+        """All stages as one, which takes batches of split numbers; None when one of them is SQL."""
+        return Fused(self.pending) if self.source is None else None
 
     def rows(self) -> DataFrame:
         """The batch as Spark sees it, with the pending stages as one."""
-        if not self.pending:
+        if self.source is not None and not self.pending:
             return self.source
+        source = self.source
+        if source is None:
+            source = self.spark.range(0, self.splits, 1, self.splits)
         wanted = from_arrow_schema(self.schema, prefer_timestamp_ntz=False)
-        return self.source.mapInArrow(_fuse(self.pending), wanted)
+        return source.mapInArrow(Fused(self.pending), wanted)
 
     def collect(self) -> list[Row]:
         """Run it. Only for frames whose last stage yields a few rows a split."""
         return self.rows().collect()
 
 
-def _fuse(stages: tuple[Stage, ...]) -> Stage:
-    def fused(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for stage in stages:
+@dataclass(frozen=True)
+class Fused:
+    stages: tuple[Stage, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for stage in self.stages:
             batches = stage(batches)
         return batches
-
-    return fused

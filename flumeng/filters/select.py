@@ -16,8 +16,9 @@ class SelectFilter:
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         if batch.schema not in self._stages:
-            spark = batch.source.sparkSession
-            self._stages[batch.schema] = arrow_sql.columns(spark, batch.schema, self._expressions)
+            self._stages[batch.schema] = arrow_sql.columns(
+                batch.spark, batch.schema, self._expressions
+            )
         stage = self._stages[batch.schema]
         if stage is not None:
             return batch.arrow(stage, stage.schema)

@@ -16,8 +16,9 @@ class WhereFilter:
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         if batch.schema not in self._stages:
-            spark = batch.source.sparkSession
-            self._stages[batch.schema] = arrow_sql.condition(spark, batch.schema, self._condition)
+            self._stages[batch.schema] = arrow_sql.condition(
+                batch.spark, batch.schema, self._condition
+            )
         stage = self._stages[batch.schema]
         if stage is not None:
             return batch.arrow(stage, batch.schema)

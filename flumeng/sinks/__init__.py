@@ -1,19 +1,22 @@
 """Where events go, and what a sink owes to the batch loop.
 
-A sink makes a batch in two steps. ``write`` makes every event of the batch durable, but what it
-wrote may stay invisible: then it says which renames would show it. The loop decides about the batch
-(acks and renames in one transaction) and only then carries the renames out; after a crash whoever
-owns the journals next finishes a decided batch and throws an undecided one away. So a sink never
-sees acks, and the loop never sees a format.
+A sink makes a batch in two steps. Its stage makes every event of the batch durable, but what it
+wrote may stay invisible: then ``written`` says which renames would show it. The loop decides about
+the batch (acks and renames in one transaction) and only then carries the renames out; after a crash
+whoever owns the journals next finishes a decided batch and throws an undecided one away. So a sink
+never sees acks, and the loop never sees a format.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from flumeng.errors import FlumengError
 from flumeng.filters.lazy_batch import LazyBatch
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,19 @@ class Sink(Protocol):
         The same for every batch. Only a sink with a root can deliver exactly once.
         """
 
-    def write(self, batch: LazyBatch, staging: str) -> Written:
-        """Run the batch, and return when every event of it is durable.
+    def stage(self, batch: LazyBatch, staging: str) -> LazyBatch:
+        """``batch``, and a last Arrow stage that writes it: every event of a split is durable when
+        that has ended. It yields a few rows a split, for ``written``.
 
-        Called once per attempt of a batch, from a thread of the task's, perhaps for two batches at
-        once. ``staging`` is an empty directory of this batch's own (URI), which exists when the
-        sink has a root. Nothing outside of it may change if ``root`` is not None. What an attempt
-        that failed has left in ``staging`` is removed by the loop, never by the sink.
+        Called once when the task starts, to try it, and once per attempt of a batch, perhaps for
+        two batches at once; it computes nothing. ``staging`` is an empty directory of this batch's
+        own (URI), which exists when the sink has a root. Nothing outside of it may change if
+        ``root`` is not None. What an attempt that failed has left in ``staging`` is removed by the
+        loop, never by the sink. Raises UserError when the batch's columns do not fit.
+        """
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        """What the stages of all splits have yielded, in a sentence for the loop.
 
         Raises BatchTooWideError; any other error fails the batch, which is then tried again.
         """

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.sinks import Written
+from flumeng.sinks import Row, Written
 from flumeng.spec.sinks import Console
 
 LINES_PER_BATCH = 20
@@ -28,10 +28,12 @@ class ConsoleSink:
     def __init__(self, _options: Console) -> None:
         """There is nothing to set."""
 
-    def write(self, batch: LazyBatch, _staging: str) -> Written:
-        splits = batch.arrow(show, SHOWN_SCHEMA).collect()
-        events = sum(row["events"] for row in splits)
-        lines = [line for row in splits for line in row["lines"]][:LINES_PER_BATCH]
+    def stage(self, batch: LazyBatch, _staging: str) -> LazyBatch:
+        return batch.arrow(show, SHOWN_SCHEMA)
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        events = sum(row["events"] for row in rows)
+        lines = [line for row in rows for line in row["lines"]][:LINES_PER_BATCH]
         if events > len(lines):
             lines.append(f"... and {events - len(lines)} more")
         sys.stderr.write("".join(f"{line}\n" for line in lines))

@@ -7,7 +7,7 @@ and the driver learns only names and counts. The name of a file is never used ag
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from pyspark.sql.types import BinaryType
 
 from flumeng.errors import UserError
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.sinks import BatchTooWideError, Written, formats
+from flumeng.sinks import BatchTooWideError, Row, Written, formats
 from flumeng.sinks.file_store import open_store
 from flumeng.sinks.formats import FileWriter
 from flumeng.sinks.timed_path import TimedPath
@@ -49,18 +49,18 @@ class FilesSink:
     def root(self) -> str:
         return self._path.root
 
-    def write(self, batch: LazyBatch, staging: str) -> Written:
+    def stage(self, batch: LazyBatch, staging: str) -> LazyBatch:
         if self._options.format == "json":
             batch = batch.sql(self._as_json)
         elif self._options.format == "text" and "body" not in batch.schema.names:
             raise UserError("files: text writes the column body, which select has dropped")
-        done = batch.arrow(StageFiles(self._options, staging), DONE_SCHEMA).collect()
-        if any(row["source"] is None for row in done):
+        return batch.arrow(StageFiles(self._options, staging), DONE_SCHEMA)
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        if any(row["source"] is None for row in rows):
             raise BatchTooWideError(f"over {OPEN_FILES} different directories in one split")
-        store, path = open_store(staging)
-        store.sync(path)
-        files = tuple((row["source"], row["target"]) for row in done)
-        return Written(sum(row["events"] for row in done), files)
+        files = tuple((row["source"], row["target"]) for row in rows)
+        return Written(sum(row["events"] for row in rows), files)
 
     def _as_json(self, rows: DataFrame) -> DataFrame:
         """The whole event as one JSON text, and what its directory depends on.
@@ -101,7 +101,11 @@ class StageFiles:
             if sum(file.writer.held_bytes for file in files.values()) > HELD_BYTES:
                 for file in files.values():
                     file.writer.flush()
-        yield _done([file.finish() for file in files.values()])
+        done = [file.finish() for file in files.values()]
+        if done:
+            store, staging = open_store(self.staging)
+            store.sync(staging)
+        yield _done(done)
 
 
 class _StagedFile:
@@ -125,6 +129,6 @@ class _StagedFile:
         return self._source, self._target, self._events
 
 
-def _done(files: list[tuple[str | None, str | None, int]]) -> pa.RecordBatch:
+def _done(files: Sequence[tuple[str | None, str | None, int]]) -> pa.RecordBatch:
     rows = [dict(zip(DONE_SCHEMA.names, file, strict=True)) for file in files]
     return pa.RecordBatch.from_pylist(rows, DONE_SCHEMA)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.sinks import Written
+from flumeng.sinks import Row, Written
 from flumeng.spec.sinks import Noop
 
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
@@ -19,9 +19,11 @@ class NoopSink:
     def __init__(self, _options: Noop) -> None:
         """There is nothing to set."""
 
-    def write(self, batch: LazyBatch, _staging: str) -> Written:
-        counts = batch.arrow(count, COUNT_SCHEMA).collect()
-        return Written(sum(row["events"] for row in counts))
+    def stage(self, batch: LazyBatch, _staging: str) -> LazyBatch:
+        return batch.arrow(count, COUNT_SCHEMA)
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        return Written(sum(row["events"] for row in rows))
 
 
 def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -17,9 +17,10 @@ from pyspark.sql import SparkSession
 
 from flumeng.collector import spark as sessions
 from flumeng.collector.addresses import Addresses
+from flumeng.collector.engine import SparkEngine
 from flumeng.collector.fetch import READ_SECONDS
 from flumeng.collector.jobs import Jobs
-from flumeng.collector.pipeline import Spark, SparkPipeline
+from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.positions import PositionWatcher, Reach, WatchedJournals
 from flumeng.collector.probes import Probes
 from flumeng.collector.publisher import Publisher
@@ -75,7 +76,7 @@ class Cluster:
             store=store,
             publisher=Publisher(store),
             scheduler=Scheduler(),
-            jobs=Jobs(Spark(spark), 2, on_stuck=pytest.fail),
+            jobs=Jobs(SparkEngine(spark), 2, on_stuck=pytest.fail),
             build=lambda _: SparkPipeline(spark, spec),
             positions=lambda wake: WatchedJournals(self.watcher, self.probes, wake),
             report=lambda _, status: self.statuses.append(status),

@@ -9,17 +9,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from flumeng.collector import spark as sessions
+from flumeng.collector.engine import SparkEngine
+from flumeng.collector.fetch import UnreadableError
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.ranges import Range
-from flumeng.collector.work import BatchFailedError
-from flumeng.errors import UnavailableError, UserError
+from flumeng.collector.work import BatchFailedError, Work
+from flumeng.errors import UserError
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
+from flumeng.journal.testing import numbered_events
 from flumeng.sinks import BatchTooWideError, Written, file_store
 from flumeng.spec import parse_flow
 
@@ -57,7 +61,11 @@ def write(spark: SparkSession, tmp_path: Path) -> Iterator[Write]:
         staging = {root: f"{root}/_flumeng/{JOURNAL}.1.0" for root in pipeline.roots}
         for directory in staging.values():
             file_store.LOCAL.make_directory(directory)
-        written = pipeline.write([Range(JOURNAL, 0, 4)], {JOURNAL: address}, staging)
+        ranges = [Range(JOURNAL, 0, 4)]
+        work = Work(pipeline, ranges, {JOURNAL: address}, staging, 60.0, lambda _: None)
+        (written,) = SparkEngine(spark).write([work], "job", "slot")
+        if isinstance(written, Exception):
+            raise written
         for part in written:
             assert file_store.LOCAL.rename(part.files) == []
         return written
@@ -127,7 +135,7 @@ def test_what_the_filters_drop_makes_no_files(write: Write, tmp_path: Path) -> N
 def test_a_failed_batch_says_its_cause_in_one_line(write: Write, tmp_path: Path) -> None:
     with pytest.raises(BatchFailedError, match=r"\A.*severitee.*\Z"):
         write("noop", "[where: 'severitee > 1']")
-    with pytest.raises(UnavailableError, match=r"\A127.0.0.1:1 does not answer.*\Z"):
+    with pytest.raises(UnreadableError, match=r"\Ajournal .* 127.0.0.1:1 does not answer.*\Z"):
         write("noop", address="127.0.0.1:1")
     with pytest.raises(UserError, match="text writes the column body"):
         write(f"files: {{path: '{tmp_path}/x', format: text}}", "[select: [ts]]")
@@ -140,3 +148,45 @@ def test_a_batch_that_is_too_wide_is_told_from_a_failure(write: Write, tmp_path:
     minutes = "sequence(timestamp'2026-01-01', timestamp'2026-01-01 10:00', interval 1 minute)"
     with pytest.raises(BatchTooWideError):
         write(f"files: {{path: '{path}'}}", f'[select: ["explode({minutes}) AS ts"]]')
+
+
+def test_flows_that_share_a_job_do_not_share_their_failures(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of five batches in one job one has a sink that fails, and one a server that is away."""
+    journal = Journal.create(tmp_path, JOURNAL)
+    journal.append(numbered_events(0, 50))
+    journal.sync()
+    server = JournalServer("127.0.0.1", journals=lambda: {JOURNAL: journal})
+    (tmp_path / "obstacle").write_text("a file where a directory should be")
+
+    def work(sinks: str, address: str = server.address) -> Work:
+        text = f"{{flow: web, sources: [syslog: {{listen: '127.0.0.1:0'}}], sinks: [{sinks}]}}"
+        pipeline = SparkPipeline(spark, parse_flow(text))
+        staging = {root: f"{root}/staged" for root in pipeline.roots}
+        ranges = [Range(JOURNAL, 0, 50)]
+        return Work(pipeline, ranges, {JOURNAL: address}, staging, 60.0, lambda _: None)
+
+    (tmp_path / "a" / "staged").mkdir(parents=True)
+    good = [work(f"noop, {{files: {{path: '{tmp_path}/a'}}}}") for _ in range(3)]
+    broken = work(f"files: {{path: '{tmp_path}/obstacle/x'}}")
+    away = work("noop", "127.0.0.1:1")
+    assert all(each.pipeline.shareable for each in [*good, broken, away])
+    outcomes = SparkEngine(spark).write([good[0], broken, good[1], away, good[2]], "job", "slot")
+    for outcome in (outcomes[0], outcomes[2], outcomes[4]):
+        assert isinstance(outcome, list)
+        assert [part.events for part in outcome] == [50, 50]
+        ((source, _),) = outcome[1].files
+        assert pq.read_table(source)["seq"].to_pylist() == list(range(50))
+    assert isinstance(outcomes[1], BatchFailedError)
+    assert "obstacle" in str(outcomes[1])
+    assert isinstance(outcomes[3], UnreadableError)
+    server.stop()
+    journal.close()
+
+
+def test_spark_sql_takes_a_slot_of_its_own(spark: SparkSession) -> None:
+    text = "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop], filters: [%s]}"
+    with_sql = SparkPipeline(spark, parse_flow(text % "select: [upper(host) AS host]"))
+    without = SparkPipeline(spark, parse_flow(text % "where: 'seq > 100'"))
+    assert (with_sql.shareable, without.shareable) == (False, True)

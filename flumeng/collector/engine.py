@@ -1,0 +1,134 @@
+"""Runs batches on Spark: one with SQL in it as DataFrames, those that are all Arrow as units.
+
+Units need no DataFrame, whose planning costs more than a small batch does, and units of many
+batches go into one job.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+
+from pyspark import RDD
+from pyspark.sql import SparkSession
+
+from flumeng.collector import units
+from flumeng.collector.pipeline import SparkPipeline, of_kind, one_line
+from flumeng.collector.units import Result, Unit, Units
+from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Work
+from flumeng.errors import FlumengError
+from flumeng.sinks import Row
+
+
+class SparkEngine:
+    """See ``Engine``. Its pipelines are ``SparkPipeline``."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext
+        self._numbers: dict[int, RDD[int]] = {}
+
+    def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
+        self._context.setJobGroup(job, job, interruptOnCancel=True)
+        self._context.setLocalProperty("spark.scheduler.pool", slot)
+        try:
+            if works[0].pipeline.shareable:
+                return self._write_units(works)
+            (work,) = works
+            pipeline = _pipeline(work)
+            rows = [batch.collect() for batch in pipeline.plan(work).batches]
+            return [pipeline.written([[row.asDict() for row in of] for of in rows])]
+        except FlumengError:
+            raise
+        except Exception as error:
+            raise one_line(error) from error
+
+    def cancel(self, job: str) -> None:
+        self._context.cancelJobGroup(job)
+
+    def _write_units(self, works: Sequence[Work]) -> list[Outcome]:
+        parts = [_Part.of(work) for work in works]
+        chosen: list[tuple[_Part, int, Unit]] = []
+        weights = []
+        for part in parts:
+            for sink, stage in enumerate(part.stages):
+                for split, events in enumerate(part.events):
+                    chosen.append((part, sink, Unit(len(chosen), split, stage)))
+                    weights.append(events)
+        shares = spread(weights, self._context.defaultParallelism)
+        given = tuple(tuple(chosen[number][2] for number in share) for share in shares)
+        for result in self._run(Units(given, together=len(works) > 1)):
+            part, sink, _ = chosen[result[0]]
+            part.take(sink, result)
+        return [part.outcome() for part in parts]
+
+    def _run(self, all_units: Units) -> list[Result]:
+        tasks = len(all_units.shares)
+        if not tasks:
+            return []
+        if tasks not in self._numbers:
+            self._numbers[tasks] = self._context.parallelize(range(tasks), tasks)
+        return self._numbers[tasks].mapPartitions(all_units).collect()
+
+
+class _Part:
+    """One batch of a job: its ``stages``, one a sink, and the ``events`` of its splits."""
+
+    def __init__(self, work: Work) -> None:
+        self._pipeline = _pipeline(work)
+        self.stages: list[bytes] = []
+        self.events: list[int] = []
+        self._rows: list[list[Row]] = []
+        self._error: Exception | None = None
+
+    @classmethod
+    def of(cls, work: Work) -> _Part:
+        part = cls(work)
+        try:
+            plan = part._pipeline.plan(work)
+            part.stages = [pickle.dumps(batch.all_arrow) for batch in plan.batches]
+            part.events = [sum(piece.events for piece in split) for split in plan.splits]
+            part._rows = [[] for _ in part.stages]
+        except Exception as error:
+            part._error = error
+        return part
+
+    def take(self, sink: int, result: Result) -> None:
+        """A unit has ended; what the first one that failed says is the batch's error."""
+        _, kind, content = result
+        if kind == units.ROWS:
+            self._rows[sink] += units.read_rows(content)
+        elif self._error is None:
+            self._error = _error(kind, content)
+
+    def outcome(self) -> Outcome:
+        if self._error is not None:
+            return self._error
+        try:
+            return self._pipeline.written(self._rows)
+        except Exception as error:
+            return error
+
+
+def spread(weights: Sequence[int], most: int) -> list[list[int]]:
+    """The numbers of all weights in at most ``most`` shares of about equal weight."""
+    shares: list[list[int]] = [[] for _ in range(min(most, len(weights)))]
+    loads = [0] * len(shares)
+    for number in sorted(range(len(weights)), key=lambda n: -weights[n]):
+        least = loads.index(min(loads))
+        shares[least].append(number)
+        loads[least] += weights[number] + 1
+    return shares
+
+
+def _error(kind: str, content: bytes) -> Exception:
+    if kind == units.HUNG:
+        return HungError(f"a batch has hung: no end after {units.LIMIT_SECONDS:.0f} s")
+    if kind == units.LEFT:
+        return BrokenTogetherError("too many batches of one job have hung")
+    name, _, text = content.decode().partition("\n")
+    return of_kind(name, text)
+
+
+def _pipeline(work: Work) -> SparkPipeline:
+    assert isinstance(work.pipeline, SparkPipeline)
+    return work.pipeline

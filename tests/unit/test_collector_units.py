@@ -1,0 +1,86 @@
+"""What executors do for many batches at once: each unit's outcome is its own."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flumeng.collector.engine import spread
+from flumeng.collector.units import (
+    AT_ONCE,
+    ERROR,
+    HUNG,
+    ROWS,
+    Unit,
+    Units,
+    read_rows,
+    run_together,
+)
+from flumeng.filters.lazy_batch import Stage
+
+SCHEMA = pa.schema([pa.field("split", pa.int64())])
+may_end = threading.Event()
+
+
+@dataclass(frozen=True)
+class Echo:
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays([batch.column(0)], schema=SCHEMA)
+
+
+@dataclass(frozen=True)
+class Fail:
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                raise OSError("disk on fire\nand more")
+            yield batch
+
+
+@dataclass(frozen=True)
+class Hang:
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        may_end.wait(60)
+        yield from batches
+
+
+def unit(number: int, stage: Stage) -> Unit:
+    return Unit(number, split=number * 10, stage=pickle.dumps(stage))
+
+
+def test_a_unit_that_fails_says_so_and_the_others_give_their_rows() -> None:
+    units = (unit(0, Echo()), unit(1, Fail()), unit(2, Echo()))
+    for together in (False, True):
+        found = {result[0]: result[1:] for result in Units((units,), together)([0])}
+        assert found[1] == (ERROR, b"OSError\ndisk on fire")
+        assert [read_rows(found[n][1]) for n in (0, 2)] == [[{"split": 0}], [{"split": 20}]]
+
+
+def test_what_cannot_be_unpickled_harms_itself_only() -> None:
+    results = run_together((Unit(0, 0, b"nonsense"), unit(1, Echo())))
+    assert {number: kind for number, kind, _ in results} == {0: ERROR, 1: ROWS}
+
+
+def test_units_that_hang_keep_no_others_from_beginning_and_are_left_behind() -> None:
+    many = 2 * AT_ONCE
+    units = [unit(number, Hang()) for number in range(many)]
+    units += [unit(number, Echo()) for number in range(many, 2 * many)]
+    results = run_together(tuple(units), slow_seconds=0.05, limit_seconds=0.5)
+    may_end.set()
+    kinds = {number: kind for number, kind, _ in results}
+    assert kinds == dict.fromkeys(range(many), HUNG) | dict.fromkeys(range(many, 2 * many), ROWS)
+
+
+def test_shares_are_about_equal() -> None:
+    weights = [5, 1, 1, 1, 1, 1, 0, 0]
+    shares = spread(weights, 2)
+    assert sorted(number for share in shares for number in share) == list(range(len(weights)))
+    loads = [sum(weights[n] for n in share) for share in shares]
+    assert max(loads) - min(loads) <= 2
+    assert spread([3], 4) == [[0]]
+    assert spread([], 4) == []
