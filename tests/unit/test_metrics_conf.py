@@ -1,0 +1,160 @@
+"""The alert rules, the dashboard and the docs name only metrics and labels that there are.
+
+That the table's metrics are really served is seen in ``tests/live/test_standalone.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from flumeng.metrics.page import PROCESS
+from flumeng.metrics.table import METRICS
+
+TOP = Path(__file__).parents[2]
+ALERTS = TOP / "conf" / "prometheus" / "alerts.yaml"
+PROMETHEUS = TOP / "conf" / "prometheus" / "prometheus.yaml"
+DASHBOARD = TOP / "conf" / "grafana" / "flumeng.json"
+EVERYWHERE = {PROCESS, "instance", "job"}
+"""The labels of every sample: ours, and what Prometheus adds."""
+
+LABELS: dict[str, set[str]] = {"up": EVERYWHERE}
+for metric in METRICS:
+    labels = EVERYWHERE | set(metric.labels)
+    if metric.kind == "histogram":
+        LABELS |= {f"{metric.name}_{part}": labels for part in ("sum", "count")}
+        LABELS[f"{metric.name}_bucket"] = labels | {"le"}
+    else:
+        LABELS[metric.name] = labels
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return found
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """(where, PromQL), Grafana's variables filled in."""
+    for rule in rules():
+        yield rule["alert"], rule["expr"]
+    for panel in panels():
+        for target in panel["targets"]:
+            text = target["expr"].replace("$__rate_interval", "5m")
+            yield panel["title"], text.replace("$flow", ".*").replace("$instance", ".*")
+
+
+EXPRESSIONS = list(expressions())
+
+
+def selectors(expression: Any) -> Iterator[Any]:
+    """All vector selectors in a parsed expression."""
+    if isinstance(expression, promql_parser.VectorSelector):
+        yield expression
+    for name in ("vector_selector", "expr", "lhs", "rhs"):
+        if hasattr(expression, name):
+            yield from selectors(getattr(expression, name))
+    for argument in getattr(expression, "args", ()):
+        yield from selectors(argument)
+
+
+def grouped(expression: Any) -> Iterator[tuple[set[str], Any]]:
+    """(labels, expression) of each ``by`` in it."""
+    if isinstance(expression, promql_parser.AggregateExpr) and expression.modifier is not None:
+        yield set(expression.modifier.labels), expression.expr
+    for name in ("expr", "lhs", "rhs"):
+        if hasattr(expression, name):
+            yield from grouped(getattr(expression, name))
+    for argument in getattr(expression, "args", ()):
+        yield from grouped(argument)
+
+
+@pytest.mark.parametrize(("where", "text"), EXPRESSIONS)
+def test_an_expression_parses_and_selects_what_there_is(where: str, text: str) -> None:
+    parsed = promql_parser.parse(text)
+    found = list(selectors(parsed))
+    assert found, f"{where} selects nothing"
+    for selector in found:
+        assert selector.name in LABELS, where
+        matched = {matcher.name for matcher in selector.matchers.matchers}
+        assert matched <= LABELS[selector.name], where
+    for labels, below in grouped(parsed):
+        for selector in selectors(below):
+            assert labels <= LABELS[selector.name], where
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["sum(rate(flumeng_no_such_total[5m]))", "sum by (flow) (process_threads)", "sum(rate(up)"],
+)
+def test_the_check_itself_sees_what_is_wrong(text: str) -> None:
+    with pytest.raises((AssertionError, ValueError)):
+        test_an_expression_parses_and_selects_what_there_is("here", text)
+
+
+def test_every_rate_is_of_a_counter() -> None:
+    counters = {metric.name for metric in METRICS if metric.kind == "counter"}
+    for where, text in EXPRESSIONS:
+        for name in re.findall(r"\b(?:rate|increase)\((\w+)", text):
+            assert name in counters or name.endswith(("_bucket", "_sum", "_count")), where
+        for name in re.findall(r"\b(?:deriv|predict_linear)\((\w+)", text):
+            assert name not in counters, where
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_an_alert_says_what_is_wrong_and_what_to_do(rule: dict[str, Any]) -> None:
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+    assert re.fullmatch(r"Flumeng[A-Za-z]+", rule["alert"])
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    assert set(rule["annotations"]) == {"summary", "description"}
+    if "for" in rule:
+        promql_parser.parse_duration(rule["for"])
+    parsed = promql_parser.parse(rule["expr"])
+    kept = set.intersection(
+        *[labels for labels, _ in grouped(parsed)] or [LABELS["up"] | {"child"}]
+    )
+    for text in rule["annotations"].values():
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= kept, rule["alert"]
+
+
+def test_prometheus_configuration_names_the_rules() -> None:
+    configuration = yaml.safe_load(PROMETHEUS.read_text())
+    assert configuration["rule_files"] == [ALERTS.name]
+    (job,) = configuration["scrape_configs"]
+    assert job["job_name"] == "flumeng"
+
+
+def test_the_dashboard_has_no_two_panels_of_one_number_or_place() -> None:
+    board = dashboard()
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids))
+    places = [tuple(sorted(panel["gridPos"].items())) for panel in board["panels"]]
+    assert len(places) == len(set(places))
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            (name,) = re.findall(r"label_values\((\w+), \w+\)", variable["definition"])
+            assert name in LABELS
+
+
+def test_every_metric_in_the_docs_is_there() -> None:
+    pages = [*(TOP / "docs").rglob("*.md"), TOP / "README.md", *(TOP / "conf").rglob("*.yaml")]
+    parts = {metric.name.removeprefix("flumeng_").split("_")[0] for metric in METRICS}
+    for page in pages:
+        for name in re.findall(r"\bflumeng_\w+", page.read_text()):
+            if name.removeprefix("flumeng_").split("_")[0] in parts:
+                assert name in LABELS or f"{name}_count" in LABELS, page
