@@ -9,7 +9,7 @@ not pass over them by themselves; they wait for an operator, and notice what is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flumeng.operations import audit
 from flumeng.operations.documents import in_transactions
@@ -64,9 +64,9 @@ def _found(store: Store, floors: Mapping[str, int]) -> list[tuple[Advanced, Put]
     acks = store.read_many([paths.ack(flow, cursor, name) for name, flow, cursor in places])
     found = []
     for (name, flow, cursor), ack in zip(places, acks, strict=True):
-        acked, epoch = (ack.value.offset, ack.value.epoch) if ack else (0, 0)
-        if acked < floors[name]:
-            moved = records.Ack(epoch=epoch, offset=floors[name])
+        before = ack.value if ack else records.Ack(epoch=0, offset=0)
+        if before.offset < floors[name]:
+            moved = replace(before, offset=floors[name])
             put = Put(paths.ack(flow, cursor, name), moved, ack.version if ack else ABSENT)
-            found.append((Advanced(name, flow, cursor, acked, floors[name]), put))
+            found.append((Advanced(name, flow, cursor, before.offset, floors[name]), put))
     return found

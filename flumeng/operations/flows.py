@@ -12,11 +12,23 @@ from flumeng.operations.settings import without_chokes
 from flumeng.spec import parse_flow
 from flumeng.spec.problems import nearest
 from flumeng.state import journal_registry
-from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Unreadable, Versioned, Write, tree
+from flumeng.store import (
+    ABSENT,
+    ANY,
+    WIRE_LIMIT_BYTES,
+    Check,
+    Put,
+    Remove,
+    Store,
+    Unreadable,
+    Versioned,
+    Write,
+    tree,
+)
 from zkschema import bootstrap, paths, records
 
 KEEP_REVISIONS = 50
-TRANSACTION_BYTES = 256 * 1024
+TRANSACTION_BYTES = WIRE_LIMIT_BYTES
 WRITE_BYTES = 150
 """What a write takes in a transaction besides the text: its path, and a small record."""
 VERBS = {"running": "resume", "suspended": "pause", "stopped": "stop"}

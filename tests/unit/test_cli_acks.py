@@ -12,7 +12,7 @@ from flumeng.errors import ConflictError
 from flumeng.operations import documents
 from flumeng.operations.acks import advance_acks
 from flumeng.operations.flows import apply_flow
-from flumeng.store import ABSENT, tree
+from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 
@@ -67,6 +67,15 @@ def test_one_is_moved_to_what_its_journal_keeps_and_its_epoch_stays(
         "more (cursor main was at 100)\n"
     )
     assert acks(store) == {"lost": (3, 500), "sound": (3, 40)}
+
+
+def test_what_a_newer_flumeng_keeps_in_an_ack_stays(shell: Shell, store: FakeStore) -> None:
+    path = paths.ack("web", "main", name_of("lost"))
+    store.write(path, records.Ack(epoch=3, offset=100, extra={"newer": 1}), ANY)
+    assert shell.run("ack", "advance", name_of("lost")).exit_code == 0
+    found = store.read(path)
+    assert found is not None
+    assert found.value == records.Ack(epoch=3, offset=500, extra={"newer": 1})
 
 
 def test_all_are_moved_that_need_it_also_those_that_nobody_has_claimed(

@@ -122,7 +122,7 @@ def test_a_part_that_fails_is_told_with_what_was_applied(store: FakeStore, tmp_p
     files = write(tmp_path, *(f"f{number}" for number in range(6)))
     for file in files:
         file.write_text(padded(file.stem))
-    result = failing(store, ConflictError, at=3).run("flow", "apply", *files, "--json")
+    result = failing(store, ConflictError, at=2).run("flow", "apply", *files, "--json")
     assert result.exit_code == 3
     rows = json.loads(result.stdout)
     done = [row["flow"] for row in rows if row["error"] is None]
@@ -136,7 +136,7 @@ def test_without_json_it_is_said_how_many_were_applied(store: FakeStore, tmp_pat
     files = write(tmp_path, *(f"f{number}" for number in range(6)))
     for file in files:
         file.write_text(padded(file.stem))
-    result = failing(store, ConflictError, at=3).run("flow", "apply", *files)
+    result = failing(store, ConflictError, at=2).run("flow", "apply", *files)
     done = store.children(paths.flows())
     assert result.stdout.splitlines() == [f"flow {flow} revision 1" for flow in done]
     said = f"flumeng: {len(done)} of 6 files are applied, {6 - len(done)} not\n"
