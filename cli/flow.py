@@ -131,7 +131,7 @@ def apply(
 @with_store
 def list_(_context: CliContext, store: Store, as_json: bool) -> None:
     """List all flows."""
-    rows = overview.flows(store)
+    rows = overview.flows(store, checked=False)
     if as_json:
         show_json(rows)
         return

@@ -41,6 +41,12 @@ def compose(text: str) -> yaml.Node:
     return root
 
 
+def items(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    """What a mapping says under which name; empty for anything else."""
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    return {str(key.value): value for key, value in pairs}
+
+
 def line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from flumeng.errors import CorruptError, UserError
 from flumeng.operations.flows import require_flow
 from flumeng.spec import FlowSpec, SpecError, parse_flow
+from flumeng.spec.outline import Outline, outline
 from flumeng.state import journal_registry
 from flumeng.state.snapshot import FlowView
 from flumeng.state.task_map import read_plans
@@ -26,6 +27,7 @@ from zkschema import paths, records
 UNREADABLE = "unreadable"
 """Shown as the state of what nobody can tell the state of."""
 UNREADABLE_FLOW = records.Flow(revision=0, state=UNREADABLE)
+NO_OUTLINE = Outline("", (), ())
 UNREADABLE_NODE = records.Node(uuid="", roles=())
 NODE_ROWS = (paths.node, paths.live_node, paths.assignment, paths.status)
 
@@ -142,27 +144,36 @@ def positions(source: Store | Reading, ask: Ask) -> Positions:
     return Positions(*asking.ask_all(Reading.of(source), ask))
 
 
-def flows(source: Store | Reading) -> list[FlowRow]:
+def flows(source: Store | Reading, *, checked: bool = True) -> list[FlowRow]:
+    """``checked``: say of every text whether this flumeng can read it, which takes longer."""
     reading = Reading.of(source)
     statuses = _statuses(reading)
-    rows = []
-    for view, spec in _flows(reading, reading.children(paths.flows())):
-        tasks = task_status.rows(view, statuses)
-        rows.append(
-            FlowRow(
-                flow=view.name,
-                state=view.record.state,
-                revision=view.record.revision,
-                delivery=spec.delivery if spec else "",
-                sources=tuple(source.name for source in spec.sources) if spec else (),
-                sinks=tuple(sink.name for sink in spec.sinks) if spec else (),
-                tasks=tasks,
-                problem=view.problem,
-                rollout=task_status.rollout(view, tasks),
-                went_back=view.record.went_back,
-            )
+    return [
+        _flow_row(seen, task_status.rows(seen.view, statuses))
+        for seen in _flows(reading, reading.children(paths.flows()), checked=checked)
+    ]
+
+
+def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...]) -> FlowRow:
+    view, problem = seen.view, seen.view.problem
+    try:
+        shown = (
+            Outline.of(seen.spec) if seen.spec else outline(seen.text) if seen.text else NO_OUTLINE
         )
-    return rows
+    except SpecError as error:
+        shown, problem = NO_OUTLINE, problem or str(error)
+    return FlowRow(
+        flow=view.name,
+        state=view.record.state,
+        revision=view.record.revision,
+        delivery=shown.delivery,
+        sources=shown.sources,
+        sinks=shown.sinks,
+        tasks=tasks,
+        problem=problem,
+        rollout=task_status.rollout(view, tasks),
+        went_back=view.record.went_back,
+    )
 
 
 def flow(store: Store, name: str) -> FlowDetail:
@@ -170,10 +181,10 @@ def flow(store: Store, name: str) -> FlowDetail:
     cannot be read."""
     require_flow(store, name)
     reading = Reading(store)
-    found = _flows(reading, [name])
+    found = _flows(reading, [name], checked=True)
     if not found:
         raise UserError(f'there is no flow "{name}" any more')
-    ((view, _),) = found
+    view = found[0].view
     record = view.record
     tasks = task_status.rows(view, _statuses(reading))
     revision = store.read(paths.revision(name, str(record.revision)))
@@ -201,8 +212,9 @@ def flow(store: Store, name: str) -> FlowDetail:
 
 def dimensions(store: Store) -> set[str]:
     """Those in which the flows' tasks weigh something: a capacity in another one bounds nothing."""
-    specs = (spec for _, spec in _flows(Reading(store), store.children(paths.flows())) if spec)
-    return {dimension for spec in specs for dimension in spec.place.collect.weight}
+    seen = _flows(Reading(store), store.children(paths.flows()), checked=True)
+    places = (one.view.place for one in seen if one.view.place)
+    return {dimension for place in places for dimension in place.collect.weight}
 
 
 def tasks(source: Store | Reading) -> list[TaskRow]:
@@ -211,8 +223,8 @@ def tasks(source: Store | Reading) -> list[TaskRow]:
     statuses = _statuses(reading)
     return [
         task
-        for view, _ in _flows(reading, reading.children(paths.flows()))
-        for task in task_status.rows(view, statuses)
+        for seen in _flows(reading, reading.children(paths.flows()), checked=False)
+        for task in task_status.rows(seen.view, statuses)
     ]
 
 
@@ -309,8 +321,17 @@ def _statuses(reading: Reading) -> task_status.Statuses:
     }
 
 
-def _flows(reading: Reading, names: Sequence[str]) -> list[tuple[FlowView, FlowSpec | None]]:
-    """Those that are there, with their plans, and what their texts say where they can be read."""
+class _Seen(NamedTuple):
+    """A flow with its plan, its current text, and what that says where it was read."""
+
+    view: FlowView
+    text: str
+    spec: FlowSpec | None
+
+
+def _flows(reading: Reading, names: Sequence[str], *, checked: bool) -> list[_Seen]:
+    """Those that are there. Texts that are not to be ``checked`` are read where they tell how a
+    rollout goes on."""
     found = reading.read_each([paths.flow(name) for name in names])
     there = {name: flow for name, flow in zip(names, found, strict=True) if flow}
     texts = {
@@ -320,26 +341,31 @@ def _flows(reading: Reading, names: Sequence[str]) -> list[tuple[FlowView, FlowS
     }
     revisions = dict(zip(texts, reading.read_each(list(texts.values())), strict=True))
     plans = read_plans(reading, there)
-    views = []
+    seen = []
     for name, flow in there.items():
         record = flow.value if isinstance(flow, Versioned) else UNREADABLE_FLOW
-        spec, problem = None, ""
-        if name in texts:
-            spec, problem = _spec(revisions[name], record.revision)
-        unread = reading.why(paths.flow(name), paths.plan(name))
         plan = plans[name].value if name in plans else records.Plan()
+        spec, text, problem = None, "", ""
+        if name in texts:
+            needed = checked or plan.revision not in (0, record.revision)
+            spec, text, problem = _spec(revisions[name], record.revision, needed=needed)
+        problem = reading.why(paths.flow(name), paths.plan(name)) or problem
         place, rollout = (spec.place, spec.rollout) if spec else (None, None)
-        view = FlowView(name, record, flow.version, place, unread or problem, rollout, plan)
-        views.append((view, spec))
-    return views
+        view = FlowView(name, record, flow.version, place, problem, rollout, plan)
+        seen.append(_Seen(view, text, spec))
+    return seen
 
 
-def _spec(text: Found[records.Revision], revision: int) -> tuple[FlowSpec | None, str]:
-    if text is None:
-        return None, f"revision {revision} is not there"
-    if isinstance(text, Unreadable):
-        return None, str(text)
+def _spec(
+    found: Found[records.Revision], revision: int, *, needed: bool
+) -> tuple[FlowSpec | None, str, str]:
+    """The spec, the text, and what is wrong with it."""
+    if found is None:
+        return None, "", f"revision {revision} is not there"
+    if isinstance(found, Unreadable):
+        return None, "", str(found)
+    text = found.value.text
     try:
-        return parse_flow(text.value.text), ""
+        return parse_flow(text) if needed else None, text, ""
     except SpecError as error:
-        return None, f"revision {revision} cannot be read: {error}"
+        return None, text, f"revision {revision} cannot be read: {error}"
