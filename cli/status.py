@@ -18,7 +18,7 @@ from flumeng.views import health
 @with_store
 def status(context: CliContext, store: Store, as_json: bool) -> None:
     """Say whether the cluster is well, and if not: why, and what to do. Exit code 1 when not."""
-    found = health.status(store, context.ask)
+    found = health.status(store, context.accounts, context.counters, context.clock())
     if as_json:
         show_json(found)
     else:
@@ -37,7 +37,7 @@ def status(context: CliContext, store: Store, as_json: bool) -> None:
                     flow["state"],
                     flow["revision"],
                     f"{flow['running']}/{flow['tasks']}",
-                    f"{flow['lag']}{'+?' if flow['lag_unknown'] else ''}",
+                    lag_text(flow),
                     _progress(flow["rollout"]),
                 )
                 for flow in found["flows"]
@@ -45,6 +45,15 @@ def status(context: CliContext, store: Store, as_json: bool) -> None:
         )
     if found["health"] != "ok":
         raise SystemExit(1)
+
+
+def lag_text(flow: dict[str, Any]) -> str:
+    """Events, the age of the oldest, and which way it goes: ``1200, 15 s, growing``."""
+    said = [f"{flow['lag']}{'+?' if flow['lag_unknown'] else ''}"]
+    if flow["lag"]:
+        said += [f"{flow['lag_seconds']:.0f} s"] if flow["lag_seconds"] is not None else []
+        said += [flow["lag_trend"]] if flow["lag_trend"] else []
+    return ", ".join(said)
 
 
 def _progress(rollout: dict[str, Any] | None) -> str:

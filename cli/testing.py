@@ -86,9 +86,9 @@ class Shell:
         }
 
     def counters(self, address: str) -> list[dict[str, Any]]:
-        if address not in self.counted:
+        if address not in self.counted and address not in self.positions:
             raise UnavailableError(f"{address} did not answer")
-        return self.counted[address]
+        return self.counted.get(address, [])
 
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds

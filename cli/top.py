@@ -11,6 +11,7 @@ import click
 from cli.context import CliContext, with_store
 from cli.options import json_option
 from cli.output import count, make_table, show_json, show_table
+from cli.status import lag_text
 from flumeng.errors import UnavailableError
 from flumeng.store import Store
 from flumeng.views import health, overview
@@ -53,7 +54,10 @@ def rates(before: dict[str, Any] | None, now: dict[str, Any], seconds: float) ->
 
 
 def _look(context: CliContext, store: Store) -> dict[str, Any]:
-    return {**health.status(store, context.ask), "node_rows": overview.nodes(store)}
+    return {
+        **health.status(store, context.accounts, context.counters, context.clock()),
+        "node_rows": overview.nodes(store),
+    }
 
 
 def _headline(seen: dict[str, Any]) -> str:
@@ -76,7 +80,7 @@ def _tables(seen: dict[str, Any], rate: dict[str, float]) -> Iterator[Table]:
                 flow["state"],
                 flow["revision"],
                 f"{flow['running']}/{flow['tasks']}",
-                f"{flow['lag']}{'+?' if flow['lag_unknown'] else ''}",
+                lag_text(flow),
                 f"{rate[flow['flow']]:.0f}" if flow["flow"] in rate else None,
             )
             for flow in sorted(seen["flows"], key=lambda flow: -flow["lag"])

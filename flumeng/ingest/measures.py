@@ -15,6 +15,7 @@ from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.lag_clock import LagClock
 from flumeng.journal.log import Log
 from flumeng.journal.names import flow_of
+from flumeng.journal.past import Note, Past
 from flumeng.journal.server import received_us
 from flumeng.metrics import table
 from flumeng.metrics.table import Metric, Reading
@@ -45,6 +46,7 @@ class Measures:
         self._flows = flows
         self._journal_store = journal_store
         self._lag = LagClock()
+        self._past = Past()
         self._noting = threading.Lock()
 
     def start(self) -> None:
@@ -73,11 +75,18 @@ class Measures:
             journals = self._journal_store.journals
             for name, journal in journals.items():
                 acked, safe = journal.acked, journal.readable
+                self._past.see(name, acked, journal.safe, now)
                 if acked < safe and not self._lag.knows(name):
                     self._lag.see(name, acked, safe, now - _waited_seconds(journal, acked))
                 else:
                     self._lag.see(name, acked, safe, now)
             self._lag.keep(journals.keys())
+            self._past.keep(journals.keys())
+
+    def minute_ago(self, journal: str) -> Note | None:
+        """How far the journal was; any thread may ask."""
+        with self._noting:
+            return self._past.minute_ago(journal, time.monotonic())
 
     def _note_on(self) -> None:
         while True:

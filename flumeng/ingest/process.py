@@ -68,7 +68,7 @@ def main() -> int:
 
         name, channel = f"ingest.{group.number}", arguments.metrics_channel
         serving.serve(name, worker.health, worker.measures.readings, descriptor=channel)
-        worker.measures.start()
+    worker.measures.start()
     uvloop.run(_serve(worker, parent))
     return 0
 

@@ -78,7 +78,10 @@ class Worker:
         """Until ``stop`` is received; then all that was accepted is durable."""
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(BLOCKING_CALLS))
         server = JournalServer(
-            self._host, journals=lambda: self._journal_store.journals, counters=self._counters
+            self._host,
+            journals=lambda: self._journal_store.journals,
+            counters=self._counters,
+            minute_ago=self.measures.minute_ago,
         )
         await asyncio.to_thread(self._send, {"type": "ready", "address": server.address})
         reporting = asyncio.create_task(self._report_changes())

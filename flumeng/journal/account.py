@@ -8,7 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Account:
     """``oldest_unacked_us``: when the oldest event that is not acked was received, in microseconds
-    since the epoch. ``waits_at``: where readers stop until an operator accepts a loss."""
+    since the epoch. ``waits_at``: where readers stop until an operator accepts a loss.
+    ``acked_minute_ago`` and ``safe_minute_ago`` are None while the server does not know them."""
 
     term: int
     durability: str
@@ -21,6 +22,8 @@ class Account:
     waits_at: int | None
     closed: bool
     oldest_unacked_us: int | None
+    acked_minute_ago: int | None = None
+    safe_minute_ago: int | None = None
 
     @property
     def events(self) -> int:
@@ -30,3 +33,9 @@ class Account:
     @property
     def unacked(self) -> int:
         return self.safe - self.acked
+
+    @property
+    def unacked_minute_ago(self) -> int | None:
+        if self.safe_minute_ago is None or self.acked_minute_ago is None:
+            return None
+        return self.safe_minute_ago - self.acked_minute_ago

@@ -7,6 +7,7 @@ so a client may be made in one process and used in another.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ class JournalClient:
 
     def accounts(self) -> dict[str, Account]:
         """What all journals of the server hold. Raises UnavailableError, CorruptError."""
-        return self._ask(ACCOUNTS, partial(_each, Account))
+        return self._ask(ACCOUNTS, _accounts)
 
     def counters(self) -> list[dict[str, Any]]:
         """What the server's process counts, a row for each source. Raises UnavailableError,
@@ -155,6 +156,15 @@ class JournalClient:
 
 class _OutOfTimeError(UnavailableError):
     """A call reached its time limit; with progress made, another one goes on from there."""
+
+
+def _accounts(told: dict[str, dict[str, Any]]) -> dict[str, Account]:
+    """A newer server may tell more."""
+    known = {field.name for field in dataclasses.fields(Account)}
+    return {
+        name: Account(**{key: value for key, value in fields.items() if key in known})
+        for name, fields in told.items()
+    }
 
 
 def _each(kind: Callable[..., T], told: dict[str, dict[str, Any]]) -> dict[str, T]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
@@ -28,6 +29,7 @@ from flumeng.journal.account import Account
 from flumeng.journal.errors import AboveSafeError, BelowFloorError, DataLossError, NotServedError
 from flumeng.journal.log import Log
 from flumeng.journal.names import is_id
+from flumeng.journal.past import Note
 from flumeng.journal.position import Position
 from flumeng.journal.segment import Window
 from flumeng.journal.watch import Watch, WatchRequest, parse_request
@@ -42,6 +44,8 @@ WATCH = "watch"
 MAX_TICKET_BYTES = 4096
 WATCHES_AT_ONCE = 64
 """Those beyond are answered once; their readers ask again after a while."""
+ACCOUNT_SECONDS = 0.5
+"""So long it may take to read the oldest events of journals, which people want to know."""
 READS_AT_ONCE = 64
 """Those beyond are refused as unavailable."""
 # What an error is called on the wire; the first that fits.
@@ -60,7 +64,8 @@ class JournalServer:
     """Serves from its own threads, from when it is made until ``stop``.
 
     ``journals`` is called for each request, from those threads; so is ``counters``, which gives
-    what else a process wants to tell of itself, as JSON. Raises UserError when the address cannot
+    what else a process wants to tell of itself, as JSON, and ``minute_ago``, which gives how far a
+    journal was then. Raises UserError when the address cannot
     be used.
     """
 
@@ -71,10 +76,11 @@ class JournalServer:
         *,
         journals: Callable[[], Mapping[str, Log]],
         counters: Callable[[], list[dict[str, Any]]] = list,
+        minute_ago: Callable[[str], Note | None] = lambda _journal: None,
     ) -> None:
         host = f"[{host}]" if ":" in host else host
         try:
-            self._service = _Service(host, port, journals, counters)
+            self._service = _Service(host, port, journals, counters, minute_ago)
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"cannot listen on {host}:{port}: {error}") from error
         self.address = f"{host}:{self._service.port}"
@@ -101,8 +107,10 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         port: int,
         journals: Callable[[], Mapping[str, Log]],
         counters: Callable[[], list[dict[str, Any]]],
+        minute_ago: Callable[[str], Note | None],
     ) -> None:
         self._stopping = False
+        self._minute_ago = minute_ago
         self._journals = journals
         self._answers: Mapping[str, Callable[[], object]] = {
             POSITIONS: self._positions,
@@ -145,7 +153,11 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         return {name: Position.of(journal) for name, journal in self._journals().items()}
 
     def _accounts(self) -> dict[str, Account]:
-        return {name: _account(journal) for name, journal in self._journals().items()}
+        journals, until = self._journals(), time.monotonic() + ACCOUNT_SECONDS
+        return {
+            name: _account(journal, self._minute_ago(name), reads=time.monotonic() < until)
+            for name, journal in journals.items()
+        }
 
     def do_get(self, _context: Any, ticket: Any) -> Any:
         try:
@@ -178,7 +190,8 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             self._reads.release()
 
 
-def _account(journal: Log) -> Account:
+def _account(journal: Log, past: Note | None, *, reads: bool) -> Account:
+    """``reads``: the oldest event that is not acked is read, to tell when it came."""
     acked, safe, readable = journal.acked, journal.safe, journal.readable
     return Account(
         term=journal.term,
@@ -191,7 +204,9 @@ def _account(journal: Log) -> Account:
         lost=journal.lost,
         waits_at=readable if readable < safe else None,
         closed=journal.closed,
-        oldest_unacked_us=received_us(journal, acked) if acked < readable else None,
+        oldest_unacked_us=received_us(journal, acked) if reads and acked < readable else None,
+        acked_minute_ago=past.acked if past else None,
+        safe_minute_ago=past.safe if past else None,
     )
 
 

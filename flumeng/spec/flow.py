@@ -127,6 +127,20 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Lag:
+    """How late the flow's events may be before `flumeng status` says so."""
+
+    seconds: float = option(
+        doc="The oldest event that is not in the sinks may be this old; three times "
+        "`batch.seconds` when that is more.",
+        unit="seconds",
+        minimum=1,
+        maximum=366 * 86_400,
+        default=300.0,
+    )
+
+
+@dataclass(frozen=True)
 class JournalOptions:
     """How the flow's journals are kept. Each ingest worker of a node has one of its own."""
 
@@ -198,7 +212,13 @@ class FlowSpec:
         doc="Where events go.", minimum=1, example="[files: {path: /data/app}]"
     )
     batch: Batch = option(doc="When collected events are written.", default=Batch())
+    lag: Lag = option(doc="How late events may be before it is a problem.", default=Lag())
     rollout: Rollout | None = option(
         doc="Give a new revision to a few tasks first, and go back when one of them fails.",
         default=None,
     )
+
+    @property
+    def lag_limit_seconds(self) -> float:
+        """So old may the oldest event be that is not in the sinks."""
+        return max(self.lag.seconds, 3 * self.batch.seconds)

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from flumeng.spec import registry
 from flumeng.spec.component import Component
-from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace, JournalOptions
+from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace, JournalOptions, Lag
 from flumeng.spec.option import Option, Unit, default_of, described, is_required
 from flumeng.spec.registry import Entry
 from flumeng.spec.sources import Tls
@@ -23,6 +23,7 @@ PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("place.ingest", IngestPlace),
     ("place.collect", CollectPlace),
     ("journal", JournalOptions),
+    ("lag", Lag),
     ("batch", Batch),
     ("tls", Tls),
 )

@@ -5,31 +5,46 @@ The command line, the status page and ``/status.json`` show the one dict that ``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from flumeng.journal.account import Account
 from flumeng.store import Store
-from flumeng.views import overview, unreadable
-from flumeng.views.overview import AckRow, Ask, FlowRow, NodeRow
+from flumeng.views import asking, counters, journals, lag, overview, unreadable
+from flumeng.views.lag import FlowLag
+from flumeng.views.overview import AckRow, FlowRow, NodeRow
 from flumeng.views.reading import Reading
 from flumeng.views.task_status import TaskRow
 from flumeng.views.unreadable import Cause
 from zkschema import paths, records
 from zkschema.records import COLLECT, INGEST, LiveMaster
 
+Answer = tuple[Mapping[str, Account], Sequence[Mapping[str, Any]]]
+"""The accounts of a worker's journals, and the counters of its sources."""
+HELD_SECONDS = 5.0
+"""A source that is held for less may only have had a burst."""
 
-def status(store: Store, ask: Ask) -> dict[str, Any]:
-    """Raises ``UserError`` when there is no cluster, ``UnavailableError``."""
+
+def status(
+    store: Store, ask: journals.Ask, ask_counters: counters.Ask, now: float
+) -> dict[str, Any]:
+    """``now`` is in seconds since the epoch. Raises ``UserError`` when there is no cluster,
+    ``UnavailableError``."""
     reading = Reading.of(store)
     flows = overview.flows(reading)
     nodes = overview.nodes(reading)
     names = reading.children(paths.live_masters())
     found = reading.read_many([paths.live_master(name) for name in names])
     masters = {name: live.value if live else None for name, live in zip(names, found, strict=True)}
-    where = overview.positions(reading, ask)
-    acks = overview.acks(reading, where)
+    told, silent = asking.ask_all(
+        reading, lambda address: {address: (ask(address), ask_counters(address))}
+    )
+    accounts = {node: _accounts(answers.values()) for node, answers in told.items()}
+    acks = overview.acks(reading, overview.Positions(accounts, silent))
+    lags = _lags(flows, acks, accounts, now)
     cluster = reading.read(paths.cluster())
     maintenance = cluster.value.maintenance if cluster else None
     causes = [
@@ -37,8 +52,10 @@ def status(store: Store, ask: Ask) -> dict[str, Any]:
         *_of_masters(masters),
         *_of_troubles(masters, flows),
         *_of_maintenance(maintenance),
-        *_of_nodes(nodes, where.silent),
+        *_of_nodes(nodes, silent),
         *_of_flows(flows, reading),
+        *_of_held(told),
+        *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
     return {
         "health": "degraded" if causes else "ok",
@@ -46,32 +63,65 @@ def status(store: Store, ask: Ask) -> dict[str, Any]:
         "maintenance": maintenance is not None,
         "masters": names,
         "nodes": {"live": sum(node.live for node in nodes), "registered": len(nodes)},
-        "flows": _rows(flows, acks),
+        "flows": _rows(flows, acks, lags),
     }
 
 
-def _rows(flows: Sequence[FlowRow], acks: Sequence[AckRow]) -> list[dict[str, Any]]:
-    own: dict[str, list[AckRow]] = {}
+def _accounts(answers: Iterable[Answer]) -> dict[str, Account]:
+    return {name: account for accounts, _ in answers for name, account in accounts.items()}
+
+
+def _lags(
+    flows: Sequence[FlowRow],
+    acks: Sequence[AckRow],
+    accounts: Mapping[str, Mapping[str, Account]],
+    now: float,
+) -> dict[str, FlowLag]:
+    of_flow: dict[str, list[AckRow]] = {flow.flow: [] for flow in flows}
     for ack in acks:
-        own.setdefault(ack.flow, []).append(ack)
-    return [_flow(flow, own.get(flow.flow, [])) for flow in flows]
+        of_flow.setdefault(ack.flow, []).append(ack)
+    known = {name: account for found in accounts.values() for name, account in found.items()}
+    return {flow: lag.flow_lag(own, known, now) for flow, own in of_flow.items()}
 
 
-def _flow(flow: FlowRow, acks: Sequence[AckRow]) -> dict[str, Any]:
-    lags = [ack.lag for ack in acks]
-    known = [lag for lag in lags if lag is not None]
+def _rows(
+    flows: Sequence[FlowRow], acks: Sequence[AckRow], lags: Mapping[str, FlowLag]
+) -> list[dict[str, Any]]:
+    acked: Counter[str] = Counter()
+    for ack in acks:
+        acked[ack.flow] += ack.offset or 0
+    return [_flow(flow, acked[flow.flow], lags[flow.flow]) for flow in flows]
+
+
+def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
     return {
         "flow": flow.flow,
         "state": flow.state,
         "revision": flow.revision,
         "tasks": len(flow.tasks),
         "running": sum(task.state == "running" for task in flow.tasks),
-        "acked": sum(ack.offset or 0 for ack in acks),
-        "lag": sum(known),
-        "lag_unknown": len(lags) - len(known),
+        "acked": acked,
+        "lag": behind.events,
+        "lag_unknown": behind.unknown,
+        "lag_seconds": behind.seconds,
+        "lag_trend": behind.trend,
+        "lag_limit_seconds": flow.lag_limit_seconds,
         "rollout": asdict(flow.rollout) if flow.rollout else None,
         "went_back": flow.went_back,
     }
+
+
+def _of_held(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
+    """The sources that take nothing now, and why."""
+    for node, answers in sorted(told.items()):
+        for _, counted in answers.values():
+            for row in counted:
+                if row.get("held_by") and row.get("held_seconds", 0.0) >= HELD_SECONDS:
+                    yield Cause(
+                        f"flow {row['flow']}: {row['source']} on node {node} takes nothing for "
+                        f"{row['held_seconds']:.0f} s: {row['held_by']}",
+                        "senders wait meanwhile; make room, or see why the flow is behind",
+                    )
 
 
 def _of_masters(masters: Mapping[str, LiveMaster | None]) -> Iterator[Cause]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypedDict
 
 from flumeng.errors import CorruptError, UserError
 from flumeng.operations.flows import require_flow
 from flumeng.spec import FlowSpec, SpecError, parse_flow
+from flumeng.spec.flow import Batch, Lag
 from flumeng.spec.outline import Outline, outline
 from flumeng.state import journal_registry
 from flumeng.state.snapshot import FlowView
@@ -69,6 +70,8 @@ class FlowRow:
     problem: str
     rollout: RolloutRow | None
     went_back: str
+    lag_limit_seconds: float = Lag().seconds
+    batch_seconds: float = Batch().seconds
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,15 @@ def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...]) -> FlowRow:
         problem=problem,
         rollout=task_status.rollout(view, tasks),
         went_back=view.record.went_back,
+        **_limits(seen.spec),
     )
+
+
+def _limits(spec: FlowSpec | None) -> _Limits:
+    """What nobody has read counts as what is usual."""
+    if spec is None:
+        return {}
+    return {"lag_limit_seconds": spec.lag_limit_seconds, "batch_seconds": spec.batch.seconds}
 
 
 def flow(store: Store, name: str) -> FlowDetail:
@@ -319,6 +330,11 @@ def _statuses(reading: Reading) -> task_status.Statuses:
         name: status.value if isinstance(status, Versioned) else status
         for name, status in zip(names, found, strict=True)
     }
+
+
+class _Limits(TypedDict, total=False):
+    lag_limit_seconds: float
+    batch_seconds: float
 
 
 class _Seen(NamedTuple):

@@ -166,7 +166,7 @@ def test_status_of_a_well_cluster(cluster: Shell, store: FakeStore) -> None:
         0,
         "ok: 1 master live, 2 of 2 nodes live\n"
         "FLOW\tSTATE\tREVISION\tRUNNING\tLAG\tROLLOUT\n"
-        "web\trunning\t1\t2/2\t60+?\t-\n",
+        "web\trunning\t1\t2/2\t60+?, 60 s\t-\n",
     )
 
 

@@ -325,7 +325,7 @@ def test_top_prints_once_in_a_pipe(shell: Shell, store: FakeStore) -> None:
             "PROBLEM\tWHAT TO DO",
             "no master is live: nothing is planned or moved\tstart `flumeng master`",
             "FLOW\tSTATE\tREVISION\tRUNNING\tLAG\tEVENTS/S",
-            "web\trunning\t1\t1/1\t60\t-",
+            "web\trunning\t1\t1/1\t60, 60 s\t-",
             "NODE\tLIVE\tDESIRED\tTASKS\tNOT RUNNING",
             "n1\tyes\tactive\t1\t0",
         ],
@@ -385,7 +385,10 @@ def test_top_shows_the_worst_of_very_many_nodes_and_counts_the_others(
             live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
             store.write(paths.live_node(f"m{number:03}"), live, ABSENT)
     context = shell.context()
-    seen = {**health.status(store, context.ask), "node_rows": overview.nodes(store)}
+    seen = {
+        **health.status(store, context.accounts, context.counters, context.clock()),
+        "node_rows": overview.nodes(store),
+    }
     console = Console(width=120, height=40, file=io.StringIO())
     console.print(top.picture(seen, {}, 40))
     assert isinstance(console.file, io.StringIO)

@@ -1,0 +1,47 @@
+"""How far a journal was a minute ago, so that a look at it tells whether its lag grows. Pure:
+seconds are given. Of a journal that rests one note is kept, of any other one for every few
+seconds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from typing import NamedTuple
+
+AGO_SECONDS = 60.0
+NOTE_SECONDS = 10.0
+
+
+class Note(NamedTuple):
+    """``acked`` and ``safe`` as they were ``at`` some second and until the next note."""
+
+    at: float
+    acked: int
+    safe: int
+
+
+class Past:
+    """Of any number of journals. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, deque[Note]] = {}
+
+    def see(self, journal: str, acked: int, safe: int, now: float) -> None:
+        """The journal is so far at ``now``."""
+        notes = self._notes.setdefault(journal, deque())
+        if not notes or (notes[-1][1:] != (acked, safe) and now - notes[-1].at >= NOTE_SECONDS):
+            notes.append(Note(now, acked, safe))
+        while len(notes) > 1 and notes[1].at <= now - AGO_SECONDS:
+            notes.popleft()
+
+    def minute_ago(self, journal: str, now: float) -> Note | None:
+        """None while the journal has not been known for so long."""
+        notes = self._notes.get(journal)
+        if not notes or notes[0].at > now - AGO_SECONDS:
+            return None
+        return notes[0]
+
+    def keep(self, journals: Collection[str]) -> None:
+        """Forget all others."""
+        for gone in self._notes.keys() - set(journals):
+            del self._notes[gone]

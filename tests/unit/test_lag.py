@@ -1,0 +1,168 @@
+"""``status`` knows which flow is behind, by how much, whether that grows, and the likely reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cli.testing import NOON, Shell
+from flumeng.journal.account import Account
+from flumeng.journal.past import AGO_SECONDS, Past
+from flumeng.operations import flows
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+TEXT = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+JOURNAL = "web.n1.0.aa"
+ADDRESS = "n1:7000"
+
+
+def account(waited_seconds: float, *, acked: int, safe: int, before: tuple[int, int]) -> Account:
+    return Account(
+        term=1,
+        durability="disk",
+        floor=0,
+        acked=acked,
+        safe=safe,
+        bytes=1,
+        max_bytes=1 << 30,
+        lost=0,
+        waits_at=None,
+        closed=False,
+        oldest_unacked_us=int((NOON - waited_seconds) * 1e6),
+        acked_minute_ago=before[0],
+        safe_minute_ago=before[1],
+    )
+
+
+class Cluster(Shell):
+    account: Account
+
+    def accounts(self, address: str) -> dict[str, Account]:
+        assert address == ADDRESS
+        return {JOURNAL: self.account}
+
+
+@pytest.fixture
+def shell() -> Cluster:
+    store = FakeStore()
+    tree.init(store)
+    shell = Cluster(store.tree)
+    shell.counted[ADDRESS] = []
+    apply(shell, TEXT)
+    tasks = {
+        kind: records.PlannedTask(kind=kind, node="n1", epoch=1, state="assigned")
+        for kind in ("ingest", "collect")
+    }
+    store.write(paths.plan("web"), records.Plan(tasks=tasks), ABSENT)
+    store.write(paths.node("n1"), records.Node(uuid="n1", roles=("ingest", "collect")), ABSENT)
+    live = records.LiveNode(
+        uuid="n1", incarnation="i", addresses=(ADDRESS,), pid=1, version="0", since=0.0
+    )
+    store.write(paths.live_node("n1"), live, ABSENT)
+    journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=())
+    store.write(paths.journal(JOURNAL), journal, ABSENT)
+    store.write(paths.ack("web", "main", JOURNAL), records.Ack(epoch=1, offset=100), ABSENT)
+    master = records.LiveMaster(host="h", pid=1, version="0", since=NOON)
+    store.write(paths.live_master("m1"), master, ABSENT)
+    say(shell, "running")
+    return shell
+
+
+def apply(shell: Shell, text: str) -> None:
+    flows.apply_flow(FakeStore(shell.tree), text, author="a", reason="", now=0.0)
+
+
+def say(shell: Shell, state: str, error: str = "") -> None:
+    tasks = {
+        f"web/{kind}": records.TaskStatus(
+            epoch=1,
+            revision=1,
+            state=state if kind == "collect" else "running",
+            error=error if kind == "collect" else None,
+        )
+        for kind in ("ingest", "collect")
+    }
+    said = records.NodeStatus(assignment_version=0, tasks=tasks)
+    FakeStore(shell.tree).write(paths.status("n1"), said, ANY)
+
+
+def behind(shell: Shell) -> list[str]:
+    return [cause["what"] for cause in status(shell)["causes"] if "is behind" in cause["what"]]
+
+
+def status(shell: Shell) -> dict[str, Any]:
+    found: dict[str, Any] = shell.json("status")
+    return found
+
+
+def test_a_lag_within_its_limit_is_no_problem(shell: Cluster) -> None:
+    shell.account = account(40, acked=100, safe=900, before=(20, 700))
+    found = status(shell)
+    assert found["health"] == "ok"
+    (flow,) = found["flows"]
+    assert (flow["lag"], flow["lag_seconds"], flow["lag_trend"]) == (800, 40, "growing")
+    assert "\t800, 40 s, growing\t" in shell.run("status").stdout
+    assert "\t800, 40 s, growing\t" in shell.run("top").stdout
+
+
+def test_a_flow_that_is_too_late_is_named_with_its_lag_and_trend(shell: Cluster) -> None:
+    shell.account = account(301, acked=100, safe=900, before=(20, 700))
+    assert behind(shell) == [
+        "flow web is behind: 800 events wait, the oldest for 301 s (limit 300 s); the lag is "
+        "growing: more comes in than its tasks deliver, or a batch takes long"
+    ]
+    shell.account = account(301, acked=100, safe=900, before=(20, 950))
+    assert behind(shell)[0].endswith("the lag is shrinking: it catches up")
+
+
+def test_the_limit_is_the_flows(shell: Cluster) -> None:
+    shell.account = account(40, acked=100, safe=900, before=(20, 700))
+    apply(shell, f"{TEXT}lag: {{seconds: 30}}\n")
+    assert "(limit 30 s)" in behind(shell)[0]
+    apply(shell, f"{TEXT}lag: {{seconds: 30}}\nbatch: {{seconds: 20}}\n")
+    assert behind(shell) == [], "three batches may be on their way"
+
+
+def test_a_frozen_collector_is_seen_though_its_task_runs(shell: Cluster) -> None:
+    shell.account = account(65, acked=100, safe=16_550, before=(100, 200))
+    (what,) = behind(shell)
+    assert "16450 events wait, the oldest for 65 s; the lag is growing" in what
+    assert "acked nothing for a minute: a collector hangs" in what
+
+
+def test_what_came_only_now_has_not_been_waited_for(shell: Cluster) -> None:
+    shell.account = account(3, acked=100, safe=900, before=(100, 100))
+    assert behind(shell) == []
+
+
+def test_a_task_that_failed_is_the_reason(shell: Cluster) -> None:
+    say(shell, "failed", "the sink is full")
+    shell.account = account(900, acked=100, safe=900, before=(100, 900))
+    assert behind(shell)[0].endswith(
+        "the lag is steady: task web/collect is failed: the sink is full"
+    )
+
+
+def test_a_source_that_is_held_is_named_with_what_holds_it(shell: Cluster) -> None:
+    shell.account = account(3, acked=100, safe=900, before=(90, 800))
+    row = {"flow": "web", "source": "tail", "held_by": "the disk is full", "held_seconds": 31.0}
+    shell.counted[ADDRESS] = [row]
+    (cause,) = status(shell)["causes"]
+    assert cause["what"] == ("flow web: tail on node n1 takes nothing for 31 s: the disk is full")
+
+
+def test_a_journal_knows_how_far_it_was_a_minute_ago() -> None:
+    past = Past()
+    for second in range(0, 201, 5):
+        past.see("j", acked=second, safe=2 * second, now=float(second))
+        past.see("resting", acked=7, safe=7, now=float(second))
+    ago = past.minute_ago("j", 200.0)
+    assert ago is not None
+    assert 200 - AGO_SECONDS - 10 <= ago.acked <= 200 - AGO_SECONDS
+    assert past.minute_ago("resting", 200.0) == (0.0, 7, 7)
+    assert past.minute_ago("j", 20.0) is None
+    past.keep(["resting"])
+    assert past.minute_ago("j", 200.0) is None
