@@ -237,12 +237,14 @@ class Assignment(Record):
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus(Record):
     """``state`` is ``starting``, ``running``, ``failed`` or ``stopped``. One that runs may have an
-    ``error`` too: some of its journals stand still."""
+    ``error`` too: some of its journals stand still. ``epoch_seen``: an ack is owned under this
+    epoch, which is higher than the task's own; 0 when none is."""
 
     epoch: int
     revision: int
     state: str
     error: str | None = None
+    epoch_seen: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,26 +3,37 @@
 Claiming rewrites every ack with the owner's epoch, even when nothing else changes, so its version
 grows. Every later write names the version that this owner has seen, so an older owner, whatever it
 believes, loses with ConflictError. Versions are the authority; sessions and epochs are not.
+
+Versions begin anew in an ack that is removed and made again. So an ack is made only together with a
+check that its journal is registered: acks are removed in the transaction that strikes the journal
+off, and a journal's id is never used again.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError
-from flumeng.store import ABSENT, Expected, Put, Store, Version, Write
+from flumeng.store import ABSENT, Check, Expected, Put, Store, Version, Write
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Ack
 from zkschema.table import ZPath
 
-CLAIM_AT_ONCE = 1000
+log = logging.getLogger(__name__)
+
+CLAIM_AT_ONCE = 500
 
 
 class SupersededError(ConflictError):
-    """The partition has an owner under a higher epoch: this one's time is over."""
+    """The partition has an owner under a higher ``epoch``: this one's time is over."""
+
+    def __init__(self, text: str, epoch: int) -> None:
+        super().__init__(text)
+        self.epoch = epoch
 
 
 class Acks:
@@ -49,7 +60,8 @@ class Acks:
         epoch: int,
         partitions: Iterable[str],
     ) -> Acks:
-        """Take all ``partitions``; those never acked start at 0.
+        """Take all ``partitions``; those never acked start at 0. ``offsets`` then lacks those that
+        have no ack and are not registered any more.
 
         Raises SupersededError when one has a higher epoch. ConflictError: an ack was written in
         between, by a twin of this owner or by a write of its own that came late; claim again.
@@ -63,18 +75,37 @@ class Acks:
     def _claim(self, names: Sequence[str]) -> None:
         self._paths |= {name: paths.ack(self._flow, CURSOR_MAIN, name) for name in names}
         found = self._store.read_many([self._paths[name] for name in names])
-        writes = []
+        fresh = [name for name, ack in zip(names, found, strict=True) if ack is None]
+        registered = self._registered(fresh) if fresh else {}
+        claimed: list[str] = []
+        writes: list[Write] = []
         for name, ack in zip(names, found, strict=True):
             offset = ack.value.offset if ack else 0
             if ack is not None:
                 if ack.value.epoch > self.epoch:
                     raise SupersededError(
-                        f"{name} is owned under epoch {ack.value.epoch}, ours is {self.epoch}"
+                        f"{name} is owned under epoch {ack.value.epoch}, ours is {self.epoch}",
+                        ack.value.epoch,
                     )
                 self.inherited.add(name)
+            elif name not in registered:
+                log.info("%s is not registered any more: it has no ack, and gets none", name)
+                continue
+            else:
+                writes.append(registered[name])
             writes.append(self._put(name, offset, ack.version if ack else ABSENT))
             self.offsets[name] = offset
-        self._versions.update(zip(names, self._store.commit(writes), strict=True))
+            claimed.append(name)
+        self._versions.update(zip(claimed, self._store.commit(writes), strict=True))
+
+    def _registered(self, names: Sequence[str]) -> dict[str, Check]:
+        """Those of the journals that are registered, each with what fails when it no longer is."""
+        found = self._store.read_each([paths.journal(name) for name in names])
+        return {
+            name: Check(paths.journal(name), journal.version)
+            for name, journal in zip(names, found, strict=True)
+            if journal is not None
+        }
 
     def advance(self, ranges: Sequence[Range], also: Sequence[Write] = ()) -> None:
         """Move the acks to the ends of ``ranges``, together with ``also``: all or nothing.

@@ -49,7 +49,8 @@ STARTING, RUNNING, FAILED, STOPPED = "starting", "running", "failed", "stopped"
 class Status:
     """What a task says of itself; ``partitions`` are those that it has claimed.
 
-    While it runs, ``error`` tells of journals that stand still.
+    While it runs, ``error`` tells of journals that stand still. ``epoch_seen`` is the higher epoch
+    under which an ack is owned, when the task is superseded.
     """
 
     epoch: int
@@ -57,6 +58,7 @@ class Status:
     state: str
     error: str | None = None
     partitions: tuple[str, ...] = ()
+    epoch_seen: int = 0
 
 
 @dataclass(frozen=True)
@@ -307,7 +309,7 @@ class Runner:
         """What ``error`` means for what comes next."""
         if isinstance(error, SupersededError):
             log.warning("%s: superseded: %s", assignment.key, error)
-            self._settle(assignment, "superseded")
+            self._settle(assignment, "superseded", epoch_seen=error.epoch)
         elif isinstance(error, BatchTooWideError):
             assert self._size is not None
             self._size.too_wide()
@@ -348,9 +350,11 @@ class Runner:
             return 0.0
         return rest.until - self._clock()
 
-    def _settle(self, assignment: Assignment, error: str | None = None) -> None:
+    def _settle(
+        self, assignment: Assignment, error: str | None = None, *, epoch_seen: int = 0
+    ) -> None:
         self._settled = assignment
-        self._say(assignment, STOPPED, error)
+        self._say(assignment, STOPPED, error, epoch_seen)
 
     def _end(self) -> None:
         self._around.scheduler.remove(self)
@@ -362,9 +366,12 @@ class Runner:
             log.log(level, "%s", sentence, exc_info=trace)
         self._trouble = sentence
 
-    def _say(self, assignment: Assignment, state: str, error: str | None = None) -> None:
+    def _say(
+        self, assignment: Assignment, state: str, error: str | None = None, epoch_seen: int = 0
+    ) -> None:
         partitions = assignment.partitions if state == RUNNING else ()
-        status = Status(assignment.epoch, assignment.revision, state, _cut(error), partitions)
+        epoch, revision = assignment.epoch, assignment.revision
+        status = Status(epoch, revision, state, _cut(error), partitions, epoch_seen)
         with self._saying:
             if status != self._said and not self._stopping:
                 self._said = status

@@ -12,8 +12,19 @@ from flumeng.collector.ranges import Range
 from flumeng.collector.work import Outcome, Work
 from flumeng.sinks import Written
 from flumeng.spec import FlowSpec
+from flumeng.store import ABSENT, Store
+from zkschema import paths
+from zkschema.records import Journal
 
 SECONDS_BETWEEN_CHANGES = 0.02
+
+
+def register(store: Store, flow: str, *journals: str) -> None:
+    """Make the records of these journals, unless they are there."""
+    for name in journals:
+        if not store.exists(paths.journal(name)):
+            record = Journal(flow=flow, node="n1", primary="n1", term=1, in_sync=("n1",))
+            store.write(paths.journal(name), record, ABSENT)
 
 
 class BreakingError(Exception):

@@ -133,6 +133,7 @@ def statuses(children: Iterable[Child], assigned: Iterable[AssignedTask]) -> dic
                     revision=told["revision"],
                     state=told["state"],
                     error=told.get("error"),
+                    epoch_seen=told.get("epoch_seen", 0),
                 )
             )
     wanted = {f"{task.flow}/{task.task}": task for task in assigned if task.state != "draining"}
@@ -169,4 +170,5 @@ def _worst(found: list[TaskStatus]) -> TaskStatus:
         revision=min(told.revision for told in found),
         state=max((told.state for told in found), key=_WORST_LAST.index),
         error="; ".join(errors) or None,
+        epoch_seen=max(told.epoch_seen for told in found),
     )

@@ -24,12 +24,12 @@ from flumeng.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
 from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError
 from flumeng.operations.flows import apply_flow
-from flumeng.store import Store, tree
+from flumeng.store import ABSENT, Put, Store, tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 from zkschema import codec, paths
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Ack
+from zkschema.records import Ack, Journal
 
 FLOW = """
 flow: bench
@@ -118,6 +118,11 @@ def _steady(server: RealZooKeeper, store: Store) -> dict[str, object]:
 def _claim(
     store: Store, publisher: Publisher, prefix: str, tasks: int, partitions: int
 ) -> list[Acks]:
+    names = [f"{prefix}.{t}.{p}" for t in range(tasks) for p in range(partitions)]
+    record = Journal(flow="bench", node="n1", primary="n1", term=1, in_sync=("n1",))
+    found = store.read_many([paths.journal(name) for name in names])
+    missing = [name for name, journal in zip(names, found, strict=True) if journal is None]
+    store.commit_each([[Put(paths.journal(name), record, ABSENT)] for name in missing])
     return [
         Acks.claim(store, publisher, "bench", 1, [f"{prefix}.{t}.{p}" for p in range(partitions)])
         for t in range(tasks)

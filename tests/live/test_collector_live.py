@@ -283,6 +283,7 @@ def test_what_the_node_wants_is_done_between_batches(cluster: Cluster) -> None:
         "state": "running",
         "error": None,
         "partitions": [first],
+        "epoch_seen": 0,
     }
 
     second = cluster.journal("n2")

@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import Range
+from flumeng.collector.testing import register
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
 from flumeng.node.registration import Identity, Registration
 from flumeng.store import ABSENT, ANY, Store, tree
@@ -92,6 +93,7 @@ class Owner(threading.Thread):
             time.sleep(0.01)
 
     def _own(self) -> None:
+        register(self.store, "web", "j")
         acks = Acks.claim(self.store, Publisher(self.store, gap_seconds=0.0), "web", 1, ["j"])
         while not self._ended.is_set():
             if not self.store.connected:

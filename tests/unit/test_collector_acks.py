@@ -9,8 +9,9 @@ import pytest
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import Range
+from flumeng.collector.testing import register
 from flumeng.errors import ConflictError
-from flumeng.store import ABSENT, Put, Version, Write, tree
+from flumeng.store import ABSENT, ANY, Check, Put, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
@@ -46,6 +47,7 @@ def ack(store: FakeStore, partition: str) -> Ack:
 
 
 def claim(store: FakeStore, epoch: int, partitions: list[str]) -> Acks:
+    register(store, "web", *partitions)
     return Acks.claim(store, Publisher(store, gap_seconds=0.0), "web", epoch, partitions)
 
 
@@ -110,3 +112,32 @@ def test_thousands_of_partitions_are_claimed_in_bounded_transactions(store: Sizi
     acks = claim(store, 1, [f"p{number}" for number in range(2_500)])
     assert len(acks.offsets) == 2_500
     assert max(store.sizes) <= 1_000
+
+
+def test_a_journal_that_is_struck_off_gets_no_ack(store: FakeStore) -> None:
+    """Nobody would ever remove it, and what is made anew begins with version 0 again."""
+    old = claim(store, 3, ["a", "b"])
+    for path in (paths.journal("a"), paths.ack("web", CURSOR_MAIN, "a")):
+        store.remove(path, ANY)
+    acks = Acks.claim(store, Publisher(store, gap_seconds=0.0), "web", 4, ["a", "b"])
+    assert acks.offsets == {"b": 0}
+    assert store.read(paths.ack("web", CURSOR_MAIN, "a")) is None
+    with pytest.raises(ConflictError):
+        old.advance([Range("a", 0, 1)])
+
+
+def test_a_journal_that_is_struck_off_in_the_middle_of_a_claim_gets_no_ack() -> None:
+    class Striking(FakeStore):
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            if any(isinstance(write, Check) for write in writes):
+                FakeStore(self.tree).remove(paths.journal("a"), ANY)
+            return super().commit(writes)
+
+    store = Striking()
+    tree.init(store)
+    store.write(paths.flow("web"), Flow(revision=1), ABSENT)
+    for folder in flow_folders("web"):
+        store.write(folder, None, ABSENT)
+    with pytest.raises(ConflictError, match="journals/a"):
+        claim(store, 1, ["a"])
+    assert store.read(paths.ack("web", CURSOR_MAIN, "a")) is None

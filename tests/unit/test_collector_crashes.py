@@ -26,6 +26,7 @@ from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
 from flumeng.collector.task import Assignment, Batch, Task
+from flumeng.collector.testing import register
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.sinks import Written, file_store
 from flumeng.spec import FlowSpec, parse_flow
@@ -180,6 +181,7 @@ class World:
         tree.init(store)
         for folder in flow_folders(FLOW)[1:]:
             self.make(store, folder)
+        register(store, FLOW, *JOURNALS)
 
     def make(self, store: FakeStore, folder: Any) -> None:
         parent = str(folder).rpartition("/")[0]

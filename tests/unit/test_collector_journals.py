@@ -21,7 +21,7 @@ from flumeng.collector.ranges import Range
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment
-from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline
+from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline, register
 from flumeng.errors import CorruptError, UnavailableError
 from flumeng.operations.acks import advance_acks
 from flumeng.spec import parse_flow
@@ -29,7 +29,7 @@ from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Flow, Journal
+from zkschema.records import Flow
 
 BAD = "web.n1.0.00000000"
 GOOD = "web.n2.0.00000000"
@@ -276,6 +276,7 @@ class World:
         self.store.write(paths.flow("web"), Flow(revision=1), ABSENT)
         for folder in flow_folders("web"):
             self.store.write(folder, None, ABSENT)
+        register(self.store, "web", BAD, GOOD)
         spec = parse_flow(
             "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: "
             f"{self.delivery}, batch: {{seconds: 0, events: 100}}, sinks: [noop]}}"
@@ -343,8 +344,6 @@ def test_an_ack_that_an_operator_has_moved_on_is_noticed(
     monkeypatch.setattr(task, "LOOK_SECONDS", 0.02)
     world.servers.bad.clear()
     world.servers.reach[BAD] = Reach("", 100, floor=30)
-    journal = Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
-    world.store.write(paths.journal(BAD), journal, ABSENT)
     world.runner.start()
     until(lambda: world.ack(GOOD) == 50 and world.statuses[-1].error)
     assert "keeps nothing below seq 30" in str(world.statuses[-1].error)

@@ -15,6 +15,7 @@ from flumeng.collector import publisher as module
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
 from flumeng.collector.ranges import Range
+from flumeng.collector.testing import register
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.store import ABSENT, Put, Version, Write, tree
 from flumeng.testing import FakeStore
@@ -64,6 +65,7 @@ def publisher(store: WatchedStore) -> Publisher:
 
 
 def claim(store: WatchedStore, publisher: Publisher, *partitions: str, epoch: int = 1) -> Acks:
+    register(store, "web", *partitions)
     acks = Acks.claim(store, publisher, "web", epoch, partitions)
     store.sizes.clear()
     return acks

@@ -19,7 +19,7 @@ from flumeng.collector.ranges import BatchSize, Range
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment, Task
-from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline
+from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline, register
 from flumeng.errors import UnavailableError, UserError
 from flumeng.metrics import table
 from flumeng.sinks import BatchTooWideError, Written
@@ -71,6 +71,7 @@ class World:
         self.store.write(paths.flow("web"), Flow(revision=1), ABSENT)
         for folder in flow_folders("web"):
             self.store.write(folder, None, ABSENT)
+        register(self.store, "web", JOURNAL)
 
     def of(self, journals: Iterable[str]) -> dict[str, Reach]:
         return {name: Reach("", self.safe[name]) for name in journals if name in self.safe}
@@ -224,7 +225,7 @@ def test_being_fenced_ends_the_work_until_something_else_is_wanted(world: World)
     Acks.claim(world.store, Publisher(world.store), "web", 2, [JOURNAL])
     world.safe[JOURNAL] = 10
     until(lambda: world.states()[-1] == "stopped")
-    assert world.statuses[-1] == Status(1, 1, "stopped", "superseded", ())
+    assert world.statuses[-1] == Status(1, 1, "stopped", "superseded", (), epoch_seen=2)
     time.sleep(0.3)
     assert (world.ack(), world.states()) == (0, ["running", "stopped"])
     runner.assign(assignment(3))

@@ -19,7 +19,7 @@ from flumeng.collector.runner import ERROR_CHARACTERS, Runner, Status, Surroundi
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.slots import SHARED_EVENTS, SHARED_MEMBERS, SMALL_EVENTS, Request, Slots
 from flumeng.collector.task import Assignment
-from flumeng.collector.testing import BreakingError, ScriptedEngine, ScriptedPipeline
+from flumeng.collector.testing import BreakingError, ScriptedEngine, ScriptedPipeline, register
 from flumeng.collector.threads import Threads
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, tree
@@ -77,6 +77,7 @@ class World:
     def run(self, number: int, pipeline: ScriptedPipeline) -> str:
         """Start task ``number``; gives its journal."""
         journal = f"web.n{number}.0.00000000"
+        register(self.store, "web", journal)
         assignment = Assignment("web", f"collect.{number}", 1, 1, "", (journal,))
         around = Surroundings(
             store=self.store,
