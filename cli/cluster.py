@@ -8,6 +8,7 @@ from click.shell_completion import CompletionItem
 from cli.context import CliContext, with_store
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table, when
+from flumeng.errors import UserError
 from flumeng.operations.settings import (
     SETTINGS,
     begin_maintenance,
@@ -15,6 +16,7 @@ from flumeng.operations.settings import (
     set_setting,
     settings,
     shown,
+    unset_setting,
 )
 from flumeng.store import Store
 from flumeng.views import history
@@ -85,12 +87,22 @@ def audit(_context: CliContext, store: Store, last: int, as_json: bool) -> None:
 
 @cluster.command(name="set")
 @click.argument("key", type=Key(), metavar="KEY")
-@click.argument("value", metavar="VALUE")
+@click.argument("value", required=False, metavar="[VALUE]")
+@click.option("--unset", is_flag=True, help="Give it its default again.")
 @reason_option
 @with_store
-def set_(context: CliContext, store: Store, key: str, value: str, reason: str) -> None:
+def set_(
+    context: CliContext, store: Store, *, key: str, value: str | None, unset: bool, reason: str
+) -> None:
     """Change a setting; masters heed it at once."""
-    changed = set_setting(store, key, value, **context.audit_fields(reason))
+    if unset == (value is not None):
+        raise UserError("give the setting a VALUE, or its default again with --unset")
+    fields = context.audit_fields(reason)
+    if value is None:
+        changed = unset_setting(store, key, **fields)
+        value = shown(SETTINGS[key].get(records.Cluster()))
+    else:
+        changed = set_setting(store, key, value, **fields)
     click.echo(f"{key} is {value}{'' if changed else ' already'}")
 
 

@@ -10,6 +10,7 @@ import click
 from cli.apply_outcome import ApplyOutcome
 from cli.context import CliContext, with_store
 from cli.flow_rates import choke, counters
+from cli.flow_rollout import rollout
 from cli.name_argument import Name
 from cli.options import (
     dry_run_option,
@@ -54,6 +55,7 @@ def flow() -> None:
 
 flow.add_command(choke)
 flow.add_command(counters)
+flow.add_command(rollout)
 
 
 @flow.command()

@@ -76,11 +76,13 @@ class Maintenance(Record):
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceLimits(Record):
     """It begins by itself when at least ``nodes`` active nodes and more than ``enter`` of all are
-    missing, and ends by itself when at most ``leave`` of them are (shares, 0 to 1)."""
+    missing, and ends by itself when at most ``leave`` of them are (shares, 0 to 1). A node that is
+    away for ``window_seconds`` counts neither as missing nor as active."""
 
     nodes: int = 5
     enter: float = 0.5
     leave: float = 0.25
+    window_seconds: float = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +90,18 @@ class Cluster(Record):
     """Settings of the whole cluster.
 
     ``throttles``: how many balance moves may be under way at once, in all (``balance``), to or from
-    one node (``balance_per_node``) and of one flow (``balance_per_flow``). ``chokes``: the bytes
-    per second that each node may take in, by ``FLOW``, or by ``FLOW@NODE``, which counts before it.
+    one node (``balance_per_node``) and of one flow (``balance_per_flow``); and how many collect
+    tasks may be starting while lost ones are given away (``recovery``). ``chokes``: the bytes per
+    second that each node may take in, by ``FLOW``, or by ``FLOW@NODE``, which counts before it.
+    Masters remove a node that is away for ``forget_after_seconds`` (0: never) with nothing left on
+    it.
     """
 
     maintenance: Maintenance | None = None
     maintenance_limits: MaintenanceLimits = field(default_factory=MaintenanceLimits)
     grace_seconds: float = 0.0
     drain_limit_seconds: float = 60.0
+    forget_after_seconds: float = 604_800.0
     throttles: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     chokes: Mapping[str, float] = field(default_factory=lambda: NOTHING)
 
@@ -106,13 +112,16 @@ class Flow(Record):
 
     ``deleted`` drains: sources stop, journals are collected to their end, then the flow goes.
     With ``discard`` nothing is waited for. ``went_back`` says why a rollout ended at the revision
-    before.
+    before. ``rollout_paused`` and ``rollout_promoted`` are the revision whose rollout an operator
+    lets stand still, or has ended by giving the revision to all tasks.
     """
 
     revision: int
     state: str = "running"
     discard: bool = False
     went_back: str = ""
+    rollout_paused: int = 0
+    rollout_promoted: int = 0
 
     def bounded(self) -> Self:
         return replace(self, went_back=cut(self.went_back)) if self.went_back else self
@@ -201,7 +210,8 @@ class Commit(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Node(Record):
-    """A host that may run work. ``uuid`` tells it from another host of the same name."""
+    """A host that may run work. ``uuid`` tells it from another host of the same name. A master
+    writes into ``away_since`` when it has missed the node for a while, and 0 when it is back."""
 
     uuid: str
     roles: tuple[str, ...]
@@ -209,6 +219,7 @@ class Node(Record):
     zone: str = ""
     labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     capacity: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    away_since: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

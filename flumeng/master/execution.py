@@ -11,7 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flumeng.errors import ConflictError, UserError
-from flumeng.plan import Action, Assign, Drop, Maintain, Replan, Revert, together
+from flumeng.operations.nodes import removal
+from flumeng.plan import (
+    Action,
+    Assign,
+    Drop,
+    Forget,
+    Maintain,
+    MarkAway,
+    Replan,
+    Revert,
+    together,
+)
 from flumeng.state.snapshot import Snapshot
 from flumeng.store import ANY, Check, Path, Refused, Remove, Store
 from zkschema import bootstrap, paths, table
@@ -64,6 +75,8 @@ def carry_out(store: Store, actions: Sequence[Action], snapshot: Snapshot) -> Ou
             elif isinstance(action, Assign):
                 outcome.nodes[action.node] = refused
                 kept.update(_taken(action, snapshot))
+            elif isinstance(action, MarkAway | Forget):
+                outcome.nodes[action.node] = refused
             else:
                 outcome.flows[action.flow] = refused
     return outcome
@@ -73,8 +86,10 @@ def _waits(action: Action, outcome: Outcome, kept: set[Key]) -> bool:
     """Whether the action depends on one that was refused."""
     if isinstance(action, Replan | Revert | Drop):
         return action.flow in outcome.flows
-    if isinstance(action, Maintain):
+    if isinstance(action, Maintain | MarkAway):
         return False
+    if isinstance(action, Forget):
+        return action.node in outcome.nodes
     return (
         action.node in outcome.nodes
         or any(flow in outcome.flows for flow, _ in action.plans)
@@ -95,13 +110,18 @@ def _held(tasks: Sequence[AssignedTask]) -> Iterator[Key]:
 
 def _commit(store: Store, group: Sequence[Action]) -> list[Refused]:
     """The group's actions are independent of each other, or one."""
-    if len(group) == 1 and isinstance(group[0], Drop):
+    if len(group) == 1 and isinstance(group[0], Drop | Forget):
         try:
-            _drop(store, group[0].flow)
+            if isinstance(group[0], Drop):
+                _drop(store, group[0].flow)
+            else:
+                store.commit(removal(store, group[0].node, group[0].expect))
         except (ConflictError, UserError) as error:
             return [error]
         return [None]
-    return store.commit_each([action.writes() for action in group if not isinstance(action, Drop)])
+    return store.commit_each(
+        [action.writes() for action in group if not isinstance(action, Drop | Forget)]
+    )
 
 
 def _drop(store: Store, flow: str) -> None:

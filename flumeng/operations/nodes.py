@@ -25,6 +25,7 @@ from flumeng.store import (
     Remove,
     Store,
     Unreadable,
+    Version,
     Versioned,
     Write,
     tree,
@@ -169,11 +170,7 @@ def decommission_node(store: Store, node: str, *, author: str, reason: str, now:
     left, or when either changes meanwhile, and ``UnavailableError``.
     """
     current = require_node(store, node)
-    own = [Remove(paths.node(node), current.version), *without_chokes(store, node=node)]
-    for path in below(store, node):
-        (found,) = store.read_each([path])
-        if found is not None:
-            own.insert(0, Remove(path, found.version))
+    own = removal(store, node, current.version)
     if store.exists(paths.live_node(node)):
         raise ConflictError(f"node {node} is live: drain it, and stop it when it is done")
     remains = left(store, node)
@@ -183,7 +180,7 @@ def decommission_node(store: Store, node: str, *, author: str, reason: str, now:
             "when its host is gone for good, give up what only it held with --discard"
         )
     entry = records.Audit(who=author, command=f"node decommission {node}", reason=reason, time=now)
-    audit.commit(store, [*absent(node), *own], entry)
+    audit.commit(store, own, entry)
 
 
 def require_node(store: Store, node: str) -> Versioned[records.Node]:
@@ -212,6 +209,17 @@ def _words(given: Mapping[str, str], taken: Collection[str]) -> str:
 def _is_empty(task: records.PlannedTask) -> bool:
     """Drains and reads nothing: it has only stayed because no other node may run it."""
     return task.kind == records.COLLECT and task.state == "draining" and not task.partitions
+
+
+def removal(store: Store, node: str, version: Version) -> list[Write]:
+    """What removes all znodes of a node, whose own is at ``version``, and its chokes; refused when
+    the node is live, or says something meanwhile."""
+    own: list[Write] = [Remove(paths.node(node), version), *without_chokes(store, node=node)]
+    for path in below(store, node):
+        (found,) = store.read_each([path])
+        if found is not None:
+            own.insert(0, Remove(path, found.version))
+    return [*absent(node), *own]
 
 
 def below(store: Store, node: str) -> list[Path]:

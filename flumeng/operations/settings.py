@@ -23,13 +23,15 @@ Number = int | float
 class Setting:
     """``whole``: it takes whole numbers only; ``most`` is None without an upper bound.
 
-    ``get`` gives None for a setting that is not set and bounds nothing then.
+    ``get`` gives None for a setting that is not set and bounds nothing then; ``unset`` gives it its
+    default.
     """
 
     key: str
     doc: str
     get: Callable[[Cluster], Number | None]
     put: Callable[[Cluster, Number], Cluster]
+    unset: Callable[[Cluster], Cluster]
     whole: bool = False
     least: float = 0
     most: float | None = None
@@ -65,6 +67,9 @@ def _throttle(key: str, default: int | None, doc: str) -> Setting:
         doc,
         lambda cluster: cluster.throttles.get(key, default),
         lambda cluster, value: replace(cluster, throttles={**cluster.throttles, key: int(value)}),
+        lambda cluster: replace(
+            cluster, throttles={k: most for k, most in cluster.throttles.items() if k != key}
+        ),
         whole=True,
     )
 
@@ -76,34 +81,52 @@ def _limit(
     put: Callable[[MaintenanceLimits, Number], MaintenanceLimits],
     *,
     whole: bool = False,
+    most: float | None = None,
 ) -> Setting:
+    def set_(cluster: Cluster, value: Number) -> Cluster:
+        return replace(cluster, maintenance_limits=put(cluster.maintenance_limits, value))
+
     return Setting(
         key,
         doc,
         lambda cluster: get(cluster.maintenance_limits),
-        lambda cluster, value: replace(
-            cluster, maintenance_limits=put(cluster.maintenance_limits, value)
-        ),
+        set_,
+        lambda cluster: set_(cluster, get(MaintenanceLimits())),
         whole=whole,
         least=1 if whole else 0,
-        most=None if whole else 1,
+        most=most,
+    )
+
+
+def _seconds(key: str, doc: str, put: Callable[[Cluster, float], Cluster]) -> Setting:
+    """One that is a field of the record itself, of the same name."""
+    default: float = getattr(Cluster(), key)
+    return Setting(
+        key,
+        doc,
+        lambda cluster: getattr(cluster, key),
+        lambda cluster, value: put(cluster, float(value)),
+        lambda cluster: put(cluster, default),
     )
 
 
 SETTINGS: Mapping[str, Setting] = {
     setting.key: setting
     for setting in (
-        Setting(
+        _seconds(
             "grace_seconds",
             "how long a node may be missing before its tasks go to others",
-            lambda cluster: cluster.grace_seconds,
-            lambda cluster, value: replace(cluster, grace_seconds=float(value)),
+            lambda cluster, seconds: replace(cluster, grace_seconds=seconds),
         ),
-        Setting(
+        _seconds(
             "drain_limit_seconds",
             "how long a task may take to let go before it is taken away",
-            lambda cluster: cluster.drain_limit_seconds,
-            lambda cluster, value: replace(cluster, drain_limit_seconds=float(value)),
+            lambda cluster, seconds: replace(cluster, drain_limit_seconds=seconds),
+        ),
+        _seconds(
+            "forget_after_seconds",
+            "a node that is away for so long with nothing left on it is removed; 0: never",
+            lambda cluster, seconds: replace(cluster, forget_after_seconds=seconds),
         ),
         _throttle("balance", 1, "how many balance moves may be under way at once"),
         _throttle(
@@ -113,6 +136,12 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         _throttle(
             "balance_per_flow", None, "of those, how many of one flow; unset: no bound of its own"
+        ),
+        _throttle(
+            "recovery",
+            None,
+            "tasks of lost nodes go to others while fewer collect tasks than this are starting; "
+            "unset: all at once",
         ),
         _limit(
             "maintenance_nodes",
@@ -126,12 +155,20 @@ SETTINGS: Mapping[str, Setting] = {
             "and when they are more than this share of all",
             lambda limits: limits.enter,
             lambda limits, value: replace(limits, enter=float(value)),
+            most=1,
         ),
         _limit(
             "maintenance_leave",
             "maintenance that began by itself ends when at most this share is missing",
             lambda limits: limits.leave,
             lambda limits, value: replace(limits, leave=float(value)),
+            most=1,
+        ),
+        _limit(
+            "maintenance_window_seconds",
+            "a node that is away for longer counts neither as missing nor as active",
+            lambda limits: limits.window_seconds,
+            lambda limits, value: replace(limits, window_seconds=float(value)),
         ),
     )
 }
@@ -158,23 +195,48 @@ def set_setting(store: Store, key: str, text: str, *, author: str, reason: str, 
     Raises ``UserError`` for a key that there is not or a value that it does not take,
     ``ConflictError``, ``UnavailableError``.
     """
+    setting = _setting(key)
+    value = setting.parse(text)
+    command = f"cluster set {key} {value:g}"
+    return _change(
+        store,
+        setting,
+        lambda cluster: setting.put(cluster, value),
+        records.Audit(who=author, command=command, reason=reason, time=now),
+    )
+
+
+def unset_setting(store: Store, key: str, *, author: str, reason: str, now: float) -> bool:
+    """Give the setting its default again; gives whether that is a change. Raises as
+    ``set_setting``."""
+    setting = _setting(key)
+    command = f"cluster set {key} --unset"
+    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    return _change(store, setting, setting.unset, entry)
+
+
+def _setting(key: str) -> Setting:
     setting = SETTINGS.get(key)
     if setting is None:
         raise UserError(f'there is no setting "{key}"; {nearest(key, SETTINGS)}')
-    value = setting.parse(text)
+    return setting
+
+
+def _change(
+    store: Store, setting: Setting, change: Callable[[Cluster], Cluster], entry: records.Audit
+) -> bool:
     current = _read(store)
     before = setting.get(current.value)
-    if before == value:
+    wanted = change(current.value)
+    if setting.get(wanted) == before:
         return False
-    wanted = setting.put(current.value, value)
     limits = wanted.maintenance_limits
     if limits.leave > limits.enter:
         raise UserError(
             f"maintenance_leave ({limits.leave:g}) may not be above maintenance_enter "
             f"({limits.enter:g}): it would end and begin again at once"
         )
-    command = f"cluster set {key} {value:g} (was {shown(before)})"
-    entry = records.Audit(who=author, command=command, reason=reason, time=now)
+    entry = replace(entry, command=f"{entry.command} (was {shown(before)})")
     audit.commit(store, [Put(paths.cluster(), wanted, current.version)], entry)
     return True
 

@@ -7,7 +7,17 @@ Plans come before the assignments that derive from them.
 
 from __future__ import annotations
 
-from flumeng.plan.actions import Action, Assign, Drop, Maintain, Replan, Revert, together
+from flumeng.plan.actions import (
+    Action,
+    Assign,
+    Drop,
+    Forget,
+    Maintain,
+    MarkAway,
+    Replan,
+    Revert,
+    together,
+)
 from flumeng.plan.planner import Planner
 from flumeng.state.snapshot import Snapshot
 
@@ -15,7 +25,9 @@ __all__ = [
     "Action",
     "Assign",
     "Drop",
+    "Forget",
     "Maintain",
+    "MarkAway",
     "Planner",
     "Replan",
     "Revert",

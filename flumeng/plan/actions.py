@@ -14,7 +14,7 @@ from flumeng.state.assignment_pages import assignment_writes
 from flumeng.state.task_map import Tasks, next_version, plan_writes
 from flumeng.store import ABSENT, Check, Expected, Put, Version, Write
 from zkschema import paths
-from zkschema.records import Assignment, Audit, Cluster, Flow, Plan
+from zkschema.records import Assignment, Audit, Cluster, Flow, Node, Plan
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,32 @@ class Maintain:
 
 
 @dataclass(frozen=True)
+class MarkAway:
+    """Write into a node's record since when it is away, or that it is back."""
+
+    node: str
+    record: Node
+    expect: Version
+    why: tuple[str, ...]
+
+    @property
+    def version_after(self) -> Version:
+        return next_version(self.expect)
+
+    def writes(self) -> Sequence[Write]:
+        return [Put(paths.node(self.node), self.record, self.expect)]
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Remove a node that is away for good, with all of its znodes; nothing is left on it."""
+
+    node: str
+    expect: Version
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Drop:
     """Remove all of a deleted flow's znodes; nothing of it runs and nothing waits any more."""
 
@@ -120,14 +146,15 @@ class Drop:
     why: tuple[str, ...]
 
 
-Action = Replan | Assign | Revert | Maintain | Drop
+Action = Replan | Assign | Revert | Maintain | MarkAway | Forget | Drop
 
 
 def together(actions: Sequence[Action]) -> list[Sequence[Action]]:
     """The actions in order, those in one list that may be carried out without waiting for each
     other: whichever of them fail, the others are legal.
 
-    These are assignments of different nodes. All that take come before those that give.
+    These are assignments of different nodes, all that take before those that give, and what is
+    written of nodes that are away.
     """
     groups = groupby(enumerate(actions), key=lambda item: _kind(*item))
     return [[action for _, action in group] for _, group in groups]
@@ -136,4 +163,6 @@ def together(actions: Sequence[Action]) -> list[Sequence[Action]]:
 def _kind(place: int, action: Action) -> str | int:
     if isinstance(action, Assign):
         return "gives" if action.gives else "takes"
+    if isinstance(action, MarkAway):
+        return "marks"
     return place

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flumeng.plan.actions import Action, Assign, Maintain, Replan, Revert
+from flumeng.plan.actions import Action, Assign, Forget, Maintain, MarkAway, Replan, Revert
 from flumeng.state.snapshot import Snapshot
 
 
 def applied(snapshot: Snapshot, action: Action) -> Snapshot:
-    """The snapshot with the action's writes in it. A flow that goes back keeps its place, since
-    only a reader can tell what the older revision says."""
+    """The snapshot with the action's writes in it."""
     if isinstance(action, Maintain):
         return replace(snapshot, cluster=action.cluster, cluster_version=action.version_after)
+    if isinstance(action, MarkAway):
+        node = snapshot.nodes[action.node]
+        marked = replace(node, record=action.record, version=action.version_after, unmarked=False)
+        return replace(snapshot, nodes={**snapshot.nodes, action.node: marked})
+    if isinstance(action, Forget):
+        left = {name: node for name, node in snapshot.nodes.items() if name != action.node}
+        return replace(snapshot, nodes=left)
     if isinstance(action, Assign):
         node = snapshot.nodes[action.node]
         told = replace(node, assignment=action.assignment, assignment_version=action.version_after)
@@ -22,7 +28,8 @@ def applied(snapshot: Snapshot, action: Action) -> Snapshot:
         if isinstance(action, Replan):
             flow = replace(flow, plan=action.plan, plan_version=action.version_after)
         else:
-            flow = replace(flow, record=action.record, version=action.version_after)
+            place = flow.settled_place
+            flow = replace(flow, record=action.record, version=action.version_after, place=place)
         return replace(snapshot, flows={**snapshot.flows, action.flow: flow})
     kept = {name: flow for name, flow in snapshot.flows.items() if name != action.flow}
     return replace(snapshot, flows=kept, mine=snapshot.mine - {action.flow})

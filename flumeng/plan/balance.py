@@ -28,15 +28,11 @@ def balance(builders: Drafts, snapshot: Snapshot, index: PlacementIndex) -> None
         return
     running = [d for d in builders.values() if d.flow.place and d.flow.record.state == "running"]
     for builder in running:
-        assert builder.flow.place is not None
-        if builder.flow.place.collect.spread == "zone":
+        if _place(builder).spread == "zone":
             round_.even_out_zones(builder)
     pools: dict[tuple[tuple[str, str], ...], list[PlanBuilder]] = {}
     for builder in running:
-        assert builder.flow.place is not None
-        pools.setdefault(tuple(sorted(builder.flow.place.collect.labels.items())), []).append(
-            builder
-        )
+        pools.setdefault(tuple(sorted(_place(builder).labels.items())), []).append(builder)
     for labels, members in pools.items():
         round_.even_out(dict(labels), {builder.flow.name: builder for builder in members})
 
@@ -92,8 +88,7 @@ class _Round:
 
     def even_out_zones(self, builder: PlanBuilder) -> None:
         """Move tasks of the flow from the zone that has most of them to the one with fewest."""
-        assert builder.flow.place is not None
-        place, capacity = builder.flow.place.collect, self.index.capacity
+        place, capacity = _place(builder), self.index.capacity
         while self.most > 0:
             zones = dict.fromkeys(capacity.zones(place.labels), 0)
             for node, number in builder.flow_index.nodes.items():
@@ -170,7 +165,9 @@ class _Round:
         for (flow, name), task in sorted(self.index.of_node(node).items(), key=itemgetter(0)):
             builder = members.get(flow)
             free = builder is not None and (limit is None or self.by_flow[flow] < limit)
-            if builder and free and task.kind == COLLECT and task.state == ASSIGNED:
+            if not builder or not free or task.kind != COLLECT or task.state != ASSIGNED:
+                continue
+            if not _goes_elsewhere(builder.flow, task):
                 yield builder, name, task
 
     def _free(self, node: str) -> bool:
@@ -205,8 +202,15 @@ class _Round:
 
 
 def _place(builder: PlanBuilder) -> CollectPlace:
-    assert builder.flow.place is not None
-    return builder.flow.place.collect
+    """What holds for the flow as a whole."""
+    place = builder.flow.settled_place
+    assert place is not None
+    return place.collect
+
+
+def _goes_elsewhere(flow: FlowView, task: PlannedTask) -> bool:
+    """Whether the task has taken a revision that is being rolled out to another place."""
+    return flow.moves_in_rollout and flow.has_taken(task)
 
 
 def _lightest(flow: FlowView) -> Amounts:

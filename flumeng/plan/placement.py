@@ -18,7 +18,7 @@ from flumeng.plan.partition_assigner import PartitionAssigner, count_open
 from flumeng.plan.placement_index import ASSIGNED, DRAINING, WAITING, counted_on, in_order
 from flumeng.plan.plan_builder import ChangeSet, PlanBuilder
 from flumeng.plan.task_count import task_count
-from flumeng.spec import CollectPlace, Place
+from flumeng.spec import CollectPlace
 from flumeng.state.snapshot import Amounts, NodeView
 from zkschema.records import COLLECT, INGEST, PlannedTask
 
@@ -29,12 +29,13 @@ REASONS = 1000
 
 def place(builder: PlanBuilder, changes: ChangeSet) -> None:
     """Bring the flow's plan in line with its place, its journals and the nodes."""
-    if builder.flow.place is None:
+    settled = builder.flow.settled_place
+    if settled is None:
         _end_unreadable(builder)
         return
-    _pin(builder, builder.flow.place, changes)
+    _pin(builder, changes)
     if _collects(builder):
-        _spread(builder, builder.flow.place.collect, changes)
+        _spread(builder, settled.collect, changes)
     else:
         for name in in_order(n for n, t in builder.flow.tasks.items() if t.kind == COLLECT):
             builder.end(name)
@@ -45,8 +46,12 @@ def may_collect(node: NodeView, place: CollectPlace) -> bool:
     return node.live and node.eligible(COLLECT, place.labels)
 
 
-def _pin(builder: PlanBuilder, place: Place, changes: ChangeSet) -> None:
+def _pin(builder: PlanBuilder, changes: ChangeSet) -> None:
     """One ingest task on every node that matches, live or not; also while suspended."""
+    flow = builder.flow
+    settled, new = flow.settled_place, flow.place
+    assert settled is not None
+    assert new is not None
     nodes = builder.snapshot.nodes
     receives = _receives(builder)
     for node in sorted(nodes) if changes.everything else changes.nodes:
@@ -54,11 +59,16 @@ def _pin(builder: PlanBuilder, place: Place, changes: ChangeSet) -> None:
         if view is not None and view.set_aside:
             continue
         name = f"{INGEST}.{node}"
-        planned = builder.task(name) is not None
-        if receives and view is not None and view.eligible(INGEST, place.ingest.labels):
-            if not planned:
+        task = builder.task(name)
+        if task is not None and flow.rolling and flow.has_taken(task):
+            if receives and view is not None and view.eligible(INGEST, new.ingest.labels):
+                continue
+            builder.end(name)
+            task = None
+        if receives and view is not None and view.eligible(INGEST, settled.ingest.labels):
+            if task is None:
                 builder.become(name, builder.given(INGEST, name, node, "sources run there"))
-        elif planned:
+        elif task is not None:
             builder.end(name)
     if changes.everything:
         for name, task in builder.flow.tasks.items():
@@ -89,12 +99,14 @@ def _collects(builder: PlanBuilder) -> bool:
 
 
 class _Unplaced(NamedTuple):
-    """A task to be given away; ``task`` is what it was, None when it was not planned before."""
+    """A task to be given away; ``task`` is what it was, None when it was not planned before, and
+    ``lost`` whether its node is."""
 
     name: str
     partitions: tuple[str, ...]
     reason: str
     task: PlannedTask | None
+    lost: bool = False
 
 
 def _spread(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> None:
@@ -119,12 +131,14 @@ def _spread(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> No
             placed.append((name, task))
         else:
             builder.become(name, None)
-            unplaced.append(_Unplaced(name, task.partitions, reason, task))
+            owner = builder.snapshot.nodes.get(task.node or "")
+            lost = owner is not None and owner.lost
+            unplaced.append(_Unplaced(name, task.partitions, reason, task, lost))
     if unplaced or not _begin_in_turn(builder, place, fresh):
         unplaced += [_Unplaced(name, reads, NOBODY, None) for name, reads in fresh.items()]
-        _hand_over(builder, place, unplaced)
+        _hand_over(builder, unplaced)
     if placed:
-        _keep_all(builder, place, placed)
+        _keep_all(builder, placed)
 
 
 def _count_tasks(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> int:
@@ -139,14 +153,13 @@ def _count_tasks(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) 
     return task_count(place.tasks, planned, journals, slots, nodes)
 
 
-def _keep_all(
-    builder: PlanBuilder, place: CollectPlace, placed: Iterable[tuple[str, PlannedTask]]
-) -> None:
+def _keep_all(builder: PlanBuilder, placed: Iterable[tuple[str, PlannedTask]]) -> None:
     """Those that have an owner stay with it for now; one that it may not keep is looked at again
     each time, until there is room for it elsewhere."""
-    selector = NodeSelector(builder, place)
+    selectors = _Selectors(builder)
     for name, task in placed:
-        kept = _keep(builder, name, task, place, selector)
+        place = builder.flow.collect_place(task)
+        kept = _keep(builder, name, task, place, selectors.of(task))
         if kept != builder.task(name):
             builder.become(name, kept)
         owner = builder.snapshot.nodes[kept.node or ""]
@@ -155,6 +168,13 @@ def _keep_all(
             (builder.flow_index.unsettled.discard if stays else builder.flow_index.unsettled.add)(
                 name
             )
+
+
+def _was_refused(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
+    """Whether the acks have a higher epoch than the task: the plan is older than they are."""
+    owner = builder.snapshot.nodes.get(task.node or "")
+    said = owner.status.tasks.get(f"{builder.flow.name}/{name}") if owner and owner.status else None
+    return said is not None and said.epoch == task.epoch < said.epoch_seen
 
 
 def _suspects(builder: PlanBuilder, changes: ChangeSet, changed: Iterable[str]) -> Iterable[str]:
@@ -203,6 +223,11 @@ def _keep(
     if not owner.live or owner.set_aside:
         return task
     flow = builder.flow
+    if task.state == ASSIGNED and _was_refused(builder, name, task):
+        seen = owner.status.tasks[f"{flow.name}/{name}"].epoch_seen if owner.status else 0
+        builder.epoch = max(builder.epoch, seen) + 1
+        builder.why.append(f"{flow.name}/{name} starts anew: its acks have epoch {seen}")
+        task = replace(task, epoch=builder.epoch)
     target = builder.snapshot.nodes.get(task.target or "")
     on_its_way = task.state == DRAINING and target is not None and may_collect(target, place)
     if not owner.eligible(COLLECT, place.labels):
@@ -249,16 +274,23 @@ def _begin_in_turn(
     return True
 
 
-def _hand_over(builder: PlanBuilder, place: CollectPlace, unplaced: list[_Unplaced]) -> None:
+def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
     """Each task to the node that it was to go to, else the least full one, the heaviest first."""
     flow = builder.flow
     weighed = [(flow.weight(one.partitions), one) for one in unplaced]
     weighed.sort(key=lambda pair: -_heaviness(pair[0]))
-    selector = NodeSelector(builder, place)
+    selectors = _Selectors(builder)
     stranded, tasks = [], []
-    for weight, (name, partitions, reason, before) in weighed:
-        node = selector.take(weight, before.target if before else None)
-        if node is not None:
+    for weight, (name, partitions, reason, before, lost) in weighed:
+        selector = selectors.of(before)
+        node = selector.find(weight, before.target if before else None)
+        if node is not None and lost and not builder.recovery.begin():
+            assert before is not None
+            stranded.append(name)
+            task = before
+            selector.count(counted_on(before) or "", weight)
+        elif node is not None:
+            selector.count(node, weight)
             revision = before.revision if before else 0
             task = builder.given(
                 COLLECT, name, node, reason, partitions=partitions, revision=revision
@@ -305,6 +337,24 @@ def _waiting(
     return before if before.node else replace(before, why=why)
 
 
+class _Selectors:
+    """The selector of each task: during a rollout those that took the new revision go by its
+    labels."""
+
+    def __init__(self, builder: PlanBuilder) -> None:
+        self._builder = builder
+        self._known: dict[bool, NodeSelector] = {}
+
+    def of(self, task: PlannedTask | None) -> NodeSelector:
+        flow = self._builder.flow
+        moved = task is not None and flow.moves_in_rollout and flow.has_taken(task)
+        found = self._known.get(moved)
+        if found is None:
+            place = flow.collect_place(task)
+            found = self._known[moved] = NodeSelector(self._builder, place)
+        return found
+
+
 class NodeSelector:
     """Where tasks of one flow may go now, by its labels, its spread, and what the nodes hold."""
 
@@ -324,15 +374,8 @@ class NodeSelector:
         """Whether no live node may run the flow's tasks, full or not."""
         return not self._pool.ranks
 
-    def take(self, weight: Amounts, target: str | None) -> str | None:
-        """The node that is found, with the task counted on it."""
-        node = self.find(weight, target)
-        if node is not None:
-            self.count(node, weight)
-        return node
-
     def in_turn(self, weight: Amounts, count: int) -> Sequence[str] | None:
-        """As ``take`` without a target so many times; None when that takes a look each time."""
+        """As ``find`` so many times, each counted; None when that takes a look each time."""
         plain = self._zones is None and self._accepts is None
         nodes = self._capacity.in_turn(self._pool, weight, count) if plain else None
         for node, number in Counter(nodes).items():

@@ -36,7 +36,7 @@ class FlowIndex:
 class PlacementIndex:
     """All flow_indexes, what each node has of every kind, and how full it is.
 
-    ``active`` nodes are to work; those in ``away`` are not live.
+    ``active`` nodes are to work, and are not away for long; those in ``away`` are not live.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class PlacementIndex:
         self.capacity.put_node(name, view)
         self.active.discard(name)
         self.away.discard(name)
-        if view is not None and view.record.desired == "active":
+        if view is not None and view.record.desired == "active" and not view.long_gone:
             self.active.add(name)
         if view is None or not view.live:
             self.away.add(name)

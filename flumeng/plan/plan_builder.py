@@ -27,17 +27,49 @@ class ChangeSet:
 
 
 @dataclass
+class Recovery:
+    """How many lost tasks may still be given away; None: any number."""
+
+    left: int | None = None
+
+    def begin(self) -> bool:
+        """Whether one more may be; it counts."""
+        if self.left is None:
+            return True
+        self.left -= 1
+        return self.left >= 0
+
+
+@dataclass
 class PlanBuilder:
     """The index is brought up to date with each change. ``epoch`` is the highest given so far,
-    ``revision`` the last that every task has run."""
+    ``revision`` the last that every task has run. ``stored`` is the flow as it was read; ``flow``
+    differs from it only when its rollout has ended here."""
 
     flow: FlowView
     snapshot: Snapshot
     index: PlacementIndex
     epoch: int
     revision: int
+    recovery: Recovery = field(default_factory=Recovery)
     changes: dict[str, PlannedTask | None] = field(default_factory=dict)
     why: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.stored = self.flow
+
+    def end_rollout(self) -> None:
+        """Every task runs the current revision: its place holds for the flow as a whole."""
+        before = self.flow
+        self.revision = before.record.revision
+        if before.settled_place == before.place:
+            return
+        self.flow = replace(before, plan=replace(before.plan, revision=self.revision))
+        for name in (*before.tasks, *(name for name in self.changes if name not in before.tasks)):
+            task = self.task(name)
+            if task is not None:
+                self.index.leave(before, name, task)
+                self.index.enter(self.flow, [(name, task)])
 
     @property
     def flow_index(self) -> FlowIndex:

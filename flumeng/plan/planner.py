@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from flumeng.plan.actions import Action, Drop, Maintain, Replan
+from flumeng.plan import absences
+from flumeng.plan.actions import Action, Drop, Maintain, Replan, Revert
 from flumeng.plan.balance import balance
 from flumeng.plan.maintenance import maintain
 from flumeng.plan.placement import place
 from flumeng.plan.placement_index import PlacementIndex
-from flumeng.plan.plan_builder import ChangeSet, PlanBuilder
+from flumeng.plan.plan_builder import ChangeSet, PlanBuilder, Recovery
 from flumeng.plan.projection import assign
 from flumeng.plan.rollout import revert, roll
 from flumeng.plan.steps import steps
@@ -39,6 +40,19 @@ class _Seen:
     behind: set[str] = field(default_factory=set)
 
 
+@dataclass
+class _Round:
+    """One round of planning in the making. ``first`` are the actions that come before all plans;
+    ``back`` are the flows that go back to an earlier revision, which are not planned now."""
+
+    snapshot: Snapshot
+    builders: Mapping[str, PlanBuilder]
+    change_sets: Mapping[str, ChangeSet]
+    first: tuple[Action, ...]
+    back: tuple[Revert, ...]
+    behind: set[str]
+
+
 class Planner:
     """Pure but for its memory: no I/O, clock, randomness or logging."""
 
@@ -48,6 +62,14 @@ class Planner:
 
     def plan(self, snapshot: Snapshot) -> list[Action]:
         """What to do now so that every flow in ``snapshot.mine`` runs as it should."""
+        round_ = self._reconcile(snapshot)
+        self._place(round_)
+        self._roll_out(round_)
+        balance(round_.builders, round_.snapshot, self._index)
+        return self._project(round_)
+
+    def _reconcile(self, snapshot: Snapshot) -> _Round:
+        """Bring the index in line with the snapshot, and find what has to be looked at."""
         behind = set(self._seen.behind)
         nodes = _changed(self._seen.nodes, snapshot.nodes)
         for name in nodes:
@@ -58,17 +80,45 @@ class Planner:
             snapshot = replace(snapshot, cluster=mode.cluster)
         change_sets = self._changes_since(snapshot, nodes, behind)
         back = {f.name: action for f in _mine(snapshot) if (action := revert(f, snapshot))}
+        recovery = Recovery(self._recoveries(snapshot))
+        told = _epochs_told(snapshot)
         builders = {
-            flow.name: PlanBuilder(flow, snapshot, self._index, flow.plan.epoch, flow.plan.revision)
+            flow.name: PlanBuilder(
+                flow,
+                snapshot,
+                self._index,
+                max(flow.plan.epoch, flow.epoch_floor, told.get(flow.name, 0)),
+                flow.plan.revision,
+                recovery,
+            )
             for flow in _mine(snapshot)
             if flow.name not in back
         }
-        for name, builder in builders.items():
-            if change_sets[name] or builder.flow_index.unsettled:
-                place(builder, change_sets[name])
-        balance(builders, snapshot, self._index)
-        for builder in builders.values():
-            roll(builder)
+        first: list[Action] = [mode] if mode else []
+        if snapshot.leads:
+            first += absences.marks(snapshot)
+        return _Round(snapshot, builders, change_sets, tuple(first), tuple(back.values()), behind)
+
+    def _place(self, round_: _Round) -> None:
+        for name, builder in round_.builders.items():
+            if round_.change_sets[name] or builder.flow_index.unsettled:
+                place(builder, round_.change_sets[name])
+
+    def _roll_out(self, round_: _Round) -> None:
+        """Promote tasks; those that the new revision wants elsewhere are placed once more."""
+        for builder in round_.builders.values():
+            moves = builder.flow.moves_in_rollout
+            promoted = roll(builder)
+            if not moves:
+                continue
+            if not builder.flow.moves_in_rollout:
+                place(builder, ChangeSet(everything=True))
+            elif promoted:
+                place(builder, ChangeSet(everything=False, tasks=tuple(promoted)))
+
+    def _project(self, round_: _Round) -> list[Action]:
+        """The actions: the new plans, then what the nodes are told of them."""
+        snapshot, builders, behind = round_.snapshot, round_.builders, round_.behind
         replans = [action for builder in builders.values() for action in _replans(builder)]
         after = _after(snapshot, replans)
         for name in {action.flow for action in replans}:
@@ -77,8 +127,17 @@ class Planner:
                 behind.update(_nodes_of(after.flows[name]))
         assigns = assign(after, self._index, sorted(behind))
         drops = [drop for flow in _mine(snapshot) if (drop := _drop(flow, snapshot))]
+        forgets = absences.forgets(snapshot, self._index, assigns) if snapshot.leads else []
         self._remember(after, {action.node for action in assigns})
-        return [*([mode] if mode else ()), *back.values(), *replans, *assigns, *drops]
+        return [*round_.first, *round_.back, *replans, *assigns, *drops, *forgets]
+
+    def _recoveries(self, snapshot: Snapshot) -> int | None:
+        """How many lost tasks may be given away now."""
+        limit = snapshot.cluster.throttles.get("recovery")
+        if limit is None or not any(node.lost for node in snapshot.nodes.values()):
+            return None
+        starting = sum(key not in snapshot.slow for key, _ in snapshot.starting())
+        return max(0, limit - starting)
 
     def _maintain(self, snapshot: Snapshot) -> Maintain | None:
         if not snapshot.leads:
@@ -123,7 +182,7 @@ class Planner:
         if before is flow:
             return ChangeSet(everything=not self._is_followed(before, flow))
         differences = list(flow.tasks.differences(before.tasks))
-        if (before.place, before.weights) != (flow.place, flow.weights):
+        if (before.settled_place, before.weights) != (flow.settled_place, flow.weights):
             self._index.remove_flow(before)
             self._index.enter(flow, flow.tasks.items())
         else:
@@ -139,6 +198,7 @@ class Planner:
             and flow.record.state == "running"
             and flow.record == before.record
             and flow.place == before.place
+            and flow.settled_place == before.settled_place
             and flow.weights == before.weights
             and not flow.plan.sharing
         )
@@ -169,6 +229,16 @@ class Planner:
             maintenance=after.cluster.maintenance is not None,
             behind=behind,
         )
+
+
+def _epochs_told(snapshot: Snapshot) -> dict[str, int]:
+    """The highest epoch that nodes were told of each flow that has no plan, or not any more."""
+    highest = {f.name: 0 for f in _mine(snapshot) if not isinstance(f.plan_version, Version)}
+    for node in snapshot.nodes.values() if highest else ():
+        for task in node.assignment.tasks:
+            if task.epoch > highest.get(task.flow, task.epoch):
+                highest[task.flow] = task.epoch
+    return highest
 
 
 def _mine(snapshot: Snapshot) -> Iterator[FlowView]:
@@ -225,7 +295,7 @@ def _told(flow: FlowView) -> tuple[int, int]:
 
 def _replans(builder: PlanBuilder) -> list[Replan]:
     """The flow's new plan, in as many steps as it needs."""
-    flow, plan = builder.flow, builder.plan
+    flow, plan = builder.stored, builder.plan
     after = Tasks.of(plan.tasks)
     same = after is flow.tasks or not any(after.differences(flow.tasks))
     if same and isinstance(flow.plan_version, Version) and plan == replace(flow.plan, tasks=after):

@@ -104,6 +104,14 @@ class Rollout:
         maximum=86_400,
         default=10.0,
     )
+    deadline_seconds: float = option(
+        doc="When no task makes progress for so long, beyond `settle_seconds`, the flow goes back; "
+        "0: the rollout waits, and says so.",
+        unit="seconds",
+        minimum=0,
+        maximum=604_800,
+        default=600.0,
+    )
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,10 @@ from typing import Any, TypeVar
 
 from flumeng.spec import FlowSpec, SpecError, parse_flow
 from flumeng.state import journal_registry
+from flumeng.state.absences import Absences
 from flumeng.state.assignment_pages import whole
 from flumeng.state.resync import LOOK_SECONDS, Round
+from flumeng.state.rollouts import Rollouts
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.state.task_map import Tasks
 from flumeng.state.timers import Moments, Pauses
@@ -35,7 +37,6 @@ from zkschema.records import (
     Maintenance,
     Node,
     Plan,
-    PlannedTask,
 )
 from zkschema.table import Row
 
@@ -44,6 +45,7 @@ V = TypeVar("V")
 UNWATCHED_SECONDS = 2.0
 RETRY_SECONDS = 2.0
 MOST_LOOKS = 10
+START_SECONDS = 120.0
 WATCHED: tuple[Path, ...] = (
     paths.flows(),
     paths.nodes(),
@@ -84,6 +86,8 @@ class Reader:
         self._journals: dict[str, Journal] = {}
         self._drained: frozenset[str] = frozenset()
         self._moments = Moments(clock)
+        self._absences = Absences(self._moments)
+        self._rollouts = Rollouts(self._moments)
         self._pauses = Pauses(clock)
 
     def on_watch(self, path: str) -> None:
@@ -266,6 +270,10 @@ class Reader:
         weights = partitions.value.partitions if partitions else {}
         version = self._version(path)
         assert isinstance(version, Version)
+        before = None
+        if record and plan and spec and spec.rollout and plan.value.revision:
+            before, _ = self._spec(name, record.created, plan.value.revision)
+        planned = str(paths.plan(name)) in self._znodes
         return FlowView(
             name,
             record.value if record else Flow(revision=0),
@@ -277,7 +285,19 @@ class Reader:
             self._version(paths.plan(name)),
             {key: partition.weight for key, partition in weights.items() if partition.weight},
             self._unreadable(path, paths.plan(name), *buckets, paths.partitions(name)),
+            before.place if before else None,
+            0 if planned else self._highest_acked_epoch(name),
         )
+
+    def _highest_acked_epoch(self, flow: str) -> int:
+        """Read when there is no plan, or not any more: the acks refuse whoever has a lower one."""
+        wanted = [
+            paths.ack(flow, cursor, partition)
+            for cursor in self._store.children(paths.acks(flow))
+            for partition in self._store.children(paths.cursor(flow, cursor))
+        ]
+        found = self._store.read_each(wanted)
+        return max((ack.value.epoch for ack in found if isinstance(ack, Versioned)), default=0)
 
     def _whole(self, plan: Plan, buckets: Sequence[Path]) -> Plan:
         """The plan with the tasks of its buckets."""
@@ -320,6 +340,7 @@ class Reader:
             assignment_version=self._version(told),
             status=status.value if status else None,
             unreadable=self._unreadable(path, told, *pages, said),
+            version=record.version if record else Version(0),
         )
 
     def _cluster(self) -> Cluster:
@@ -332,14 +353,14 @@ class Reader:
     def _as_snapshot(self) -> Snapshot:
         found, cluster = self._found(paths.cluster()), self._cluster()
         masters = self._masters()
-        self._give_up(cluster.grace_seconds)
+        self._nodes = self._absences.mark(self._nodes, cluster, self._wall())
         draining = [(flow, name) for flow in self._flows.values() for name in flow.draining]
         moving = any(flow.tasks[name].target for flow, name in draining)
         pause = self._pauses.left(moving=moving)
         if pause:
             self._moments.look_in(pause)
         drained = self._see_drained()
-        return Snapshot(
+        snapshot = Snapshot(
             flows=self._flows,
             nodes=self._nodes,
             journals=self._journals,
@@ -347,7 +368,7 @@ class Reader:
             committing=self._committing(),
             mine=self._mine(masters),
             overdue=self._overdue(draining, cluster.drain_limit_seconds),
-            settled=self._settled(),
+            settled=self._rollouts.settled(self._flows, self._nodes),
             balance_moves=0 if pause else cluster.throttles.get("balance", 1),
             cluster=cluster,
             cluster_version=found.version if found else Version(0),
@@ -356,6 +377,17 @@ class Reader:
             now=self._wall(),
             unreadable=tuple(self._set_aside.values()),
         )
+        stalled = self._rollouts.stalled(snapshot)
+        return replace(snapshot, stalled=stalled, slow=self._slow(snapshot))
+
+    def _slow(self, snapshot: Snapshot) -> frozenset[str]:
+        """Asked for only while lost tasks are given away a few at a time."""
+        waiting = any(node.lost for node in snapshot.nodes.values())
+        if not waiting or "recovery" not in snapshot.cluster.throttles:
+            return frozenset()
+        keys = [f"{key}/{task.epoch}" for key, task in snapshot.starting()]
+        slow = self._moments.lasting("starting", keys, START_SECONDS)
+        return frozenset(key.rpartition("/")[0] for key in slow)
 
     def _masters(self) -> dict[str, frozenset[str]]:
         """The masters that take their share, and the flows that each cannot plan."""
@@ -383,17 +415,6 @@ class Reader:
             if not flow.set_aside and looks_after(name, able) in (self._me, None):
                 mine.add(name)
         return frozenset(mine)
-
-    def _give_up(self, grace_seconds: float) -> None:
-        """Mark the nodes that have been missed for the whole grace period."""
-        missed = [name for name, node in self._nodes.items() if not node.live]
-        lost = self._moments.lasting("missed", missed, grace_seconds)
-        changed = {
-            name: replace(self._nodes[name], lost=name in lost)
-            for name in missed
-            if self._nodes[name].lost != (name in lost)
-        }
-        self._nodes = _with(self._nodes, changed)
 
     def _overdue(
         self, draining: Iterable[tuple[FlowView, str]], limit_seconds: float
@@ -434,32 +455,6 @@ class Reader:
         if found:
             self._moments.look_in(UNWATCHED_SECONDS)
         return found
-
-    def _settled(self) -> frozenset[str]:
-        """The tasks that have run the revision which is being rolled out for long enough."""
-        found: set[str] = set()
-        for flow in self._flows.values():
-            if not flow.rolling or flow.rollout is None:
-                continue
-            running = [
-                f"{flow.name}/{name}/{task.epoch}"
-                for name, task in flow.tasks.items()
-                if self._runs(flow, name, task)
-            ]
-            what = f"revision {flow.record.revision} of {flow.name}"
-            lasting = self._moments.lasting(what, running, flow.rollout.settle_seconds)
-            found.update(key.rpartition("/")[0] for key in lasting)
-        return frozenset(found)
-
-    def _runs(self, flow: FlowView, name: str, task: PlannedTask) -> bool:
-        """Whether the task's owner says that it runs the flow's current revision."""
-        node = self._nodes.get(task.node or "")
-        said = node.status.tasks.get(f"{flow.name}/{name}") if node and node.status else None
-        return said is not None and (said.state, said.revision, said.epoch) == (
-            "running",
-            flow.record.revision,
-            task.epoch,
-        )
 
 
 def looks_after(flow: str, masters: Collection[str]) -> str | None:

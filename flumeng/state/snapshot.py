@@ -9,14 +9,24 @@ differences.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from flumeng.spec import Place, Rollout
+from flumeng.spec import CollectPlace, Place, Rollout
 from flumeng.state.task_map import Tasks
 from flumeng.store import ABSENT, Expected, Unreadable, Version
 from zkschema import paths
-from zkschema.records import Assignment, Cluster, Flow, Journal, Node, NodeStatus, Plan, PlannedTask
+from zkschema.records import (
+    COLLECT,
+    Assignment,
+    Cluster,
+    Flow,
+    Journal,
+    Node,
+    NodeStatus,
+    Plan,
+    PlannedTask,
+)
 
 Amounts = tuple[tuple[str, int], ...]
 """Dimension and amount in thousandths: whole numbers, so that sums do not drift."""
@@ -29,6 +39,9 @@ class FlowView:
     ``weights`` are those of the partitions that do not weigh what the flow's place says. ``record``
     and ``plan`` say nothing when they are among the ``unreadable``: such a flow is *set aside*,
     nobody plans it, and its tasks stay as their nodes were told.
+
+    ``place_before`` is the place of the revision that all tasks ran before a rollout, while one is
+    under way. ``epoch_floor`` is the highest epoch among the flow's acks when it has no plan.
     """
 
     name: str
@@ -41,6 +54,8 @@ class FlowView:
     plan_version: Expected = ABSENT
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     unreadable: tuple[Unreadable, ...] = ()
+    place_before: Place | None = None
+    epoch_floor: int = 0
 
     @property
     def set_aside(self) -> bool:
@@ -60,7 +75,38 @@ class FlowView:
     @cached_property
     def rolling(self) -> bool:
         """Whether a rollout is under way: some tasks still run the revision before."""
-        return self.rollout is not None and self.plan.revision not in (0, self.record.revision)
+        return (
+            self.rollout is not None
+            and self.plan.revision not in (0, self.record.revision)
+            and self.record.rollout_promoted != self.record.revision
+        )
+
+    @cached_property
+    def settled_place(self) -> Place | None:
+        """The place that holds for the flow as a whole: during a rollout that of before."""
+        if self.place is None or not self.rolling:
+            return self.place
+        return self.place_before or self.place
+
+    @cached_property
+    def moves_in_rollout(self) -> bool:
+        """Whether a rollout is under way in which the tasks that take it may have to move."""
+        return self.settled_place is not self.place and self.settled_place != self.place
+
+    def has_taken(self, task: PlannedTask) -> bool:
+        """Whether the task runs the revision that is being rolled out."""
+        return task.revision == self.record.revision
+
+    def collect_place(self, task: PlannedTask | None) -> CollectPlace:
+        """Where the task may run; a task that took the new revision goes by its labels.
+
+        How many tasks there are, what they weigh and how they are spread are of the flow as a whole
+        and change with the end of a rollout.
+        """
+        place, settled = self.place or Place(), self.settled_place or Place()
+        if task is None or settled is place or not self.has_taken(task):
+            return settled.collect
+        return replace(settled.collect, labels=place.collect.labels)
 
     def revision_of(self, task: PlannedTask) -> int:
         """The revision that the task is to run now."""
@@ -85,7 +131,7 @@ class FlowView:
     def _weight_of(self, count: int) -> Amounts:
         found = self._weights_by_count.get(count)
         if found is None:
-            unit = thousandths((self.place or Place()).collect.weight)
+            unit = thousandths((self.settled_place or Place()).collect.weight)
             found = tuple((dimension, amount * count) for dimension, amount in unit)
             self._weights_by_count[count] = found
         return found
@@ -97,7 +143,9 @@ class FlowView:
 
 @dataclass(frozen=True)
 class NodeView:
-    """One registered node. ``lost``: not live for the whole grace period.
+    """One registered node. ``lost``: not live for the whole grace period. ``unmarked``: what its
+    record says of since when it is away is to be written anew. ``long_gone``: away for so long that
+    it is not missing any more; ``expired``: for so long that it may be forgotten.
 
     What is among the ``unreadable`` says nothing here: its record is an empty one.
     """
@@ -110,6 +158,10 @@ class NodeView:
     assignment_version: Expected = ABSENT
     status: NodeStatus | None = None
     unreadable: tuple[Unreadable, ...] = ()
+    version: Version = field(default_factory=lambda: Version(0))
+    unmarked: bool = False
+    long_gone: bool = False
+    expired: bool = False
 
     @property
     def set_aside(self) -> bool:
@@ -126,6 +178,7 @@ class NodeView:
         """Whether work of this role may be placed here, live or not."""
         return (
             not self.set_aside
+            and not self.expired
             and role in self.record.roles
             and self.record.desired == "active"
             and all(self.record.labels.get(key) == value for key, value in labels.items())
@@ -151,7 +204,9 @@ class Snapshot:
     ahead of what is visible. ``mine`` names the flows that this master looks after; the others'
     tasks are left as they are. ``overdue`` names the tasks (``flow/task``) that have drained for
     longer than they may, ``settled`` those that have run their flow's current revision for as long
-    as its rollout asks. ``balance_moves`` may be under way at once. ``leads`` is set for the one
+    as its rollout asks. ``stalled`` names the flows whose rollout has made no progress for as long
+    as it may, ``slow`` the tasks (``flow/task``) that are starting for so long that nobody waits
+    for them. ``balance_moves`` may be under way at once. ``leads`` is set for the one
     master that decides about the whole cluster. ``now`` is for people to read, in records.
     ``unreadable`` are all records that were set aside. While that of the cluster is, ``cluster`` is
     in maintenance mode and ``cluster_known`` is not set.
@@ -165,6 +220,8 @@ class Snapshot:
     committing: frozenset[str] = frozenset()
     overdue: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
+    stalled: frozenset[str] = frozenset()
+    slow: frozenset[str] = frozenset()
     balance_moves: int = 1
     cluster: Cluster = field(default_factory=Cluster)
     cluster_version: Version = field(default_factory=lambda: Version(0))
@@ -177,6 +234,22 @@ class Snapshot:
     def plannable(self) -> frozenset[str]:
         """The flows that are not set aside."""
         return frozenset(name for name, flow in self.flows.items() if not flow.set_aside)
+
+    def starting(self) -> list[tuple[str, PlannedTask]]:
+        """The collect tasks (``flow/task``) that live nodes were given and do not run yet."""
+        return [
+            (f"{flow.name}/{name}", task)
+            for flow in self.flows.values()
+            for name, task in flow.tasks.items()
+            if task.kind == COLLECT and self._is_starting(f"{flow.name}/{name}", task)
+        ]
+
+    def _is_starting(self, key: str, task: PlannedTask) -> bool:
+        node = self.nodes.get(task.node or "")
+        if node is None or not node.live or task.state != "assigned":
+            return False
+        said = node.status.tasks.get(key) if node.status else None
+        return said is None or said.epoch != task.epoch or said.state == "starting"
 
     def journals_of(self, flow: str) -> list[str]:
         """The registered journals of a flow."""

@@ -54,7 +54,8 @@ class TaskRow:
 class RolloutRow:
     """A new revision on its way: ``taken`` of ``tasks`` may run it, ``running`` of them do.
 
-    The others stay with revision ``before``. ``stage`` is ``canary`` or ``waves``.
+    The others stay with revision ``before``. ``stage`` is ``canary`` or ``waves``; ``paused``: an
+    operator lets it stand still.
     """
 
     revision: int
@@ -65,6 +66,7 @@ class RolloutRow:
     tasks: int
     taken: int
     running: int
+    paused: bool = False
 
     def __str__(self) -> str:
         stage = (
@@ -75,6 +77,7 @@ class RolloutRow:
         return (
             f"revision {self.revision} runs in {self.running} of {self.tasks} tasks, the others "
             f"stay with {self.before} ({stage}, {self.taken} let on)"
+            f"{'; it stands still until `flow rollout resume`' if self.paused else ''}"
         )
 
 
@@ -101,6 +104,7 @@ def rollout(flow: FlowView, tasks: tuple[TaskRow, ...]) -> RolloutRow | None:
         tasks=len(tasks),
         taken=len(taken),
         running=sum(task.state == "running" for task in taken),
+        paused=flow.record.rollout_paused == flow.record.revision,
     )
 
 

@@ -25,8 +25,16 @@ sinks: [noop]
 rollout: {canary: 1, max_parallel: 2, settle_seconds: 0}
 """
 NEWER = f"{FLOW}# newer\n"
+SLOW = FLOW.replace("settle_seconds: 0}", "settle_seconds: 3600}\n# slow")
 SIGN: AuditFields = {"author": "ann", "reason": "", "now": 0.0}
 NODES = ("n1", "n2", "n3")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class Cluster:
@@ -120,6 +128,7 @@ def test_the_progress_of_a_rollout_is_shown_until_it_is_done(cluster: Cluster) -
     assert row["rollout"] == {
         "revision": 2, "before": 1, "stage": "canary", "canary": 1, "max_parallel": 2,
         "tasks": 6, "taken": 2, "running": 2,
+        "paused": False,
     }  # fmt: skip
     assert "\t2/6 run 2 (canary)\n" in shell.run("status").stdout
     assert shell.run("flow", "wait", "web", "--running", "--timeout", 1).exit_code == 0
@@ -247,3 +256,49 @@ def test_a_flow_that_was_resumed_runs_only_when_it_is_collected_again(cluster: C
     assert "- flow web is planned with 0 of 3 collect tasks yet" in early.stderr
     cluster.settle()
     assert cluster.shell.run(*waiting).exit_code == 0
+
+
+def test_a_rollout_stands_still_goes_on_and_is_aborted(cluster: Cluster) -> None:
+    shell = cluster.shell
+    assert shell.run("flow", "rollout", "pause", "web").exit_code == 3, "none is under way"
+    apply_flow(cluster.store, SLOW, **SIGN)
+    cluster.settle()
+    assert "stands still" in shell.run("flow", "rollout", "pause", "web").stdout
+    cluster.settle()
+    said = shell.run("flow", "rollout", "status", "web").stdout
+    assert "it stands still until `flow rollout resume`" in said
+    assert shell.run("flow", "rollout", "pause", "web", "--if-revision", "1").exit_code == 3
+    assert "goes on" in shell.run("flow", "rollout", "resume", "web").stdout
+    assert shell.run("flow", "rollout", "abort", "web", "--reason", "odd").exit_code == 0
+    cluster.settle()
+    said = shell.run("flow", "rollout", "status", "web").stdout
+    assert "no rollout is under way, revision 1 is current" in said
+    assert ": odd" in said
+    audit = shell.run("cluster", "audit").stdout
+    assert "flow rollout abort web (revision 2, back to 1)" in audit
+
+
+def test_a_rollout_that_is_promoted_is_over(cluster: Cluster) -> None:
+    apply_flow(cluster.store, SLOW, **SIGN)
+    cluster.settle()
+    assert cluster.shell.run("flow", "rollout", "promote", "web").exit_code == 0
+    cluster.settle()
+    said = cluster.shell.run("flow", "rollout", "status", "web").stdout
+    assert "no rollout is under way, revision 2 is current" in said
+
+
+def test_a_rollout_without_progress_goes_back_and_says_why() -> None:
+    cluster = Cluster()
+    clock = Clock()
+    cluster.master = Master(FakeStore(cluster.store.tree), "m", clock)
+    late = FLOW.replace("tasks: 3", "tasks: 3, labels: {role: nobody}")
+    late = late.replace("settle_seconds: 0", "settle_seconds: 0, deadline_seconds: 60")
+    apply_flow(cluster.store, late, **SIGN)
+    cluster.settle()
+    clock.now += 50.0
+    cluster.settle()
+    assert "(canary of 1" in cluster.shell.run("flow", "rollout", "status", "web").stdout
+    clock.now += 20.0
+    cluster.settle()
+    said = cluster.shell.run("flow", "rollout", "status", "web").stdout
+    assert "went back to revision 1: revision 2 made no progress for 60 s: web/collect" in said

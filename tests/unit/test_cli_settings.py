@@ -47,12 +47,15 @@ def test_every_setting_is_shown_with_its_default_and_meaning(shell: Shell) -> No
         "settings": {
             "grace_seconds": 0.0,
             "drain_limit_seconds": 60.0,
+            "forget_after_seconds": 604_800.0,
             "balance": 1,
             "balance_per_node": None,
             "balance_per_flow": None,
+            "recovery": None,
             "maintenance_nodes": 5,
             "maintenance_enter": 0.5,
             "maintenance_leave": 0.25,
+            "maintenance_window_seconds": 3600.0,
         },
         "maintenance": None,
     }
@@ -70,6 +73,8 @@ def test_every_setting_is_shown_with_its_default_and_meaning(shell: Shell) -> No
         ("drain_limit_seconds", "7.5", records.Cluster(drain_limit_seconds=7.5)),
         ("balance", "4", records.Cluster(throttles={"balance": 4})),
         ("balance_per_node", "2", records.Cluster(throttles={"balance_per_node": 2})),
+        ("recovery", "20", records.Cluster(throttles={"recovery": 20})),
+        ("forget_after_seconds", "60", records.Cluster(forget_after_seconds=60.0)),
         ("balance_per_flow", "0", records.Cluster(throttles={"balance_per_flow": 0})),
         (
             "maintenance_nodes",
@@ -100,6 +105,20 @@ def test_a_setting_is_set_once_and_audited(
     assert shell.run("cluster", "set", key, value).stdout == f"{key} is {value} already\n"
     assert len(commands(store)) == 1
     assert shell.json("cluster", "show")["settings"][key] == float(value)
+
+
+def test_a_setting_gets_its_default_again(shell: Shell, store: FakeStore) -> None:
+    for key, value in (("recovery", "20"), ("grace_seconds", "7"), ("maintenance_enter", "0.9")):
+        shell.run("cluster", "set", key, value)
+        assert shell.run("cluster", "set", key, "--unset").exit_code == 0
+    assert cluster(store) == records.Cluster()
+    said = {command for command, _ in commands(store)}
+    assert "cluster set recovery --unset (was 20)" in said
+    assert (
+        shell.run("cluster", "set", "recovery", "--unset").stdout == "recovery is unset already\n"
+    )
+    assert shell.run("cluster", "set", "recovery").exit_code == 2
+    assert shell.run("cluster", "set", "recovery", "1", "--unset").exit_code == 2
 
 
 @pytest.mark.parametrize(

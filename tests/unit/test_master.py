@@ -382,3 +382,29 @@ def counted(master: Master, wanted: metrics.Metric) -> dict[str, object]:
         for metric, value, labels in master.measures.readings()
         if metric is wanted
     }
+
+
+def test_a_plan_that_was_deleted_by_hand_comes_back_above_all_epochs(cluster: FakeTree) -> None:
+    """The acks refuse a lower one: whoever gets a task under it could never claim them."""
+    store = FakeStore(cluster)
+    for name in ("n1", "n2"):
+        add_node(store, name)
+    apply(store, "web")
+    add_journals(store, "web", "n1", 1)
+    (journal,) = store.children(paths.journals())
+    master = Master(FakeStore(cluster), "m1")
+    settle([master])
+    store.write(paths.ack("web", "main", journal), records.Ack(epoch=40, offset=7), ABSENT)
+    store.remove(paths.plan("web"), ANY)
+    settle([master])
+    found = read_plan(store, "web")
+    assert found is not None
+    assert min(task.epoch for task in found.value.tasks.values()) > 40
+    told = [task for node in ("n1", "n2") for task in assignment(store, node)]
+    assert {task.epoch for task in told} == {t.epoch for t in found.value.tasks.values()}
+    store.remove(paths.plan("web"), ANY)
+    store.remove(paths.ack("web", "main", journal), ANY)
+    settle([Master(FakeStore(cluster), "m2")])
+    again = read_plan(store, "web")
+    assert again is not None
+    assert min(task.epoch for task in again.value.tasks.values()) > found.value.epoch

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from flumeng.plan import Action, Assign, Maintain, Planner, Replan, Revert, plan
+from flumeng.plan import Action, Assign, Forget, Maintain, Planner, Replan, Revert, plan
 from flumeng.plan.applied import applied
 from flumeng.plan.steps import steps
-from flumeng.spec import CollectPlace, Place, Rollout
+from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.state.task_map import BUCKETS, Tasks
 from flumeng.store import Version
@@ -252,6 +252,17 @@ def all_settled(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, settled=frozenset(keys))
 
 
+def proven(snapshot: Snapshot) -> Snapshot:
+    """What runs its flow's current revision now has done so for long enough."""
+    keys = (
+        key
+        for view in snapshot.nodes.values()
+        for key, said in (view.status.tasks.items() if view.status else ())
+        if said.revision == snapshot.flows["f"].record.revision
+    )
+    return replace(snapshot, settled=frozenset(keys))
+
+
 def test_a_revision_goes_to_the_canary_then_in_waves() -> None:
     state = rolling()
     assert told(state) == {1: 5, 2: 1}
@@ -311,6 +322,157 @@ def test_without_a_rollout_all_take_a_revision_at_once() -> None:
     settled = at_rest(cluster([flow(tasks=6)], [node("a"), node("b")]))
     view = replace(settled.flows["f"], record=Flow(revision=2), version=Version(1))
     assert told(carried_out(replace(settled, flows={"f": view}))) == {2: 6}
+
+
+# -- a place that changes with the revision
+
+
+def labelled(name: str, role: str, roles: tuple[str, ...] = (COLLECT,)) -> NodeView:
+    return NodeView(name, Node(uuid=name, roles=roles, labels={"role": role}), live=True)
+
+
+def relocating(place: Place, before: Place, nodes: list[NodeView], **limits: Any) -> Snapshot:
+    """All at rest under the place ``before``; revision 2 wants another one."""
+    first = FlowView("f", Flow(revision=1), Version(0), before)
+    settled = at_rest(cluster([first], nodes))
+    view = replace(
+        settled.flows["f"],
+        record=Flow(revision=2),
+        version=Version(1),
+        place=place,
+        place_before=before,
+        rollout=Rollout(canary=1, max_parallel=2, **limits),
+    )
+    return replace(settled, flows={"f": view})
+
+
+def by_role(role: str, tasks: int = 6) -> Place:
+    return Place(collect=CollectPlace(labels={"role": role}, tasks=tasks))
+
+
+def test_a_changed_place_is_tried_by_the_canary_first() -> None:
+    nodes = [labelled("a", "old"), labelled("b", "old"), labelled("c", "new")]
+    state = relocating(by_role("new", 3), by_role("old"), nodes)
+    state = at_rest(state)
+    assert owners(state)["c"] == 1
+    assert told(state) == {1: 5, 2: 1}
+    seen = []
+    for _ in range(5):
+        state = at_rest(proven(state))
+        seen.append((owners(state)["c"], len(state.flows["f"].tasks)))
+    assert seen == [(3, 6), (5, 6), (6, 6), (3, 3), (3, 3)]
+    assert state.flows["f"].plan.revision == 2
+
+
+def test_a_place_that_no_node_has_is_never_proven_and_goes_back() -> None:
+    nodes = [labelled("a", "old"), labelled("b", "old")]
+    state = at_rest(relocating(by_role("nwe"), by_role("old"), nodes))
+    for _ in range(3):
+        state = at_rest(all_settled(state))
+    assert owners(state) == {"a": 3, "b": 3}
+    assert state.flows["f"].plan.revision == 1
+    late = replace(state, stalled=frozenset({"f"}))
+    (back,) = (action for action in plan(late) if isinstance(action, Revert))
+    assert "revision 2 made no progress for 600 s: f/collect.0 on" in back.record.went_back
+    after = at_rest(replace(carried_out(late, [back]), stalled=frozenset()))
+    assert told(after) == {1: 6}
+
+
+def test_sources_begin_at_new_nodes_in_turn_and_end_at_old_ones_in_the_end() -> None:
+    def sources(role: str) -> Place:
+        return Place(ingest=IngestPlace(labels={"role": role}))
+
+    nodes = [labelled(f"{role[0]}{n}", role, (INGEST,)) for role in ("old", "new") for n in (1, 2)]
+    nodes.append(node("c"))
+    state = at_rest(relocating(sources("new"), sources("old"), nodes))
+    seen = []
+    for _ in range(4):
+        tasks = state.flows["f"].tasks
+        seen.append(sorted(t.node for t in tasks.values() if t.kind == INGEST and t.node))
+        state = at_rest(proven(state))
+    assert seen[:3] == [["n1", "o1", "o2"], ["n1", "n2", "o1", "o2"], ["n1", "n2"]]
+
+
+def test_a_rollout_that_is_paused_stands_still_and_one_promoted_by_hand_is_over() -> None:
+    state = all_settled(rolling())
+    view = state.flows["f"]
+
+    def with_record(**fields: int) -> Snapshot:
+        record = replace(view.record, **fields)  # type: ignore[arg-type]
+        return replace(state, flows={"f": replace(view, record=record)})
+
+    assert plan(with_record(rollout_paused=2)) == []
+    assert plan(with_record(rollout_paused=1)), "it was another rollout that was paused"
+    assert told(carried_out(with_record(rollout_promoted=2))) == {2: 6}
+
+
+# -- nodes that are away
+
+
+def test_since_when_a_node_is_away_is_written_once_and_taken_back() -> None:
+    settled = at_rest(cluster([flow()], [node("a"), node("b")], leads=True, now=5.0))
+    gone = replace(settled.nodes["b"], live=False, lost=True, unmarked=True)
+    state = carried_out(replace(settled, nodes={**settled.nodes, "b": gone}))
+    assert state.nodes["b"].record.away_since == 5.0
+    assert plan(state) == []
+    back = replace(state.nodes["b"], live=True, lost=False, unmarked=True)
+    state = carried_out(replace(state, nodes={**state.nodes, "b": back}))
+    assert state.nodes["b"].record.away_since == 0.0
+
+
+def test_the_long_gone_do_not_count_as_missing() -> None:
+    state = missing(9)
+    gone = {
+        name: view if view.live else replace(view, long_gone=True)
+        for name, view in state.nodes.items()
+    }
+    assert [action for action in plan(state) if isinstance(action, Maintain)]
+    after = carried_out(replace(state, nodes=gone))
+    assert after.cluster.maintenance is None
+    assert owners(after) == {"n9": 10}
+
+
+def test_a_node_is_forgotten_when_it_is_long_away_and_nothing_is_left_on_it() -> None:
+    both = (INGEST, COLLECT)
+    nodes = [node(name, roles=both) for name in ("a", "b", "c")]
+    held = {"j": Journal(flow="f", node="b", primary="b", term=1, in_sync=("b",))}
+    settled = at_rest(cluster([flow()], nodes, leads=True, journals=held))
+    away = {
+        name: replace(settled.nodes[name], live=False, lost=True, expired=True) for name in "bc"
+    }
+    state = replace(settled, nodes={**settled.nodes, **away})
+    kinds = [type(action) for action in plan(state)]
+    assert Forget not in kinds[:-1], "it goes only when its tasks have gone"
+    state = at_rest(state)
+    assert set(state.nodes) == {"a", "b"}, "b still has a journal"
+    assert set(state.flows["f"].tasks) == {"ingest.a", "collect.0"}
+    assert set(at_rest(replace(state, drained=frozenset("j"), journals={})).nodes) == {"a"}
+
+
+def test_a_lost_rack_is_recovered_a_few_tasks_at_a_time() -> None:
+    nodes = [node(name, zone="r") for name in "ab"] + [node(name) for name in "cd"]
+    settled = at_rest(cluster([flow(tasks=20)], nodes))
+    lost = {name: replace(settled.nodes[name], live=False, lost=True) for name in "ab"}
+    throttled = Cluster(throttles={"recovery": 3})
+    state = replace(settled, nodes={**settled.nodes, **lost}, cluster=throttled)
+    left = []
+    for _ in range(5):
+        state = carried_out(state)
+        assert plan(state) == [], "those that were given are still starting"
+        left.append(owners(state)["a"] + owners(state)["b"])
+        state = obeyed(state)
+    assert left == [7, 4, 1, 0, 0]
+
+
+def test_a_task_that_never_starts_holds_up_no_recovery() -> None:
+    settled = at_rest(cluster([flow(tasks=8)], [node("a"), node("b")]))
+    lost = {"a": replace(settled.nodes["a"], live=False, lost=True)}
+    throttled = Cluster(throttles={"recovery": 2})
+    state = carried_out(replace(settled, nodes={**settled.nodes, **lost}, cluster=throttled))
+    for _ in range(2):
+        stuck = frozenset(key for key, _ in state.starting())
+        state = carried_out(replace(state, slow=stuck))
+    assert owners(state) == {"b": 8} or owners(state)["a"] == 0
 
 
 # -- maintenance mode
@@ -447,3 +609,22 @@ def test_every_assignment_derives_from_the_plan_as_it_is_then() -> None:
     assert all(
         action.plans == (("f", Version(0)),) for action in actions if isinstance(action, Assign)
     )
+
+
+def test_a_task_that_met_a_higher_epoch_gets_one_above_it() -> None:
+    """The plan is older than the acks: someone has put back an old one."""
+    settled = at_rest(cluster([flow(tasks=2)], [node("a"), node("b")]))
+    owner = settled.flows["f"].tasks["collect.0"].node
+    assert owner is not None
+    view = settled.nodes[owner]
+    assert view.status is not None
+    said = {
+        key: replace(status, state="failed", epoch_seen=30) if key == "f/collect.0" else status
+        for key, status in view.status.tasks.items()
+    }
+    view = replace(view, status=replace(view.status, tasks=said))
+    after = carried_out(replace(settled, nodes={**settled.nodes, owner: view}))
+    assert after.flows["f"].tasks["collect.0"].epoch == 31
+    assert after.flows["f"].tasks["collect.0"].node == owner
+    assert after.flows["f"].tasks["collect.1"] == settled.flows["f"].tasks["collect.1"]
+    assert plan(after) == []

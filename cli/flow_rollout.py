@@ -1,0 +1,95 @@
+"""``flumeng flow rollout``: a new revision on its way to a flow's tasks."""
+
+from __future__ import annotations
+
+import click
+
+from cli.context import CliContext, with_store
+from cli.name_argument import Name
+from cli.options import json_option, reason_option, revision_option
+from cli.output import show_json
+from flumeng.operations import rollouts
+from flumeng.store import Store
+from flumeng.views import overview
+
+name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
+
+
+@click.group()
+def rollout() -> None:
+    """Look at a rollout, let it stand still, end it, or go back."""
+
+
+@rollout.command()
+@name_argument
+@json_option
+@with_store
+def status(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
+    """Show how far the rollout of a flow is, and why the last one went back."""
+    found = overview.flow(store, name)
+    if as_json:
+        fields = {"flow": name, "revision": found.revision, "rollout": found.rollout}
+        show_json({**fields, "went_back": found.went_back})
+        return
+    if found.rollout is None:
+        click.echo(f"flow {name}: no rollout is under way, revision {found.revision} is current")
+    else:
+        click.echo(f"flow {name}: {found.rollout}")
+    if found.went_back:
+        click.echo(f"it went back to revision {found.revision}: {found.went_back}")
+
+
+@rollout.command()
+@name_argument
+@reason_option
+@revision_option
+@with_store
+def pause(
+    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
+) -> None:
+    """Let no further task take the new revision; those that have it go on with it."""
+    audit_fields = context.audit_fields(reason)
+    changed = rollouts.pause_rollout(store, name, expect_revision=if_revision, **audit_fields)
+    click.echo(f"flow {name}: its rollout stands still{'' if changed else ' already'}")
+
+
+@rollout.command()
+@name_argument
+@reason_option
+@revision_option
+@with_store
+def resume(
+    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
+) -> None:
+    """Go on with a rollout that stands still."""
+    audit_fields = context.audit_fields(reason)
+    changed = rollouts.resume_rollout(store, name, expect_revision=if_revision, **audit_fields)
+    click.echo(f"flow {name}: its rollout goes on{'' if changed else ' already'}")
+
+
+@rollout.command()
+@name_argument
+@reason_option
+@revision_option
+@with_store
+def promote(
+    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
+) -> None:
+    """Give the new revision to all tasks now, proven or not."""
+    audit_fields = context.audit_fields(reason)
+    rollouts.promote_rollout(store, name, expect_revision=if_revision, **audit_fields)
+    click.echo(f"flow {name}: all tasks take its current revision now")
+
+
+@rollout.command()
+@name_argument
+@reason_option
+@revision_option
+@with_store
+def abort(
+    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
+) -> None:
+    """Go back to the revision that all tasks ran before."""
+    audit_fields = context.audit_fields(reason)
+    before = rollouts.abort_rollout(store, name, expect_revision=if_revision, **audit_fields)
+    click.echo(f"flow {name} goes back to revision {before}")
