@@ -12,7 +12,8 @@ from flumeng.metrics.health import Health
 from flumeng.metrics.page import Page, Readings, merged
 from flumeng.metrics.table import Reading
 
-ASK_SECONDS = 1.0
+ASK_SECONDS = 3.0
+"""Prometheus waits ten seconds for all of a host, by default."""
 METRICS, HEALTH = "metrics", "health"
 
 

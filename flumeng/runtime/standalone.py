@@ -43,8 +43,8 @@ STOP_SECONDS = 9.0
 LOOK_SECONDS = 0.2
 RESTART_SECONDS = 1.0
 STUCK_SECONDS = 30.0
-ASK_SECONDS = 2.5
-"""For the node, which may wait a second for its own children."""
+ASK_SECONDS = 6.0
+"""For the node, which may wait half as long for its own children."""
 
 
 @dataclass
