@@ -24,6 +24,8 @@ from flumeng.store import Store, tree
 from zkschema import table
 from zkschema.migrations import Migration
 
+EXPORT_CHARACTERS = 256 * 1024 * 1024
+
 
 @click.group()
 def schema() -> None:
@@ -104,8 +106,11 @@ def export(_context: CliContext, store: Store) -> None:
 @with_store
 def import_(context: CliContext, store: Store, file: IO[str], reason: str) -> None:
     """Fill an empty chroot with a document of `flumeng schema export` ("-" is standard input)."""
+    text = file.read(EXPORT_CHARACTERS + 1)
+    if len(text) > EXPORT_CHARACTERS:
+        raise UserError(f"{file.name} is larger than any export ({EXPORT_CHARACTERS} characters)")
     try:
-        document = json.load(file)
+        document = json.loads(text)
     except ValueError as error:
         raise UserError(f"{file.name} is not JSON: {error}") from error
     count = import_cluster(store, document, **context.audit_fields(reason))

@@ -198,6 +198,11 @@ def test_a_file_that_is_not_json_is_wrong_input(tmp_path: Path) -> None:
     assert Shell(FakeTree()).run("schema", "export").exit_code == 2
 
 
+def test_a_file_without_an_end_is_wrong_input() -> None:
+    result = Shell(FakeTree()).run("schema", "import", "/dev/zero")
+    assert (result.exit_code, "larger than any export" in result.stderr) == (2, True)
+
+
 def test_an_empty_cluster_survives_export_and_import() -> None:
     store, other = FakeStore(), FakeStore()
     tree.init(store)
