@@ -210,8 +210,10 @@ class Commit(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Node(Record):
-    """A host that may run work. ``uuid`` tells it from another host of the same name. A master
-    writes into ``away_since`` when it has missed the node for a while, and 0 when it is back."""
+    """A host that may run work. ``uuid`` tells it from another host of the same name; ``claims``
+    and ``claimant``, how often it started and who did last, from a copy of its data directory. A
+    master writes into ``away_since`` when it has missed the node for a while, and 0 when it is
+    back."""
 
     uuid: str
     roles: tuple[str, ...]
@@ -220,6 +222,8 @@ class Node(Record):
     labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     capacity: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     away_since: float = 0.0
+    claims: int = 0
+    claimant: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,7 +313,8 @@ class Story(Record):
 @dataclass(frozen=True, kw_only=True)
 class LiveNode(Record):
     """``addresses`` is where each ingest worker of the node serves its journals (host:port), an
-    empty text while it does not. ``schema`` is the newest version of the tree that it can use."""
+    empty text while it does not. ``schema`` is the newest version of the tree that it can use,
+    ``boot`` the id of its host's boot, in which ``pid`` counts."""
 
     uuid: str
     incarnation: str
@@ -318,6 +323,7 @@ class LiveNode(Record):
     version: str
     since: float
     schema: int = 1
+    boot: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from flumeng.metrics.health import Health
 from flumeng.metrics.table import Reading
 from flumeng.node import children, policy
 from flumeng.node.children import DEFAULT_LIMITS, Limits
+from flumeng.node.claim import SupplantedError
 from flumeng.node.event_publisher import EventPublisher
 from flumeng.node.events import (
     Acked,
@@ -40,7 +41,7 @@ from flumeng.node.known_flows import KnownFlows
 from flumeng.node.machine import Machine
 from flumeng.node.pace import Pace
 from flumeng.node.process import ChildProcess
-from flumeng.node.registration import Identity, Registration
+from flumeng.node.registration import HeldError, Identity, Registration
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths
@@ -51,6 +52,12 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 ACKS_SECONDS = 1.0
 LOOK_SECONDS = 10.0
+HELD_RETRY_SECONDS = 0.5
+HELD_SESSIONS = 3
+"""For how many session timeouts the znode of another live process of that name is waited for."""
+CLAIM_RETRY_SECONDS = 0.05
+CLAIM_SECONDS = 3.0
+"""How long a start waits for ZooKeeper to say whether the data directory may be used."""
 NAMES = 5
 """So many of many names are said."""
 STUCK_SECONDS = 60.0
@@ -110,7 +117,7 @@ class Node:
             settings.labels or {},
             settings.capacity or {},
         )
-        self._znodes = Registration(store, identity)
+        self._znodes = Registration(store, identity, home)
         self._machine = Machine(settings.roles, clock, settings.workers, settings.limits)
         self._storyteller = EventPublisher(store, settings.name, clock, time.time)
         self._children: dict[str, ChildProcess] = {}
@@ -123,21 +130,44 @@ class Node:
         self._kept: Wanted | None = None
         self._acks_at = self._look_at = 0.0
         self._reported = -1
+        self._held_since = 0.0
         self._ack_pace, self._flow_pace = Pace(clock), Pace(clock)
         self._generation = 0
         self._known_flows = home.known_flows()
         self._unknown: set[str] = set()
-        self._exit = self._registered = False
+        self._exit = self._registered = self._stopping = False
         self._said = ""
         for path in (paths.assignment(settings.name), paths.live_node(settings.name)):
             store.watch(path, lambda _: self._look_soon())
         store.on_session(self._on_session)
 
     def run(self) -> None:
-        """Until ``stop``, and then until every child has ended."""
+        """Until ``stop``, and then until every child has ended.
+
+        No child starts before ZooKeeper has said that the data directory is no copy, unless it is
+        not there.
+        """
+        began = self._clock()
+        while not (self._registered or self._stopping):
+            if not self._held_since and self._clock() > began + CLAIM_SECONDS:
+                break
+            self._try_claim()
         self.begin()
         while not self._exit:
             self.turn()
+
+    def _try_claim(self) -> None:
+        try:
+            if self._store.connected:
+                self._require_cluster()
+                self._znodes.register()
+                self._registered = True
+                return
+        except HeldError as error:
+            self._wait_for_holder(error)
+        except (ConflictError, UnavailableError, CorruptError) as error:
+            self._say(f"not registered yet: {error}")
+        time.sleep(CLAIM_RETRY_SECONDS)
 
     def begin(self) -> None:
         """Start with the assignment that was kept, whether ZooKeeper is there or not."""
@@ -154,6 +184,7 @@ class Node:
         self.health.turned()
 
     def stop(self) -> None:
+        self._stopping = True
         self.hear(Stop(self._settings.drain_seconds))
 
     def hear(self, event: Event) -> None:
@@ -246,16 +277,30 @@ class Node:
             self._znodes.look_anew()
             self._look_soon()
             return self._say(f"looking again: {conflict}")
+        except HeldError as error:
+            return self._wait_for_holder(error)
         except UnavailableError as error:
             self._look_at = 0.0
             return self._say(f"waiting for ZooKeeper: {error}")
         except CorruptError as error:
             return self._say(f"not reporting: {error}")
         except UserError as error:
-            if not self._registered:
+            if not self._registered or isinstance(error, SupplantedError):
                 raise
             return self._say(f"not reporting: {error}")
         return self._say(f"registered as {self._settings.name}")
+
+    def _wait_for_holder(self, error: HeldError) -> None:
+        """Its session ends, when it is left over; when it is not, this is a copy."""
+        self._look_at = self._clock() + HELD_RETRY_SECONDS
+        self._held_since = self._held_since or self._clock()
+        if self._clock() - self._held_since > HELD_SESSIONS * self._settings.session_seconds:
+            raise SupplantedError(
+                f"{error}, and goes on: two processes cannot have one name. If {self._home.path} "
+                "is a copy of that node's data directory, start this one with another --name and "
+                "an empty --data"
+            ) from error
+        self._say(f"waiting: {error}")
 
     def _report(self) -> None:
         changes = self._machine.changes
@@ -342,7 +387,7 @@ class Node:
         self._look_at = self._clock() + LOOK_SECONDS
         self._generation = self._require_cluster()
         self._znodes.register()
-        self._registered = True
+        self._registered, self._held_since = True, 0.0
         wanted = self._znodes.assignment()
         if wanted is not None and wanted != self._applied:
             self._apply(wanted)

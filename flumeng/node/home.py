@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flumeng.errors import UserError
+from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
 from flumeng.node.known_flows import KnownFlows
 from flumeng.runtime.whole_files import write_durably
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 ASSIGNMENT = "assignment.json"
 FLOWS = "flows.json"
+CLAIM = "claim.json"
 
 
 class Home:
@@ -38,6 +40,7 @@ class Home:
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = (path / "lock").open("a")
+            self._close_to_others()
         except OSError as error:
             raise UserError(
                 f"cannot write to the data directory {path}: {error.strerror}"
@@ -46,6 +49,15 @@ class Home:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise UserError(f"another node runs in {path}: give each its own --data") from error
+
+    def _close_to_others(self) -> None:
+        """What the node keeps is only for its user to read, whoever has made the directory."""
+        for name in ("journals", "sources"):
+            (self.path / name).mkdir(exist_ok=True, mode=0o700)
+            (self.path / name).chmod(0o700)
+        for name in ("lock", "uuid", "cluster", ASSIGNMENT, FLOWS, CLAIM):
+            if (self.path / name).is_file():
+                (self.path / name).chmod(0o600)
 
     def close(self) -> None:
         """Let another process have the directory."""
@@ -75,6 +87,15 @@ class Home:
                 "take another --data, or, when it is lost for good, apply its flows here and "
                 f"remove {file}"
             )
+
+    def claim(self) -> Claim:
+        """The last one that a process of this directory has made."""
+        return self._load(CLAIM, _claim) or Claim()
+
+    def keep_claim(self, claim: Claim) -> None:
+        """Durable when this returns. Raises OSError."""
+        document = {"number": claim.number, "token": claim.token}
+        write_durably(self.path / CLAIM, json.dumps(document))
 
     def keep(self, wanted: Wanted) -> None:
         """Remember the assignment, for a start while ZooKeeper is away."""
@@ -115,6 +136,10 @@ class Home:
             with contextlib.suppress(OSError):
                 file.replace(aside)
             return None
+
+
+def _claim(document: Any) -> Claim:
+    return Claim(int(document["number"]), str(document["token"]))
 
 
 def _wanted(document: Any) -> Wanted:

@@ -8,22 +8,27 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from flumeng import __version__
-from flumeng.errors import CorruptError, UserError
+from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.journal.names import node_of
+from flumeng.node.claim import Claim, SupplantedError, next_claim, require_own
 from flumeng.node.events import Acked, Wanted
+from flumeng.runtime import processes
 from flumeng.state.assignment_pages import read_assignment
 from flumeng.store import (
     ABSENT,
     ANY,
+    Check,
     Expected,
     Found,
+    Path,
     Put,
     Remove,
     Store,
     Unreadable,
+    Version,
     Versioned,
     Write,
 )
@@ -47,6 +52,18 @@ class Identity:
     capacity: Mapping[str, float] = field(default_factory=dict)
 
 
+class Claims(Protocol):
+    """Where the claims of a data directory are kept: see ``Home``."""
+
+    def claim(self) -> Claim: ...
+
+    def keep_claim(self, claim: Claim) -> None: ...
+
+
+class HeldError(UnavailableError):
+    """Another process is live under the node's name; it may be one that has ended just now."""
+
+
 class Registration:
     """Calls raise UnavailableError while ZooKeeper is away and ConflictError on a lost race.
 
@@ -54,7 +71,7 @@ class Registration:
     describes stays as it was.
     """
 
-    def __init__(self, store: Store, identity: Identity) -> None:
+    def __init__(self, store: Store, identity: Identity, claims: Claims) -> None:
         self._store = store
         self._me = identity
         self._incarnation = uuid.uuid4().hex
@@ -66,6 +83,9 @@ class Registration:
         self._live: LiveNode | None = None
         self._session = 0
         self._aside: set[str] = set()
+        self._claims = claims
+        self._own: Claim | None = None
+        self._fence: tuple[Check, ...] = ()
 
     def register(self) -> None:
         """Make sure that ``/nodes/N`` is there and is ours; what we said of us is compared anew.
@@ -87,7 +107,7 @@ class Registration:
                 labels=dict(self._me.labels),
                 capacity=dict(self._me.capacity),
             )
-            self._store.write(path, node, ABSENT)
+            self._write_claim(path, node, ABSENT, Claim())
             return
         if found.value.uuid != self._me.uuid:
             raise UserError(
@@ -95,8 +115,47 @@ class Registration:
                 "choose another --name, or give this node the data directory it had, or, when that "
                 f"is gone for good: `flumeng node decommission {self._me.name} --discard`"
             )
-        if found.value.roles != self._me.roles:
-            self._store.write(path, replace(found.value, roles=self._me.roles), found.version)
+        known = Claim(found.value.claims, found.value.claimant)
+        try:
+            current = self._own is not None and require_own(self._own, known)
+            if not current or found.value.roles != self._me.roles:
+                node = replace(found.value, roles=self._me.roles)
+                self._write_claim(path, node, found.version, known)
+            else:
+                self._fence = (Check(path, found.version),)
+        except SupplantedError as error:
+            raise SupplantedError(
+                f"{error}. Its journals may hold what was delivered, and lack what was not: start "
+                f"node {self._me.name} with the directory that it used last, or, when that is lost "
+                f"for good: `flumeng node decommission {self._me.name} --discard`, and start it "
+                "with an empty --data"
+            ) from error
+
+    def _write_claim(self, path: ZPath[Node], node: Node, expect: Expected, known: Claim) -> None:
+        """First on the disk, then in ZooKeeper. On a full disk the last claim goes on."""
+        claim = self._own
+        if claim is None or claim != known:
+            self._require_no_other_live()
+            claim = next_claim(self._claims.claim(), known, self._incarnation)
+            try:
+                self._claims.keep_claim(claim)
+            except OSError:
+                claim = self._claims.claim()
+        node = replace(node, claims=claim.number, claimant=claim.token)
+        version = self._store.write(path, node, expect)
+        self._own, self._fence = claim, (Check(path, version),)
+
+    def _require_no_other_live(self) -> None:
+        """One that was left by an earlier process of this host goes with its session, and that
+        process may have ended: nobody needs to wait for it. Raises UnavailableError."""
+        (live,) = self._store.read_each([paths.live_node(self._me.name)])
+        if not isinstance(live, Versioned) or live.session == self._store.session:
+            return
+        if live.value.boot and not processes.has_ended(live.value.boot, live.value.pid):
+            raise HeldError(
+                f"node {self._me.name} is live as process {live.value.pid} of "
+                f"{'this' if live.value.boot == processes.boot() else 'another'} host"
+            )
 
     def announce(self, addresses: tuple[str, ...]) -> None:
         """Keep the ephemeral znode of this session; one left by our last session is replaced."""
@@ -114,6 +173,7 @@ class Registration:
             version=__version__,
             since=self._since,
             schema=table.VERSION,
+            boot=processes.boot(),
         )
         session = self._store.session
         (found,) = self._store.read_each([path])
@@ -121,11 +181,12 @@ class Registration:
         if isinstance(found, Versioned) and ours and found.value == live:
             pass
         elif found is None:
-            self._store.write(path, live, ABSENT)
+            self._write(path, live, ABSENT)
         elif ours:
-            self._store.write(path, live, found.version)
+            self._write(path, live, found.version)
         else:
-            self._store.commit([Remove(path, found.version), Put(path, live, ABSENT)])
+            removed = Remove(path, found.version)
+            self._store.commit([*self._fence, removed, Put(path, live, ABSENT)])
         self._live, self._session = live, session
 
     def assignment(self) -> Wanted | None:
@@ -170,12 +231,12 @@ class Registration:
             (found,) = self._store.read_each([path])
             if not isinstance(found, Versioned):
                 expect: Expected = found.version if found else ABSENT
-                self._status = Versioned(status, self._store.write(path, status, expect))
+                self._status = Versioned(status, self._write(path, status, expect))
                 return
             self._status = found
         if self._status.value != status:
             known, self._status = self._status, None  # not known while a write may be on its way
-            self._status = Versioned(status, self._store.write(path, status, known.version))
+            self._status = Versioned(status, self._write(path, status, known.version))
 
     def enter_journals(self, local: Mapping[str, Mapping[str, Any]]) -> None:
         """Register what the ingest worker has on disk: from then on it is collected.
@@ -200,7 +261,7 @@ class Registration:
             known = registered.get(name)
             if known is None or known.value != journal:
                 expect = known.version if known else ABSENT
-                version = self._store.write(paths.journal(name), journal, expect)
+                version = self._write(paths.journal(name), journal, expect)
                 registered[name] = Versioned(journal, version)
 
     def _take_over(self, journals: Sequence[str]) -> None:
@@ -255,7 +316,7 @@ class Registration:
         registered = self._journals()
         for name in journals:
             known = registered[name]
-            writes: list[Write] = [Remove(paths.journal(name), known.version)]
+            writes: list[Write] = [*self._fence, Remove(paths.journal(name), known.version)]
             ack = paths.ack(known.value.flow, CURSOR_MAIN, name)
             self.problems.pop(str(ack), None)
             if self._store.exists(ack):
@@ -283,6 +344,11 @@ class Registration:
                 if isinstance(journal, Versioned) and journal.value.primary == self._me.name
             }
         return self._registered
+
+    def _write(self, path: Path, value: Record, expect: Expected) -> Version:
+        """One Put, as long as nothing has changed in ``/nodes/N``: whoever else has the name now
+        has changed that."""
+        return self._store.commit([*self._fence, Put(path, value, expect)])[0]
 
     def _read(self, path: ZPath[R]) -> Found[R]:
         return self._read_each([path])[0]

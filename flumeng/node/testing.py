@@ -7,6 +7,7 @@ every flow that it ingests, and says that it runs whatever it collects.
 
 from __future__ import annotations
 
+import errno
 import queue
 import sys
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flumeng.node.children import UNLIMITED, role_of
+from flumeng.node.claim import Claim
 from flumeng.node.daemon import Node, Settings
 from flumeng.node.events import Ended, Event, Said, Tick
 from flumeng.node.home import Home
@@ -26,6 +28,22 @@ from zkschema.records import INGEST
 
 TICK_SECONDS = 2.0
 LABELS = {"kind": "light"}
+
+
+class ClaimsInMemory:
+    """The claim of a data directory that is not there; ``full`` while nothing can be written."""
+
+    def __init__(self) -> None:
+        self.kept = Claim()
+        self.full = False
+
+    def claim(self) -> Claim:
+        return self.kept
+
+    def keep_claim(self, claim: Claim) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.kept = claim
 
 
 class ScriptedChild:

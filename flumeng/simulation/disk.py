@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
 from flumeng.node.home import Home
 from flumeng.node.known_flows import KnownFlows
@@ -37,6 +38,7 @@ class ModelHome(Home):
         self.problems = {}
         self._kept: Wanted | None = None
         self._known_flows = KnownFlows()
+        self._claim = Claim()
         self._cluster = ""
 
     def belong_to(self, cluster: str) -> None:
@@ -51,6 +53,12 @@ class ModelHome(Home):
 
     def kept(self) -> Wanted | None:
         return self._kept
+
+    def claim(self) -> Claim:
+        return self._claim
+
+    def keep_claim(self, claim: Claim) -> None:
+        self._claim = claim
 
     def keep_flows(self, known: KnownFlows) -> None:
         self._known_flows = known

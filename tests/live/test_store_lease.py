@@ -16,6 +16,7 @@ from flumeng.collector.ranges import Range
 from flumeng.collector.testing import register
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
 from flumeng.node.registration import Identity, Registration
+from flumeng.node.testing import ClaimsInMemory
 from flumeng.store import ABSENT, ANY, Store, tree
 from flumeng.store.testing import Proxy, Server
 from flumeng.store.zookeeper import CALL_SECONDS, ZooKeeperStore, connect
@@ -225,7 +226,7 @@ def test_a_write_that_was_carried_out_but_not_answered_is_recognised(
 def test_a_node_is_live_again_after_its_session_was_ended(hosts: str) -> None:
     store = connect(hosts, session_seconds=SESSION_SECONDS)
     watcher = connect(hosts)
-    me = Registration(store, Identity("n1", "u1", ("ingest",), "", {}))
+    me = Registration(store, Identity("n1", "u1", ("ingest",), "", {}), ClaimsInMemory())
     me.register()
     me.announce(("h:1",))
     before = store.session
@@ -244,8 +245,8 @@ def test_a_znode_left_by_an_earlier_process_is_taken_over_before_it_goes(hosts: 
     """The node was killed and is back before its session has expired."""
     old, new = connect(hosts, session_seconds=60), connect(hosts)
     identity = Identity("n1", "u1", ("ingest",), "", {})
-    Registration(old, identity).announce(("h:1",))
-    Registration(new, identity).announce(("h:2",))
+    Registration(old, identity, ClaimsInMemory()).announce(("h:1",))
+    Registration(new, identity, ClaimsInMemory()).announce(("h:2",))
     end_session(old, hosts)
     found = new.read(paths.live_node("n1"))
     assert found is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.errors import UserError
+from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
 from flumeng.node.home import Home
 from flumeng.node.known_flows import KnownFlows
@@ -86,3 +87,25 @@ def test_a_directory_belongs_to_one_cluster(tmp_path: Path) -> None:
         home.belong_to("b")
     (tmp_path / "n" / "cluster").unlink()
     home.belong_to("b")
+
+
+def test_what_a_node_keeps_is_for_nobody_else_to_read(tmp_path: Path) -> None:
+    """Whoever made the directory, and whatever an earlier version of the node has left in it."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "sources").mkdir(mode=0o755)
+    (tmp_path / "assignment.json").write_text("{}")
+    (tmp_path / "assignment.json").chmod(0o644)
+    home = Home(tmp_path)
+    home.identity()
+    home.belong_to("a")
+    home.keep_flows(KnownFlows(1, frozenset({"web"})))
+    home.keep_claim(Claim(1, "t"))
+    modes = {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()}
+    assert [name for name, mode in modes.items() if mode and name != "lock"] == []
+
+
+def test_a_claim_is_kept(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert home.claim() == Claim()
+    home.keep_claim(Claim(3, "t"))
+    assert home.claim() == Claim(3, "t")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flumeng.errors import ConflictError, UnavailableError, UserError
-from flumeng.node.registration import Identity, Registration
+from flumeng.node.claim import Claim, SupplantedError
+from flumeng.node.registration import HeldError, Identity, Registration
+from flumeng.node.testing import ClaimsInMemory
 from flumeng.operations.flows import apply_flow
 from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
@@ -22,8 +25,12 @@ sinks: [{console: {}}]
 """
 
 
+DISK = ClaimsInMemory()
+
+
 @pytest.fixture
 def cluster() -> FakeTree:
+    DISK.kept, DISK.full = Claim(), False
     cluster = FakeTree()
     tree.init(FakeStore(cluster))
     return cluster
@@ -38,15 +45,15 @@ def local(*, closed: bool = False, end: int | None = None) -> dict[str, dict[str
 
 
 def test_a_second_host_with_the_same_name_is_refused(cluster: FakeTree) -> None:
-    Registration(FakeStore(cluster), identity("u1")).register()
-    Registration(FakeStore(cluster), identity("u1")).register()
+    Registration(FakeStore(cluster), identity("u1"), DISK).register()
+    Registration(FakeStore(cluster), identity("u1"), DISK).register()
     with pytest.raises(UserError, match=r"choose another --name.*decommission n1 --discard"):
-        Registration(FakeStore(cluster), identity("u2")).register()
+        Registration(FakeStore(cluster), identity("u2"), DISK).register()
 
 
 def test_a_status_that_somebody_removed_is_written_anew_at_the_next_look(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
-    registration = Registration(store, identity())
+    registration = Registration(store, identity(), DISK)
     registration.register()
     status = records.NodeStatus(assignment_version=3)
     registration.report(status)
@@ -62,7 +69,7 @@ def test_capacity_counts_at_the_first_registration_only(cluster: FakeTree) -> No
     store = FakeStore(cluster)
     for slots in (16.0, 32.0):
         me = Identity("n1", "u1", ("ingest",), "", {}, {"slots": slots})
-        Registration(store, me).register()
+        Registration(store, me, DISK).register()
         found = store.read(paths.node("n1"))
         assert found is not None
         assert found.value.capacity == {"slots": 16.0}
@@ -71,8 +78,8 @@ def test_capacity_counts_at_the_first_registration_only(cluster: FakeTree) -> No
 def test_a_znode_left_by_the_last_session_is_replaced(cluster: FakeTree) -> None:
     """It would go when that session ends, and then the node would look dead."""
     old, new = FakeStore(cluster), FakeStore(cluster)
-    Registration(old, identity()).announce(("h:1",))
-    Registration(new, identity()).announce(("h:2",))
+    Registration(old, identity(), DISK).announce(("h:1",))
+    Registration(new, identity(), DISK).announce(("h:2",))
     old.expire()
     found = new.read(paths.live_node("n1"))
     assert found is not None
@@ -81,7 +88,7 @@ def test_a_znode_left_by_the_last_session_is_replaced(cluster: FakeTree) -> None
 
 def test_after_an_expiry_the_node_is_live_again(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
-    registration = Registration(store, identity())
+    registration = Registration(store, identity(), DISK)
     registration.announce(("h:1",))
     store.expire()
     assert not store.exists(paths.live_node("n1"))
@@ -94,7 +101,7 @@ def test_after_an_expiry_the_node_is_live_again(cluster: FakeTree) -> None:
 def test_a_journal_is_needed_until_it_is_closed_and_acked_to_its_end(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
     apply_flow(store, FLOW, author="a", reason="", now=0.0)
-    registration = Registration(store, identity())
+    registration = Registration(store, identity(), DISK)
     ack = paths.ack("web", "main", JOURNAL)
 
     registration.enter_journals(local())
@@ -114,7 +121,7 @@ def test_a_closed_journal_of_a_flow_that_is_absent_is_needed_until_it_is_acked(
     cluster: FakeTree,
 ) -> None:
     """An import may have brought back a tree that lacks the flow."""
-    registration = Registration(FakeStore(cluster), identity())
+    registration = Registration(FakeStore(cluster), identity(), DISK)
     registration.enter_journals(local(closed=True, end=8))
     assert registration.acks().unneeded == ()
     assert registration.absent(["web"]) == ["web"]
@@ -122,7 +129,7 @@ def test_a_closed_journal_of_a_flow_that_is_absent_is_needed_until_it_is_acked(
 
 def test_a_status_is_written_only_when_it_changed(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
-    registration = Registration(store, identity())
+    registration = Registration(store, identity(), DISK)
     registration.register()
     status = records.NodeStatus(assignment_version=1)
     for _ in range(3):
@@ -149,7 +156,7 @@ def test_writes_whose_replies_are_lost_are_recognised(cluster: FakeTree) -> None
     """As the node does: after a conflict it looks anew, and else it tries again."""
     store = LosesReplies(cluster)
     apply_flow(FakeStore(cluster), FLOW, author="a", reason="", now=0.0)
-    node = Registration(store, identity())
+    node = Registration(store, identity(), DISK)
     told = records.NodeStatus(assignment_version=1)
     steps: list[Callable[[], object]] = [
         node.register,
@@ -180,9 +187,9 @@ def test_a_report_that_may_have_been_written_is_not_taken_for_the_one_before(
     cluster: FakeTree,
 ) -> None:
     store = LosesReplies(cluster)
-    node = Registration(store, identity())
+    node = Registration(store, identity(), DISK)
     before, between = (records.NodeStatus(assignment_version=n) for n in (1, 2))
-    Registration(FakeStore(cluster), identity()).register()
+    Registration(FakeStore(cluster), identity(), DISK).register()
     store.loses = False
     node.report(before)
     with pytest.raises(UnavailableError):
@@ -203,11 +210,11 @@ def test_a_node_reads_the_journals_that_it_made_and_no_others(cluster: FakeTree)
 
     read: list[str] = []
     store = ReadStore(cluster)
-    Registration(FakeStore(cluster), identity()).enter_journals(local())
+    Registration(FakeStore(cluster), identity(), DISK).enter_journals(local())
     for other in ("web.n11.0.ab", "web.x.n1.0.ab", "n1.n2.1.ab"):
         journal = records.Journal(flow="web", node="n2", primary="n2", term=1, in_sync=("n2",))
         store.write(paths.journal(other), journal, ABSENT)
-    registration = Registration(store, identity())
+    registration = Registration(store, identity(), DISK)
     registration.enter_journals(local())
     assert read == [JOURNAL]
 
@@ -216,17 +223,17 @@ def test_journals_go_with_their_disk_when_its_node_gets_another_name(cluster: Fa
     """Such as that of a host that is called anew. Two that run are two copies of one disk."""
     before, store = FakeStore(cluster), FakeStore(cluster)
     apply_flow(store, FLOW, author="a", reason="", now=0.0)
-    old = Registration(before, identity())
+    old = Registration(before, identity(), DISK)
     old.announce(("h:1",))
     old.enter_journals(local())
-    renamed = Registration(store, Identity("n9", "u1", ("ingest",), "", {}))
+    renamed = Registration(store, Identity("n9", "u1", ("ingest",), "", {}), DISK)
     with pytest.raises(UserError, match="n1, which is live"):
         renamed.enter_journals(local())
     before.expire()
     renamed.announce(("h:1",))
     renamed.enter_journals(local())
     with pytest.raises(UserError, match="n9, which is live"):
-        Registration(before, identity()).enter_journals(local())
+        Registration(before, identity(), DISK).enter_journals(local())
 
     renamed.look_anew()
     renamed.enter_journals(local(closed=True, end=0))
@@ -238,7 +245,7 @@ def test_journals_go_with_their_disk_when_its_node_gets_another_name(cluster: Fa
 
 
 def test_of_many_journals_those_that_are_asked_for_are_read(cluster: FakeTree) -> None:
-    registration = Registration(FakeStore(cluster), identity())
+    registration = Registration(FakeStore(cluster), identity(), DISK)
     registration.enter_journals({f"web.n1.0.{n}": local()[JOURNAL] for n in range(3)})
     store = FakeStore(cluster)
     store.write(paths.acks("web"), None, ABSENT)
@@ -253,7 +260,7 @@ def test_a_live_znode_that_somebody_removed_is_there_again_at_the_next_look(
     cluster: FakeTree,
 ) -> None:
     store = FakeStore(cluster)
-    registration = Registration(store, identity())
+    registration = Registration(store, identity(), DISK)
     registration.register()
     registration.announce(("h:1",))
     store.remove(paths.live_node("n1"), ANY)
@@ -277,13 +284,13 @@ DAMAGED = [b"{", b"", b'{"v": 99}', b"[]", b"\x1f\x8b broken"]
 @pytest.mark.parametrize("data", DAMAGED)
 def test_own_records_that_cannot_be_read_are_written_anew(cluster: FakeTree, data: bytes) -> None:
     store = FakeStore(cluster)
-    Registration(store, identity()).register()
+    Registration(store, identity(), DISK).register()
     told = records.NodeStatus(assignment_version=3)
-    Registration(store, identity()).report(told)
-    Registration(store, identity()).announce(("h:1",))
+    Registration(store, identity(), DISK).report(told)
+    Registration(store, identity(), DISK).announce(("h:1",))
     for path in ("/nodes/n1/status", "/live/nodes/n1"):
         cluster.znodes[path].data = data
-    registration = Registration(store, identity())
+    registration = Registration(store, identity(), DISK)
     registration.report(told)
     registration.announce(("h:2",))
     status, live = store.read(paths.status("n1")), store.read(paths.live_node("n1"))
@@ -300,12 +307,12 @@ def test_a_journal_or_an_ack_that_cannot_be_read_harms_no_other(
     store, other = FakeStore(cluster), "web.n1.0.cd"
     apply_flow(store, FLOW, author="a", reason="", now=0.0)
     closed = {name: local(closed=True, end=5)[JOURNAL] for name in (JOURNAL, other)}
-    Registration(store, identity()).enter_journals(closed)
+    Registration(store, identity(), DISK).enter_journals(closed)
     for name in (JOURNAL, other):
         store.write(paths.ack("web", "main", name), records.Ack(epoch=1, offset=5), ABSENT)
     for path in (str(paths.journal(JOURNAL)), str(paths.ack("web", "main", JOURNAL))):
         before, cluster.znodes[path].data = cluster.znodes[path].data, data
-        registration = Registration(store, identity())
+        registration = Registration(store, identity(), DISK)
         registration.enter_journals(closed)
         assert registration.acks().unneeded == (other,)
         assert list(registration.problems) == [path]
@@ -315,3 +322,105 @@ def test_a_journal_or_an_ack_that_cannot_be_read_harms_no_other(
         registration.enter_journals(closed)
         assert set(registration.acks().unneeded) == {JOURNAL, other}
         assert registration.problems == {}
+
+
+def copy_of(disk: ClaimsInMemory) -> ClaimsInMemory:
+    copy = ClaimsInMemory()
+    copy.kept = disk.kept
+    return copy
+
+
+def test_a_copy_of_a_data_directory_is_refused_when_another_process_has_gone_on(
+    cluster: FakeTree,
+) -> None:
+    Registration(FakeStore(cluster), identity(), DISK).register()
+    copy = copy_of(DISK)
+    Registration(FakeStore(cluster), identity(), DISK).register()
+    with pytest.raises(SupplantedError, match=r"start 1 of the node, and start 2.*used last"):
+        Registration(FakeStore(cluster), identity(), copy).register()
+    Registration(FakeStore(cluster), identity(), DISK).register()
+
+
+def test_who_was_supplanted_writes_nothing_any_more(cluster: FakeTree) -> None:
+    """It finds out at its next look, and until then each of its writes is refused."""
+    store = FakeStore(cluster)
+    apply_flow(store, FLOW, author="a", reason="", now=0.0)
+    first = Registration(store, identity(), DISK)
+    first.register()
+    first.announce(("h:1",))
+    first.enter_journals(local(closed=True, end=0))
+    other = FakeStore(cluster)
+    Registration(other, identity(), copy_of(DISK)).register()
+    before = dict(cluster.znodes)
+    writes: list[Callable[[], object]] = [
+        lambda: first.report(records.NodeStatus(assignment_version=9)),
+        lambda: first.announce(("h:9",)),
+        lambda: first.enter_journals({"web.n1.0.new": local()[JOURNAL]}),
+        lambda: first.deregister([JOURNAL]),
+    ]
+    for write in writes:
+        with pytest.raises(ConflictError, match="/nodes/n1 was changed"):
+            write()
+    assert cluster.znodes == before
+    with pytest.raises(SupplantedError, match="from a copy"):
+        first.register()
+
+
+def test_a_live_node_is_not_supplanted_by_its_copy(cluster: FakeTree) -> None:
+    """Who is live in another boot may live; what was left by an ended process is nobody."""
+    store = FakeStore(cluster)
+    first = Registration(store, identity(), DISK)
+    first.register()
+    first.announce(("h:1",))
+    live = store.read(paths.live_node("n1"))
+    assert live is not None
+    for boot, pid, held in (
+        (live.value.boot, 1, True),
+        (live.value.boot, 2**22 + 1, False),
+        ("of another host", 2**22 + 1, True),
+    ):
+        changed = replace(live.value, boot=boot, pid=pid)
+        store.write(paths.live_node("n1"), changed, ANY)
+        if held:
+            with pytest.raises(HeldError, match="node n1 is live"):
+                Registration(FakeStore(cluster), identity(), DISK).register()
+        else:
+            Registration(FakeStore(cluster), identity(), DISK).register()
+
+
+def test_a_full_disk_keeps_no_node_from_registering(cluster: FakeTree) -> None:
+    Registration(FakeStore(cluster), identity(), DISK).register()
+    before, DISK.full = DISK.kept, True
+    Registration(FakeStore(cluster), identity(), DISK).register()
+    found = FakeStore(cluster).read(paths.node("n1"))
+    assert found is not None
+    assert (found.value.claims, found.value.claimant) == (before.number, before.token)
+    DISK.full = False
+    Registration(FakeStore(cluster), identity(), DISK).register()
+
+
+def test_an_operator_may_change_a_node_that_runs(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    registration = Registration(store, identity(), DISK)
+    registration.register()
+    found = store.read(paths.node("n1"))
+    assert found is not None
+    store.write(paths.node("n1"), replace(found.value, labels={"role": "web"}), ANY)
+    registration.register()
+    registration.announce(("h:1",))
+
+
+def test_a_tree_that_was_brought_back_is_registered_in_anew(cluster: FakeTree) -> None:
+    store = FakeStore(cluster)
+    old = Registration(store, identity(), DISK)
+    old.register()
+    exported = cluster.znodes["/nodes/n1"].data
+    for _ in range(3):
+        running = Registration(store, identity(), DISK)
+        running.register()
+    cluster.znodes["/nodes/n1"].data = exported
+    running.register()
+    copy = copy_of(DISK)
+    Registration(store, identity(), DISK).register()
+    with pytest.raises(SupplantedError):
+        Registration(store, identity(), copy).register()
