@@ -16,7 +16,10 @@ from flumeng.errors import CorruptError, UnavailableError
 from flumeng.views.reading import Reading
 from zkschema import paths
 
-ASK_SECONDS = 2.0
+CALL_SECONDS = 1.5
+"""So long a node may take for one answer."""
+ASK_SECONDS = 2.5
+"""So long all may take together, however many there are."""
 MOST_THREADS = 256
 
 A = TypeVar("A")
@@ -54,15 +57,18 @@ def _together(
 ) -> dict[str, Mapping[str, A] | None]:
     """Address -> answer; None, or nothing when the time was up, where there was none.
 
-    The threads are left alone then: each ends with its call, or with the process.
+    The threads are left alone then, and end with their calls. They are no daemons: a process that
+    ends within a call of gRPC crashes.
     """
     waiting: SimpleQueue[str] = SimpleQueue()
     done: SimpleQueue[tuple[str, Mapping[str, A] | None]] = SimpleQueue()
     for address in addresses:
         waiting.put(address)
 
+    deadline = time.monotonic() + ASK_SECONDS
+
     def work() -> None:
-        while True:
+        while time.monotonic() < deadline:
             try:
                 address = waiting.get_nowait()
             except Empty:
@@ -76,8 +82,7 @@ def _together(
                 done.put((address, answer))
 
     for number in range(min(len(addresses), MOST_THREADS)):
-        threading.Thread(target=work, name=f"asking {number}", daemon=True).start()
-    deadline = time.monotonic() + ASK_SECONDS
+        threading.Thread(target=work, name=f"asking {number}").start()
     answers: dict[str, Mapping[str, A] | None] = {}
     while len(answers) < len(addresses):
         try:

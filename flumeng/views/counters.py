@@ -25,7 +25,7 @@ def ask_worker(address: str) -> Sequence[Mapping[str, Any]]:
     """The ``Ask`` of a real cluster."""
     from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
-    with JournalClient(address, asking.ASK_SECONDS) as client:
+    with JournalClient(address, asking.CALL_SECONDS) as client:
         return client.counters()
 
 

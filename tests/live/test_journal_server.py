@@ -27,6 +27,7 @@ from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.journal.client import JournalClient
 from flumeng.journal.errors import AboveSafeError, BelowFloorError, DataLossError, NotServedError
 from flumeng.journal.journal import Journal
+from flumeng.journal.past import Note
 from flumeng.journal.position import Position
 from flumeng.journal.repair import repair
 from flumeng.journal.schema import READ_SCHEMA
@@ -358,6 +359,20 @@ def test_the_journal_s_side_of_a_worker_stays_small(tmp_path: Path) -> None:
         assert worker.resident_mb() < 105
     finally:
         worker.kill()
+
+
+def test_accounts_say_how_far_it_was_a_minute_ago(journal: Journal) -> None:
+    server = JournalServer(
+        "127.0.0.1",
+        journals=lambda: {ID: journal},
+        minute_ago=lambda name: Note(0.0, 3, 10) if name == ID else None,
+    )
+    try:
+        with JournalClient(server.address) as client:
+            account = client.accounts()[ID]
+    finally:
+        server.stop()
+    assert (account.acked_minute_ago, account.unacked_minute_ago) == (3, 7)
 
 
 def test_accounts_say_what_is_kept_and_for_how_long_it_waits(

@@ -9,7 +9,7 @@ import pytest
 from cli.testing import Reached, Shell
 from flumeng.errors import FlumengError
 from flumeng.master.daemon import Master
-from flumeng.operations import flows
+from flumeng.operations import chokes, flows
 from flumeng.state.task_map import read_plan
 from flumeng.store import ABSENT, ANY, Path, tree
 from flumeng.testing import FakeStore
@@ -227,3 +227,63 @@ def test_without_a_readable_schema_everything_is_shown(data: bytes) -> None:
     for command in COMMANDS:
         assert shell.run(*command).exit_code in (0, 1), command
     assert "/schema" in shell.run("status").stdout
+
+
+def test_chokes_stay_while_the_settings_of_the_cluster_cannot_be_read() -> None:
+    there = cluster()
+    chokes.set_choke(there.store, "a", 1e6, None, author="a", reason="", now=0.0)
+    there.settle()
+    there.damage(paths.cluster(), DAMAGE["garbage"])
+    there.apply("c")
+    there.settle()
+    told = there.store.read(paths.assignment("n1"))
+    assert told is not None
+    assert told.value.chokes == {"a": 1e6}
+
+
+@pytest.mark.parametrize(
+    "path", [paths.journal("a.n1.0.aa"), paths.status("n1"), paths.ack("a", "main", "a.n1.0.aa")]
+)
+def test_a_deleted_flow_is_not_dropped_while_nobody_knows_that_it_is_done(path: Path) -> None:
+    there = cluster()
+    for name in JOURNALS:
+        if name.startswith("a."):
+            _, node, *_ = name.split(".")
+            journal = records.Journal(
+                flow="a", node=node, primary=node, term=1, in_sync=(), closed=True, end=5
+            )
+            there.store.write(paths.journal(name), journal, ANY)
+    flows.delete_flow(there.store, "a", author="a", reason="", now=0.0)
+    there.damage(path, DAMAGE["garbage"])
+    for _ in range(3):
+        there.settle()
+        for node in ("n1", "n2"):
+            if path != paths.status(node):
+                there.say(node)
+    assert there.store.exists(paths.flow("a"))
+    if path == paths.journal("a.n1.0.aa"):
+        there.store.remove(path, ANY)
+    elif path == paths.status("n1"):
+        there.store.remove(path, ANY)
+        there.say("n1")
+    else:
+        there.store.write(path, records.Ack(epoch=1, offset=5), ANY)
+    for _ in range(3):
+        there.settle()
+        for node in ("n1", "n2"):
+            there.say(node)
+    assert not there.store.exists(paths.flow("a")), "the test sees what is dropped"
+
+
+def test_a_discarded_flow_waits_for_a_node_of_which_nobody_knows_what_it_runs() -> None:
+    there = cluster()
+    there.damage(paths.status("n1"), DAMAGE["newer"])
+    flows.delete_flow(there.store, "a", author="a", reason="", now=0.0, discard=True)
+    for _ in range(3):
+        there.settle()
+        there.say("n2")
+    assert there.store.exists(paths.flow("a"))
+    there.store.remove(paths.status("n1"), ANY)
+    there.say("n1")
+    there.settle()
+    assert not there.store.exists(paths.flow("a"))
