@@ -30,6 +30,7 @@ from flumeng.journal.errors import AboveSafeError, BelowFloorError, DataLossErro
 from flumeng.journal.log import Log
 from flumeng.journal.names import is_id
 from flumeng.journal.past import Note
+from flumeng.journal.places import Places
 from flumeng.journal.position import Position
 from flumeng.journal.segment import Window
 from flumeng.journal.watch import Watch, WatchRequest, parse_request
@@ -48,6 +49,8 @@ ACCOUNT_SECONDS = 0.5
 """So long it may take to read the oldest events of journals, which people want to know."""
 READS_AT_ONCE = 64
 """Those beyond are refused as unavailable."""
+STILL_SECONDS = 120.0
+"""A call whose reader took nothing for so long does not count."""
 # What an error is called on the wire; the first that fits.
 ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
     ("bad-request", UserError),
@@ -118,7 +121,8 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             COUNTERS: counters,
         }
         self._watches: set[Watch] = set()
-        self._reads = threading.BoundedSemaphore(READS_AT_ONCE)
+        self._watching = Places(WATCHES_AT_ONCE, STILL_SECONDS)
+        self._reading = Places(READS_AT_ONCE, STILL_SECONDS)
         super().__init__(flight.Location.for_grpc_tcp(host, port))
 
     def stop(self) -> None:
@@ -140,14 +144,16 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def _watch(self, context: Any, request: WatchRequest) -> Iterator[Any]:
         watch = Watch(self._journals, request)
-        once = self._stopping or len(self._watches) >= WATCHES_AT_ONCE
-        if not once:
-            self._watches.add(watch)
+        lasting = not self._stopping and self._watching.take(watch)
+        self._watches.add(watch)
         try:
-            for answer in watch.answers(once=once, gone=context.is_cancelled):
+            for answer in watch.answers(once=not lasting, gone=context.is_cancelled):
                 yield flight.Result(msgspec.json.encode(answer))
+                if lasting:
+                    self._watching.moved(watch)
         finally:
             self._watches.discard(watch)
+            self._watching.leave(watch)
 
     def _positions(self) -> dict[str, Position]:
         return {name: Position.of(journal) for name, journal in self._journals().items()}
@@ -172,7 +178,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def _batches(self, windows: Iterator[Window]) -> Iterator[pa.RecordBatch]:
         """One record batch per window: its buffer is the one that was read into."""
-        if not self._reads.acquire(blocking=False):
+        if not self._reading.take(windows):
             _refuse(UnavailableError(f"{READS_AT_ONCE} reads run here already"))
         try:
             for window in windows:
@@ -184,10 +190,11 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
                     pa.binary(), len(window.offsets) - 1, [None, offsets, window.buffer]
                 )
                 yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
+                self._reading.moved(windows)
         except FlumengError as error:
             _refuse(error)
         finally:
-            self._reads.release()
+            self._reading.leave(windows)
 
 
 def _account(journal: Log, past: Note | None, *, reads: bool) -> Account:

@@ -55,10 +55,10 @@ def parse_request(body: bytes) -> WatchRequest:
         raise UserError(f"a watch is asked for with journals and seconds: {error}") from error
     if not all(map(is_id, request.journals)):
         raise UserError("a watch is asked for with the ids of journals")
-    if not 0.005 <= request.gap_seconds <= request.heartbeat_seconds <= request.seconds <= 3600:
-        raise UserError(
-            "a watch is asked for with 0.005 <= gap_seconds <= heartbeat_seconds <= seconds <= 3600"
-        )
+    if not 0.005 <= request.gap_seconds <= request.heartbeat_seconds <= 60:
+        raise UserError("a watch is asked for with 0.005 <= gap_seconds <= heartbeat_seconds <= 60")
+    if not 0 < request.seconds <= 3600:
+        raise UserError("a watch is asked for with 0 < seconds <= 3600")
     return request
 
 

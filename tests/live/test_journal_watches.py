@@ -25,7 +25,7 @@ from flumeng.journal.watch import WatchAnswer, WatchRequest
 
 ID = "web.n1.0.0a1b2c3d"
 OTHER = "web.n1.0.0a1b2c3e"
-QUICK = WatchRequest((ID,), heartbeat_seconds=0.2)
+QUICK = WatchRequest((ID,), heartbeat_seconds=0.2, seconds=30)
 PATIENCE_SECONDS = 20.0
 
 
@@ -93,9 +93,10 @@ def test_a_move_reaches_the_reader_at_once(journal: Journal, server: JournalServ
 
 
 def test_readers_beyond_the_bound_are_answered_once_and_cost_no_thread(
-    journal: Journal, server: JournalServer, monkeypatch: pytest.MonkeyPatch
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "WATCHES_AT_ONCE", 3)
+    server = JournalServer("127.0.0.1", journals=lambda: {ID: journal})
 
     async def run() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -112,6 +113,7 @@ def test_readers_beyond_the_bound_are_answered_once_and_cost_no_thread(
                 assert (await heard(answers)).positions[ID].safe == 10
 
     asyncio.run(run())
+    assert server.stop()
 
 
 def test_a_reader_that_leaves_gives_its_place_back(journal: Journal, server: JournalServer) -> None:
@@ -213,4 +215,47 @@ def test_reads_beyond_the_bound_are_refused_as_unavailable(
         assert await asyncio.to_thread(read) == 10
 
     asyncio.run(run())
+    assert server.stop()
+
+
+def test_calls_that_do_not_move_do_not_keep_the_others_out(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They cannot be ended, when a reader is frozen or a disk hangs."""
+    monkeypatch.setattr(servers, "READS_AT_ONCE", 1)
+    monkeypatch.setattr(servers, "STILL_SECONDS", 1.0)
+    append(journal)
+    entered, leave = threading.Semaphore(0), threading.Event()
+
+    class Hanging:
+        """Serves the journal, and lets the first read hang."""
+
+        reads = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(journal, name)
+
+        def read_frames(self, start: int, end: int) -> Iterator[Any]:
+            self.reads += 1
+            if self.reads == 1:
+                entered.release()
+                assert leave.wait(PATIENCE_SECONDS)
+            yield from journal.read_frames(start, end)
+
+    hanging: Any = Hanging()
+    server = JournalServer("127.0.0.1", journals=lambda: {ID: hanging})
+
+    def read() -> int:
+        with JournalClient(server.address) as client:
+            return sum(batch.num_rows for batch in client.read(ID, 0, 10))
+
+    first = threading.Thread(target=read)
+    first.start()
+    assert entered.acquire(timeout=PATIENCE_SECONDS)
+    with pytest.raises(UnavailableError, match="1 reads run here already"):
+        read()
+    time.sleep(1.0)
+    assert read() == 10
+    leave.set()
+    first.join()
     assert server.stop()
