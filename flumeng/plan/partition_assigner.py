@@ -61,8 +61,10 @@ class PartitionAssigner:
 
     def _deal(self, tasks: int) -> None:
         """The journals of a flow that has no tasks yet."""
-        own = _own_journals(self._builder)
-        journals = sorted(name for name in own if is_open(self._builder, name))
+        snapshot = self._builder.snapshot
+        drained = snapshot.drained
+        own = snapshot.journals_of(self._builder.flow.name)
+        journals = sorted(name for name in own if name not in drained) if drained else sorted(own)
         self.fresh = {name: tuple(journals[n::tasks]) for n, name in enumerate(_names(tasks))}
         self._flow_index.sizes.set_all(
             {name: size_rank(name, len(share)) for name, share in self.fresh.items()}
@@ -141,7 +143,8 @@ def count_open(builder: PlanBuilder, changes: ChangeSet) -> int:
     snapshot, known = builder.snapshot, builder.flow_index.task_of
     if changes.everything:
         own = snapshot.journals_of(builder.flow.name)
-        return len(own) - sum(name in snapshot.drained for name in own if snapshot.drained)
+        drained = snapshot.drained
+        return len(own) - (sum(name in drained for name in own) if drained else 0)
     return len(known) + sum(
         is_open(builder, name) - (name in known) for name in set(changes.journals)
     )

@@ -20,7 +20,7 @@ from flumeng.plan.plan_builder import ChangeSet, PlanBuilder
 from flumeng.plan.task_count import task_count
 from flumeng.spec import CollectPlace
 from flumeng.state.snapshot import Amounts, NodeView
-from zkschema.records import COLLECT, INGEST, PlannedTask
+from zkschema.records import COLLECT, INGEST, NOTHING, PlannedTask
 
 NOBODY = "nobody runs it"
 REASONS = 1000
@@ -264,7 +264,12 @@ def _begin_in_turn(
     epochs = range(builder.epoch + 1, builder.epoch + 1 + len(fresh))
     begun = {
         name: PlannedTask(
-            kind=COLLECT, node=node, epoch=epoch, state=ASSIGNED, partitions=partitions
+            kind=COLLECT,
+            node=node,
+            epoch=epoch,
+            state=ASSIGNED,
+            partitions=partitions,
+            extra=NOTHING,
         )
         for (name, partitions), node, epoch in zip(fresh.items(), nodes, epochs, strict=True)
     }

@@ -6,7 +6,7 @@ same task, also when two nodes exchange tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from flumeng.plan.actions import Assign
@@ -14,7 +14,10 @@ from flumeng.plan.placement_index import DRAINING, PlacementIndex
 from flumeng.state.assignment_pages import assignment_steps
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Version
-from zkschema.records import AssignedTask, PlannedTask
+from zkschema.records import NOTHING, AssignedTask, PlannedTask
+
+NAMED = 5
+"""So many changes of a node's tasks are named one by one."""
 
 Key = tuple[str, str]
 Tasks = Mapping[Key, AssignedTask]
@@ -70,7 +73,7 @@ def _assigned(
     flow: FlowView, name: str, task: PlannedTask, known: AssignedTask | None
 ) -> AssignedTask:
     """The task as its node is told of it: ``known`` itself when that says the same already."""
-    revision = flow.revision_of(task)
+    revision = flow.revision_of(task) if flow.rolling else flow.record.revision
     state = DRAINING if task.state == DRAINING else "running"
     if (
         known is not None
@@ -81,6 +84,7 @@ def _assigned(
     ):
         return known
     return AssignedTask(
+        extra=NOTHING,
         flow=flow.name,
         task=name,
         kind=task.kind,
@@ -109,9 +113,7 @@ def _steps(
     """What brings the node's assignment there, in as many steps as it needs; mostly in one."""
     keys = sorted(before.keys() | after.keys()) if before else sorted(after)
     changed = [key for key in keys if before.get(key) is not after.get(key)] if before else keys
-    why = tuple(_difference(before.get(key), after.get(key)) for key in changed) or (
-        f"{node.name}: its assignment is brought up to date",
-    )
+    why = _reasons(node.name, before, after, changed)
     basis = _basis({flow for flow, _ in changed}, snapshot)
     target = replace(node.assignment, tasks=tuple(after[key] for key in keys if key in after))
     told, expect = node.assignment, node.assignment_version
@@ -128,6 +130,15 @@ def _basis(flows: Iterable[str], snapshot: Snapshot) -> tuple[tuple[str, Version
     return tuple(
         (name, flow.plan_version) for name, flow in known if isinstance(flow.plan_version, Version)
     )
+
+
+def _reasons(node: str, before: Tasks, after: Tasks, changed: Sequence[Key]) -> tuple[str, ...]:
+    """One for each task while they are few."""
+    if not changed:
+        return (f"{node}: its assignment is brought up to date",)
+    named = [_difference(before.get(key), after.get(key)) for key in changed[:NAMED]]
+    more = len(changed) - NAMED
+    return (*named, f"{node}: {more} more tasks start, change or end") if more > 0 else tuple(named)
 
 
 def _difference(before: AssignedTask | None, after: AssignedTask | None) -> str:

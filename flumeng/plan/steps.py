@@ -61,7 +61,7 @@ def _parts(before: Tasks, after: Tasks, step_bytes: int) -> Iterator[list[int]]:
     for number, (old, new) in enumerate(zip(before.buckets, after.buckets, strict=True)):
         if old is new:
             continue
-        partitions = sum(len(task.partitions) for task in new.values())
+        partitions = sum([len(task.partitions) for task in new.values()])
         size = TASK_BYTES * len(new) + PARTITION_BYTES * partitions
         if part and size > room:
             yield part

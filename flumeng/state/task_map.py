@@ -116,7 +116,9 @@ class Tasks(Mapping[str, PlannedTask]):
 
     def differences(self, before: Tasks) -> Iterator[Change]:
         """What is not as it was, bucket by bucket."""
-        if len(before.buckets) != len(self.buckets):
+        if len(before.buckets) < len(self.buckets):
+            before = before.spread()
+        elif len(before.buckets) > len(self.buckets):
             yield from _differences(dict(before.items()), dict(self.items()))
             return
         for old, new in zip(before.buckets, self.buckets, strict=True):
