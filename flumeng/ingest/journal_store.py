@@ -276,7 +276,8 @@ class JournalStore:
         journal: Log
         if durability == "memory":
             journal = MemoryJournal.create(place, name)
-            journal.append(NO_EVENTS, state)
+            for key, value in state.items():
+                journal.append(NO_EVENTS, {key: value})
             journal.sync()
         else:
             journal = Journal.create(

@@ -11,6 +11,7 @@ Arrow IPC itself has no checksum: most flipped bits would read back as wrong dat
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 import uuid
@@ -31,6 +32,8 @@ MAX_ROWS = 65_536
 TARGET_BYTES = 4 << 20  # of raw events: what a builder of batches should aim at, at most
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_STATE_BYTES = 16 << 20
+MAX_WHOLE_STATE_BYTES = 1 << 30  # at the beginning of a segment
+STATE_KEYS_AT_ONCE = 4096
 MAX_UNPACKED_BYTES = 512 << 20  # of compressed events: 64 MiB of zeros would unpack to 16 GiB
 
 MAGIC = b"FLFR"
@@ -254,6 +257,29 @@ def decode_state(blob: Any) -> dict[str, object]:
         raise BadFrameError(f"the source state is not JSON: {error}") from error
     if not isinstance(state, dict):
         raise BadFrameError("the source state is not an object")
+    return state
+
+
+def encode_whole_state(state: Mapping[str, object]) -> bytes:
+    """As ``encode_state``, of any size up to 1 GiB. More than 16 MiB are several JSON objects, one
+    in a line; made a part at a time, so that other threads run in between."""
+    entries = iter(state.items())
+    parts = []
+    while part := dict(itertools.islice(entries, STATE_KEYS_AT_ONCE)):
+        parts.append(json.dumps(part, separators=(",", ":")).encode())
+    if sum(map(len, parts)) <= MAX_STATE_BYTES:
+        return b"{%s}" % b",".join([part[1:-1] for part in parts]) if parts else b""
+    blob = b"\n".join(parts)
+    if len(blob) > MAX_WHOLE_STATE_BYTES:
+        raise UserError(f"source state has {len(blob)} bytes, the limit is {MAX_WHOLE_STATE_BYTES}")
+    return blob
+
+
+def decode_whole_state(blob: bytes) -> dict[str, object]:
+    """The reverse; raises BadFrameError."""
+    state: dict[str, object] = {}
+    for part in blob.split(b"\n"):
+        state.update(decode_state(part))
     return state
 
 

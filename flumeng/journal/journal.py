@@ -238,7 +238,8 @@ class Journal:
         changes = dict(state or {})
         if not batch.num_rows and not changes:
             return self.next_seq
-        if self._chain.active.length >= self.limits.segment_bytes(self._segment_bytes):
+        active = self._chain.active
+        if active.length >= self.limits.segment_bytes(self._segment_bytes, active.first):
             self._writer.roll(self.next_seq, self._state, use_spare=False)
         header, parts = encode(self._identity, self.term, self.next_seq, batch, changes)
         self._require_room(header.length)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 MAX_BYTES = 16 << 30
 MEMORY_BYTES = 64 << 20
 SEGMENTS_AT_LEAST = 8
+STATE_TIMES = 4
 
 
 class Room(NamedTuple):
@@ -60,9 +61,11 @@ class Limits:
     def retain(self) -> bool:
         return bool(self.retain_seconds or self.retain_bytes)
 
-    def segment_bytes(self, at_most: int) -> int:
-        """Space comes back by whole segments: a small journal has small ones."""
-        return max(1, min(at_most, self.max_bytes // SEGMENTS_AT_LEAST))
+    def segment_bytes(self, at_most: int, state_bytes: int = 0) -> int:
+        """Space comes back by whole segments: a small journal has small ones. Each begins with the
+        whole source state, of ``state_bytes``, which is to be a small part of it."""
+        size = min(at_most, self.max_bytes // SEGMENTS_AT_LEAST)
+        return max(1, size, min(STATE_TIMES * state_bytes, self.max_bytes // 2))
 
     def expired(self, acked: Sequence[int], age: Callable[[int], float]) -> int:
         """How many of the oldest acked segments, given by their sizes, are to go.

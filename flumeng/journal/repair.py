@@ -25,7 +25,7 @@ from flumeng.journal import directory as directories
 from flumeng.journal import recovery
 from flumeng.journal.checkpoint import NO_BARRIER, NO_BOOT, Checkpoint, CheckpointFile
 from flumeng.journal.disk import Disk
-from flumeng.journal.frame import encode_state, padded
+from flumeng.journal.frame import encode_whole_state, padded
 from flumeng.journal.inspection import QUARANTINE, Inspection, Part, Run, inspect, state_after
 from flumeng.journal.memory_salvage import lost_frames
 from flumeng.journal.segment import (
@@ -242,7 +242,7 @@ class _Repair:
         header = SegmentHeader(self._found.journal, term, slot.base, link)
         path = self._directory / file_name(slot.base)
         draft = path.with_name(path.name + UNFINISHED)
-        blob = encode_state(state)
+        blob = encode_whole_state(state)
         head = [header.pack(blob), blob.ljust(padded(len(blob)), b"\0")]
         segment = Segment(path, self._found.journal, header, sum(map(len, head)))
         run = Run(path, segment.first, segment.first, slot.base, slot.base, term, 0, 0)

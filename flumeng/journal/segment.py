@@ -30,11 +30,11 @@ from flumeng.journal.errors import BelowFloorError, held
 from flumeng.journal.frame import (
     ALIGNMENT,
     HEADER_BYTES,
-    MAX_STATE_BYTES,
+    MAX_WHOLE_STATE_BYTES,
     BadFrameError,
     FrameHeader,
-    decode_state,
-    encode_state,
+    decode_whole_state,
+    encode_whole_state,
     padded,
 )
 
@@ -309,7 +309,7 @@ def begin(
     path = directory / file_name(header.base)
     assert not path.exists(), f"{path} would be overwritten"
     unfinished = path.with_name(path.name + UNFINISHED)
-    blob = encode_state(state)
+    blob = encode_whole_state(state)
     parts = [header.pack(blob), blob.ljust(padded(len(blob)), b"\0")]
     try:
         fd = _write(unfinished, parts, disk)
@@ -372,13 +372,15 @@ def open_segment(path: Path, journal: bytes) -> tuple[Segment, dict[str, object]
             raise CorruptError(f"{path} belongs to another journal")
         if path.name != file_name(base):
             raise CorruptError(f"{path}: its header says that it is {file_name(base)}")
-        if state_bytes > MAX_STATE_BYTES:
+        if state_bytes > MAX_WHOLE_STATE_BYTES:
             raise CorruptError(f"{path}: source state of {state_bytes} bytes is out of bounds")
+        if SEGMENT_HEADER_BYTES + state_bytes > os.fstat(file.fileno()).st_size:
+            raise CorruptError(f"{path} ends within its source state")
         blob = file.read(state_bytes)
     if crc32c(blob) != state_crc:
         raise CorruptError(f"{path}: the checksum of the source state does not match")
     try:
-        state = decode_state(blob)
+        state = decode_whole_state(blob)
     except BadFrameError as error:
         raise CorruptError(f"{path}: {error}") from error
     previous = Link(*link) if link[1] else None

@@ -9,8 +9,7 @@ from pathlib import Path
 def write_durably(file: Path, text: str) -> None:
     """Whole or not at all, also after a power cut; only for the user of this process to read."""
     draft = file.with_suffix(".tmp")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as handle:
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
         handle.write(text)
         handle.flush()
         os.fsync(handle.fileno())

@@ -430,3 +430,36 @@ def test_readers_in_other_threads_never_see_a_gap(tmp_path: Path, disk: FaultyDi
     reader.join()
     journal.close()
     assert problems == []
+
+
+def test_source_state_larger_than_a_frame_may_carry_goes_over_to_new_segments(
+    tmp_path: Path,
+) -> None:
+    """As that of 100,000 followed files. It comes in small parts, and each segment begins with all
+    of it, which is a small part of the segment."""
+    journal = Journal.create(tmp_path, ID, segment_bytes=1 << 20)
+    state: dict[str, object] = {}
+    for first in range(0, 40_000, 10_000):
+        changes = {
+            f"tail:1:{n}": [f"/var/log/{n}\n", "x" * 500] for n in range(first, first + 10_000)
+        }
+        journal.append(numbered_events(journal.next_seq, 10), changes)
+        state |= changes
+    journal.append(numbered_events(journal.next_seq, 10), {"tail:1:7": None})
+    del state["tail:1:7"]
+    journal.sync()
+    segments = sorted((tmp_path / ID).glob("*.segment"))
+    assert len(segments) >= 2
+    assert segments[-1].stat().st_size > 16 << 20
+    journal.close()
+    again = Journal.open(tmp_path / ID, segment_bytes=1 << 20)
+    assert dict(again.state) == state
+    before = len(list((tmp_path / ID).glob("*.segment")))
+    for _ in range(20):
+        again.append(numbered_events(again.next_seq, 1000))
+    assert len(list((tmp_path / ID).glob("*.segment"))) <= before + 1
+    again.sync()
+    assert seqs(again, 0, 10) == list(range(10))
+    again.trim(again.safe)
+    again.check()
+    again.close()
