@@ -28,6 +28,9 @@ FRAME_BYTES = 1 << 20
 """Of raw lines, unless one block has more. What is made of them on the way to the disk is a few
 times as much; small enough, it is memory that the processor still has in its cache."""
 
+FRAME_STATES = 256
+"""Blocks with state in one frame: each names a file, by a path of up to 4 KiB, twice."""
+
 Indices = NDArray[np.int64]
 Build = tuple[pa.RecordBatch, Mapping[str, object]]
 
@@ -70,13 +73,14 @@ def build(blocks: Sequence[ReceivedBlock], on_found: Callable[[Found], None]) ->
 
 def _groups(blocks: Iterable[ReceivedBlock]) -> Iterator[list[ReceivedBlock]]:
     group: list[ReceivedBlock] = []
-    size = 0
+    size = states = 0
     for block in blocks:
-        if group and size + len(block.data) > FRAME_BYTES:
+        if group and (size + len(block.data) > FRAME_BYTES or states >= FRAME_STATES):
             yield group
-            group, size = [], 0
+            group, size, states = [], 0, 0
         group.append(block)
         size += len(block.data)
+        states += block.state is not None
     if group:
         yield group
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from flumeng.ingest.file_position import MARK_BYTES, FileKey, FilePosition, Mark
 from flumeng.ingest.received_block import LineRules
 from flumeng.ingest.tailed_file import ReplacedError, TailedFile
+from flumeng.journal.disk import OUT_OF_DESCRIPTORS
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class CompressedFile(TailedFile):
             except ReplacedError:
                 self._drop()
             except OSError as error:
-                if self.is_found:
+                if self.is_found or error.errno in OUT_OF_DESCRIPTORS:
                     raise
                 log.warning("%s: %s", self._path, error)
                 self._drop()

@@ -16,6 +16,7 @@ from flumeng.ingest.compressed_file import CompressedFile, has_compressed_name
 from flumeng.ingest.file_position import MARK_BYTES, FileKey, FilePosition, Mark
 from flumeng.ingest.names import copies_beside, is_numbered, originals
 from flumeng.ingest.tailed_file import TailedFile
+from flumeng.journal.disk import OUT_OF_DESCRIPTORS
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +134,8 @@ class CopytruncateIndex:
             except FileNotFoundError:
                 continue
             except OSError as error:
+                if error.errno in OUT_OF_DESCRIPTORS:
+                    raise
                 log.warning("cannot read %s: %s", path, error.strerror or error)
 
     def _let_go(self, *copies: TailedFile | None) -> None:

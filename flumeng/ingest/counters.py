@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """Numbers that only grow.
+    """Numbers that only grow, but for ``unread_bytes``.
 
     ``events`` and ``bytes`` (as received, with framing) were taken. ``truncated`` events were cut.
     What was ``malformed`` could not be told apart or read. Connections were ``refused`` (there were
@@ -15,6 +15,7 @@ class Counters:
     ``overfull``: all unfinished messages together took too much memory. ``dropped`` datagrams found
     the kernel's buffer full. ``skipped`` files were not read, since they are compressed.
     ``cut`` files were cut short or written anew, and what was not read yet was in no copy.
+    ``unread_bytes`` are in followed files and not taken yet.
     """
 
     events: int = 0
@@ -27,3 +28,4 @@ class Counters:
     dropped: int = 0
     skipped: int = 0
     cut: int = 0
+    unread_bytes: int = 0

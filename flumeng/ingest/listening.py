@@ -60,7 +60,12 @@ def takes_reserve(transport: asyncio.BaseTransport) -> bool:
     the journals and for who reads them. (A new descriptor is the lowest that is free.)"""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptor: int = transport.get_extra_info("socket").fileno()
-    return descriptor >= most - min(RESERVED_FILES, most // 4)
+    return descriptor >= most - reserved_files(most)
+
+
+def reserved_files(most: int) -> int:
+    """How many of the descriptors that a process may have are kept for its journals."""
+    return min(RESERVED_FILES, most // 4)
 
 
 def _bind(

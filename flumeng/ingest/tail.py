@@ -8,14 +8,18 @@ are so many sources that their looks would take more than a small part of a proc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.ingest.source import Source, SourceContext
-from flumeng.ingest.tailer import Tailer
+from flumeng.ingest.tailer import MEASURE_SECONDS, Tailer
 from flumeng.spec.sources import Tail
+
+log = logging.getLogger(__name__)
 
 READERS = 8
 IDLE_SHARE = 0.03
@@ -24,6 +28,7 @@ ACTIVE_SHARE = 0.25
 at which something was new in the last ``ACTIVE_SECONDS``."""
 
 ACTIVE_SECONDS = 5.0
+TELL_AGAIN_SECONDS = 60.0
 
 
 @functools.cache
@@ -45,6 +50,7 @@ class TailSource(Source):
         self._open = asyncio.Event()
         self._open.set()
         self._running: asyncio.Task[None] | None = None
+        self._tell_at = float("-inf")
 
     async def start(self) -> None:
         context = self._context
@@ -79,7 +85,11 @@ class TailSource(Source):
         TailSource.followers += 1
         try:
             while True:
-                await self._open.wait()
+                while not self._open.is_set():
+                    await loop.run_in_executor(_readers(), tailer.measure, loop.time())
+                    counters.unread_bytes = tailer.unread_bytes
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._open.wait(), MEASURE_SECONDS)
                 if self._stopping.is_set():
                     return
                 blocks, took = await loop.run_in_executor(_readers(), _look, tailer, loop.time())
@@ -87,6 +97,8 @@ class TailSource(Source):
                     self._context.submit(block)
                 counters.skipped = skipped + tailer.skipped
                 counters.cut = cut + tailer.cut
+                counters.unread_bytes = tailer.unread_bytes
+                self._tell_held(tailer.starved, loop.time())
                 self._tell_problem(tailer)
                 if blocks:
                     active_until = loop.time() + ACTIVE_SECONDS
@@ -105,6 +117,14 @@ class TailSource(Source):
             await asyncio.wait_for(self._stopping.wait(), seconds)
         except TimeoutError:
             return
+
+    def _tell_held(self, starved: bool, now: float) -> None:
+        if starved and not self.held_by:
+            self.held_since = now
+        if starved and now >= self._tell_at:
+            self._tell_at = now + TELL_AGAIN_SECONDS
+            log.warning("tail: no descriptor is left for the next file; they are read in turn")
+        self.held_by = "descriptors: too many open files" if starved else ""
 
     def _tell_problem(self, tailer: Tailer) -> None:
         problem = None

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from flumeng.ingest.descriptors import of_followed_files
 from flumeng.ingest.file_position import MARK_BYTES, FileKey, FilePosition, Mark, Place, state_key
 from flumeng.ingest.framing import TRAILER_BYTES
 from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
@@ -31,10 +32,11 @@ class ReplacedError(Exception):
 
 
 class TailedFile:
-    """``cursor`` is ahead of the journal by the blocks that are not durable yet. The tailer keeps
-    ``name`` (where it is now, None when it is gone), ``followed`` (whether the globs mean it),
-    ``trusted`` (whether they have meant it since it is open) and ``emptied`` (its cursor as of the
-    last look, from when it was seen cut until something is read of it).
+    """``cursor`` is ahead of the journal by the blocks that are not durable yet. ``unread`` is how
+    many bytes the file had beyond it when it was last looked at. The tailer keeps ``name`` (where
+    it is now, None when it is gone), ``followed`` (whether the globs mean it), ``trusted`` (whether
+    they have meant it since it is open) and ``emptied`` (its cursor as of the last look, from when
+    it was seen cut until something is read of it).
 
     Reading needs it open and raises ``OSError``, and ``ReplacedError``.
     """
@@ -56,10 +58,13 @@ class TailedFile:
         self.trusted = False
         self.emptied: FilePosition | None = None
         self.quiet_since = 0.0
+        self.unread = 0
         self._limit = rules.max_line_bytes + TRAILER_BYTES + 1
         self._clock_us = clock_us
         self._allows = allows
+        self._descriptors = of_followed_files()
         self._fd = -1
+        self._left: tuple[int, int] | None = None
         self._next_earlier = float("-inf")
         self._hostname, self._rules = hostname, rules
         self.continue_from(cursor)
@@ -67,6 +72,7 @@ class TailedFile:
     def continue_from(self, cursor: FilePosition) -> None:
         """Read on from there, under the path and identity of that cursor."""
         self.cursor = cursor
+        self._left = None
         self._seen: tuple[int, int] | None = None
         self._size_of_rest = -1
         path = os.fsencode(cursor.path).decode(errors="replace")
@@ -87,29 +93,55 @@ class TailedFile:
         return os.fstat(self._fd).st_mtime_ns
 
     def has_changed(self, path: str) -> bool:
-        """Whether it does not lie there as it was when it was read to its end. It may have grown;
-        and what is shorter, or younger, may be another file with its inode."""
-        status = Path(path).stat()
-        left = self.cursor.offset, self.cursor.modified_ns
+        """Whether it does not lie there as it was when it was left or read to its end. It may have
+        grown; and what is shorter, or younger, may be another file with its inode."""
+        status = os.stat(path)  # noqa: PTH116  a Path for each of 100,000 files costs more
+        left = self._left or (self.cursor.offset, self.cursor.modified_ns)
+        self.note_size(status.st_size)
         return (status.st_size, status.st_mtime_ns) != left
+
+    def note_size(self, size: int) -> None:
+        """How large it is now."""
+        self.unread = max(0, size - self.cursor.offset)
 
     def open(self, path: str) -> bool:
         """Open it under ``path``; False when that is the name of another file now.
 
         Whether it may be read is asked about what is open, since a name can be made to lead
-        elsewhere at any time.
+        elsewhere at any time. Raises OSError with EMFILE also when the followed files have as many
+        descriptors as they may have.
         """
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        if FileKey.of(os.fstat(fd)) != self.key:
-            os.close(fd)
-            return False
-        self._require_allowed(fd)
+        if not self._descriptors.take():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            if FileKey.of(os.fstat(fd)) != self.key:
+                os.close(fd)
+                self._descriptors.give_back()
+                return False
+            self._require_allowed(fd)
+        except OSError:
+            self._descriptors.give_back()
+            raise
         self._fd = fd
+        self._left = None
         return True
+
+    def rest(self) -> None:
+        """Close it until it is another than now; everything in it has been looked at."""
+        status = os.fstat(self._fd)
+        self.close()
+        self._left = status.st_size, status.st_mtime_ns
+
+    @property
+    def rests(self) -> bool:
+        return self._left is not None
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
+            self._descriptors.give_back()
+        self._left = None
         self._fd = self._size_of_rest = -1
         self._seen = None
         self.trusted = False
@@ -155,6 +187,7 @@ class TailedFile:
             self._next_earlier = now + EARLIER_SECONDS
             earlier = self.cursor.earlier[1], self.cursor.place
             self.cursor = replace(self.cursor, earlier=earlier)
+        self.note_size(size)
         return size > self.cursor.offset and size != self._size_of_rest
 
     def read(self, *, ended: bool = False) -> ReceivedBlock | None:
@@ -203,6 +236,7 @@ class TailedFile:
             start = (before + block[:MARK_BYTES])[: min(offset, MARK_BYTES)]
             self.cursor = replace(self.cursor, start=start, head=Mark.of(start))
         last = Mark.of(_last(before, block, taken))
+        self.unread = max(0, self.unread - taken)
         self.cursor = replace(self.cursor, offset=offset, last=last, skipping=skipping)
 
     def _block(self, data: bytes, begin: int) -> ReceivedBlock:

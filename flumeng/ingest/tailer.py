@@ -18,14 +18,19 @@ Rules
 8. Of a file that was seen cut, and then filled, copied and cut again before the next look, nothing
    but the copy is left: one that nobody knows and that is younger is read.
 9. The cursor of a file that is gone and fully read is removed from the state.
+10. A file in which nothing was new for a minute is closed, and opened when it is another than it
+   was; earlier when descriptors are short. What is written into a closed file that is deleted
+   before the next look is not seen.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -36,10 +41,12 @@ from flumeng.ingest.compressed_file import (
     is_compressed,
 )
 from flumeng.ingest.copytruncate import CopytruncateIndex, may_be_made_of, rest_of
+from flumeng.ingest.descriptors import of_followed_files
 from flumeng.ingest.file_position import FileKey, FilePosition, cursors, state_key
 from flumeng.ingest.names import Folders, matches, matching
 from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.ingest.tailed_file import ReplacedError, TailedFile
+from flumeng.journal.disk import OUT_OF_DESCRIPTORS
 from flumeng.spec.sources import Tail
 
 log = logging.getLogger(__name__)
@@ -47,14 +54,24 @@ log = logging.getLogger(__name__)
 QUIET_SECONDS = 5.0
 POLL_BYTES = 4 << 20
 SCAN_SHARE = 0.05  # of the time, at most, goes into looking for files
+SCAN_DESCRIPTORS = 4  # so many directories may be open at once while files are looked for
+LOOK_SHARE = (
+    0.05  # of the time, at most, goes into looking at files in which nothing was new lately
+)
+LOOK_SECONDS = 0.002  # but at least so much at each look
+ACTIVE_SECONDS = 10.0
+IDLE_SECONDS = 60.0
+MEASURE_SECONDS = 5.0
 _SEEN_PREFIX = "tail-seen:"
 
 
 class Tailer:
     """``state`` is the journaled source state. Its methods are called one at a time.
 
-    ``skipped`` counts compressed files that are not read, ``cut`` those of which lines may be lost,
-    since they were cut and have no copy.
+    ``unread_bytes`` is what the files had beyond their cursors when they were last looked at.
+    ``starved`` tells that the last ``poll`` lacked descriptors. ``skipped`` counts compressed files
+    that are not read, ``cut`` those of which lines may be lost, since they were cut and have no
+    copy.
     """
 
     def __init__(
@@ -76,7 +93,13 @@ class Tailer:
         self._clock_us = clock_us
         self._timer = timer
         self._allows = allows
-        self._next_scan = float("-inf")
+        self._next_scan = self._next_measure = float("-inf")
+        self._round: deque[FileKey] = deque()
+        self._active: dict[FileKey, float] = {}
+        self._looked_at = 0.0
+        self._descriptors = of_followed_files()
+        self.starved = False
+        self.unread_bytes = 0
         self._files: dict[FileKey, TailedFile] = {}
         self._unreadable: dict[FileKey, tuple[str, str]] = {}
         self._copies = CopytruncateIndex(self._files, self._make)
@@ -105,26 +128,66 @@ class Tailer:
 
     def poll(self, now: float) -> list[ReceivedBlock]:
         """Take what is new, about 4 MiB at most, turn and turn about. ``now`` only grows."""
-        if now >= self._next_scan:
+        self.starved = False
+        if now >= self._next_scan and self._may_scan():
             self._scan(now)
         blocks: list[ReceivedBlock] = []
         taken = 0
-        for key, file in list(self._files.items()):
+        for key in self._due(now):
             if taken >= POLL_BYTES:
+                self._round.appendleft(key)
                 break
-            if self._files.get(key) is not file:
+            file = self._files.get(key)
+            if file is None:
                 continue
+            before = file.unread
             block = self._step(file, now)
             if block is not None:
                 blocks.append(block)
                 taken += len(block.data)
-                if self._files.get(key) is file:
-                    self._files[key] = self._files.pop(key)
+                self._active[key] = now + ACTIVE_SECONDS
+            if self._files.get(key) is file:
+                self.unread_bytes += file.unread - before
         if self._skip_what_is_there and not self._to_skip:
             seen = {_SEEN_PREFIX + pattern: True for pattern in self._skip_what_is_there}
             blocks.append(self._state_chunk(seen))
             self._skip_what_is_there = []
         return blocks
+
+    def measure(self, now: float) -> None:
+        """Find out how much is unread, while nothing is to be read. ``now`` as for ``poll``."""
+        if now < self._next_measure:
+            return
+        began = self._timer()
+        total = 0
+        for file in self._files.values():
+            if file.name is not None:
+                with contextlib.suppress(OSError):
+                    file.note_size(os.stat(file.name).st_size)  # noqa: PTH116  many files
+            total += file.unread
+        self.unread_bytes = total
+        self._next_measure = now + max(MEASURE_SECONDS, (self._timer() - began) / SCAN_SHARE)
+
+    def _due(self, now: float) -> Iterator[FileKey]:
+        """The files to look at now: those in which something was new lately, then the others in
+        turn, as many as a small part of the time allows."""
+        for key, until in list(self._active.items()):
+            if until < now or key not in self._files:
+                del self._active[key]
+            else:
+                yield key
+        end = self._timer() + max(LOOK_SECONDS, LOOK_SHARE * (now - self._looked_at))
+        self._looked_at = now
+        if not self._round:
+            self._round.extend(self._files)
+        for number in range(len(self._round)):
+            if number % 64 == 63 and self._timer() > end:
+                return
+            if not self._round:
+                return
+            key = self._round.popleft()
+            if key not in self._active:
+                yield key
 
     def close(self) -> None:
         for file in self._files.values():
@@ -146,6 +209,8 @@ class Tailer:
     def _scan(self, now: float) -> None:
         began = self._timer()
         found = matching(self._patterns)
+        if not self._may_scan():  # what was found may be but a part of what is there
+            return
         self._packed = {key: path for key, path in self._packed.items() if key in found}
         for key, path in found.items():
             if key in self._files:
@@ -162,6 +227,8 @@ class Tailer:
                 continue
             file.followed = key in found
             name = found.get(key) or folders.find(key, file.cursor)
+            if name is None and file.name is not None and _is_there(key, file.name):
+                continue  # a folder could not be looked into
             if name != file.name:
                 file.name, file.quiet_since = name, now
         took = self._timer() - began
@@ -173,10 +240,50 @@ class Tailer:
         except FileNotFoundError:
             return None  # renamed or deleted since the scan; the next one tells
         except OSError as error:
-            self._not_readable(self._files[file.key], error)
+            if error.errno in OUT_OF_DESCRIPTORS:
+                self._starve()
+            else:
+                self._not_readable(self._files[file.key], error)
             return None
         self._unreadable.pop(file.key, None)
+        if block is None and self._files.get(file.key) is file and self._may_rest(file, now):
+            file.rest()
         return block
+
+    def _starve(self) -> None:
+        """There is no descriptor for a file, or for looking into a directory."""
+        self.starved = True
+        self._descriptors.lack()
+
+    def _may_scan(self) -> bool:
+        """Whether directories can be looked into. Where they cannot, files only seem to be gone."""
+        probes: list[int] = []
+        try:
+            for _ in range(SCAN_DESCRIPTORS):
+                probes.append(os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno in OUT_OF_DESCRIPTORS:
+                self._starve()
+                return False
+        finally:
+            for probe in probes:
+                os.close(probe)
+        return True
+
+    def _may_rest(self, file: TailedFile, now: float) -> bool:
+        """Whether a file in which nothing is new is closed until something is. Not while something
+        else is to be done with it that needs what is open."""
+        quiet = now - file.quiet_since >= IDLE_SECONDS or self._descriptors.is_short
+        return (
+            quiet
+            and file.is_open
+            and not isinstance(file, CompressedFile)
+            and file.followed
+            and file.name == file.cursor.path
+            and not file.emptied
+            and file.key not in self._look_again
+            and file.key not in self._to_skip
+        )
 
     def _take(self, file: TailedFile, now: float) -> ReceivedBlock | None:
         if (self._look_again.get(file.key) or now) > now:
@@ -186,7 +293,8 @@ class Tailer:
                 return self._finish(file, now)
             if not (file.followed or file.cursor.offset or may_be_made_of(file)):
                 return self._forget(file)
-            wanted = file.followed or file.has_changed(file.name)
+            known = file.rests or (file.cursor.offset > 0 and not file.emptied)
+            wanted = (file.followed and not known) or file.has_changed(file.name)
             if not wanted or not file.open(file.name):
                 return None
         if file.cursor.offset == 0 and is_compressed(file.beginning(MAGIC_BYTES)):
@@ -357,6 +465,8 @@ class Tailer:
             unknown = self._read_unknown(file.key, file.emptied)
             file.emptied = None
         file.close()
+        self.unread_bytes -= file.unread
+        file.unread = 0
         del self._files[file.key]
         self._copies.changed()
         self._to_skip.discard(file.key)
@@ -375,3 +485,10 @@ class Tailer:
         if file.key not in self._unreadable:
             log.warning("cannot read %s: %s", path, reason)
         self._unreadable[file.key] = path, reason
+
+
+def _is_there(key: FileKey, path: str) -> bool:
+    try:
+        return FileKey.of(os.stat(path)) == key  # noqa: PTH116  needs no descriptor
+    except OSError:
+        return False

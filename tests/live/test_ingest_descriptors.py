@@ -1,0 +1,104 @@
+"""Few descriptors, many files and connections: every file is read, and nobody takes those that the
+journals and their readers need."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flumeng.ingest.testing import WorkerProcess
+
+DESCRIPTORS = 256
+FILES = 300
+CONNECTIONS = 600
+LINES = 10
+SOON_SECONDS = 10.0
+MOST_LOG_LINES = 60
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    worker = WorkerProcess(tmp_path / "node")
+    resource.prlimit(worker.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    yield worker
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if worker.process.poll() is None:
+        worker.kill()
+
+
+def descriptors(worker: WorkerProcess) -> int:
+    return len(list(Path(f"/proc/{worker.process.pid}/fd").iterdir()))
+
+
+def test_files_and_connections_beyond_the_limit_starve_neither_each_other_nor_readers(
+    worker: WorkerProcess, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for number in range(FILES):
+        lines = "".join(f"{number} {line}\n" for line in range(LINES))
+        (logs / f"{number}.log").write_text(lines)
+    worker.run(
+        'flow: senders\nsources:\n  - tcp: {listen: "127.0.0.1:0"}\nsinks:\n  - noop\n',
+        f'flow: files\nsources:\n  - tail: {{paths: ["{logs}/*.log"]}}\nsinks:\n  - noop\n',
+    )
+    with contextlib.ExitStack() as stack:
+        for _ in range(CONNECTIONS):
+            stack.enter_context(worker.connect("senders"))
+        began = time.monotonic()
+        assert "files" in " ".join(worker.client.positions())
+        assert time.monotonic() - began < SOON_SECONDS
+        worker.wait_for_events("files", FILES * LINES)
+        for number in range(0, FILES, 7):
+            with (logs / f"{number}.log").open("a") as log:
+                log.write("more\n")
+        count = FILES * LINES + len(range(0, FILES, 7))
+        worker.wait_for_events("files", count)
+        assert descriptors(worker) < DESCRIPTORS
+    with worker.connect("senders") as sender:
+        sender.sendall(b"one\n")
+        worker.wait_for_events("senders", 1)
+    found = sorted(worker.bodies("files"))
+    expected = [f"{number} {line}" for number in range(FILES) for line in range(LINES)]
+    assert found == sorted(expected + ["more"] * len(range(0, FILES, 7)))
+    assert len(capfd.readouterr().err.splitlines()) < MOST_LOG_LINES
+
+
+def test_what_a_held_source_has_not_read_is_counted(worker: WorkerProcess, tmp_path: Path) -> None:
+    """A lag of nothing is no lag."""
+    log = tmp_path / "a.log"
+    log.write_text("x" * 99 + "\n")
+    worker.run(f"flow: f\nsources:\n  - tail: {{paths: [{log}]}}\nsinks:\n  - noop\n")
+    worker.wait_for_events("f", 1)
+    worker.eventually(lambda: worker.counters("f")["unread_bytes"] == 0)
+    worker.send(
+        type="configure",
+        number=2,
+        chokes={"f": 10.0},
+        tasks=[
+            {
+                "flow": "f",
+                "task": "0",
+                "epoch": 1,
+                "revision": 1,
+                "spec": f"flow: f\nsources:\n  - tail: {{paths: [{log}]}}\nsinks:\n  - noop\n",
+            }
+        ],
+    )
+    worker.eventually(lambda: worker.status["answers"] == 2)
+    with log.open("a") as file:
+        file.write(("x" * 99 + "\n") * 3)
+    worker.wait_for_events("f", 2)
+    with log.open("a") as file:
+        file.write(("x" * 99 + "\n") * 1000)
+    worker.eventually(lambda: worker.counters("f")["unread_bytes"] == 100_000)
+    counters = worker.counters("f")
+    assert counters["held_by"] == "choked: 10 bytes a second"
+    assert counters["held_seconds"] > 0
