@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -47,6 +48,32 @@ class UnreadableError(FlumengError):
         return cls(found[1], int(found[3]), found[4], damaged=found[2] == _DAMAGED)
 
 
+_idle: dict[str, list[JournalClient]] = {}
+"""Connections of this executor that nobody reads from: to open one costs more than a small read."""
+_IDLE_EACH = 4
+_IDLE_SERVERS = 256
+
+
+@contextmanager
+def _client(address: str) -> Iterator[JournalClient]:
+    """A client of that server. It is kept for the next read when this one raises nothing."""
+    try:
+        client = _idle[address].pop()
+    except (KeyError, IndexError):
+        client = JournalClient(address, READ_SECONDS)
+    try:
+        yield client
+    except BaseException:
+        client.close()
+        raise
+    if len(_idle) >= _IDLE_SERVERS and address not in _idle:
+        client.close()
+    elif len(kept := _idle.setdefault(address, [])) < _IDLE_EACH:
+        kept.append(client)
+    else:
+        client.close()
+
+
 @dataclass(frozen=True)
 class Fetch:
     """``addresses``: journal -> host:port, for every journal in ``splits``."""
@@ -63,7 +90,7 @@ class Fetch:
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
         for piece in split:
             seq = piece.start
-            with JournalClient(self.addresses[piece.journal], READ_SECONDS) as client:
+            with _client(self.addresses[piece.journal]) as client:
                 try:
                     for batch in client.read(
                         piece.journal, seq, piece.end, replayed=piece.replayed

@@ -25,6 +25,8 @@ from flumeng.errors import UserError
 S3_SCHEMES = ("s3a", "s3n")
 WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
 RENAMES_AT_ONCE = 8
+LASTING = 10_000
+"""So many directories are remembered at most."""
 
 
 class FileStore(Protocol):
@@ -78,9 +80,15 @@ def _remote(base: str) -> tuple[FileStore, str]:
 class LocalFileStore:
     """The local disk. What it creates is durable when the call returns, files after ``sync``."""
 
+    def __init__(self) -> None:
+        self._lasting: dict[Path, tuple[int, int]] = {}
+        """Directories that this process has synced, with all above them, and what they were."""
+
     def make_directory(self, path: str) -> None:
-        Path(path).mkdir(parents=True, exist_ok=True)
-        _sync_directories([Path(path)])
+        directory = Path(path)
+        directory.mkdir(parents=True, exist_ok=True)
+        self._make_last([directory.parent])
+        _fsync(str(directory.parent))
 
     def open_output(self, path: str) -> pa.NativeFile:
         return pa.OSFile(path, "wb")
@@ -99,7 +107,9 @@ class LocalFileStore:
             except FileNotFoundError:
                 if not Path(target).exists():
                     missing.append((source, target))
-        _sync_directories(directories)
+        self._make_last(directories)
+        for directory in directories:
+            _fsync(str(directory))
         return missing
 
     def exists(self, path: str) -> bool:
@@ -113,6 +123,20 @@ class LocalFileStore:
 
     def remove_tree(self, path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
+
+    def _make_last(self, directories: Iterable[Path]) -> None:
+        """Sync those that are not known to last: any of them, or of those above, may be new."""
+        fresh = []
+        for directory in directories:
+            found = directory.stat()
+            known = (found.st_dev, found.st_ino)
+            if self._lasting.get(directory) != known:
+                fresh.append((directory, known))
+        if fresh:
+            _sync_directories([directory for directory, _ in fresh])
+            if len(self._lasting) > LASTING:
+                self._lasting = {}
+            self._lasting.update(fresh)
 
 
 LOCAL = LocalFileStore()

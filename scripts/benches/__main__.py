@@ -26,6 +26,7 @@ NAMES = (
     "failover",
     "sessions",
     "journal",
+    "latency",
     "breadth",
 )
 

@@ -49,14 +49,14 @@ def run(flows: int = 1000, idle: int = 30, seconds: int = 60, rate: int = 10) ->
 
 def _measure(folder: Path, flows: int, idle: int, seconds: int, rate: int) -> dict[str, object]:
     with ExitStack() as stack:
-        ports = _free_ports(flows)
+        ports = free_ports(flows)
         files = _write_flows(folder, ports)
-        hosts, head = stack.enter_context(_standalone(folder / "state"))
+        hosts, head = stack.enter_context(standalone(folder / "state"))
         store = connect(hosts)
         stack.callback(store.close)
-        apply_seconds = _timed("flow", "apply", *map(str, files), "--zk", hosts)
+        apply_seconds = timed("flow", "apply", *map(str, files), "--zk", hosts)
         started = time.monotonic()
-        _await_running(store, flows)
+        await_running(store, flows)
         running_seconds = time.monotonic() - started
         processes = Processes.of(head)
         time.sleep(QUIET_SECONDS)
@@ -66,11 +66,11 @@ def _measure(folder: Path, flows: int, idle: int, seconds: int, rate: int) -> di
             name: round(100 * (after - before[name]) / idle, 1)
             for name, after in _cpu_of(processes).items()
         }
-        status_seconds = _timed("status", "--zk", hosts)
-        list_seconds = _timed("flow", "list", "--zk", hosts)
+        status_seconds = timed("status", "--zk", hosts)
+        list_seconds = timed("flow", "list", "--zk", hosts)
         sent = _send(ports, seconds, rate)
-        drained = _await_acked(store, sent * flows)
-        times, numbers = _read(folder / "lake", flows)
+        drained = await_acked(store, sent * flows)
+        times, numbers, _ = read_lake(folder / "lake", flows)
         most_threads = {name: threads(pid) for name, pid in processes.heads.items()}
         memory = {name: rss_mb(pid) for name, pid in processes.heads.items()}
     distinct = len(np.unique(numbers))
@@ -96,7 +96,7 @@ def _measure(folder: Path, flows: int, idle: int, seconds: int, rate: int) -> di
     }
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """UDP ports that nobody has now; all are held at once, so that none is given twice."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)) for _ in range(count)]
@@ -117,7 +117,7 @@ def _write_flows(folder: Path, ports: Sequence[int]) -> list[Path]:
 
 
 @contextmanager
-def _standalone(state: Path) -> Iterator[tuple[str, int]]:
+def standalone(state: Path) -> Iterator[tuple[str, int]]:
     """The connect string and the process id of a cluster on this host."""
     command = [str(FLUMENG), "standalone", "--data", str(state)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -134,7 +134,7 @@ def _standalone(state: Path) -> Iterator[tuple[str, int]]:
         process.wait()
 
 
-def _timed(*arguments: str) -> float:
+def timed(*arguments: str) -> float:
     """Seconds of one command, whole process."""
     started = time.monotonic()
     done = subprocess.run([FLUMENG, *arguments], stdout=subprocess.PIPE, check=False)
@@ -142,7 +142,7 @@ def _timed(*arguments: str) -> float:
     return time.monotonic() - started
 
 
-def _await_running(store: Store, flows: int) -> None:
+def await_running(store: Store, flows: int) -> None:
     """Until the node says that both tasks of every flow run."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     running = 0
@@ -178,7 +178,7 @@ def _send(ports: Sequence[int], seconds: int, rate: int) -> int:
     return count
 
 
-def _await_acked(store: Store, events: int) -> float:
+def await_acked(store: Store, events: int) -> float:
     """Seconds until all are acked and no commit is open, or nothing moves any more."""
     started = moved = time.monotonic()
     last = -1
@@ -197,9 +197,10 @@ def _await_acked(store: Store, events: int) -> float:
     return time.monotonic() - started
 
 
-def _read(lake: Path, flows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds from send to visible of each event in the lake, and its number."""
+def read_lake(lake: Path, flows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds from send to visible of each event in the lake, its number, and when it was sent."""
     times: list[float] = []
+    sent_at: list[float] = []
     numbers: list[int] = []
     for number in range(flows):
         for file in (lake / f"{number:04d}").glob("*.parquet"):
@@ -208,4 +209,5 @@ def _read(lake: Path, flows: int) -> tuple[np.ndarray, np.ndarray]:
                 *_, event, sent = body.split()
                 numbers.append(int(event))
                 times.append(visible - float(sent))
-    return np.array(times), np.array(numbers)
+                sent_at.append(float(sent))
+    return np.array(times), np.array(numbers), np.array(sent_at)
