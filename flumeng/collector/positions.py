@@ -201,7 +201,7 @@ class PositionWatcher:
 
     def _on_looked(self, looked: Future[bool]) -> None:
         self._looking = False
-        if looked.result():
+        if not looked.cancelled() and looked.result():
             self._call(self._wake.set)
 
     def _arrange(self) -> None:
@@ -310,7 +310,11 @@ class PositionWatcher:
     def _learn(self, told: Mapping[str, Reach], number: int) -> None:
         """What the watch of this number has said."""
         with self._lock:
-            fresh = [name for name in told if number > self._not_before.get(name, 0)]
+            fresh = [
+                name
+                for name, reach in told.items()
+                if number > self._not_before.get(name, 0) and self._reach.get(name) != reach
+            ]
             self._reach.update((name, told[name]) for name in fresh)
             calls = self._calls(fresh)
         for call in calls:

@@ -66,10 +66,10 @@ ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
 class JournalServer:
     """Serves from its own threads, from when it is made until ``stop``.
 
-    ``journals`` is called for each request, from those threads; so is ``counters``, which gives
-    what else a process wants to tell of itself, as JSON, and ``minute_ago``, which gives how far a
-    journal was then. Raises UserError when the address cannot
-    be used.
+    ``journals`` is called for each request, from those threads, and gives a mapping that is
+    replaced and never changed. ``counters`` is called in the same way, and gives what else a
+    process wants to tell of itself, as JSON; ``minute_ago`` gives how far a journal was then.
+    Raises UserError when the address cannot be used.
     """
 
     def __init__(

@@ -74,7 +74,8 @@ class _Watched:
 class Watch:
     """One watch. ``answers`` is used by one thread; journals tell of their moves from theirs.
 
-    ``serving`` gives the journals that are served now.
+    ``serving`` gives the journals that are served now, as a mapping that is replaced and never
+    changed.
     """
 
     def __init__(
@@ -86,6 +87,8 @@ class Watch:
         self._serving = serving
         self._request = request
         self._ended = False
+        self._served: Mapping[str, Log] | None = None
+        self._absent: set[str] = set()
         self._clock = clock
         self._watched = {name: _Watched() for name in request.journals}
         self._changed = threading.Condition()
@@ -125,11 +128,10 @@ class Watch:
         """What has moved; nothing when it is time to say that we are alive."""
         while True:
             seconds = until - self._clock()
-            missing = any(watched.log is None for watched in self._watched.values())
             with self._changed:
                 self._changed.wait_for(
                     lambda: self._moved or self._ended,
-                    min(seconds, MISSING_SECONDS) if missing else seconds,
+                    min(seconds, MISSING_SECONDS) if self._absent else seconds,
                 )
                 moved, self._moved = self._moved, set()
             moved |= self._follow()
@@ -139,7 +141,10 @@ class Watch:
     def _follow(self) -> set[str]:
         """Listen to the journals that are served now; those that came, went or were replaced."""
         serving = self._serving()
-        moved = set()
+        moved: set[str] = set()
+        if serving is self._served:
+            return moved
+        self._served = serving
         for name, watched in self._watched.items():
             log = serving.get(name)
             if log is not watched.log:
@@ -150,6 +155,7 @@ class Watch:
                 if log is not None:
                     log.listeners.add(watched.listener)
                 moved.add(name)
+        self._absent = {name for name, watched in self._watched.items() if watched.log is None}
         return moved
 
     def _note(self, name: str) -> None:

@@ -28,6 +28,7 @@ NAMES = (
     "journal",
     "latency",
     "breadth",
+    "hosts",
 )
 
 

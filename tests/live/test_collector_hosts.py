@@ -1,0 +1,103 @@
+"""A watcher over a dozen journal servers, of which some freeze and some die: real processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flumeng.collector import positions
+from flumeng.collector.addresses import Addresses
+from flumeng.collector.positions import PositionWatcher
+from flumeng.journal.light_servers import LightServers
+from flumeng.store import ABSENT, tree
+from flumeng.testing import FakeStore
+from zkschema import paths
+from zkschema.records import Journal, LiveNode
+
+NAMES = [f"web.n{number}.0.00000000" for number in range(12)]
+FROZEN, DEAD, HEALTHY = NAMES[:2], NAMES[2:4], NAMES[4:]
+PATIENCE_SECONDS = 40.0
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Iterator[LightServers]:
+    yield from started(tmp_path / "frozen", FROZEN)
+
+
+@pytest.fixture
+def dead(tmp_path: Path) -> Iterator[LightServers]:
+    yield from started(tmp_path / "dead", DEAD)
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Iterator[LightServers]:
+    yield from started(tmp_path / "healthy", HEALTHY)
+
+
+def started(directory: Path, names: list[str]) -> Iterator[LightServers]:
+    servers = LightServers(directory, names)
+    yield servers
+    servers.kill()
+
+
+@pytest.fixture
+def watcher(
+    frozen: LightServers, dead: LightServers, healthy: LightServers
+) -> Iterator[PositionWatcher]:
+    store = FakeStore()
+    tree.init(store)
+    for name, address in (frozen.addresses | dead.addresses | healthy.addresses).items():
+        node = name.split(".")[1]
+        record = Journal(flow="web", node=node, primary=node, term=1, in_sync=(node,))
+        store.write(paths.journal(name), record, ABSENT)
+        live = LiveNode(
+            uuid=node, incarnation="i", addresses=(address,), pid=1, version="0", since=0.0
+        )
+        store.write(paths.live_node(node), live, ABSENT)
+    watcher = PositionWatcher(Addresses(store))
+    watcher.watch("task", NAMES, lambda: None)
+    yield watcher
+    watcher.close()
+
+
+def until(condition: Callable[[], object]) -> float:
+    """How long it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < PATIENCE_SECONDS, "waited in vain"
+        time.sleep(0.005)
+    return time.monotonic() - began
+
+
+def test_healthy_journals_keep_moving_while_others_are_frozen_or_dead(
+    watcher: PositionWatcher,
+    frozen: LightServers,
+    dead: LightServers,
+    healthy: LightServers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(positions, "BACKOFF_MOST_SECONDS", 1.0)
+    until(lambda: len(watcher.of(NAMES)) == len(NAMES))
+    frozen.freeze()
+    dead.kill()
+    healthy.commit(8 * len(HEALTHY))
+    delays = []
+    deadline = time.monotonic() + 12
+    while time.monotonic() < deadline:
+        before = watcher.of(HEALTHY)
+        assert before.keys() == set(HEALTHY)
+        delays.append(
+            until(
+                lambda: all(
+                    reach.safe > before[name].safe  # noqa: B023
+                    for name, reach in watcher.of(HEALTHY).items()
+                )
+            )
+        )
+    assert max(delays) < 2.0
+    until(lambda: watcher.of(NAMES).keys() == set(HEALTHY))
+    frozen.thaw()
+    until(lambda: watcher.of(NAMES).keys() == {*HEALTHY, *FROZEN})
