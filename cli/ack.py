@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from cli.context import CliContext, with_store
+from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
 from flumeng.errors import UnavailableError, UserError
 from flumeng.operations.acks import advance_acks, behind
+from flumeng.operations.commits import drop_commit, unfinished_commits, whereabouts
 from flumeng.store import Store
 from flumeng.views import journals as journal_rows
 from flumeng.views import overview
@@ -83,6 +87,68 @@ def advance(
         )
     if not found:
         click.echo("no ack lies below what its journal keeps")
+
+
+@ack.command()
+@click.argument("flow", type=Name("flow"), required=False, metavar="[FLOW]")
+@json_option
+@with_store
+def commits(_context: CliContext, store: Store, flow: str | None, as_json: bool) -> None:
+    """List commits that are decided and not finished yet.
+
+    The acks of such a commit are written: its events are in its files. A collector brings these to
+    their place and the commit goes, mostly within a second. It cannot when files were taken away
+    from where they were staged: then its flow stands still until they are restored, or given up
+    with `flumeng ack drop`. STAGED and MISSING count files as this host sees them.
+    """
+    from flumeng.sinks.file_store import exists  # noqa: PLC0415  loads pyarrow
+
+    rows = [(commit, whereabouts(commit, exists)) for commit in unfinished_commits(store, flow)]
+    if as_json:
+        show_json([{**asdict(commit), **asdict(files)} for commit, files in rows])
+        return
+    show_table(
+        ("FLOW", "COMMIT", "FILES", "STAGED", "MISSING", "PROBLEM"),
+        (
+            (c.flow, c.name, len(c.files), len(files.staged), len(files.missing), c.problem)
+            for c, files in rows
+        ),
+    )
+
+
+@ack.command()
+@click.argument("flow", type=Name("flow"), metavar="FLOW")
+@click.argument("commit", metavar="COMMIT")
+@click.option("--yes", is_flag=True, help="Do not ask before files are given up.")
+@reason_option
+@json_option
+@with_store
+def drop(
+    context: CliContext,
+    store: Store,
+    *,
+    flow: str,
+    commit: str,
+    yes: bool,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Give up the missing files of a commit that nobody can finish, so that its flow goes on.
+
+    Restore the files instead when there is a copy of them: `flumeng ack commits` tells which. What
+    a collector can finish is not dropped. Run it where the sink's storage is seen.
+    """
+    from flumeng.sinks.file_store import exists  # noqa: PLC0415  loads pyarrow
+
+    if not yes:
+        click.confirm(f"Events in missing files of {commit} are lost. Go on?", abort=True, err=True)
+    audit_fields = context.audit_fields(reason)
+    given_up = drop_commit(store, flow, commit, exists, **audit_fields).missing
+    if as_json:
+        show_json({"flow": flow, "commit": commit, "given_up": given_up})
+        return
+    for file in given_up:
+        click.echo(f"given up: {file}")
 
 
 def _floors(context: CliContext, store: Store, journals: tuple[str, ...]) -> dict[str, int]:

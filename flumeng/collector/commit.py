@@ -111,7 +111,8 @@ class Commits:
         if missing and self._store.exists(path) and not self._all_there(record.staging):
             raise CorruptError(
                 f"{missing[0][0]} and {len(missing) - 1} more files of the decided commit {path} "
-                f"are neither staged nor at their place: restore them, or remove {path}"
+                f"are neither staged nor at their place: restore them, or give them up with "
+                f"`flumeng ack drop {self._flow} {path.name}`"
             )
         if missing:
             log.warning("%s: %d files were shown and taken away already", path, len(missing))

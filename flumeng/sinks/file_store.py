@@ -56,6 +56,12 @@ class FileStore(Protocol):
         """Delete a directory with all in it; nothing happens when it is not there."""
 
 
+def exists(uri: str) -> bool:
+    """Whether there is such a file or directory, as this host sees it."""
+    store, path = open_store(uri)
+    return store.exists(path)
+
+
 def open_store(uri: str) -> tuple[FileStore, str]:
     """The file store of ``uri``, and the path there. UserError for a scheme nobody serves."""
     if uri.startswith("/"):

@@ -27,7 +27,8 @@ PROCESSES = {"standalone", "zookeeper", "master", "node:run", "shell"}
 READS = {
     "flow:validate", "flow:list", "flow:show", "flow:history", "flow:diff", "flow:wait",
     "flow:counters", "node:list", "node:show", "node:story", "task:list", "task:show", "task:wait",
-    "ack:list", "cluster:show", "cluster:audit", "schema:show", "schema:export", "status", "top",
+    "ack:list", "ack:commits", "cluster:show", "cluster:audit", "schema:show", "schema:export",
+    "status", "top",
 }  # fmt: skip
 
 
@@ -51,6 +52,19 @@ def text_of(store: FakeStore) -> None:
 
 def orphan(store: FakeStore) -> None:
     store.write(paths.acks("gone"), None, ABSENT)
+
+
+def stuck(store: FakeStore) -> None:
+    lost = records.Commit(epoch=1, staging=(), files=(("/not/staged", "/not/there"),))
+    store.write(paths.commit("web", "collect.0@u"), lost, ABSENT)
+
+
+def of_version_1(store: FakeStore) -> None:
+    store.write(paths.schema(), records.Schema(version=1), ANY)
+    for path in (paths.intents("web"), paths.all_intents()):
+        store.remove(path, ANY)
+    for name in ("n1", "n2"):
+        store.remove(paths.live_node(name), ANY)
 
 
 @dataclass(frozen=True)
@@ -78,6 +92,7 @@ CHANGES = {
     "task:restart": Change("web/collect.0"),
     "task:move": Change("web/collect.0 n2"),
     "ack:advance": Change("web.n1.0.aa"),
+    "ack:drop": Change("web collect.0@u --yes", stuck),
     "cluster:set": Change("grace_seconds 5"),
     "cluster:maintenance on": Change(""),
     "cluster:maintenance off": Change(
@@ -85,6 +100,7 @@ CHANGES = {
     ),
     "schema:init": Change("", lambda s: s.tree.znodes.pop("/queues")),
     "schema:verify --fix": Change("--yes", orphan),
+    "schema:migrate --finish": Change("--yes", of_version_1),
     "schema:import": Change("{dir}/all.json", lambda s: [s.tree.znodes.pop(p) for p in s.dump()]),
 }
 """Command, with the words that make it another change -> one that has something to do."""
@@ -110,15 +126,14 @@ def store() -> FakeStore:
 
 
 def test_every_command_is_known_as_what_it_is() -> None:
-    """``journal`` looks at nodes and at files on this host, and never changes the tree. There is no
-    migration yet that ``schema migrate`` could carry out: its entry is tested with an example."""
-    known = {"schema:migrate"} | PROCESSES | READS | {name.split(" ")[0] for name in CHANGES}
+    """``journal`` looks at nodes and at files on this host, and never changes the tree."""
+    known = PROCESSES | READS | {name.split(" ")[0] for name in CHANGES}
     named = {name for name, _ in leaves(commands) if not name.startswith("journal:")}
     assert named - {"schema:verify"} == known - {"schema:verify"}
 
 
 def test_every_change_takes_a_reason() -> None:
-    changing = {"schema:migrate"} | {name.split(" ")[0] for name in CHANGES} - {"schema:init"}
+    changing = {name.split(" ")[0] for name in CHANGES} - {"schema:init"}
     for name, command in leaves(commands):
         options = {option for parameter in command.params for option in parameter.opts}
         assert ("--reason" in options) == (name in changing), name

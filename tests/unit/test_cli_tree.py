@@ -50,6 +50,8 @@ PROMISED = [
     "flow:rollout:promote",
     "flow:rollout:abort",
     "ack:advance",
+    "ack:commits",
+    "ack:drop",
     "ack:list",
     "journal:list",
     "journal:show",

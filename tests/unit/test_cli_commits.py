@@ -1,0 +1,111 @@
+"""``flumeng ack commits`` and ``drop``: commits that are not finished yet, or never can be."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cli.context import AuditFields
+from cli.testing import NOON, Shell
+from flumeng.collector.commit import Commits
+from flumeng.errors import CorruptError
+from flumeng.operations.flows import apply_flow
+from flumeng.store import ABSENT, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
+NAME = "collect.0@u1"
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    apply_flow(store, FLOW, **SIGN)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree)
+
+
+@pytest.fixture
+def staged(store: FakeStore, tmp_path: Path) -> Path:
+    """A decided commit of two files, both staged; gives its staging directory."""
+    staging = tmp_path / "_flumeng" / "web.n1.0.aa.3.u"
+    staging.mkdir(parents=True)
+    files = []
+    for number in range(2):
+        (staging / f"part-{number}").write_text("x")
+        files.append((str(staging / f"part-{number}"), str(tmp_path / f"{number}.parquet")))
+    record = records.Commit(epoch=3, staging=(str(staging),), files=tuple(files))
+    store.write(paths.commit("web", NAME), record, ABSENT)
+    return staging
+
+
+def test_a_commit_with_missing_files_is_given_up_as_the_error_says(
+    shell: Shell, store: FakeStore, staged: Path, tmp_path: Path
+) -> None:
+    (staged / "part-0").rename(tmp_path / "0.parquet")
+    shutil.rmtree(staged)
+    collector = Commits(store, "web", "collect.0")
+    with pytest.raises(CorruptError) as stuck:
+        collector.recover([])
+    advice = str(stuck.value).rpartition("`flumeng ")[2].rstrip("`")
+    assert advice == f"ack drop web {NAME}"
+    shown = shell.run("ack", "commits").stdout
+    assert f"web\t{NAME}\t2\t0\t1\t" in shown
+    (row,) = shell.json("ack", "commits", "web")
+    assert row["missing"] == [str(tmp_path / "1.parquet")]
+    asked = shell.run(*advice.split(), typed="n\n")
+    assert (asked.exit_code, store.children(paths.commits("web"))) == (1, [NAME])
+    done = shell.run(*advice.split(), "--yes", "--reason", "disk was replaced")
+    assert (done.exit_code, done.stdout) == (0, f"given up: {tmp_path / '1.parquet'}\n")
+    collector.recover([])
+    assert (tmp_path / "0.parquet").exists()
+    entries = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
+    told = {(entry.value.command, entry.value.reason) for entry in entries if entry}
+    assert (f"{advice}: gave up 1 files", "disk was replaced") in told
+
+
+def test_what_a_collector_can_finish_is_not_dropped(
+    shell: Shell, store: FakeStore, staged: Path
+) -> None:
+    """Staged files are removed once no record names them: they would be lost."""
+    refused = shell.run("ack", "drop", "web", NAME, "--yes")
+    assert (refused.exit_code, "still staged" in refused.stderr) == (3, True)
+    (staged / "part-1").unlink()
+    refused = shell.run("ack", "drop", "web", NAME, "--yes")
+    assert (refused.exit_code, "still staged" in refused.stderr) == (3, True)
+    assert store.children(paths.commits("web")) == [NAME]
+
+
+def test_a_commit_that_is_in_place_is_left_to_a_collector(
+    shell: Shell, store: FakeStore, staged: Path, tmp_path: Path
+) -> None:
+    for number in range(2):
+        (staged / f"part-{number}").rename(tmp_path / f"{number}.parquet")
+    refused = shell.run("ack", "drop", "web", NAME, "--yes")
+    assert (refused.exit_code, "finishes it by itself" in refused.stderr) == (3, True)
+    assert store.children(paths.commits("web")) == [NAME]
+
+
+def test_a_record_that_cannot_be_read_is_shown_and_can_be_dropped(
+    shell: Shell, store: FakeStore, staged: Path
+) -> None:
+    store.tree.znodes[f"/commits/web/{NAME}"].data = b"damaged"
+    assert "not JSON" in shell.run("ack", "commits").stdout
+    assert shell.run("ack", "drop", "web", NAME, "--yes").exit_code == 0
+    assert store.children(paths.commits("web")) == []
+    assert staged.exists(), "its files are left to a person"
+
+
+def test_a_commit_that_is_not_there_is_wrong_input(shell: Shell) -> None:
+    assert shell.run("ack", "drop", "web", "x@y", "--yes").exit_code == 2
+    assert shell.run("ack", "commits", "wbe").exit_code == 2
+    assert shell.json("ack", "commits") == []
