@@ -165,7 +165,7 @@ def test_transactions_that_are_sent_together_are_done_in_order(any_store: Store)
 
 
 def test_a_value_over_its_bound_refuses_its_own_transaction_only(any_store: Store) -> None:
-    large = records.Flow(revision=1, went_back=random.Random(1).randbytes(5000).hex())
+    large = records.Flow(revision=1, went_back=random.Random(1).randbytes(100_000).hex())
     refused = any_store.commit_each(
         [
             [Put(paths.flow("a"), flow(1), ABSENT)],
@@ -244,7 +244,7 @@ def test_a_watch_follows_what_comes_and_goes_below_it(
 
 
 def test_too_large_a_value_is_refused_before_it_is_sent(any_store: Store) -> None:
-    huge = records.Flow(revision=1, extra={"padding": random.Random(1).randbytes(5000).hex()})
+    huge = records.Flow(revision=1, extra={"padding": random.Random(1).randbytes(100_000).hex()})
     with pytest.raises(UserError, match="at most 4096 fit"):
         any_store.write(paths.flow("web"), huge, ABSENT)
 
