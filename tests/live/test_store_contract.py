@@ -165,7 +165,7 @@ def test_transactions_that_are_sent_together_are_done_in_order(any_store: Store)
 
 
 def test_a_value_over_its_bound_refuses_its_own_transaction_only(any_store: Store) -> None:
-    large = records.Flow(revision=1, went_back=random.Random(1).randbytes(100_000).hex())
+    large = records.Flow(revision=1, state=random.Random(1).randbytes(100_000).hex())
     refused = any_store.commit_each(
         [
             [Put(paths.flow("a"), flow(1), ABSENT)],
