@@ -75,7 +75,7 @@ class Master:
         self._away_until = float("-inf")
         self._conflicts: Counter[str] = Counter()
         self.troubles: Mapping[str, str] = {}
-        self.measures = Measures()
+        self.measures = Measures(clock)
         for top in WATCHED:
             store.watch(top, self._on_change)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
@@ -25,8 +25,8 @@ Outcome = Literal["done", "conflict", "unavailable", "failed"]
 class Measures:
     """Written by the master's loop; ``readings`` may be asked from any thread."""
 
-    def __init__(self) -> None:
-        self.health = Health(STUCK_SECONDS)
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.health = Health(STUCK_SECONDS, clock)
         self.health.needs(lambda: self._trouble)
         self._trouble: str | None = "nothing has been planned yet"
         self._ticks: Counter[str] = Counter(done=0, conflict=0, unavailable=0, failed=0)

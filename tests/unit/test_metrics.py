@@ -312,3 +312,10 @@ def _has_ended(connection: socket.socket) -> bool:
         return connection.recv(1) == b""
     except TimeoutError:
         return False
+
+
+def test_who_serves_no_metrics_pays_for_none() -> None:
+    """``prometheus_client`` and the HTTP server are for processes that were asked to serve."""
+    daemons = ("flumeng.master.daemon", "flumeng.node.daemon", "flumeng.ingest.process")
+    code = f"import sys, {', '.join(daemons)}; sys.exit('prometheus_client' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
