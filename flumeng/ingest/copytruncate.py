@@ -186,10 +186,21 @@ def _begins_alike(copy: TailedFile, cursor: FilePosition, size: int) -> bool:
     return size > 0 and cursor.start.startswith(copy.beginning(size))
 
 
+def _is_open(file: TailedFile) -> bool:
+    """Opens it when it only rests. Raises OSError when there is no descriptor for that."""
+    if file.rests and file.name is not None:
+        try:
+            return file.open(file.name)
+        except OSError as error:
+            if error.errno in OUT_OF_DESCRIPTORS:
+                raise
+    return file.is_open
+
+
 def _is_beginning(copy: TailedFile, file: TailedFile) -> bool:
     """Whether what is in it is what is in the other file at the same place."""
     size = copy.size
-    if isinstance(file, CompressedFile) or not file.is_open or file.size < size:
+    if isinstance(file, CompressedFile) or not _is_open(file) or file.size < size:
         return False
     length = min(size, MARK_BYTES)
     return copy.beginning(length) == file.beginning(length) and file.has_before(copy.place_at(size))

@@ -59,6 +59,7 @@ LOOK_SHARE = (
     0.05  # of the time, at most, goes into looking at files in which nothing was new lately
 )
 LOOK_SECONDS = 0.002  # but at least so much at each look
+FRESH_SECONDS = 0.25
 ACTIVE_SECONDS = 10.0
 IDLE_SECONDS = 60.0
 MEASURE_SECONDS = 5.0
@@ -95,6 +96,7 @@ class Tailer:
         self._allows = allows
         self._next_scan = self._next_measure = float("-inf")
         self._round: deque[FileKey] = deque()
+        self._fresh: deque[FileKey] = deque()
         self._active: dict[FileKey, float] = {}
         self._looked_at = 0.0
         self._descriptors = of_followed_files()
@@ -170,7 +172,7 @@ class Tailer:
 
     def _due(self, now: float) -> Iterator[FileKey]:
         """The files to look at now: those in which something was new lately, then the others in
-        turn, as many as a small part of the time allows."""
+        turn, as many as a small part of the time allows, and more of those that were just found."""
         for key, until in list(self._active.items()):
             if until < now or key not in self._files:
                 del self._active[key]
@@ -181,12 +183,14 @@ class Tailer:
         if not self._round:
             self._round.extend(self._files)
         for number in range(len(self._round)):
-            if number % 64 == 63 and self._timer() > end:
-                return
-            if not self._round:
-                return
+            if (number % 64 == 63 and self._timer() > end) or not self._round:
+                break
             key = self._round.popleft()
             if key not in self._active:
+                yield key
+        end = self._timer() + FRESH_SECONDS
+        while self._fresh and not self.starved and self._timer() <= end:
+            if (key := self._fresh.popleft()) not in self._active:
                 yield key
 
     def close(self) -> None:
@@ -219,6 +223,7 @@ class Tailer:
                 self._skip_packed(key, path)
             elif self._packed.get(key) != path:
                 self._add(key, FilePosition.new(path))
+                self._fresh.append(key)
                 if any(matches(path, pattern) for pattern in self._skip_what_is_there):
                     self._to_skip.add(key)
         folders = Folders()

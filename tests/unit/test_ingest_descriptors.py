@@ -80,3 +80,18 @@ def test_what_is_not_read_yet_is_counted(tmp_path: Path, budget: Descriptors) ->
     log.unlink()
     follower.finish()
     assert follower.tailer.unread_bytes == 0
+
+
+def test_a_copy_in_the_making_of_a_file_that_rests_is_not_read(
+    tmp_path: Path, budget: Descriptors
+) -> None:
+    log, copy = tmp_path / "app.log", tmp_path / "app.log.1"
+    write(log, "".join(f"line {number}\n" for number in range(1000)))
+    follower = Follower(tmp_path / "app.log*")
+    lines = follower.settle()
+    follower.poll(IDLE_SECONDS)
+    assert budget.taken == 0
+    copy.write_bytes(log.read_bytes()[:3000])
+    assert follower.settle() == lines
+    copy.write_bytes(log.read_bytes())
+    assert follower.finish() == lines
