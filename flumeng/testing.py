@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path as FilePath
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.runtime import embedded
@@ -49,6 +49,8 @@ class _Znode:
     version: int = 0
     session: int = 0
     created: int = 0
+    read: tuple[tuple[bytes, int], Found[Any]] | None = field(default=None, repr=False)
+    """What these data mean, for the next who reads them: records are immutable."""
 
 
 @dataclass
@@ -91,8 +93,11 @@ class FakeStore:
         znode = self.tree.znodes.get(str(path))
         if znode is None:
             return None
-        version = Version(znode.version)
-        return decoded(path, znode.data, version, znode.session, znode.created)
+        if znode.read is None or znode.read[0] != (znode.data, znode.version):
+            version = Version(znode.version)
+            found = decoded(path, znode.data, version, znode.session, znode.created)
+            znode.read = (znode.data, znode.version), found
+        return znode.read[1]
 
     def children(self, path: Path) -> list[str]:
         self._require_connection()

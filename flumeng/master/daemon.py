@@ -52,17 +52,21 @@ TROUBLE_CHARACTERS = 160
 class Master:
     """One master process. ``stop`` may be called from any thread.
 
-    ``clock`` gives seconds that only grow. ``troubles`` says what could not be done: ``flow F``,
-    ``node N`` or ``cluster`` -> why.
+    ``clock`` gives seconds that only grow, ``wall`` those since the epoch. ``troubles`` says what
+    could not be done: ``flow F``, ``node N`` or ``cluster`` -> why.
     """
 
     def __init__(
-        self, store: Store, name: str, clock: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        name: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._name = name
         self._clock = clock
-        self._reader = Reader(store, name, clock, time.time)
+        self._reader = Reader(store, name, clock, wall)
         self._planner = IsolatingPlanner(self.make_planner, clock)
         self._sayings = Sayings(clock)
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()

@@ -126,7 +126,7 @@ def standalone(state: Path) -> Iterator[tuple[str, int]]:
         for line in process.stdout:
             if line.startswith("ready zk="):
                 Thread(target=process.stdout.read, daemon=True).start()
-                yield line.strip().removeprefix("ready zk="), process.pid
+                yield line.split()[1].removeprefix("zk="), process.pid
                 return
         raise RuntimeError("standalone did not start")
     finally:
