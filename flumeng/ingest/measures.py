@@ -34,7 +34,7 @@ TAKEN: Mapping[str, Metric] = {
     "skipped": table.INGEST_SKIPPED,
     "cut": table.INGEST_CUT,
 }
-"""Each of ``Counters``, by its name."""
+"""Each of ``Counters`` that only grows, by its name."""
 
 
 class Measures:
@@ -56,7 +56,8 @@ class Measures:
     def readings(self) -> Iterator[Reading]:
         for flow, runner in list(self._flows().items()):
             yield from _of_sources(flow, runner.counted)
-            for _, _, held in runner.counters:
+            for component, counters, held in runner.counters:
+                yield table.INGEST_UNREAD.of(counters.unread_bytes, flow, component.name)
                 yield table.INGEST_HELD_AGE.of(held.seconds if held.by else 0.0, flow)
                 yield table.INGEST_HELD.of(held.total_seconds, flow)
         self.note()

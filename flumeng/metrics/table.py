@@ -237,6 +237,13 @@ INGEST_CUT = _counter(
     FLOW,
     "source",
 )
+INGEST_UNREAD = _gauge(
+    "flumeng_ingest_unread_bytes",
+    INGEST,
+    "Bytes in followed files that are not taken yet.",
+    FLOW,
+    "source",
+)
 INGEST_HELD = _enter(
     Metric(
         "flumeng_ingest_held_seconds_total",
