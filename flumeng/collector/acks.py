@@ -11,6 +11,7 @@ off, and a journal's id is never used again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 
@@ -20,7 +21,7 @@ from flumeng.errors import ConflictError
 from flumeng.store import ABSENT, Check, Expected, Put, Store, Version, Write
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Ack
+from zkschema.records import Ack, Journal
 from zkschema.table import ZPath
 
 log = logging.getLogger(__name__)
@@ -100,12 +101,23 @@ class Acks:
 
     def _registered(self, names: Sequence[str]) -> dict[str, Check]:
         """Those of the journals that are registered, each with what fails when it no longer is."""
-        found = self._store.read_each([paths.journal(name) for name in names])
+        wanted = [paths.journal(name) for name in names]
+        found = self._store.read_each(wanted)
+        unseen = [path for path, journal in zip(wanted, found, strict=True) if journal is None]
+        if unseen:
+            self._see_newest(unseen[0])
+            found = self._store.read_each(wanted)
         return {
             name: Check(paths.journal(name), journal.version)
             for name, journal in zip(names, found, strict=True)
             if journal is not None
         }
+
+    def _see_newest(self, path: ZPath[Journal]) -> None:
+        """The session's server may lag behind the plan that names the journal. A transaction, also
+        one that is refused, is answered only once that server has applied all before it."""
+        with contextlib.suppress(ConflictError):
+            self._store.commit([Check(path, Version(0))])
 
     def advance(self, ranges: Sequence[Range], also: Sequence[Write] = ()) -> None:
         """Move the acks to the ends of ``ranges``, together with ``also``: all or nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import pytest
 
@@ -11,11 +12,14 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import Range
 from flumeng.collector.testing import register
 from flumeng.errors import ConflictError
-from flumeng.store import ABSENT, ANY, Check, Put, Version, Write, tree
+from flumeng.store import ABSENT, ANY, Check, Found, Put, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Ack, Commit, Flow
+from zkschema.records import Ack, Commit, Flow, Record
+from zkschema.table import ZPath
+
+R = TypeVar("R", bound=Record)
 
 
 class SizingStore(FakeStore):
@@ -141,3 +145,29 @@ def test_a_journal_that_is_struck_off_in_the_middle_of_a_claim_gets_no_ack() -> 
     with pytest.raises(ConflictError, match="journals/a"):
         claim(store, 1, ["a"])
     assert store.read(paths.ack("web", CURSOR_MAIN, "a")) is None
+
+
+def test_a_journal_that_the_session_has_not_seen_yet_is_claimed() -> None:
+    """Its server lags behind the plan until it has answered a transaction."""
+
+    class Lagging(FakeStore):
+        behind = True
+
+        def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
+            found = super().read_each(wanted)
+            hidden = [self.behind and path.row is paths.journal for path in wanted]
+            return [None if hide else one for hide, one in zip(hidden, found, strict=True)]
+
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            self.behind = False
+            return super().commit(writes)
+
+    store = Lagging()
+    tree.init(store)
+    store.write(paths.flow("web"), Flow(revision=1), ABSENT)
+    for folder in flow_folders("web"):
+        store.write(folder, None, ABSENT)
+    register(store, "web", "a")
+    store.behind = True
+    acks = Acks.claim(store, Publisher(store, gap_seconds=0.0), "web", 1, ["a"])
+    assert acks.offsets == {"a": 0}
