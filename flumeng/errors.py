@@ -1,6 +1,6 @@
 """The one error tree, split by who must act.
 
-Every error that leaves a door (store, journal, Flight, Spark) is one of these four. The command
+Every error that leaves an adapter (store, journal, Flight, Spark) is one of these four. The command
 line maps them to exit codes 2, 3, 4 and 1.
 """
 

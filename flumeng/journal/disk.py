@@ -1,4 +1,4 @@
-"""The door to the file system for everything in a journal that must survive a crash.
+"""The adapter to the file system for everything in a journal that must survive a crash.
 
 It translates nothing and decides nothing: errors leave as ``OSError``. Tests pass a disk of their
 own to make a write or a sync fail, or to learn what a power cut would have kept.

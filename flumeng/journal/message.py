@@ -2,7 +2,7 @@
 
 Each compressed buffer begins with the length that it claims to have when it is unpacked, and Arrow
 takes that much memory before it looks at what follows. Where the buffers lie is in the message's
-metadata, a flatbuffer (`Message.fbs` in the Arrow format), to which pyarrow has no door.
+metadata, a flatbuffer (`Message.fbs` in the Arrow format), which pyarrow does not let one read.
 """
 
 from __future__ import annotations

@@ -171,11 +171,11 @@ def _fullness(snapshot: Snapshot, flow: FlowView, task: PlannedTask, node: str) 
         for planned in other.tasks.values()
         if planned.kind == COLLECT and (planned.target or planned.node) == node
     ]
-    seats = CapacityIndex()
-    seats.put_node(node, view)
+    capacity = CapacityIndex()
+    capacity.put_node(node, view)
     for other, planned in there:
-        seats.add(node, other.weight(planned.partitions))
-    if not seats.fits(node, flow.weight(task.partitions)):
+        capacity.add(node, other.weight(planned.partitions))
+    if not capacity.fits(node, flow.weight(task.partitions)):
         has = " ".join(f"{name}={amount:g}" for name, amount in view.record.capacity.items())
         return f"its capacity ({has}) is used up (`flumeng node capacity {node} ...`)"
     assert flow.place is not None

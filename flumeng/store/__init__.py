@@ -1,4 +1,4 @@
-"""The one door to ZooKeeper: typed reads, and writes that are all compare-and-set.
+"""The one adapter to ZooKeeper: typed reads, and writes that are all compare-and-set.
 
 A store translates types and errors and decides nothing. Everyone else sees paths and records of
 ``zkschema`` and never kazoo. A write names what it expects to find (``Version``, ``ABSENT`` or
