@@ -2,8 +2,9 @@
 
 What was submitted while one group is being written and synced makes up the next group, so the
 groups grow with the load by themselves; only when nothing waits does a group hold still for a few
-milliseconds to gather company. When much waits, the next group is built while the last one is
-synced. ``on_durable`` is called after the sync, never before.
+milliseconds to gather company, and for longer when very many journals are busy. When much waits,
+the next group is built while the last one is synced. ``on_durable`` is called after the sync, never
+before.
 
 All journals of a process share a few threads: one that has nothing to do, or waits for room on the
 disk, holds none. A group commit is its journal's only writer, in one thread at a time.
@@ -35,6 +36,9 @@ BUILD_THREADS = 2
 RETRY_SECONDS = 0.25
 TEND_SECONDS = 1.0
 TELL_AGAIN_SECONDS = 60.0
+FEW_JOURNALS = 16
+COMMITS_PER_SECOND = 500
+MOST_GATHERING_SECONDS = 1.0
 AHEAD_FROM = 4
 """The next group is built early when it has at least this part of a full one."""
 
@@ -50,6 +54,17 @@ def commit_threads() -> SharedThreads:
 @functools.cache
 def _builders() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(BUILD_THREADS, "build")
+
+
+def gathering_seconds(busy: int) -> float:
+    """How long a group gathers when so many journals of the process are busy.
+
+    A sync costs what it costs for one event or a thousand. So when more than a few journals are
+    busy, they share a bounded number of commits a second.
+    """
+    if busy <= FEW_JOURNALS:
+        return 0.0
+    return min(busy / COMMITS_PER_SECOND, MOST_GATHERING_SECONDS)
 
 
 class Sized(Protocol):
@@ -148,7 +163,8 @@ class GroupCommit(Generic[Item]):
             if self._waiting_bytes >= self._group_bytes:
                 self._job.wake()
             elif len(self._waiting) == 1:
-                self._job.wake(self._max_delay_seconds)
+                busy = gathering_seconds(self._threads.busy)
+                self._job.wake(max(self._max_delay_seconds, busy))
             if self._pending_bytes > self._max_bytes:
                 self._behind = True
                 self._tell_pressure()

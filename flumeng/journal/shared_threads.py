@@ -38,6 +38,13 @@ class SharedThreads:
         self._idle = 0
         self._awaited = inf
         """The earliest timer that an idle thread waits for."""
+        self._window = 0
+        self._busy = self._busy_before = 0
+
+    @property
+    def busy(self) -> int:
+        """How many jobs have run lately: in a whole second that is over, or since then."""
+        return max(self._busy, self._busy_before)
 
     @property
     def threads(self) -> int:
@@ -120,9 +127,19 @@ class SharedThreads:
             self._idle -= 1
             job = self._ready.popleft()
             job.running = True
+            self._count(job)
             if self._ready:
                 self._rouse()
             return job
+
+    def _count(self, job: Job) -> None:
+        window = int(time.monotonic())
+        if window != self._window:
+            self._busy_before = self._busy if window == self._window + 1 else 0
+            self._window, self._busy = window, 0
+        if job.window != window:
+            job.window = window
+            self._busy += 1
 
     def _take_due(self) -> bool:
         """Make ready what is due; whether anything is ready."""
@@ -136,15 +153,17 @@ class SharedThreads:
 
 
 class Job:
-    """``due_at``: when it runs next; for ever away while it only waits to be woken."""
+    """``due_at``: when it runs next; for ever away while it only waits to be woken. ``window``: the
+    second in which it ran last."""
 
-    __slots__ = ("_threads", "again_at", "due_at", "running", "steps")
+    __slots__ = ("_threads", "again_at", "due_at", "running", "steps", "window")
 
     def __init__(self, threads: SharedThreads, steps: Steps) -> None:
         self.steps = steps
         self.running = False
         self.due_at = inf
         self.again_at = inf
+        self.window = 0
         self._threads = threads
 
     def wake(self, after_seconds: float = 0.0) -> None:

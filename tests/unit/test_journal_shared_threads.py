@@ -12,7 +12,14 @@ import pyarrow as pa
 import pytest
 
 from flumeng.journal import shared_threads
-from flumeng.journal.group_commit import GroupCommit
+from flumeng.journal.group_commit import (
+    COMMITS_PER_SECOND,
+    FEW_JOURNALS,
+    MOST_GATHERING_SECONDS,
+    Append,
+    GroupCommit,
+    gathering_seconds,
+)
 from flumeng.journal.journal import Journal
 from flumeng.journal.shared_threads import Job, SharedThreads
 from flumeng.journal.testing import FaultyDisk, numbered_events
@@ -164,3 +171,30 @@ def test_two_hundred_journals_commit_on_a_few_threads_and_none_that_waits_for_ro
     assert {journal.safe for journal in journals} == {1, 21}
     for journal in journals:
         journal.close()
+
+
+def test_very_many_busy_journals_share_a_bounded_number_of_commits(tmp_path: Path) -> None:
+    """A sync costs the same for one event and for a thousand."""
+    assert gathering_seconds(FEW_JOURNALS) == 0
+    assert gathering_seconds(100) == 100 / COMMITS_PER_SECOND
+    assert gathering_seconds(100_000) == MOST_GATHERING_SECONDS
+    threads = SharedThreads(4, "test")
+    others = [Counted(threads) for _ in range(100)]
+    groups: list[int] = []
+
+    def build(items: list[memoryview]) -> list[Append]:
+        groups.append(len(items))
+        return []
+
+    journal = Journal.create(tmp_path, "f.n.0.00000001")
+    commit = GroupCommit(journal, build, threads=threads)
+    for _ in range(200):
+        for other in others:
+            other.job.wake()
+        if threads.busy >= len(others):
+            commit.submit(memoryview(b"x"))
+        time.sleep(0.005)
+    commit.stop()
+    assert threads.busy >= len(others)
+    assert 1 <= len(groups) <= 10
+    journal.close()
