@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 SHARED_MEMBERS = 128
+SHARED_SECONDS = 0.5
+"""A shared job is to be over by then: whoever comes next waits for it."""
 SHARED_EVENTS = 200_000
 SMALL_EVENTS = 20_000
 """A batch of more events is cut into splits that use all cores: it has a job of its own."""
@@ -35,6 +37,24 @@ class Request:
         return self.shareable and not self.apart and self.events <= SMALL_EVENTS
 
 
+class SharedSize:
+    """How many batches share a job, so that it takes about ``SHARED_SECONDS``: follows the measured
+    time of a batch, at most by a factor of two a job."""
+
+    LEAST = 4
+
+    def __init__(self) -> None:
+        self.members = SHARED_MEMBERS
+
+    def measured(self, members: int, seconds: float) -> None:
+        """A job of so many batches took that long. One that was not full and short says nothing."""
+        if members < self.members and seconds <= SHARED_SECONDS:
+            return
+        ideal = members * SHARED_SECONDS / max(seconds, 1e-3)
+        near = min(max(ideal, self.members / 2), self.members * 2)
+        self.members = int(min(max(self.LEAST, near), SHARED_MEMBERS))
+
+
 class Slots:
     """The requests that wait, at most one a task, by flow in the order of their turns."""
 
@@ -44,6 +64,7 @@ class Slots:
             True: OrderedDict(),
         }
         self._waiting: dict[str, Request] = {}
+        self.size = SharedSize()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -72,7 +93,7 @@ class Slots:
         if first.together:
             events = first.events
             for request in self._in_turn(apart):
-                if len(chosen) == SHARED_MEMBERS:
+                if len(chosen) >= self.size.members:
                     break
                 if request is not first and request.together:
                     if events + request.events > SHARED_EVENTS:

@@ -17,7 +17,14 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import Range
 from flumeng.collector.runner import ERROR_CHARACTERS, Runner, Status, Surroundings
 from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.slots import SHARED_EVENTS, SHARED_MEMBERS, SMALL_EVENTS, Request, Slots
+from flumeng.collector.slots import (
+    SHARED_EVENTS,
+    SHARED_MEMBERS,
+    SMALL_EVENTS,
+    Request,
+    SharedSize,
+    Slots,
+)
 from flumeng.collector.task import Assignment
 from flumeng.collector.testing import BreakingError, ScriptedEngine, ScriptedPipeline, register
 from flumeng.collector.threads import Threads
@@ -346,3 +353,25 @@ def test_a_thread_that_hangs_is_replaced_and_told_of_once() -> None:
     assert done.wait(PATIENCE_SECONDS)
     assert len(told) == 1
     may_end.set()
+
+
+def test_a_shared_job_is_soon_over_for_whoever_comes_next() -> None:
+    size = SharedSize()
+    size.measured(10, 0.1)
+    assert size.members == SHARED_MEMBERS, "a job that was not full and short says nothing"
+    for _ in range(9):
+        size.measured(size.members, size.members * 0.05)
+    assert size.members == 10, "half a second for batches of 0.05 s each"
+    size.measured(10, 60.0)
+    size.measured(size.members, 60.0)
+    assert size.members == SharedSize.LEAST
+    for _ in range(9):
+        size.measured(size.members, size.members * 0.001)
+    assert size.members == SHARED_MEMBERS
+    slots = Slots()
+    for _ in range(9):
+        slots.size.measured(slots.size.members, slots.size.members * 0.05)
+    for number in range(100):
+        slots.ask(Request(f"f{number}", f"f{number}/collect.0", 5, shareable=True))
+    slots.ask(Request("large", "large/collect.0", 1_000_000, shareable=True))
+    assert len(slots.next(apart=False)) == 10
