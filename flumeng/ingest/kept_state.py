@@ -15,14 +15,15 @@ from flumeng.runtime.whole_files import write_durably
 
 
 class KeptState:
-    """One JSON file a flow in ``directory``. Raises OSError."""
+    """One JSON file a flow in ``directory``. Raises OSError. Any thread may ask for ``flows``, also
+    while another changes something; only one at a time may do that."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for made in (directory.parent, directory):  # perhaps by somebody else
             made.chmod(0o700)
-        self._flows = {file.stem for file in directory.glob("*.json")}
+        self._flows = frozenset(file.stem for file in directory.glob("*.json"))
 
     def flows(self) -> list[str]:
         return sorted(self._flows)
@@ -39,11 +40,11 @@ class KeptState:
     def keep(self, flow: str, state: Mapping[str, object]) -> None:
         """Durable when this returns."""
         write_durably(self._file(flow), json.dumps(dict(state)))
-        self._flows.add(flow)
+        self._flows |= {flow}
 
     def forget(self, flow: str) -> None:
         self._file(flow).unlink(missing_ok=True)
-        self._flows.discard(flow)
+        self._flows -= {flow}
 
     def _file(self, flow: str) -> Path:
         return self._directory / f"{flow}.json"

@@ -1,8 +1,9 @@
-"""What an ingest worker says of itself to its node: that its work goes on.
+"""What an ingest worker says of itself to its node: that its work goes on, or what holds it.
 
 Only the thread that does the work says so: while journals are opened, after each of them, and then
 the event loop, from one of its own tasks. A thread that does nothing else would answer for a worker
-that has stopped.
+that has stopped. The loop does not write to the disk itself: of the threads that do it asks whether
+one is stuck.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from flumeng.journal.group_commit import commit_threads
 from flumeng.node.protocol import ALIVE_SECONDS, Message
 
 ALIVE: Message = {"type": "alive"}
+HELD_SECONDS = 10.0
+"""A journal that gets no further with a group for so long, such as in a sync, is told: its disk is
+slow or hangs. One that waits for room, tries again and again, and is not meant."""
 
 
 class Opening:
@@ -36,5 +41,10 @@ async def stay_alive(send: Callable[[Message], None]) -> None:
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(1, "alive") as sender:
         while True:
-            await loop.run_in_executor(sender, send, ALIVE)
+            await loop.run_in_executor(sender, send, _alive())
             await asyncio.sleep(ALIVE_SECONDS)
+
+
+def _alive() -> Message:
+    journal = commit_threads().stuck(HELD_SECONDS)
+    return {**ALIVE, "held": f"disk: journal {journal}"} if journal else ALIVE

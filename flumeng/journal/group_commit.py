@@ -131,7 +131,7 @@ class GroupCommit(Generic[Item]):
         self._on_settled: collections.deque[tuple[int, Callable[[], None]]] = collections.deque()
         self._on_ended: list[Callable[[], None]] = []
         self._threads = threads or commit_threads()
-        self._job = self._threads.job(self._run())
+        self._job = self._threads.job(self._run(), journal.id)
 
     @property
     def pending_bytes(self) -> int:
@@ -274,6 +274,7 @@ class GroupCommit(Generic[Item]):
             if not (yield from self._insist(self._journal.sync)):
                 return
             self._settle(group)
+            self._job.went_on()
             if self._threads.is_crowded:
                 yield 0.0
 

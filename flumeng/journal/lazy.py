@@ -13,6 +13,8 @@ from flumeng.journal.disk import Disk
 
 INTERVAL_SECONDS = 1.0
 SYNC_THREADS = 4
+OVERDUE_SECONDS = 10.0
+"""A sync that runs for longer is waited for: what a crash would lose must not grow without end."""
 
 
 @functools.cache
@@ -47,8 +49,10 @@ class LazySync:
             self._running = (_pool().submit(self._disk.sync, fd), reached)
 
     def done(self) -> Reached | None:
-        """What a sync that has ended put on disk. Raises OSError when it failed."""
-        if self._running is None or not self._running[0].done():
+        """What a sync that has ended, or is overdue, put on disk. Raises OSError when it failed."""
+        if self._running is None:
+            return None
+        if not self._running[0].done() and self._clock() - self._began_at < OVERDUE_SECONDS:
             return None
         return self.settle()
 

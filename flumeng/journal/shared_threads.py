@@ -36,6 +36,7 @@ class SharedThreads:
         self._order = itertools.count()
         self._threads = 0
         self._idle = 0
+        self._running: set[Job] = set()
         self._awaited = inf
         """The earliest timer that an idle thread waits for."""
         self._window = 0
@@ -56,9 +57,18 @@ class SharedThreads:
         """Whether a job is ready and no thread is free for it."""
         return bool(self._ready) and not self._idle
 
-    def job(self, steps: Steps) -> Job:
+    def job(self, steps: Steps, name: str = "") -> Job:
         """A job that waits until it is woken."""
-        return Job(self, steps)
+        return Job(self, steps, name)
+
+    def stuck(self, seconds: float) -> str:
+        """Of the jobs that run and have not gone on for so long, the name of that which has not for
+        the longest time; empty when there is none."""
+        with self._changed:
+            last = min(self._running, key=lambda job: job.went_on_at, default=None)
+        if last is None or time.monotonic() - last.went_on_at < seconds:
+            return ""
+        return last.name
 
     def _wake(self, job: Job, after_seconds: float) -> None:
         with self._changed:
@@ -91,14 +101,18 @@ class SharedThreads:
     def _run(self) -> None:
         while (job := self._next()) is not None:
             wait: float | None = None
+            ended = False
             try:
                 wait = next(job.steps)
             except StopIteration:
-                continue
+                ended = True
             except Exception:
                 log.exception("a job of the threads %s has failed", self._name)
-                continue
+                ended = True
             with self._changed:
+                self._running.discard(job)
+                if ended:
+                    continue
                 job.running = False
                 now = time.monotonic()
                 due = min(job.again_at, inf if wait is None else now + wait)
@@ -128,6 +142,8 @@ class SharedThreads:
             job = self._ready.popleft()
             job.running = True
             self._count(job)
+            job.went_on()
+            self._running.add(job)
             if self._ready:
                 self._rouse()
             return job
@@ -154,12 +170,24 @@ class SharedThreads:
 
 class Job:
     """``due_at``: when it runs next; for ever away while it only waits to be woken. ``window``: the
-    second in which it ran last."""
+    second in which it ran last. ``went_on_at``: when it began the step that it is in, or did
+    something in it."""
 
-    __slots__ = ("_threads", "again_at", "due_at", "running", "steps", "window")
+    __slots__ = (
+        "_threads",
+        "again_at",
+        "due_at",
+        "name",
+        "running",
+        "steps",
+        "went_on_at",
+        "window",
+    )
 
-    def __init__(self, threads: SharedThreads, steps: Steps) -> None:
+    def __init__(self, threads: SharedThreads, steps: Steps, name: str) -> None:
         self.steps = steps
+        self.name = name
+        self.went_on_at = -inf
         self.running = False
         self.due_at = inf
         self.again_at = inf
@@ -169,3 +197,7 @@ class Job:
     def wake(self, after_seconds: float = 0.0) -> None:
         """Let it run then, or earlier; never blocks. What it does now is not interrupted."""
         self._threads._wake(self, after_seconds)
+
+    def went_on(self) -> None:
+        """Called by the job itself, in a step that may take for ever, when it has got further."""
+        self.went_on_at = time.monotonic()

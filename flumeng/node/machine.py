@@ -294,7 +294,7 @@ class Machine:
     def _on_alive(self, child: Child, detail: Any) -> list[Instruction]:
         held = detail.get("held", "")
         child.heard_at = self._clock()
-        if held and not child.held:
+        if held and held != child.held:
             child.held_at = child.heard_at
         if bool(held) != bool(child.held):
             state = child.state.value

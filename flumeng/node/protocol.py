@@ -8,7 +8,8 @@ the protocol. Messages are level-triggered: a ``configure`` carries everything t
 What a child says: ``ready`` once it can work; ``status`` whenever that changes; ``alive`` every
 ``ALIVE_SECONDS``, but only while its work goes on: the thread that does the work has turned, and
 whatever it depends on (Spark's JVM, the disk) has answered. ``held`` in it names what it waits for
-and has to wait for: a node is patient with a slow disk, not with a process that has stopped.
+and has to wait for: a node is patient with a slow disk, not with a process that has stopped. The
+same text is the same wait; another one begins anew.
 """
 
 from __future__ import annotations

@@ -108,6 +108,55 @@ def test_one_that_is_stuck_holds_up_no_other() -> None:
     stuck.set()
 
 
+def test_the_job_that_has_not_gone_on_for_longest_is_named() -> None:
+    threads = SharedThreads(2, "test")
+    go_on = {name: threading.Event() for name in "ab"}
+
+    def hang(name: str) -> Iterator[float | None]:
+        go_on[name].wait(TIMEOUT_SECONDS)
+        yield None
+
+    for name in "ab":
+        assert not threads.stuck(0.0)
+        threads.job(hang(name), name).wake()
+        wait_until(lambda: threads.stuck(0.0) != "")
+        if name == "a":
+            time.sleep(0.01)
+            assert (threads.stuck(0.005), threads.stuck(TIMEOUT_SECONDS)) == ("a", "")
+            go_on["a"].set()
+            wait_until(lambda: not threads.stuck(0.0))
+    assert threads.stuck(0.0) == "b"
+    go_on["b"].set()
+    wait_until(lambda: not threads.stuck(0.0))
+
+
+def test_a_journal_that_always_has_something_to_do_goes_on(tmp_path: Path) -> None:
+    """Its job never ends a step; each group that is durable is progress all the same."""
+    threads = SharedThreads(1, "test")
+    journal = Journal.create(tmp_path, "web.n1.0.0a1b2c3d")
+    enough = threading.Event()
+
+    def submit_again(_: object) -> None:
+        if not enough.is_set():
+            commit.submit(numbered_events(0, 1))
+
+    commit: GroupCommit[pa.RecordBatch] = GroupCommit(
+        journal,
+        lambda items: [(i, None) for i in items],
+        on_durable=submit_again,
+        threads=threads,
+    )
+    commit.submit(numbered_events(0, 1))
+    wait_until(lambda: journal.safe > 2)
+    began = time.monotonic()
+    wait_until(lambda: journal.safe > 20)
+    stuck = threads.stuck(time.monotonic() - began)
+    enough.set()
+    commit.stop()
+    journal.close()
+    assert not stuck
+
+
 def test_threads_end_when_nothing_was_to_be_done_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

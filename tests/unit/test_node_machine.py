@@ -390,6 +390,19 @@ def test_a_child_that_is_held_by_its_disk_is_given_more_time(
     assert causes == ["held: disk: f.n.0.a", "goes on", "held: disk: f.n.0.a"]
 
 
+def test_a_child_that_is_held_by_one_thing_after_the_other_goes_on(
+    machine: Machine, clock: Clock
+) -> None:
+    """A disk that is slow for hours, and never too slow for one journal, is no reason to kill."""
+    running(machine)
+    for turn in range(10):
+        held = alive(WORKER, f"disk: journal f.n.0.{turn % 2}")
+        assert pass_time(machine, clock, 60.0, held, alive(COLLECT)) == []
+    assert machine.status.problems == {WORKER: "held: disk: journal f.n.0.1"}
+    last = pass_time(machine, clock, 242.0, held, alive(COLLECT))
+    assert last == [Kill(WORKER, "hung: held for 300 s: disk: journal f.n.0.1")]
+
+
 def test_a_child_that_hangs_again_and_again_waits_longer_each_time(
     machine: Machine, clock: Clock
 ) -> None:
