@@ -25,7 +25,7 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.limits import Limits, Room, no_limit
 from flumeng.journal.log import Log
 from flumeng.journal.memory import MemoryJournal
-from flumeng.journal.names import flow_of, maker_of, new_id
+from flumeng.journal.names import flow_of, is_journal, maker_of, new_id
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +81,9 @@ class JournalStore:
             raise UserError(f"cannot use the directory {data}: {error.strerror}") from error
         patience = time.monotonic() + PREDECESSOR_SECONDS
         for name in found:
+            if not is_journal(name):
+                log.warning("the directory %s is no journal; it is left alone", name)
+                continue
             try:
                 self._open(name, patience)
             except FlumengError as error:

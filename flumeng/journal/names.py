@@ -9,12 +9,18 @@ import re
 import uuid
 
 NODE_CHARACTERS = 100
+_JOURNAL = re.compile(r"[^.]+\..+\.[0-9]+\.[^.]+")
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 def is_id(text: str) -> bool:
     """Whether a journal may be called that: a name for a directory, and for nothing else."""
     return _ID.fullmatch(text) is not None
+
+
+def is_journal(text: str) -> bool:
+    """Whether it is an id as ``new_id`` makes them, of which flow, node and maker can be told."""
+    return is_id(text) and _JOURNAL.fullmatch(text) is not None
 
 
 def is_node(text: str) -> bool:

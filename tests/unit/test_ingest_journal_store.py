@@ -275,3 +275,23 @@ def test_what_lies_in_a_data_directory_that_somebody_else_made_is_for_nobody_els
         assert path.stat().st_mode & 0o077 == 0
     (kept,) = (tmp_path / "sources" / "0").glob("*.json")
     assert kept.stat().st_mode & 0o077 == 0
+
+
+def test_a_directory_that_is_no_journal_is_left_alone_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as what fsck or a person puts there: nothing else stops being served."""
+    journal = read_to(journal_store := JournalStore(tmp_path, "n1"), 250)
+    journal_store.close()
+    foreign = ["lost+found", "backup", "web.old", "web.n1.x.0a1b2c3d"]
+    for name in foreign:
+        (tmp_path / "journals/0" / name).mkdir()
+        (tmp_path / "journals/0" / name / "note").touch()
+    (tmp_path / "journals" / "old").mkdir()
+    journal_store = JournalStore(tmp_path, "n1")
+    assert list(journal_store.journals) == [journal]
+    assert (position(journal_store), journal_store.broken) == (250, 0)
+    journal_store.close()
+    for name in foreign:
+        assert f"{name} is no journal" in caplog.text
+        assert (tmp_path / "journals/0" / name / "note").exists()

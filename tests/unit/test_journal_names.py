@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from flumeng.journal.names import flow_of, maker_of, new_id, worker_of
+import pytest
+
+from flumeng.journal.names import flow_of, is_journal, maker_of, new_id, worker_of
 
 
 def test_an_id_says_flow_and_maker_also_where_the_node_has_dots() -> None:
@@ -17,3 +19,10 @@ def test_a_journal_is_with_its_maker_or_with_the_first_when_that_is_gone() -> No
     assert [worker_of(name, 4) for name in made] == [0, 1, 2, 3]
     assert [worker_of(name, 2) for name in made] == [0, 1, 0, 0]
     assert [worker_of(name, 1) for name in made] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["lost+found", "backup", "web.old", "web.n1.x.0a", "web.n1.-1.0a"])
+def test_what_somebody_else_put_there_is_no_journal(name: str) -> None:
+    assert is_journal(new_id("web", "n1.example.org", 3))
+    assert not is_journal(name)
+    assert not is_journal(f"web.n1.0.{'x' * 300}")
