@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 
 
 @dataclass(slots=True)
@@ -29,3 +30,9 @@ class Counters:
     skipped: int = 0
     cut: int = 0
     unread_bytes: int = 0
+
+
+def total(counters: Iterable[Counters]) -> Counters:
+    """What all of them counted together."""
+    every = list(counters)
+    return Counters(*(sum(getattr(one, f.name) for one in every) for f in fields(Counters)))

@@ -16,7 +16,7 @@ from typing import Any
 
 from flumeng.errors import FlumengError
 from flumeng.ingest.back_pressure import BackPressure, Held
-from flumeng.ingest.counters import Counters
+from flumeng.ingest.counters import Counters, total
 from flumeng.ingest.journal_appender import JournalAppender
 from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.rate_limit import RateLimit
@@ -57,7 +57,8 @@ class FlowRunner:
 
     ``changed`` is called when ``status`` may say something else than before.
 
-    ``counted`` is what sources have counted, also those that are gone, by their kinds.
+    ``counted`` is what sources have counted, by their kinds: each that is there, and for each kind
+    one sum of those that are gone. It is replaced and never changed, for other threads read it.
 
     Sources are paused while there is a reason to: the journal is behind, or the flow is over its
     rate.
@@ -84,6 +85,7 @@ class FlowRunner:
         self._appender: JournalAppender | None = None
         self._sources: list[SourceRunner] = []
         self.counted: list[tuple[str, Counters]] = []
+        self._gone: dict[str, Counters] = {}
         self._pressure = BackPressure()
         self._node_rate: float | None = None
         self._rate_limit: RateLimit | None = None
@@ -206,7 +208,7 @@ class FlowRunner:
             changed=self._changed,
             held_by=lambda: appender.held_by,
         )
-        self.counted.append((component.name, source.counters))
+        self.counted = [*self.counted, (component.name, source.counters)]
         if self._pressure.paused:
             source.pause()
         return source
@@ -214,6 +216,18 @@ class FlowRunner:
     async def _stop(self, sources: Sequence[SourceRunner]) -> None:
         await asyncio.gather(*(source.stop() for source in sources))
         self._sources = [source for source in self._sources if source not in sources]
+        if sources and self._appender is not None:
+            self._appender.when_settled(lambda: self._sum_up(sources))
+
+    def _sum_up(self, sources: Sequence[SourceRunner]) -> None:
+        """They are gone, and all that they received is counted."""
+        before = list(self._gone.values())
+        for source in sources:
+            kind = source.component.name
+            self._gone[kind] = total([self._gone.get(kind, Counters()), source.counters])
+        summed = [*before, *(source.counters for source in sources)]
+        rest = [row for row in self.counted if not any(row[1] is one for one in summed)]
+        self.counted = [*self._gone.items(), *rest]
 
     async def _let_go(self) -> None:
         """Stop the sources, commit what they received, give the journal back."""

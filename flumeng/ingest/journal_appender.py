@@ -84,13 +84,18 @@ class JournalAppender:
         self.acked = max(ack, self.acked)
         self._commits.trim(ack)
 
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Call back in the event loop when everything submitted so far is durable and counted, or
+        never will be."""
+        self._commits.when_settled(lambda: self._in_loop(callback))
+
     async def drain(self, timeout_seconds: float) -> None:
         """Return when everything submitted so far is durable.
 
         Raises JournalFailedError, and UnavailableError when time is up (the disk is full).
         """
         settled = asyncio.Event()
-        self._commits.when_settled(lambda: self._in_loop(settled.set))
+        self.when_settled(settled.set)
         try:
             await asyncio.wait_for(settled.wait(), timeout_seconds)
         except TimeoutError as error:

@@ -138,3 +138,36 @@ def test_a_source_that_is_gone_still_counts(tmp_path: Path) -> None:
             store.close()
 
     asyncio.run(run())
+
+
+def test_a_flow_that_is_changed_for_ever_counts_in_bounded_memory(tmp_path: Path) -> None:
+    """What its earlier sources counted is kept as one sum of each kind; none of it is lost."""
+    turns = 30
+
+    def task(revision: int) -> Task:
+        (tmp_path / f"{revision}.log").write_text("a\nb\n")
+        source = f'tail: {{paths: ["{tmp_path}/{revision}.log"], poll_seconds: 0.01}}'
+        spec = f"flow: f\nsources:\n  - {source}\nsinks:\n  - noop\n"
+        return Task("f", "0", 1, revision, spec)
+
+    async def run() -> None:
+        store = JournalStore(tmp_path, "n1")
+        flow = FlowRunner(task(1), store, "n1", lambda: None)
+        measures = Measures(lambda: {"f": flow}, store)
+        try:
+            for turn in range(1, turns + 1):
+                flow.want(task(turn))
+                deadline = time.monotonic() + PATIENCE_SECONDS
+                while numbers(measures).get(table.INGEST_EVENTS) != {("f", "tail"): 2 * turn}:
+                    assert time.monotonic() < deadline, numbers(measures)
+                    await asyncio.sleep(0.005)
+            while len(flow.counted) > 2:
+                assert time.monotonic() < deadline, flow.counted
+                await asyncio.sleep(0.005)
+            assert sum(counters.bytes for _, counters in flow.counted) == 4 * turns
+        finally:
+            flow.want(None)
+            await flow.finished
+            store.close()
+
+    asyncio.run(run())
