@@ -205,8 +205,8 @@ class Machine:
         for child in self._ingest:
             if child.state is State.RUNNING:
                 told += self._tell_acks(child, news)
-                journals = [name for name in event.unneeded if self._is_of(child, name)]
-                flows = [flow for flow in event.gone_flows if flow in child.kept_flows]
+                journals = [name for name in sorted(event.unneeded) if self._is_of(child, name)]
+                flows = [flow for flow in sorted(event.gone_flows) if flow in child.kept_flows]
                 if journals or flows:
                     message = {"type": "remove", "journals": journals, "flows": flows}
                     told.append(Tell(child.name, message))

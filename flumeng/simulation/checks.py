@@ -10,27 +10,38 @@
 5. A live owner keeps a task until it has let it go, or its time for that is over.
 6. A broken revision is taken by its canary alone; another task takes it only for one that was lost.
 7. A flow goes only once it was deleted, and then all that it accepted is acked, or was to be
-   discarded.
+   discarded; what a host held that was given up is lost, and no ack speaks of it any more.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flumeng.simulation.canary import Canary
 from flumeng.simulation.disk import JournalFile
 from flumeng.simulation.ensemble import Change, Changes
+from flumeng.state.assignment_pages import PAGES
 from zkschema import paths, table
-from zkschema.records import Ack, Assignment, Cluster, Flow, NodeStatus, Plan
+from zkschema.records import (
+    Ack,
+    AssignedTask,
+    Assignment,
+    Cluster,
+    Flow,
+    NodeStatus,
+    Plan,
+    PlannedTask,
+)
 
 if TYPE_CHECKING:
     from flumeng.simulation.world import World
 
 DRAINING = "draining"
+OPERATOR = "operator"
 Names = tuple[str, ...]
 
 
@@ -66,11 +77,15 @@ class Checks:
         self._let_go: dict[tuple[str, str], int] = {}
         self._given: dict[tuple[str, int, int], tuple[str, str | None]] = {}
         self._discarded: set[str] = set()
+        self._given_up: set[str] = set()
         self._canary = Canary(self._ensemble)
         self._handlers: Mapping[str, Callable[[str, Change, Names], None]] = {
             paths.ack.pattern: self._on_ack,
             paths.assignment.pattern: self._on_assignment,
+            paths.assignment_page.pattern: self._on_assignment,
             paths.plan.pattern: self._on_plan,
+            paths.journal.pattern: self._on_journal,
+            paths.node.pattern: self._on_node,
             paths.status.pattern: self._on_status,
             paths.live_node.pattern: self._on_live,
             paths.flow.pattern: self._on_flow,
@@ -87,7 +102,7 @@ class Checks:
     def on_removed(self, journal: str, file: JournalFile) -> None:
         acked = self.acked.get(journal, 0)
         self._require(
-            acked >= file.end or file.flow in self._discarded,
+            acked >= file.end or file.flow in self._discarded or journal in self._given_up,
             f"{journal} is removed with events up to {file.end}, acked is {acked}",
         )
 
@@ -111,6 +126,7 @@ class Checks:
         if change.after is None:
             return
         journal = names[-1]
+        self._require(journal not in self._given_up, f"{journal} was given up, and has an ack")
         ack = change.after.value
         assert isinstance(ack, Ack)
         node = process.partition(".")[0]
@@ -146,10 +162,8 @@ class Checks:
         if change.after is None:
             return
         flow = names[0]
-        old = change.before.value if change.before else Plan()
-        new = change.after.value
-        assert isinstance(old, Plan)
-        assert isinstance(new, Plan)
+        zxid = self._ensemble.zxid
+        old, new = self._whole_plan(flow, zxid - 1), self._whole_plan(flow, zxid)
         self._require(new.epoch >= old.epoch, f"the epoch of {flow} goes from {old.epoch} back")
         wrong = self._canary.on_plan(flow, old, new)
         self._require(not wrong, wrong)
@@ -187,6 +201,33 @@ class Checks:
             if task.state == DRAINING and task.node is not None and not marked:
                 self._marks[task.node, key] = Mark(self._ensemble.zxid, self._world.now)
 
+    def _whole_plan(self, flow: str, zxid: int) -> Plan:
+        """The plan after that transaction, with the tasks of its buckets."""
+        znode = self._ensemble.read(str(paths.plan(flow)), zxid)
+        if znode is None:
+            return Plan()
+        plan = znode.value
+        assert isinstance(plan, Plan)
+        if not plan.buckets:
+            return plan
+        tasks: dict[str, PlannedTask] = {}
+        for number in range(plan.buckets):
+            bucket = self._ensemble.read(str(paths.plan_bucket(flow, str(number))), zxid)
+            assert bucket is not None
+            assert isinstance(bucket.value, Plan)
+            tasks |= bucket.value.tasks
+        return replace(plan, tasks=tasks)
+
+    def _on_journal(self, process: str, change: Change, names: Names) -> None:
+        """An operator strikes a journal off when its host is gone for good."""
+        if change.after is None and process == OPERATOR:
+            self._given_up.add(names[0])
+
+    def _on_node(self, process: str, change: Change, names: Names) -> None:
+        """What only the disk of that host knew of is gone with it."""
+        if change.after is None and process == OPERATOR:
+            self._given_up.update(self._world.hosts[names[0]].journals.files)
+
     def _on_handover(self, key: str, owner: str, change: Change) -> None:
         """A master decides on what it has read after the plan that it replaces."""
         assert change.before is not None
@@ -219,11 +260,20 @@ class Checks:
         znode = self._ensemble.newest(str(paths.assignment(node)))
         if znode is None or znode.version != status.assignment_version:
             return
-        assert isinstance(znode.value, Assignment)
-        for task in znode.value.tasks:
+        for task in self._told_tasks(node):
             key = f"{task.flow}/{task.task}"
             if task.state == DRAINING and key not in status.tasks:
                 self._let_go[node, key] = self._ensemble.zxid
+
+    def _told_tasks(self, node: str) -> Iterator[AssignedTask]:
+        """The newest assignment of the node, with its pages."""
+        wanted = [paths.assignment(node)]
+        wanted += [paths.assignment_page(node, str(number)) for number in range(PAGES)]
+        for path in wanted:
+            znode = self._ensemble.newest(str(path))
+            if znode is not None:
+                assert isinstance(znode.value, Assignment)
+                yield from znode.value.tasks
 
     def _on_live(self, _process: str, change: Change, names: Names) -> None:
         if change.before is None:
@@ -251,7 +301,7 @@ class Checks:
 
     def _require_collected(self, flow: str) -> None:
         for journal, file in self._world.files():
-            if file.flow == flow:
+            if file.flow == flow and journal not in self._given_up:
                 acked = self.acked.get(journal, 0)
                 self._require(
                     acked >= file.end,

@@ -3,6 +3,8 @@ outlive it for a while."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,18 +20,31 @@ if TYPE_CHECKING:
     from flumeng.simulation.world import World
 
 
+@dataclass(frozen=True)
+class Profile:
+    """What the host's node is started with."""
+
+    roles: tuple[str, ...]
+    zone: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    capacity: Mapping[str, float] = field(default_factory=dict)
+
+
 class Host:
-    def __init__(self, world: World, name: str, roles: tuple[str, ...], zone: str) -> None:
+    """``lost``: gone for good, with its disk."""
+
+    def __init__(self, world: World, name: str, profile: Profile) -> None:
         self.world = world
         self.name = name
-        self.roles = roles
-        self.zone = zone
+        self.profile = profile
         self.path = Path(name)
         self.home = ModelHome(f"data of {name}")
         self.journals = Journals()
         self.node: NodeProcess | None = None
+        self.lost = False
         self._children: list[ChildProcess] = []
         self._started = 0
+        self._replaced = 0
 
     def start(self) -> None:
         """Start a node; it goes on from what the disk keeps."""
@@ -44,6 +59,28 @@ class Host:
         self.world.leave(node)
         for child in self._children:
             child.orphan()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step of one of its processes is under way."""
+        node = self.node is not None and self.node.busy
+        return node or any(child.busy for child in self._children if child.alive)
+
+    def lose(self) -> None:
+        """The host is gone with all that it has, for good; not while it is ``busy``."""
+        self.lost = True
+        if self.node is not None:
+            self.kill_node()
+        for child in self._children:
+            child.kill()
+
+    def replace(self) -> None:
+        """A new host under the same name, with an empty disk."""
+        self.lost = False
+        self._replaced += 1
+        self.home = ModelHome(f"data of {self.name}, {self._replaced}")
+        made = self.journals.made
+        self.journals = Journals(made=made)
 
     def node_ended(self) -> None:
         """The node has stopped its children and then itself."""

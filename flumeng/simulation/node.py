@@ -68,7 +68,14 @@ class NodeProcess(Process):
         self._host = host
         self.session = self.world.connect(host.name)
         settings = Settings(
-            host.name, host.path, "", roles=host.roles, zone=host.zone, limits=UNLIMITED
+            host.name,
+            host.path,
+            "",
+            roles=host.profile.roles,
+            zone=host.profile.zone,
+            labels=host.profile.labels,
+            capacity=host.profile.capacity,
+            limits=UNLIMITED,
         )
         self.node = SteppedNode(
             settings, host.home, self.session, self.world.clock, host.start_child

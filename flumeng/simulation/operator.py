@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 MOST_TASKS = 3
 TEXT = """flow: {name}
 sources: [{{syslog: {{listen: "127.0.0.1:5514"}}}}]
-place: {{collect: {{tasks: {tasks}, spread: {spread}}}}}
+{place}
 sinks: [{{noop: {{}}}}]
 """
+PLACE = "place: {{collect: {{tasks: {tasks}, spread: {spread}}}}}"
 ROLLOUT = "rollout: {{canary: 1, max_parallel: {parallel}, settle_seconds: {settle}}}\n"
 BROKEN = "filters: [{where: broken}]\n"
 VERBS = (
@@ -49,7 +50,7 @@ class Operator(Process):
 
     def __init__(self, world: World, flows: tuple[str, ...]) -> None:
         super().__init__(world, "operator")
-        self.session = Session(world.ensemble, world.answering, self.name)
+        self.store = self.session = Session(world.ensemble, world.answering, self.name)
         self._flows = flows
 
     @property
@@ -88,14 +89,24 @@ class Operator(Process):
     def apply(self, flow: str) -> None:
         assert self.session is not None
         random = self.world.random
-        tasks, spread = random.randint(1, MOST_TASKS), random.choice(("load", "zone"))
-        text = TEXT.format(name=flow, tasks=tasks, spread=spread)
+        text = TEXT.format(name=flow, place=self.place())
         before = None
         if random.random() < 0.5:
-            text += ROLLOUT.format(parallel=random.randint(1, 2), settle=random.choice((0, 3)))
+            text += self.rollout()
             if random.random() < 0.5 and (before := self._planned_revision(flow)):
                 text += BROKEN
         apply_flow(self.session, text, author="o", reason="", now=NOW, expect_revision=before)
+
+    def place(self) -> str:
+        """Where a flow is to run, in a flow file."""
+        random = self.world.random
+        tasks, spread = random.randint(1, MOST_TASKS), random.choice(("load", "zone"))
+        return PLACE.format(tasks=tasks, spread=spread)
+
+    def rollout(self) -> str:
+        """How a new revision is to reach the tasks, in a flow file."""
+        random = self.world.random
+        return ROLLOUT.format(parallel=random.randint(1, 2), settle=random.choice((0, 3)))
 
     def set_state(self, flow: str, state: str) -> None:
         assert self.session is not None

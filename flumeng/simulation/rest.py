@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from flumeng import plan
 from flumeng.operations.nodes import left
+from flumeng.simulation.administrator import Administrator
 from flumeng.simulation.master import MasterProcess
 from flumeng.simulation.session import Session
+from flumeng.simulation.waiting import Waiting
 from flumeng.state.reader import Reader
 from flumeng.store import Store
 from zkschema import paths
@@ -53,6 +55,8 @@ class Rest:
             process.due = min(process.due, world.now)
             if process.session is not None:
                 process.session.heal()
+        if isinstance(world.operator, Administrator):
+            world.operator.settle()
         masters = {process.name for process in world.processes}
         for name in world.masters:
             if name not in masters:
@@ -60,20 +64,36 @@ class Rest:
 
     def _start_nodes(self) -> None:
         for host in self._world.hosts.values():
+            if host.lost and isinstance(self._world.operator, Administrator):
+                self._world.operator.replace(host)
             if host.node is None:
                 host.start()
 
     def _missing(self) -> str:
         """What is not yet as it should be."""
-        return self._unfinished_flow() or self._unacked() or self._undrained() or self._unplanned()
+        waiting = Waiting(self._reader("nobody").snapshot())
+        return (
+            waiting.missing
+            or self._unfinished_flow(waiting)
+            or self._unacked(waiting)
+            or self._undrained(waiting)
+            or self._maintained()
+            or self._unplanned()
+        )
 
-    def _unfinished_flow(self) -> str:
+    def _maintained(self) -> str:
+        cluster = self._store.read(paths.cluster())
+        assert cluster is not None
+        mode = cluster.value.maintenance
+        return f"maintenance mode is still on: {mode.why}" if mode else ""
+
+    def _unfinished_flow(self, waiting: Waiting) -> str:
         for name in self._store.children(paths.flows()):
             flow = self._store.read(paths.flow(name))
             assert flow is not None
-            if flow.value.state == "deleted":
+            if flow.value.state == "deleted" and not waiting.has(name):
                 return f"{name} is deleted and still there"
-            if flow.value.state != "running":
+            if flow.value.state != "running" or waiting.has(name):
                 continue
             if self._store.children(paths.commits(name)):
                 return f"{name} has commits that nobody finishes"
@@ -82,7 +102,7 @@ class Rest:
                 return f"{name} is at revision {plan.value.revision} of {flow.value.revision}"
         return ""
 
-    def _unacked(self) -> str:
+    def _unacked(self, waiting: Waiting) -> str:
         for name, file in self._world.files():
             flow = self._store.read(paths.flow(file.flow))
             if flow is None:
@@ -91,19 +111,21 @@ class Rest:
                 continue
             ack = self._store.read(paths.ack(file.flow, CURSOR_MAIN, name))
             acked = ack.value.offset if ack else 0
+            if acked < file.end and name in waiting.journals:
+                continue
             if acked < file.end:
                 return f"{name} is acked up to {acked} of {file.end}"
             if file.closed:
                 return f"{name} is closed and acked, and still on disk"
         return ""
 
-    def _undrained(self) -> str:
+    def _undrained(self, waiting: Waiting) -> str:
         for name in self._store.children(paths.nodes()):
             node = self._store.read(paths.node(name))
             assert node is not None
             if node.value.desired == "draining":
                 remains = left(self._store, name)
-                if remains.tasks:
+                if not waiting.tasks.issuperset(remains.tasks):
                     return f"{name} is drained and has {remains.lines}"
         return ""
 

@@ -35,6 +35,7 @@ class Trouble:
             *[self._kill_master] * 2,
             *[self._start_master] * 3,
             self._long,
+            *[self._vanish, self._lose_host, *[self._command] * 12] * world.varied,
         )
 
     def happen(self) -> None:
@@ -120,6 +121,22 @@ class Trouble:
             host.node.say("is killed")
             host.kill_node()
 
+    def _vanish(self) -> None:
+        """Half the nodes are gone at once."""
+        hosts = list(self._world.hosts.values())
+        for host in self._world.random.sample(hosts, (len(hosts) + 1) // 2):
+            if host.node is not None and not host.node.busy:
+                host.node.say("is killed, with others")
+                host.kill_node()
+
+    def _lose_host(self) -> None:
+        """A host is gone for good; one at a time."""
+        hosts = list(self._world.hosts.values())
+        host = self._world.random.choice(hosts)
+        if not host.busy and not any(other.lost for other in hosts):
+            self._world.story.tell(host.name, "is gone for good")
+            host.lose()
+
     def _stop_node(self) -> None:
         host = self._world.random.choice(list(self._world.hosts.values()))
         if host.node is not None:
@@ -127,7 +144,8 @@ class Trouble:
             host.node.node.stop()
 
     def _start_node(self) -> None:
-        gone = [host for host in self._world.hosts.values() if host.node is None]
+        hosts = self._world.hosts.values()
+        gone = [host for host in hosts if host.node is None and not host.lost]
         if gone:
             host = self._world.random.choice(gone)
             self._world.story.tell(host.name, "starts")

@@ -8,11 +8,12 @@ from random import Random
 from typing import Final
 
 from flumeng.collector.acks import Acks
+from flumeng.simulation.administrator import DISKS, SLOTS, Administrator
 from flumeng.simulation.checks import Checks
 from flumeng.simulation.collector import Collector
 from flumeng.simulation.disk import JournalFile
 from flumeng.simulation.ensemble import Ensemble
-from flumeng.simulation.host import Host
+from flumeng.simulation.host import Host, Profile
 from flumeng.simulation.master import MasterProcess, SteppedMaster
 from flumeng.simulation.network import Answering, Rough
 from flumeng.simulation.operator import Operator
@@ -23,7 +24,7 @@ from flumeng.simulation.story import Story
 from flumeng.simulation.trouble import Trouble
 from flumeng.store import tree
 from zkschema import paths
-from zkschema.records import COLLECT, INGEST
+from zkschema.records import COLLECT, INGEST, MaintenanceLimits
 
 ROLES = ((INGEST, COLLECT), (INGEST, COLLECT), (INGEST,), (COLLECT,))
 ZONES = ("a", "a", "b")
@@ -45,7 +46,11 @@ class Parts:
 
 
 class World:
-    """``rough`` until ``calm_down``: from then on nothing is late, lost or killed any more."""
+    """``rough`` until ``calm_down``: from then on nothing is late, lost or killed any more.
+
+    Every second world is ``varied``: nodes differ, hosts go for good, and the operator has commands
+    for that.
+    """
 
     def __init__(self, seed: int, parts: Parts = Parts()) -> None:
         self.random: Final = Random(seed)
@@ -60,21 +65,18 @@ class World:
         self._depth = 0
         self.processes: list[Process] = []
         self.sessions: list[Session] = []
+        self.varied: Final = seed % 2 == 1
         self.exactly_once = self.random.random() < 0.5
         self.greedy = self.random.random() < 0.5
         self._configure()
         self.checks: Final = Checks(self)
-        self.operator: Final = Operator(self, tuple("fgh"[: self.random.choice((1, 1, 2, 2, 3))]))
+        operator = Administrator if self.varied else Operator
+        self.operator: Final = operator(self, tuple("fgh"[: self.random.choice((1, 1, 2, 2, 3))]))
         self.trouble: Final = Trouble(self)
         self.masters: Final = [f"m{number}" for number in range(self.random.choice((1, 2, 2, 3)))]
         nodes = self.random.choice((2, 2, 3, 3, 4, 4, 5, 6))
         self.hosts: Final = {
-            name: Host(
-                self,
-                name,
-                ROLES[0] if number == 0 else self.random.choice(ROLES),
-                self.random.choice(ZONES),
-            )
+            name: Host(self, name, self._profile(number))
             for number in range(nodes)
             for name in (f"n{number}",)
         }
@@ -186,9 +188,24 @@ class World:
             found.value,
             grace_seconds=self.random.choice((0.0, 0.0, 3.0)),
             drain_limit_seconds=self.random.choice((5.0, 20.0, 60.0)),
+            maintenance_limits=self._limits(),
         )
         session.write(paths.cluster(), settings, found.version)
         session.close()
+
+    def _profile(self, number: int) -> Profile:
+        roles = ROLES[0] if number == 0 else self.random.choice(ROLES)
+        zone = self.random.choice(ZONES)
+        if not self.varied:
+            return Profile(roles, zone)
+        labels = {"disk": self.random.choice(DISKS)} if self.random.random() < 0.7 else {}
+        capacity = {"slots": self.random.choice(SLOTS)} if self.random.random() < 0.4 else {}
+        return Profile(roles, zone, labels, capacity)
+
+    def _limits(self) -> MaintenanceLimits:
+        if not self.varied:
+            return MaintenanceLimits()
+        return MaintenanceLimits(nodes=self.random.choice((2, 2, 5)), enter=0.4, leave=0.25)
 
     def _enter_all(self) -> None:
         for host in self.hosts.values():

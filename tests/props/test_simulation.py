@@ -1,5 +1,8 @@
 """Two thousand clusters in which everything goes wrong, and faults that must be noticed.
 
+Every second one is varied: with labels, capacities, maintenance mode, chokes, rollouts that an
+operator steers, hosts that are gone for good, and plans in buckets.
+
 ``FLUMENG_SIM_SEED=n`` runs one of them again, ``FLUMENG_SIM_SEEDS=n`` that many.
 """
 
@@ -125,6 +128,18 @@ def master_with(reader: type[Reader]) -> type[SteppedMaster]:
     return Mutant
 
 
+class ForgettingPages(Ensemble):
+    """Servers that lose what is written into the buckets of plans."""
+
+    def commit(self, session: int, writes: Sequence[Write]) -> list[Version]:
+        return super().commit(session, [self._emptied(write) for write in writes])
+
+    def _emptied(self, write: Write) -> Write:
+        if isinstance(write, Put) and write.path.row is paths.plan_bucket:
+            return replace(write, value=Plan())
+        return write
+
+
 MUTANTS = {
     "epochs are not compared in a claim": (Parts(acks=BlindClaims), "fenced, and yet accepted"),
     "versions are not compared in an ack": (
@@ -139,6 +154,7 @@ MUTANTS = {
         Parts(master=master_with(ImpatientReader)),
         "still had time",
     ),
+    "the buckets of a plan are lost": (Parts(ensemble=ForgettingPages), ""),
     "a task is given on under its old epoch": (Parts(ensemble=SameEpoch), "epoch"),
     "nobody waits for a canary": (Parts(master=master_with(TrustingReader)), ""),
 }
