@@ -49,7 +49,7 @@ class Administrator(Operator):
 
     def __init__(self, world: World, flows: tuple[str, ...]) -> None:
         super().__init__(world, flows)
-        self._large = world.random.random() < 0.25
+        self._large = world.random.random() < 0.1
 
     def step(self) -> None:
         random = self.world.random

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 from flumeng.simulation.canary import Canary
 from flumeng.simulation.disk import JournalFile
 from flumeng.simulation.ensemble import Change, Changes
-from flumeng.state.assignment_pages import PAGES
 from zkschema import paths, table
 from zkschema.records import (
     Ack,
@@ -267,13 +266,16 @@ class Checks:
 
     def _told_tasks(self, node: str) -> Iterator[AssignedTask]:
         """The newest assignment of the node, with its pages."""
-        wanted = [paths.assignment(node)]
-        wanted += [paths.assignment_page(node, str(number)) for number in range(PAGES)]
-        for path in wanted:
-            znode = self._ensemble.newest(str(path))
-            if znode is not None:
-                assert isinstance(znode.value, Assignment)
-                yield from znode.value.tasks
+        znode = self._ensemble.newest(str(paths.assignment(node)))
+        if znode is None:
+            return
+        assert isinstance(znode.value, Assignment)
+        yield from znode.value.tasks
+        for number in range(znode.value.pages):
+            page = self._ensemble.newest(str(paths.assignment_page(node, str(number))))
+            if page is not None:
+                assert isinstance(page.value, Assignment)
+                yield from page.value.tasks
 
     def _on_live(self, _process: str, change: Change, names: Names) -> None:
         if change.before is None:
