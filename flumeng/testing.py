@@ -38,7 +38,7 @@ from flumeng.store import (
     readable,
 )
 from zkschema.records import Record
-from zkschema.table import ZPath
+from zkschema.table import Row, ZPath
 
 R = TypeVar("R", bound=Record)
 
@@ -49,7 +49,7 @@ class _Znode:
     version: int = 0
     session: int = 0
     created: int = 0
-    read: tuple[tuple[bytes, int], Found[Any]] | None = field(default=None, repr=False)
+    read: tuple[tuple[bytes, int, Row[Any]], Found[Any]] | None = field(default=None, repr=False)
     """What these data mean, for the next who reads them: records are immutable."""
 
 
@@ -93,10 +93,11 @@ class FakeStore:
         znode = self.tree.znodes.get(str(path))
         if znode is None:
             return None
-        if znode.read is None or znode.read[0] != (znode.data, znode.version):
+        now = (znode.data, znode.version, path.row)
+        if znode.read is None or znode.read[0] != now:
             version = Version(znode.version)
             found = decoded(path, znode.data, version, znode.session, znode.created)
-            znode.read = (znode.data, znode.version), found
+            znode.read = now, found
         return znode.read[1]
 
     def children(self, path: Path) -> list[str]:

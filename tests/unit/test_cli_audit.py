@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import click
@@ -16,6 +16,7 @@ from cli.testing import Reached, Shell, leaves
 from flumeng.operations.cluster import export_cluster
 from flumeng.operations.flows import apply_flow, set_flow_state
 from flumeng.operations.nodes import set_node_desired
+from flumeng.operations.rollouts import pause_rollout
 from flumeng.operations.settings import begin_maintenance
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
@@ -26,8 +27,9 @@ SIGN: AuditFields = {"author": "a", "reason": "", "now": 0.0}
 PROCESSES = {"standalone", "zookeeper", "master", "node:run", "shell"}
 READS = {
     "flow:validate", "flow:list", "flow:show", "flow:history", "flow:diff", "flow:wait",
-    "flow:counters", "node:list", "node:show", "node:story", "task:list", "task:show", "task:wait",
-    "ack:list", "ack:commits", "cluster:show", "cluster:audit", "schema:show", "schema:export",
+    "flow:counters", "flow:rollout:status", "node:list", "node:show", "node:story", "task:list",
+    "task:show", "task:wait", "ack:list", "ack:commits",
+    "cluster:show", "cluster:audit", "schema:show", "schema:export",
     "status", "top",
 }  # fmt: skip
 
@@ -48,6 +50,19 @@ def drained(store: FakeStore) -> None:
 
 def text_of(store: FakeStore) -> None:
     apply_flow(store, FLOW + "# 2\n", **SIGN)
+
+
+def rolling(store: FakeStore) -> None:
+    """Revision 2 is being rolled out; all tasks have run revision 1."""
+    apply_flow(store, FLOW + "rollout: {canary: 1}\n", **SIGN)
+    plan = store.read(paths.plan("web"))
+    assert plan is not None
+    store.write(paths.plan("web"), replace(plan.value, revision=1), plan.version)
+
+
+def paused(store: FakeStore) -> None:
+    rolling(store)
+    pause_rollout(store, "web", **SIGN)
 
 
 def orphan(store: FakeStore) -> None:
@@ -83,6 +98,10 @@ CHANGES = {
     "flow:stop": Change("web"),
     "flow:choke": Change("web 10MB"),
     "flow:delete": Change("web"),
+    "flow:rollout:pause": Change("web", rolling),
+    "flow:rollout:resume": Change("web", paused),
+    "flow:rollout:promote": Change("web", rolling),
+    "flow:rollout:abort": Change("web", rolling),
     "node:drain": Change("n1"),
     "node:undrain": Change("n1", lambda s: set_node_desired(s, "n1", "draining", **SIGN)),
     "node:decommission": Change("n1", drained),
