@@ -117,6 +117,7 @@ def test_a_cluster_moves_to_another_chroot(hosts: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     again = flumeng("schema", "export", zk=f"{hosts}-new")
     old, new = json.loads(exported.stdout)["znodes"], json.loads(again.stdout)["znodes"]
+    assert new.pop("/schema")["generation"] > old.pop("/schema").get("generation", 0)
     assert old.items() <= new.items()
     assert flumeng("schema", "verify", zk=f"{hosts}-new").returncode == 0
     assert flumeng("schema", "import", tmp_path / "all.json", zk=hosts).returncode == 2

@@ -21,10 +21,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
+from flumeng import plan
 from flumeng.errors import FlumengError
 from flumeng.operations.cluster import verify_cluster
 from flumeng.operations.flows import apply_flow, delete_flow
 from flumeng.runtime.embedded import free_port
+from flumeng.state.reader import Reader
 from flumeng.store import ANY, Store, tree
 from flumeng.store.testing import Proxy, RealEnsemble, proxied
 from flumeng.store.zookeeper import connect
@@ -181,9 +183,10 @@ class Cluster:
                 said = f"{task.flow}/{task.task} on {task.node} is {task.state}: {task.why}"
                 found.append(f"{said}; {nodes.get(task.node or '')}")
         found += self.illegal({(task.flow, task.task): (task.node, task.epoch) for task in tasks})
-        for name in self.processes:
-            if name.startswith("master") and not self.log(name).rstrip().endswith("nothing to do"):
-                found.append(f"{name} is at it")
+        for master in self.store.children(paths.live_masters()) if not found else ():
+            reader = Reader(self.store, master, time.monotonic, time.time)
+            if actions := plan.plan(reader.snapshot()):
+                found.append(f"{master} finds something to do: {actions[0].why}")
         return found
 
     def illegal(self, planned: dict[tuple[str, str], tuple[str | None, int]]) -> list[str]:
