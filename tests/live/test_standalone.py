@@ -117,6 +117,11 @@ def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalo
     standalone.start("--flow", str(standalone.flow))
     standalone.send(1000)
     eventually(lambda: standalone.rows() == 1000, "the events did not reach the lake")
+    counted = {("web", "collect"): 1000}
+    eventually(
+        lambda: standalone.scrape().get("flumeng_collect_events_total") == counted,
+        "the collector did not count what it has made visible",
+    )
     page = standalone.scrape()
     processes = {"standalone", "master", "node", "ingest.0", "collect"}
     assert {process for (process,) in page["process_threads"]} == processes
@@ -124,7 +129,7 @@ def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalo
     assert page["flumeng_ingest_bytes_total"]["web", "syslog", "ingest.0"] == 1000 * len(LINE)
     assert page["flumeng_journal_sync_seconds_count"]["ingest.0",] > 0
     assert page["flumeng_master_flows"]["master",] == 1
-    assert page["flumeng_collect_events_total"] == {("web", "collect"): 1000}
+    assert page["flumeng_collect_events_total"] == counted
     assert page["flumeng_collect_batch_events_sum"] == {("collect",): 1000}
     assert page["flumeng_collect_acks_total"]["collect",] >= 1
     assert page["flumeng_spark_process_resident_memory_bytes"]["collect",] > 1 << 26
