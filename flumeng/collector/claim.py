@@ -48,9 +48,15 @@ class Claim:
         self.asking = True
         self._asked_at = time.monotonic()
         self._limit_seconds = limit_seconds
-        shareable = self._pipeline.shareable
-        flow, key = self.assignment.flow, self.assignment.key
-        self._jobs.ask(self, Request(flow, key, events, shareable, apart))
+        request = Request(
+            self.assignment.flow,
+            self.assignment.key,
+            events,
+            self._pipeline.shareable,
+            apart,
+            self._pipeline.spec.batch.seconds,
+        )
+        self._jobs.ask(self, request)
 
     def withdraw(self) -> None:
         """Ask no more, when the batch has not begun."""

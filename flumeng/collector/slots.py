@@ -1,8 +1,10 @@
 """Which of the waiting tasks write next: fair between flows, and small batches together. Pure.
 
-A free slot takes the batch of the flow whose turn it is. When that batch may share a Spark job, all
-others that may go along, one of each flow after the other, as far as one job holds them. So a batch
-that is alone leaves at once, and of a thousand small ones hundreds cost one job.
+A free slot takes the batch of the flow that has waited longest for its patience: a flow that asks
+for small batches soon waits less than one that lets its events gather, and every flow has its turn.
+When that batch may share a Spark job, all others that may go along, one of each flow after the
+other, as far as one job holds them. So a batch that is alone leaves at once, and of a thousand
+small ones hundreds cost one job.
 
 A task whose last batch hung, or whose job broke down, is *apart*: it waits for slots of its own
 kind and never shares, so that it holds up nobody but others like it.
@@ -10,31 +12,40 @@ kind and never shares, so that it holds up nobody but others like it.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 SHARED_MEMBERS = 128
-SHARED_SECONDS = 0.5
+SHARED_SECONDS = 0.3
 """A shared job is to be over by then: whoever comes next waits for it."""
 SHARED_EVENTS = 200_000
 SMALL_EVENTS = 20_000
 """A batch of more events is cut into splits that use all cores: it has a job of its own."""
+LEAST_PATIENCE_SECONDS, MOST_PATIENCE_SECONDS = 0.2, 2.0
+"""Between these, so that no flow waits for more than ten turns of another."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A task has about ``events`` to write. ``shareable``: its filters and sinks are all Arrow."""
+    """A task has about ``events`` to write. ``shareable``: its filters and sinks are all Arrow.
+    ``gather_seconds``: for how long the flow lets events gather."""
 
     flow: str
     key: str
     events: int
     shareable: bool
     apart: bool = False
+    gather_seconds: float = 1.0
 
     @property
     def together(self) -> bool:
         return self.shareable and not self.apart and self.events <= SMALL_EVENTS
+
+    @property
+    def patience_seconds(self) -> float:
+        return min(max(self.gather_seconds, LEAST_PATIENCE_SECONDS), MOST_PATIENCE_SECONDS)
 
 
 class SharedSize:
@@ -55,14 +66,24 @@ class SharedSize:
         self.members = int(min(max(self.LEAST, near), SHARED_MEMBERS))
 
 
-class Slots:
-    """The requests that wait, at most one a task, by flow in the order of their turns."""
+@dataclass(eq=False)
+class _Queue:
+    """The requests of one flow, which has waited for a turn ``since`` then."""
 
-    def __init__(self) -> None:
-        self._flows: dict[bool, OrderedDict[str, deque[Request]]] = {
-            False: OrderedDict(),
-            True: OrderedDict(),
-        }
+    since: float
+    requests: deque[Request] = field(default_factory=deque)
+
+    def waited(self, now: float) -> float:
+        """In units of its patience."""
+        return (now - self.since) / self.requests[0].patience_seconds
+
+
+class Slots:
+    """The requests that wait, at most one a task. ``clock`` gives seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._queues: dict[bool, dict[str, _Queue]] = {False: {}, True: {}}
         self._waiting: dict[str, Request] = {}
         self.size = SharedSize()
 
@@ -73,7 +94,10 @@ class Slots:
         """Wait for a slot; the task does not wait for one yet."""
         assert request.key not in self._waiting, f"{request.key} waits for a slot already"
         self._waiting[request.key] = request
-        self._flows[request.apart].setdefault(request.flow, deque()).append(request)
+        queues = self._queues[request.apart]
+        if request.flow not in queues:
+            queues[request.flow] = _Queue(self._clock())
+        queues[request.flow].requests.append(request)
 
     def withdraw(self, key: str) -> bool:
         """Wait no more; False when the task does not wait."""
@@ -85,14 +109,15 @@ class Slots:
 
     def next(self, *, apart: bool) -> list[Request]:
         """Who writes in a slot of that kind that is free now, in one job; nobody: empty."""
-        flows = self._flows[apart]
-        if not flows:
+        queues, now = self._queues[apart], self._clock()
+        if not queues:
             return []
-        first = next(iter(flows.values()))[0]
+        ordered = sorted(queues.values(), key=lambda queue: -queue.waited(now))
+        first = ordered[0].requests[0]
         chosen = [first]
         if first.together:
             events = first.events
-            for request in self._in_turn(apart):
+            for request in _in_turn(queue.requests for queue in ordered):
                 if len(chosen) >= self.size.members:
                     break
                 if request is not first and request.together:
@@ -101,26 +126,27 @@ class Slots:
                     events += request.events
                     chosen.append(request)
         for request in chosen:
+            queues[request.flow].since = now
             self._remove(request)
-            if request.flow in flows:
-                flows.move_to_end(request.flow)
         return chosen
 
-    def _in_turn(self, apart: bool) -> Iterator[Request]:
-        """One of each flow, then the second one of each."""
-        flows = [iter(waiting) for waiting in self._flows[apart].values()]
-        while flows:
-            left = []
-            for waiting in flows:
-                request = next(waiting, None)
-                if request is not None:
-                    left.append(waiting)
-                    yield request
-            flows = left
-
     def _remove(self, request: Request) -> None:
-        flows = self._flows[request.apart]
-        flows[request.flow].remove(request)
-        if not flows[request.flow]:
-            del flows[request.flow]
+        queues = self._queues[request.apart]
+        queue = queues[request.flow]
+        queue.requests.remove(request)
+        if not queue.requests:
+            del queues[request.flow]
         del self._waiting[request.key]
+
+
+def _in_turn(queues: Iterable[Iterable[Request]]) -> Iterator[Request]:
+    """One of each flow, then the second one of each."""
+    flows = [iter(waiting) for waiting in queues]
+    while flows:
+        left = []
+        for waiting in flows:
+            request = next(waiting, None)
+            if request is not None:
+                left.append(waiting)
+                yield request
+        flows = left

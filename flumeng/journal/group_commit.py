@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -37,8 +38,10 @@ RETRY_SECONDS = 0.25
 TEND_SECONDS = 1.0
 TELL_AGAIN_SECONDS = 60.0
 FEW_JOURNALS = 16
-COMMITS_PER_SECOND = 500
-MOST_GATHERING_SECONDS = 1.0
+COMMITS_PER_SECOND = 200
+MOST_GATHERING_SECONDS = 2.0
+GATHERED_BYTES = 128 << 10
+"""A group of so many bytes is worth a commit of its own, however many journals are busy."""
 AHEAD_FROM = 4
 """The next group is built early when it has at least this part of a full one."""
 
@@ -114,13 +117,15 @@ class GroupCommit(Generic[Item]):
         self._lock = threading.RLock()
         self._waiting: collections.deque[Item] = collections.deque()
         self._waiting_bytes = 0
+        self._not_before = -inf
+        """Until then the group gathers, whatever else wakes the job."""
         self._submitted = 0
         self._settled = 0
         self._pending_bytes = 0
         self._behind = False
         self._held_by = ""
         self._pressure = False
-        self._told_at = float("-inf")
+        self._told_at = -inf
         self._ack = 0
         self._trimmed = 0
         self._untrimmed = False
@@ -160,14 +165,24 @@ class GroupCommit(Generic[Item]):
             self._waiting_bytes += item.nbytes
             self._pending_bytes += item.nbytes
             self._submitted += 1
-            if self._waiting_bytes >= self._group_bytes:
-                self._job.wake()
-            elif len(self._waiting) == 1:
-                busy = gathering_seconds(self._threads.busy)
-                self._job.wake(max(self._max_delay_seconds, busy))
+            self._gather()
             if self._pending_bytes > self._max_bytes:
                 self._behind = True
                 self._tell_pressure()
+
+    def _gather(self) -> None:
+        """With the lock held, after each item: see to it that the group is written in time."""
+        delay, enough = self._max_delay_seconds, self._group_bytes
+        gathering = gathering_seconds(self._threads.busy)
+        crowded = gathering > delay
+        if crowded:
+            delay, enough = gathering, min(enough, GATHERED_BYTES)
+        if self._waiting_bytes >= enough:
+            self._not_before = -inf
+            self._job.wake()
+        elif len(self._waiting) == 1:
+            self._not_before = time.monotonic() + delay if crowded else -inf
+            self._job.wake(delay)
 
     def set_group(self, max_delay_seconds: float, group_bytes: int) -> None:
         """From the next group on. None waits for more than may be pending."""
@@ -263,7 +278,7 @@ class GroupCommit(Generic[Item]):
             if not group:
                 if self._stopping and not self._waiting:
                     return
-                yield TEND_SECONDS if self._journal.restless else None
+                yield self._rest_seconds()
                 continue
             appends = ahead[1].result() if ahead else self._build(group)
             for append in appends:
@@ -278,13 +293,25 @@ class GroupCommit(Generic[Item]):
             if self._threads.is_crowded:
                 yield 0.0
 
-    def _build_ahead(self) -> tuple[list[Item], Future[list[Append]]]:
+    def _rest_seconds(self) -> float | None:
+        """For how long nothing is to be done, unless something happens."""
+        rests = [TEND_SECONDS] if self._journal.restless else []
+        if self._waiting:
+            rests.append(max(0.0, self._not_before - time.monotonic()))
+        return min(rests, default=None)
+
+    def _build_ahead(self) -> tuple[list[Item], Future[list[Append]]] | None:
         group = self._take()
+        if not group:
+            return None
         return group, _builders().submit(lambda: list(self._build(group)))
 
     def _take(self) -> list[Item]:
+        """The next group; empty while it gathers."""
         group: list[Item] = []
         with self._lock:
+            if time.monotonic() < self._not_before and not self._stopping:
+                return group
             size = 0
             while self._waiting and size < self._group_bytes:
                 group.append(self._waiting.popleft())

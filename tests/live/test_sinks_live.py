@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,8 +37,14 @@ Write = Callable[..., list[Written]]
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    return sessions.start(tmp_path_factory.mktemp("spark") / "collector")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The collector's own, with a longer path than a Unix socket may have."""
+    return tmp_path_factory.mktemp("spark") / ("long-" * 20) / "collector"
+
+
+@pytest.fixture(scope="module")
+def spark(directory: Path) -> SparkSession:
+    return sessions.start(directory)
 
 
 @pytest.fixture
@@ -73,6 +81,23 @@ def write(spark: SparkSession, tmp_path: Path) -> Iterator[Write]:
     yield run
     server.stop()
     journal.close()
+
+
+def test_a_small_job_is_not_slowed_by_what_surrounds_it(
+    spark: SparkSession, write: Write, directory: Path
+) -> None:
+    """TCP holds small messages back for 40 ms; to look through all modules for garbage takes 50."""
+    write(f"files: {{path: '{directory / 'lake'}'}}")
+
+    def look(_: Iterable[int]) -> list[tuple[Path, int]]:
+        sockets = Path(os.environ["PYTHON_WORKER_FACTORY_SOCK_DIR"])
+        return [(sockets.resolve(), gc.get_freeze_count())]
+
+    workers = spark.sparkContext.defaultParallelism
+    seen = spark.sparkContext.parallelize(range(workers), workers).mapPartitions(look).collect()
+    assert {sockets for sockets, _ in seen} == {directory / "scratch"}
+    assert max(frozen for _, frozen in seen) > 10_000
+    assert list((directory / "scratch").glob(".*.sock"))
 
 
 def test_parquet_is_read_back_by_spark_with_all_columns(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -290,7 +291,7 @@ def test_errors_are_cut(world: World) -> None:
     assert len(str(world.last(0).error)) == ERROR_CHARACTERS
 
 
-def request(flow: str, events: int = 10, *, task: int = 0, **changes: bool) -> Request:
+def request(flow: str, events: int = 10, *, task: int = 0, **changes: Any) -> Request:
     return Request(flow, f"{flow}/collect.{task}", events, **{"shareable": True, **changes})
 
 
@@ -306,6 +307,25 @@ def test_flows_take_turns_however_many_tasks_they_have() -> None:
     said = [keys(slots.next(apart=False)) for _ in range(4)]
     assert said == [["many/collect.0"], ["one/collect.0"], ["many/collect.1"], ["many/collect.2"]]
     assert slots.next(apart=False) == []
+
+
+def test_a_flow_that_wants_small_batches_waits_less_and_no_flow_for_ever() -> None:
+    now = [0.0]
+    slots = Slots(clock=lambda: now[0])
+    slots.ask(request("patient", shareable=False, gather_seconds=2.0))
+    now[0] = 0.1
+    slots.ask(request("hasty", shareable=False, gather_seconds=0.2))
+    now[0] = 0.2
+    assert keys(slots.next(apart=False)) == ["hasty/collect.0"], "half of 0.2 s, a tenth of 2 s"
+    turns = 0
+    said: list[str] = []
+    while "patient/collect.0" not in said:
+        turns += 1
+        slots.ask(request("hasty", shareable=False, gather_seconds=0.001))
+        now[0] += 0.2
+        said = keys(slots.next(apart=False))
+        slots.withdraw("hasty/collect.0")
+    assert 8 <= turns <= 11, "however hasty the other one is"
 
 
 def test_small_batches_go_together_and_large_ones_and_sql_alone() -> None:
@@ -360,8 +380,8 @@ def test_a_shared_job_is_soon_over_for_whoever_comes_next() -> None:
     size.measured(10, 0.1)
     assert size.members == SHARED_MEMBERS, "a job that was not full and short says nothing"
     for _ in range(9):
-        size.measured(size.members, size.members * 0.05)
-    assert size.members == 10, "half a second for batches of 0.05 s each"
+        size.measured(size.members, size.members * 0.03)
+    assert size.members == 10, "0.3 s for batches of 0.03 s each"
     size.measured(10, 60.0)
     size.measured(size.members, 60.0)
     assert size.members == SharedSize.LEAST
@@ -370,7 +390,7 @@ def test_a_shared_job_is_soon_over_for_whoever_comes_next() -> None:
     assert size.members == SHARED_MEMBERS
     slots = Slots()
     for _ in range(9):
-        slots.size.measured(slots.size.members, slots.size.members * 0.05)
+        slots.size.measured(slots.size.members, slots.size.members * 0.03)
     for number in range(100):
         slots.ask(Request(f"f{number}", f"f{number}/collect.0", 5, shareable=True))
     slots.ask(Request("large", "large/collect.0", 1_000_000, shareable=True))

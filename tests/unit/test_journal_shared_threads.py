@@ -11,10 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flumeng.journal import shared_threads
+from flumeng.errors import UnavailableError
+from flumeng.journal import group_commit, shared_threads
 from flumeng.journal.group_commit import (
     COMMITS_PER_SECOND,
     FEW_JOURNALS,
+    GATHERED_BYTES,
     MOST_GATHERING_SECONDS,
     Append,
     GroupCommit,
@@ -222,13 +224,58 @@ def test_two_hundred_journals_commit_on_a_few_threads_and_none_that_waits_for_ro
         journal.close()
 
 
-def test_very_many_busy_journals_share_a_bounded_number_of_commits(tmp_path: Path) -> None:
-    """A sync costs the same for one event and for a thousand."""
+@pytest.fixture
+def crowd() -> Iterator[SharedThreads]:
+    """Threads with a hundred other busy journals, which stay busy for the whole test."""
+    threads = SharedThreads(4, "test")
+    others = [Counted(threads) for _ in range(100)]
+    ended = threading.Event()
+
+    def keep_busy() -> None:
+        while not ended.wait(0.005):
+            for other in others:
+                other.job.wake()
+
+    keeper = threading.Thread(target=keep_busy)
+    keeper.start()
+    wait_until(lambda: threads.busy >= len(others))
+    yield threads
+    ended.set()
+    keeper.join()
+
+
+def test_very_many_busy_journals_share_a_bounded_number_of_commits(
+    tmp_path: Path, crowd: SharedThreads
+) -> None:
+    """A sync costs the same for one event and for a thousand. Trimming in between adds none."""
     assert gathering_seconds(FEW_JOURNALS) == 0
     assert gathering_seconds(100) == 100 / COMMITS_PER_SECOND
     assert gathering_seconds(100_000) == MOST_GATHERING_SECONDS
-    threads = SharedThreads(4, "test")
-    others = [Counted(threads) for _ in range(100)]
+    groups: list[int] = []
+
+    def build(items: list[memoryview]) -> list[Append]:
+        groups.append(len(items))
+        return [(numbered_events(0, 1), None)]
+
+    journal = Journal.create(tmp_path, "f.n.0.00000001")
+    commit = GroupCommit(journal, build, threads=crowd)
+    began = time.monotonic()
+    for _ in range(200):
+        commit.submit(memoryview(b"x"))
+        commit.trim(journal.safe)
+        time.sleep(0.01)
+    commit.stop()
+    elapsed = time.monotonic() - began
+    assert sum(groups) == 200
+    assert 2 <= len(groups) <= elapsed / gathering_seconds(100) + 2
+    journal.close()
+
+
+def test_a_journal_that_takes_much_does_not_wait_for_a_crowd(
+    tmp_path: Path, crowd: SharedThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "COMMITS_PER_SECOND", 0.01)
+    monkeypatch.setattr(group_commit, "MOST_GATHERING_SECONDS", 3600.0)
     groups: list[int] = []
 
     def build(items: list[memoryview]) -> list[Append]:
@@ -236,16 +283,13 @@ def test_very_many_busy_journals_share_a_bounded_number_of_commits(tmp_path: Pat
         return []
 
     journal = Journal.create(tmp_path, "f.n.0.00000001")
-    commit = GroupCommit(journal, build, threads=threads)
-    began = time.monotonic()
-    for _ in range(200):
-        for other in others:
-            other.job.wake()
-        if threads.busy >= len(others):
-            commit.submit(memoryview(b"x"))
-        time.sleep(0.005)
+    commit = GroupCommit(journal, build, threads=crowd)
+    for _ in range(8):
+        commit.submit(memoryview(bytes(GATHERED_BYTES)))
+        commit.drain(TIMEOUT_SECONDS)
+    commit.submit(memoryview(b"little"))
+    with pytest.raises(UnavailableError):
+        commit.drain(0.2)
     commit.stop()
-    assert threads.busy >= len(others)
-    elapsed = time.monotonic() - began
-    assert 1 <= len(groups) <= elapsed / gathering_seconds(len(others)) + 3
+    assert groups == [1] * 9
     journal.close()
