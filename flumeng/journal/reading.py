@@ -34,12 +34,13 @@ def rows(
     until an operator has accepted the loss. Raises CorruptError for a damaged frame, DataLossError
     when a seq of the range is missing; all events before that place are yielded first.
     """
-    for seq, batch in _gather(_cut(frames, journal, start, end)):
+    for seq, batch in _gather(cut(frames, journal, start, end)):
         yield _with_position(batch, journal, seq, replayed=replayed)
 
 
-def _cut(frames: Iterable[pa.Buffer], journal: str, start: int, end: int) -> Iterator[Part]:
-    """Check each frame and yield its part of [start, end); all parts together are the range."""
+def cut(frames: Iterable[pa.Buffer], journal: str, start: int, end: int) -> Iterator[Part]:
+    """Check each frame and yield its part of [start, end), in EVENT_SCHEMA; all parts together are
+    the range. Raises what ``rows`` raises."""
     owner = identity(journal)
     seq = start
     for frame in frames:

@@ -221,7 +221,7 @@ def received_us(journal: Log, seq: int) -> int | None:
     """When an event was received; None when it cannot be told."""
     try:
         frames = (frame for window in journal.read_frames(seq, seq + 1) for frame in window)
-        for batch in reading.rows(frames, journal.id, seq, seq + 1, replayed=False):
+        for _, batch in reading.cut(frames, journal.id, seq, seq + 1):
             return int(batch.column("ts")[0].value)
     except CorruptError:
         pass

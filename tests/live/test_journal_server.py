@@ -361,6 +361,24 @@ def test_the_journal_s_side_of_a_worker_stays_small(tmp_path: Path) -> None:
         worker.kill()
 
 
+def test_to_tell_an_event_s_age_loads_no_library(tmp_path: Path) -> None:
+    """Loading pandas holds up a worker for a second, in which the kernel drops datagrams."""
+    journal = Journal.create(tmp_path, ID)
+    journal.append(numbered_events(0, 3))
+    journal.sync()
+    journal.close()
+    script = (
+        "import sys; from pathlib import Path; from flumeng.journal.journal import Journal; "
+        "from flumeng.journal.server import received_us; "
+        f"told = received_us(Journal.open(Path({str(tmp_path / ID)!r})), 2); "
+        "print(told is not None, 'pandas' in sys.modules, 'pyarrow.compute' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True False False\n"
+
+
 def test_accounts_say_how_far_it_was_a_minute_ago(journal: Journal) -> None:
     server = JournalServer(
         "127.0.0.1",
