@@ -15,4 +15,4 @@ else:
     import dataclasses
 
     def dataclass(*, frozen: bool, kw_only: bool):
-        return dataclasses.dataclass(unsafe_hash=frozen, kw_only=kw_only)
+        return dataclasses.dataclass(unsafe_hash=frozen, kw_only=kw_only, slots=True)

@@ -250,7 +250,7 @@ def _begin_in_turn(
     builder: PlanBuilder, place: CollectPlace, fresh: Mapping[str, tuple[str, ...]]
 ) -> bool:
     """New tasks to the least full nodes, when all weigh the same and any node may have each."""
-    weights = set(map(builder.flow.weight, fresh.values()))
+    weights = builder.flow.distinct_weights(fresh.values())
     nodes = None
     if len(weights) == 1:
         nodes = NodeSelector(builder, place).in_turn(weights.pop(), len(fresh))

@@ -63,9 +63,8 @@ def _wanted(
     }
     mine, flows = snapshot.mine, snapshot.flows
     for key, task in index.of_node(view.name).items():
-        flow, name = key
-        if flow in mine:
-            wanted[key] = _assigned(flows[flow], name, task, current.get(key))
+        if key[0] in mine:
+            wanted[key] = _assigned(flows[key[0]], key[1], task, current.get(key))
     return wanted
 
 

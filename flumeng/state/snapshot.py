@@ -8,7 +8,7 @@ differences.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -123,6 +123,12 @@ class FlowView:
             for dimension, amount in thousandths(own) if own else self._weight_of(1):
                 total[dimension] = total.get(dimension, 0) + amount
         return tuple(sorted(total.items())) or self._weight_of(1)
+
+    def distinct_weights(self, groups: Iterable[tuple[str, ...]]) -> set[Amounts]:
+        """The weights of tasks that read these, each once."""
+        if not self.weights:
+            return {self._weight_of(max(1, count)) for count in set(map(len, groups))}
+        return set(map(self.weight, groups))
 
     def slots_beyond(self, unit: float) -> float:
         """The slots of the partitions that have weights of their own beyond ``unit`` for each."""
