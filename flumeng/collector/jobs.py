@@ -186,7 +186,7 @@ class Jobs:
             del self._jobs[job.name]
             ended = job.ended_at is not None
             if len(works) > 1:
-                self._slots.size.measured(len(works), self._clock() - job.began)
+                self._slots.measured(len(works), self._clock() - job.began)
         if not ended:
             for work, outcome in zip(works, outcomes, strict=True):
                 work.done(outcome)

@@ -16,10 +16,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 SHARED_MEMBERS = 128
 SHARED_SECONDS = 0.3
-"""A shared job is to be over by then: whoever comes next waits for it."""
+"""A shared job is to be over by then, since whoever comes next waits for it..."""
+PART_OF_WAIT = 0.1
+"""...or in this part of the longest wait: when much waits, larger jobs cost all of it less."""
 SHARED_EVENTS = 200_000
 SMALL_EVENTS = 20_000
 """A batch of more events is cut into splits that use all cores: it has a job of its own."""
@@ -49,7 +52,7 @@ class Request:
 
 
 class SharedSize:
-    """How many batches share a job, so that it takes about ``SHARED_SECONDS``: follows the measured
+    """How many batches share a job, so that it takes about as long as it may: follows the measured
     time of a batch, at most by a factor of two a job."""
 
     LEAST = 4
@@ -57,11 +60,11 @@ class SharedSize:
     def __init__(self) -> None:
         self.members = SHARED_MEMBERS
 
-    def measured(self, members: int, seconds: float) -> None:
+    def measured(self, members: int, seconds: float, allowed_seconds: float) -> None:
         """A job of so many batches took that long. One that was not full and short says nothing."""
-        if members < self.members and seconds <= SHARED_SECONDS:
+        if members < self.members and seconds <= allowed_seconds:
             return
-        ideal = members * SHARED_SECONDS / max(seconds, 1e-3)
+        ideal = members * allowed_seconds / max(seconds, 1e-3)
         near = min(max(ideal, self.members / 2), self.members * 2)
         self.members = int(min(max(self.LEAST, near), SHARED_MEMBERS))
 
@@ -85,7 +88,7 @@ class Slots:
         self._clock = clock
         self._queues: dict[bool, dict[str, _Queue]] = {False: {}, True: {}}
         self._waiting: dict[str, Request] = {}
-        self.size = SharedSize()
+        self._size = SharedSize()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -118,7 +121,7 @@ class Slots:
         if first.together:
             events = first.events
             for request in _in_turn(queue.requests for queue in ordered):
-                if len(chosen) >= self.size.members:
+                if len(chosen) >= self._size.members:
                     break
                 if request is not first and request.together:
                     if events + request.events > SHARED_EVENTS:
@@ -129,6 +132,12 @@ class Slots:
             queues[request.flow].since = now
             self._remove(request)
         return chosen
+
+    def measured(self, members: int, seconds: float) -> None:
+        """A job of so many batches took that long."""
+        began = min((queue.since for queue in self._queues[False].values()), default=inf)
+        longest = max(0.0, self._clock() - began)
+        self._size.measured(members, seconds, max(SHARED_SECONDS, PART_OF_WAIT * longest))
 
     def _remove(self, request: Request) -> None:
         queues = self._queues[request.apart]

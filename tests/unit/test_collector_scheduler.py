@@ -375,23 +375,37 @@ def test_a_thread_that_hangs_is_replaced_and_told_of_once() -> None:
     may_end.set()
 
 
-def test_a_shared_job_is_soon_over_for_whoever_comes_next() -> None:
+def test_a_shared_job_takes_as_long_as_it_may() -> None:
     size = SharedSize()
-    size.measured(10, 0.1)
+    size.measured(10, 0.1, 0.3)
     assert size.members == SHARED_MEMBERS, "a job that was not full and short says nothing"
     for _ in range(9):
-        size.measured(size.members, size.members * 0.03)
+        size.measured(size.members, size.members * 0.03, 0.3)
     assert size.members == 10, "0.3 s for batches of 0.03 s each"
-    size.measured(10, 60.0)
-    size.measured(size.members, 60.0)
+    size.measured(10, 60.0, 0.3)
+    size.measured(size.members, 60.0, 0.3)
     assert size.members == SharedSize.LEAST
     for _ in range(9):
-        size.measured(size.members, size.members * 0.001)
+        size.measured(size.members, size.members * 0.001, 0.3)
     assert size.members == SHARED_MEMBERS
-    slots = Slots()
-    for _ in range(9):
-        slots.size.measured(slots.size.members, slots.size.members * 0.03)
-    for number in range(100):
-        slots.ask(Request(f"f{number}", f"f{number}/collect.0", 5, shareable=True))
-    slots.ask(Request("large", "large/collect.0", 1_000_000, shareable=True))
-    assert len(slots.next(apart=False)) == 10
+
+
+def test_a_shared_job_is_soon_over_unless_very_much_waits() -> None:
+    now = [0.0]
+    slots = Slots(clock=lambda: now[0])
+
+    def members(jobs: int) -> int:
+        """Of the last of so many jobs, in which a batch takes 0.03 s."""
+        count = 0
+        for _ in range(jobs):
+            count = len(chosen := slots.next(apart=False))
+            slots.measured(count, count * 0.03)
+            for each in chosen:
+                slots.ask(each)
+        return count
+
+    for number in range(200):
+        slots.ask(request(f"f{number}"))
+    assert members(9) == 10, "0.3 s"
+    now[0] = 20.0
+    assert members(4) == 66, "a tenth of the 20 s for which others have waited"
