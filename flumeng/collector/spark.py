@@ -20,6 +20,8 @@ from flumeng.runtime.embedded import find_java
 MASTER = "local[*]"
 DRIVER_MEMORY = "768m"
 ROWS_PER_BATCH = 65_536
+SOCKET_DIRECTORY_BYTES = 104 - len("/.") - 36 - len(".sock")
+"""A socket of Spark's is named after a UUID."""
 LOGGING = """\
 status = error
 rootLogger.level = error
@@ -84,15 +86,19 @@ def _sockets(directory: Path) -> dict[str, str]:
     """Let Spark's JVM and its Python workers talk over Unix sockets in ``directory``.
 
     Over TCP each job waits for 40 ms until the kernel lets small messages go. The path of a Unix
-    socket has 104 bytes, and that of ``directory`` may be longer: its short name is a descriptor of
-    this process. Without /proc, it is TCP.
+    socket has 104 bytes. A longer directory is named by a descriptor of this process, where Linux
+    lets our other processes follow that; elsewhere it is TCP.
     """
-    if not Path("/proc/self/fd").is_dir():
-        return {}
-    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)  # for as long as this process lives
+    place = str(directory.absolute())
+    if len(os.fsencode(place)) > SOCKET_DIRECTORY_BYTES:
+        followed = Path(f"/proc/{os.getpid()}/fd")
+        if not followed.is_dir() or followed.stat().st_uid != os.geteuid():
+            return {}
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)  # for as long as we live
+        place = str(followed / str(opened))
     return {
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": f"/proc/{os.getpid()}/fd/{opened}",
+        "spark.python.unix.domain.socket.dir": place,
     }
 
 
