@@ -77,7 +77,7 @@ def _client(address: str) -> Iterator[JournalClient]:
 
 
 @functools.cache
-def _spare_modules() -> None:
+def _freeze_modules() -> None:
     """Spark's Python workers collect garbage after each task, which takes 50 ms with the modules
     that are loaded. They are left out of it from the first batch on."""
     gc.freeze()
@@ -95,7 +95,7 @@ class Fetch:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from self._read(self.splits[number])
-        _spare_modules()
+        _freeze_modules()
 
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
         for piece in split:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 APART_SLOTS = 2
 STARTS_AT_ONCE = 8
 START_SECONDS = 5.0
-SHARED_SECONDS = 60.0
+SHARED_LIMIT_SECONDS = 60.0
 CANCEL_SECONDS = 30.0
 
 
@@ -74,13 +74,13 @@ class Jobs:
         slots: int,
         *,
         on_stuck: Callable[[str], None],
-        shared_seconds: float = SHARED_SECONDS,
+        shared_limit_seconds: float = SHARED_LIMIT_SECONDS,
         cancel_seconds: float = CANCEL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._on_stuck = on_stuck
-        self._shared_seconds = shared_seconds
+        self._shared_limit_seconds = shared_limit_seconds
         self._cancel_seconds = cancel_seconds
         self._clock = clock
         self._news = threading.Condition()
@@ -171,7 +171,7 @@ class Jobs:
         return [work for work in works if work is not None]
 
     def _run(self, works: Sequence[Work], slot: str) -> None:
-        limit = works[0].limit_seconds if len(works) == 1 else self._shared_seconds
+        limit = works[0].limit_seconds if len(works) == 1 else self._shared_limit_seconds
         job = _Job(f"{slot}.{next(self._numbers)}", works, self._clock(), limit)
         with self._news:
             self._jobs[job.name] = job

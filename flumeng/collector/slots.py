@@ -1,7 +1,8 @@
-"""Which of the waiting tasks write next: fair between flows, and small batches together. Pure.
+"""Which of the waiting tasks write next: fair between flows, and small batches together.
 
-A free slot takes the batch of the flow that has waited longest for its patience: a flow that asks
-for small batches soon waits less than one that lets its events gather, and every flow has its turn.
+A free slot takes the batch of the flow that has waited longest in units of its own batch interval:
+a flow that asks for batches every 0.2 s gets up to ten turns while one that asks for a batch every
+2 s gets one, and every flow gets its turn.
 When that batch may share a Spark job, all others that may go along, one of each flow after the
 other, as far as one job holds them. So a batch that is alone leaves at once, and of a thousand
 small ones hundreds cost one job.
@@ -20,14 +21,16 @@ from math import inf
 
 SHARED_MEMBERS = 128
 SHARED_SECONDS = 0.3
-"""A shared job is to be over by then, since whoever comes next waits for it..."""
+"""A shared job is to be over by then, since whoever comes next waits for it."""
 PART_OF_WAIT = 0.1
-"""...or in this part of the longest wait: when much waits, larger jobs cost all of it less."""
+"""A shared job may take this part of the longest wait, where that is more than SHARED_SECONDS: when
+much waits, fewer and larger jobs cost less."""
 SHARED_EVENTS = 200_000
 SMALL_EVENTS = 20_000
 """A batch of more events is cut into splits that use all cores: it has a job of its own."""
-LEAST_PATIENCE_SECONDS, MOST_PATIENCE_SECONDS = 0.2, 2.0
-"""Between these, so that no flow waits for more than ten turns of another."""
+LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.2, 2.0
+"""Batch intervals count as no shorter and no longer, so that one flow gets at most ten turns for
+one turn of another."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,8 @@ class Request:
         return self.shareable and not self.apart and self.events <= SMALL_EVENTS
 
     @property
-    def patience_seconds(self) -> float:
-        return min(max(self.gather_seconds, LEAST_PATIENCE_SECONDS), MOST_PATIENCE_SECONDS)
+    def interval_seconds(self) -> float:
+        return min(max(self.gather_seconds, LEAST_INTERVAL_SECONDS), MOST_INTERVAL_SECONDS)
 
 
 class SharedSize:
@@ -77,8 +80,8 @@ class _Queue:
     requests: deque[Request] = field(default_factory=deque)
 
     def waited(self, now: float) -> float:
-        """In units of its patience."""
-        return (now - self.since) / self.requests[0].patience_seconds
+        """How many batch intervals of its flow."""
+        return (now - self.since) / self.requests[0].interval_seconds
 
 
 class Slots:

@@ -51,7 +51,8 @@ def start(directory: Path, *, more_java_options: str = "") -> SparkSession:
     scratch, logging = directory / "scratch", directory / "log4j2.properties"
     try:
         shutil.rmtree(directory, ignore_errors=True)
-        scratch.mkdir(parents=True)
+        directory.mkdir(parents=True)
+        scratch.mkdir(mode=0o700)
         logging.write_text(LOGGING)
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror}") from error
@@ -85,8 +86,9 @@ def start(directory: Path, *, more_java_options: str = "") -> SparkSession:
 def _sockets(directory: Path) -> dict[str, str]:
     """Let Spark's JVM and its Python workers talk over Unix sockets in ``directory``.
 
-    Over TCP each job waits for 40 ms until the kernel lets small messages go. The path of a Unix
-    socket has 104 bytes. A longer directory is named by a descriptor of this process, where Linux
+    Over TCP each job waits for 40 ms until the kernel lets small messages go. Who may enter
+    ``directory`` may connect: Spark asks for no secret there. The path of a Unix socket has
+    104 bytes. A longer directory is named by a descriptor of this process, where Linux
     lets our other processes follow that; elsewhere it is TCP.
     """
     place = str(directory.absolute())

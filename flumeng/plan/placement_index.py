@@ -101,7 +101,7 @@ class PlacementIndex:
                 continue
             for partition in task.partitions:
                 task_of[partition] = name
-            rank = len(task.partitions) * ONE_MORE + len(name)  # size_rank, without a call
+            rank = size_rank(name, len(task.partitions))
             if sizes.get(name) != rank:
                 flow_index.sizes.set(name, rank)
             if task.state != ASSIGNED:

@@ -63,8 +63,9 @@ def _wanted(
     }
     mine, flows = snapshot.mine, snapshot.flows
     for key, task in index.of_node(view.name).items():
-        if key[0] in mine:
-            wanted[key] = _assigned(flows[key[0]], key[1], task, current.get(key))
+        flow, name = key
+        if flow in mine:
+            wanted[key] = _assigned(flows[flow], name, task, current.get(key))
     return wanted
 
 

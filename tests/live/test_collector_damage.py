@@ -15,7 +15,6 @@ import pytest
 from pyarrow import flight
 from pyspark.sql import SparkSession
 
-from flumeng.collector import spark as sessions
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.engine import SparkEngine
 from flumeng.collector.fetch import READ_SECONDS
@@ -152,11 +151,6 @@ def register(store: Store, journal: str, address: str) -> None:
     store.write(paths.journal(journal), record, ANY)
     live = LiveNode(uuid="", incarnation="", addresses=(address,), pid=0, version="", since=0)
     store.write(paths.live_node(node), live, ANY)
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    return sessions.start(tmp_path_factory.mktemp("spark") / "collector")
 
 
 @pytest.fixture

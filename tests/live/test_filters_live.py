@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from flumeng.collector import spark as sessions
 from flumeng.collector.fetch import Fetch
 from flumeng.collector.ranges import Range
 from flumeng.errors import UserError
@@ -29,11 +28,6 @@ RECEIVED = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 JOURNAL = "web.n1.0.00000000"
 
 Frames = Callable[..., LazyBatch]
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    return sessions.start(tmp_path_factory.mktemp("spark") / "collector")
 
 
 @pytest.fixture

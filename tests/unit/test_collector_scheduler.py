@@ -73,7 +73,7 @@ class World:
             self.engine,
             2,
             on_stuck=self.stuck.append,
-            shared_seconds=self.hang_seconds,
+            shared_limit_seconds=self.hang_seconds,
             cancel_seconds=self.hang_seconds,
         )
         self.spec = spec()
