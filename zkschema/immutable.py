@@ -1,4 +1,4 @@
-"""``dataclass`` for records: they have slots, and that they are frozen is the type checker's to see.
+"""``dataclass`` for records: they have slots, and only the type checker sees that they are frozen.
 
 Checked at run time it would make each of very many records cost three times as much to create, and
 without slots each would carry a dictionary.

@@ -7,10 +7,11 @@ never happen has happened.
 
 from __future__ import annotations
 
+from flumeng.simulation.cluster import Parts
 from flumeng.simulation.ensemble import Ensemble
-from flumeng.simulation.master import SteppedMaster
 from flumeng.simulation.session import Calm, Session
+from flumeng.simulation.stepped_master import SteppedMaster
 from flumeng.simulation.story import ViolationError
-from flumeng.simulation.world import Parts, World
+from flumeng.simulation.world import World
 
 __all__ = ["Calm", "Ensemble", "Parts", "Session", "SteppedMaster", "ViolationError", "World"]

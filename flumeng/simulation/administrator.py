@@ -4,9 +4,9 @@ that are gone for good."""
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.operations.chokes import set_choke
@@ -24,14 +24,13 @@ from flumeng.operations.settings import (
     set_setting,
     unset_setting,
 )
-from flumeng.simulation.operator import BROKEN, NOW, Operator
+from flumeng.simulation.canary import BROKEN
+from flumeng.simulation.cluster import Cluster
+from flumeng.simulation.host import Host
+from flumeng.simulation.operator import NOW, Operator
 from flumeng.state.assignment_pages import PAGES, assignment_writes, read_assignment
 from flumeng.state.task_map import Tasks, plan_writes, read_plan
 from zkschema import paths
-
-if TYPE_CHECKING:
-    from flumeng.simulation.host import Host
-    from flumeng.simulation.world import World
 
 DISKS = ("fast", "slow")
 SLOTS = (1.0, 2.0, 6.0)
@@ -47,8 +46,8 @@ class Administrator(Operator):
     """Every second command is one of its own. ``large``: each plan and assignment goes over into
     buckets and pages at once, as those do that have grown."""
 
-    def __init__(self, world: World, flows: tuple[str, ...]) -> None:
-        super().__init__(world, flows)
+    def __init__(self, world: Cluster, hosts: Mapping[str, Host], flows: Sequence[str]) -> None:
+        super().__init__(world, hosts, flows)
         self._large = world.random.random() < 0.1
 
     def step(self) -> None:
@@ -150,7 +149,7 @@ class Administrator(Operator):
         change(self.store, flow, author="o", reason="", now=NOW, expect_revision=current)
 
     def _discard(self) -> None:
-        lost = [host for host in self.world.hosts.values() if host.lost]
+        lost = [host for host in self.hosts.values() if host.lost]
         if lost:
             host = self.world.random.choice(lost)
             self._do(lambda: self.replace(host), f"gives up {host.name}")
@@ -185,4 +184,4 @@ class Administrator(Operator):
             self.store.commit(assignment_writes(node, paged, found.value, found.version))
 
     def _some_node(self) -> str:
-        return self.world.random.choice(sorted(self.world.hosts))
+        return self.world.random.choice(sorted(self.hosts))

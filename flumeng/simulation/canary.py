@@ -7,16 +7,14 @@ may take its place.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from flumeng.simulation.operator import BROKEN
+from flumeng.simulation.ensemble import Ensemble
 from zkschema import paths
 from zkschema.records import COLLECT, Flow, Plan, PlannedTask, Revision
 
-if TYPE_CHECKING:
-    from flumeng.simulation.ensemble import Ensemble
-
 CANARY = 1
+BROKEN = "filters: [{where: broken}]\n"
+"""Whoever runs a collect task of a revision with this fails."""
 
 
 class Canary:

@@ -16,14 +16,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from flumeng.simulation.canary import Canary
-from flumeng.simulation.disk import JournalFile
-from flumeng.simulation.ensemble import Change, Changes
+from flumeng.simulation.disk import Disks, JournalFile
+from flumeng.simulation.ensemble import Change, Changes, Ensemble
+from flumeng.simulation.story import Story
 from zkschema import paths, table
 from zkschema.records import (
     Ack,
@@ -35,9 +35,6 @@ from zkschema.records import (
     Plan,
     PlannedTask,
 )
-
-if TYPE_CHECKING:
-    from flumeng.simulation.world import World
 
 DRAINING = "draining"
 OPERATOR = "operator"
@@ -65,9 +62,19 @@ class Mark:
 class Checks:
     """Hears of everything. ``acked``: the newest offset of each partition, also once it is gone."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._ensemble = world.ensemble
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        disks: Disks,
+        masters: Container[str],
+        story: Story,
+        clock: Callable[[], float],
+    ) -> None:
+        self._ensemble = ensemble
+        self._disks = disks
+        self._masters = masters
+        self._story = story
+        self._clock = clock
         self.acked: dict[str, int] = {}
         self._accepted: dict[str, Accepted] = {}
         self._told: defaultdict[str, set[str]] = defaultdict(set)
@@ -106,7 +113,7 @@ class Checks:
         )
 
     def on_claimed(self, journal: str, start: int) -> None:
-        file = self._world.file(journal)
+        file = self._disks.file(journal)
         floor = file.floor if file else 0
         self._require(start >= floor, f"{journal} is to be read from {start}, kept from {floor}")
 
@@ -119,7 +126,7 @@ class Checks:
 
     def _require(self, holds: bool, otherwise: str) -> None:
         if not holds:
-            raise self._world.story.violation(otherwise)
+            raise self._story.violation(otherwise)
 
     def _on_ack(self, process: str, change: Change, names: Names) -> None:
         if change.after is None:
@@ -131,7 +138,7 @@ class Checks:
         node = process.partition(".")[0]
         new = Accepted(node, process, ack.epoch, ack.offset)
         old = self._accepted.get(journal)
-        file = self._world.file(journal)
+        file = self._disks.file(journal)
         if file is not None:
             self._require(ack.offset <= file.end, f"{journal}: {new} is above {file.end}")
         if old is not None and file is not None:
@@ -198,7 +205,7 @@ class Checks:
                     )
             marked = was is not None and (was.state, was.node) == (DRAINING, task.node)
             if task.state == DRAINING and task.node is not None and not marked:
-                self._marks[task.node, key] = Mark(self._ensemble.zxid, self._world.now)
+                self._marks[task.node, key] = Mark(self._ensemble.zxid, self._clock())
 
     def _whole_plan(self, flow: str, zxid: int) -> Plan:
         """The plan after that transaction, with the tasks of its buckets."""
@@ -225,7 +232,7 @@ class Checks:
     def _on_node(self, process: str, change: Change, names: Names) -> None:
         """What only the disk of that host knew of is gone with it."""
         if change.after is None and process == OPERATOR:
-            self._given_up.update(self._world.hosts[names[0]].journals.files)
+            self._given_up.update(self._disks.of[names[0]].files)
 
     def _on_handover(self, key: str, owner: str, change: Change) -> None:
         """A master decides on what it has read after the plan that it replaces."""
@@ -237,7 +244,7 @@ class Checks:
         mark = self._marks.get((owner, key))
         self._require(mark is not None, f"{key} is taken from {owner}, which was not told to drain")
         assert mark is not None
-        late = self._world.now - mark.seconds >= self._cluster.drain_limit_seconds
+        late = self._clock() - mark.seconds >= self._cluster.drain_limit_seconds
         self._require(
             late or self._let_go.get((owner, key), -1) >= mark.zxid,
             f"{key} is taken from {owner}, which has not let it go and still had time",
@@ -298,11 +305,11 @@ class Checks:
             self._discarded.discard(flow)
         elif flow not in self._discarded:
             self._discarded.add(flow)
-            if process in self._world.masters:
+            if process in self._masters:
                 self._require_collected(flow)
 
     def _require_collected(self, flow: str) -> None:
-        for journal, file in self._world.files():
+        for journal, file in self._disks.files():
             if file.flow == flow and journal not in self._given_up:
                 acked = self.acked.get(journal, 0)
                 self._require(

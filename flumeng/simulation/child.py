@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from flumeng.node.events import Ended, Said
 from flumeng.node.protocol import Message
-from flumeng.simulation.process import Process
-
-if TYPE_CHECKING:
-    from flumeng.simulation.host import Host
+from flumeng.simulation.cluster import Cluster
+from flumeng.simulation.environment import Process
+from flumeng.simulation.stepped_node import SteppedNode
 
 END_OF_INPUT: Message = {"type": "end of input"}
 
@@ -18,13 +16,13 @@ END_OF_INPUT: Message = {"type": "end of input"}
 class ChildProcess(Process):
     """``alive`` until it has ended; what it sends to a node that is gone is lost."""
 
-    def __init__(self, host: Host, role: str, name: str) -> None:
-        super().__init__(host.world, name)
-        self.host = host
+    def __init__(self, world: Cluster, parent: SteppedNode, role: str, name: str) -> None:
+        super().__init__(world, name)
+        self.world = world
         self.role = role
         self.alive = True
         self.inbox: deque[Message] = deque()
-        self._parent = host.node
+        self._parent: SteppedNode | None = parent
         self._said: Message | None = None
 
     @property
@@ -45,7 +43,7 @@ class ChildProcess(Process):
 
     def send(self, message: Message) -> None:
         if self._parent is not None:
-            self._parent.node.hear(Said(self.role, message))
+            self._parent.hear(Said(self.role, message))
 
     def report(self, status: Message) -> None:
         """Send a status unless the last one said the same."""
@@ -60,4 +58,4 @@ class ChildProcess(Process):
         self.say(f"ends with code {code}")
         self.world.leave(self)
         if self._parent is not None:
-            self._parent.node.hear(Ended(self.role, code))
+            self._parent.hear(Ended(self.role, code))

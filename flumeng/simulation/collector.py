@@ -9,20 +9,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flumeng.collector.acks import Acks, SupersededError
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError, UnavailableError
+from flumeng.simulation.canary import BROKEN
 from flumeng.simulation.child import END_OF_INPUT, ChildProcess
-from flumeng.simulation.operator import BROKEN
+from flumeng.simulation.cluster import Cluster
+from flumeng.simulation.stepped_node import SteppedNode
 from flumeng.store import ABSENT, ANY, Path, Put, Write
 from zkschema import paths
 from zkschema.records import Commit
-
-if TYPE_CHECKING:
-    from flumeng.simulation.host import Host
 
 RETRY_SECONDS = 0.5
 BATCH_SECONDS = 2.0
@@ -132,8 +131,8 @@ class Runner:
 class Collector(ChildProcess):
     """Has a session of its own. Its tasks take turns, and messages come in between."""
 
-    def __init__(self, host: Host, role: str, name: str) -> None:
-        super().__init__(host, role, name)
+    def __init__(self, world: Cluster, parent: SteppedNode, role: str, name: str) -> None:
+        super().__init__(world, parent, role, name)
         self.session = self.world.connect(name)
         self._publisher = Publisher(
             self.session, gap_seconds=0.0, clock=self.world.clock, sleep=self.world.sleep
@@ -153,6 +152,9 @@ class Collector(ChildProcess):
         super().wake()
         for runner in self._all:
             runner.due = min(runner.due, self.world.now)
+
+    def journals_grew(self) -> None:
+        self.wake()
 
     def step(self) -> None:
         if not self._is_ready:
@@ -181,7 +183,7 @@ class Collector(ChildProcess):
         random, rough = self.world.random, self.world.rough
         ranges = []
         for name, start in sorted(offsets.items()):
-            file = self.world.journal(name)
+            file = self.world.disks.served(name)
             if file is not None and file.floor > start:
                 raise UnavailableError(f"{name} does not hold {start} any more")
             if file is not None and file.end > start:

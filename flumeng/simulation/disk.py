@@ -1,13 +1,15 @@
-"""What a host keeps when its processes die: the node's home, and its journals."""
+"""What hosts keep when their processes die: the node's home, and journals."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
 from flumeng.node.home import Home
 from flumeng.node.known_flows import KnownFlows
+from flumeng.simulation.environment import Process
 
 
 @dataclass
@@ -24,10 +26,47 @@ class JournalFile:
 class Journals:
     """``writer`` is the process that has them open; one at a time. ``made`` counts them."""
 
+    host: str
     files: dict[str, JournalFile] = field(default_factory=dict)
     kept_flows: set[str] = field(default_factory=set)
-    writer: object = None
+    writer: Process | None = None
     made: int = 0
+
+    def make(self, flow: str) -> str:
+        """A new journal; gives its name."""
+        self.made += 1
+        name = f"{flow}.{self.host}.0.{self.made}"
+        self.files[name] = JournalFile(flow)
+        self.kept_flows.add(flow)
+        return name
+
+    def lose(self) -> None:
+        """The disk is empty."""
+        self.files.clear()
+        self.kept_flows.clear()
+
+
+class Disks:
+    """The journals of all hosts: ``of`` host -> its journals."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, Journals] = {}
+
+    def served(self, journal: str) -> JournalFile | None:
+        """The journal, when its node serves it now."""
+        for journals in self.of.values():
+            if journal in journals.files:
+                serves = journals.writer is not None and not journals.writer.paused
+                return journals.files[journal] if serves else None
+        return None
+
+    def file(self, journal: str) -> JournalFile | None:
+        """The journal as it is on disk, served or not."""
+        return next((file for name, file in self.files() if name == journal), None)
+
+    def files(self) -> Iterator[tuple[str, JournalFile]]:
+        for journals in self.of.values():
+            yield from journals.files.items()
 
 
 class ModelHome(Home):

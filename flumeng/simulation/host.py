@@ -6,18 +6,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from flumeng.node.children import role_of
+from flumeng.node.children import UNLIMITED, role_of
+from flumeng.node.daemon import Settings
 from flumeng.simulation.child import ChildProcess
+from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.collector import Collector
 from flumeng.simulation.disk import Journals, ModelHome
 from flumeng.simulation.ingest import Ingest
 from flumeng.simulation.node import NodeProcess
 from zkschema.records import INGEST
-
-if TYPE_CHECKING:
-    from flumeng.simulation.world import World
 
 
 @dataclass(frozen=True)
@@ -33,13 +31,12 @@ class Profile:
 class Host:
     """``lost``: gone for good, with its disk."""
 
-    def __init__(self, world: World, name: str, profile: Profile) -> None:
-        self.world = world
+    def __init__(self, world: Cluster, name: str, profile: Profile) -> None:
         self.name = name
-        self.profile = profile
-        self.path = Path(name)
-        self.home = ModelHome(f"data of {name}")
-        self.journals = Journals()
+        self._world = world
+        self._profile = profile
+        self._home = ModelHome(f"data of {name}")
+        self._journals = world.disks.of[name] = Journals(name)
         self.node: NodeProcess | None = None
         self.lost = False
         self._children: list[ChildProcess] = []
@@ -49,14 +46,26 @@ class Host:
     def start(self) -> None:
         """Start a node; it goes on from what the disk keeps."""
         assert self.node is None
-        self.node = NodeProcess(self)
-        self.world.enter(self.node)
+        settings = Settings(
+            self.name,
+            Path(self.name),
+            "",
+            roles=self._profile.roles,
+            zone=self._profile.zone,
+            labels=self._profile.labels,
+            capacity=self._profile.capacity,
+            limits=UNLIMITED,
+        )
+        self.node = NodeProcess(
+            self._world, settings, self._home, self._start_child, self._node_stopped
+        )
+        self._world.enter(self.node)
 
     def kill_node(self) -> None:
         """SIGKILL: the children notice when they next read from it."""
         assert self.node is not None
         node, self.node = self.node, None
-        self.world.leave(node)
+        self._world.leave(node)
         for child in self._children:
             child.orphan()
 
@@ -78,28 +87,24 @@ class Host:
         """A new host under the same name, with an empty disk."""
         self.lost = False
         self._replaced += 1
-        self.home = ModelHome(f"data of {self.name}, {self._replaced}")
-        made = self.journals.made
-        self.journals = Journals(made=made)
+        self._home = ModelHome(f"data of {self.name}, {self._replaced}")
+        self._journals.lose()
 
-    def node_ended(self) -> None:
-        """The node has stopped its children and then itself."""
+    def _node_stopped(self) -> None:
         assert self.node is not None
         node, self.node = self.node, None
-        self.world.leave(node)
+        self._world.leave(node)
 
-    def start_child(self, role: str) -> ChildProcess:
+    def _start_child(self, role: str) -> ChildProcess:
         assert self.node is not None
         self._started += 1
-        kind = Ingest if role_of(role) == INGEST else Collector
-        child = kind(self, role, f"{self.name}.{role}.{self._started}")
+        name, node = f"{self.name}.{role}.{self._started}", self.node.node
+        child: ChildProcess
+        if role_of(role) == INGEST:
+            child = Ingest(self._world, node, role, name, self._journals)
+        else:
+            child = Collector(self._world, node, role, name)
         self._children = [other for other in self._children if other.alive]
         self._children.append(child)
-        self.world.enter(child)
+        self._world.enter(child)
         return child
-
-    @property
-    def serves(self) -> bool:
-        """Whether its journals can be read now."""
-        writer = self.journals.writer
-        return isinstance(writer, ChildProcess) and writer.paused_until <= self.world.now

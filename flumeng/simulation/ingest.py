@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flumeng.simulation.child import END_OF_INPUT, ChildProcess
-from flumeng.simulation.disk import JournalFile
-
-if TYPE_CHECKING:
-    from flumeng.simulation.host import Host
+from flumeng.simulation.cluster import Cluster
+from flumeng.simulation.disk import Journals
+from flumeng.simulation.stepped_node import SteppedNode
 
 GROW_SECONDS = 3.0
 MOST_EVENTS = 40
 
 
 class Ingest(ChildProcess):
-    """What is on disk is that of the host; see ``flumeng.ingest.worker`` for what is modelled."""
+    """``journals`` are the host's; see ``flumeng.ingest.worker`` for what is modelled."""
 
-    def __init__(self, host: Host, role: str, name: str) -> None:
-        super().__init__(host, role, name)
+    def __init__(
+        self, world: Cluster, parent: SteppedNode, role: str, name: str, journals: Journals
+    ) -> None:
+        super().__init__(world, parent, role, name)
+        self._journals = journals
         self._answers: int | None = None
         self._tasks: dict[str, Mapping[str, Any]] | None = None
         self._quiet = False
@@ -38,17 +40,17 @@ class Ingest(ChildProcess):
 
     def end(self) -> None:
         super().end()
-        if self.host.journals.writer is self:
-            self.host.journals.writer = None
+        if self._journals.writer is self:
+            self._journals.writer = None
 
     def _start(self) -> None:
         """One process at a time has the journals."""
-        if self.host.journals.writer is not None:
+        if self._journals.writer is not None:
             self.exit(2)
             return
-        self.host.journals.writer = self
+        self._journals.writer = self
         self._is_ready = True
-        self.send({"type": "ready", "address": f"{self.host.name}:1"})
+        self.send({"type": "ready", "address": f"{self._journals.host}:1"})
         self.world.journals_grew()
 
     def _handle(self, message: Mapping[str, Any]) -> None:
@@ -58,7 +60,7 @@ class Ingest(ChildProcess):
             self._configure(message["tasks"])
         elif kind == "acks":
             for name, ack in message["acks"].items():
-                if file := self.host.journals.files.get(name):
+                if file := self._journals.files.get(name):
                     self.world.checks.on_trim(name, file, ack)
                     file.floor = max(file.floor, ack)
         elif kind == "remove":
@@ -78,7 +80,7 @@ class Ingest(ChildProcess):
         self._tasks = wanted
         if self._quiet:
             return
-        files = self.host.journals.files
+        files = self._journals.files
         for name, file in files.items():
             if file.flow not in wanted and not file.closed:
                 self.tell_of(name, f"closed at {file.end}")
@@ -86,25 +88,21 @@ class Ingest(ChildProcess):
         open_flows = {file.flow for file in files.values() if not file.closed}
         for flow in wanted:
             if flow not in open_flows:
-                self.host.journals.made += 1
-                name = f"{flow}.{self.host.name}.0.{self.host.journals.made}"
-                files[name] = JournalFile(flow)
-                self.host.journals.kept_flows.add(flow)
-                self.tell_of(name, "made")
+                self.tell_of(self._journals.make(flow), "made")
 
     def _remove(self, journals: Iterable[str], flows: Iterable[str]) -> None:
         for name in journals:
-            file = self.host.journals.files.get(name)
+            file = self._journals.files.get(name)
             if file is not None and file.closed:
                 self.world.checks.on_removed(name, file)
-                del self.host.journals.files[name]
+                del self._journals.files[name]
                 self.tell_of(name, "removed")
-        self.host.journals.kept_flows -= set(flows)
+        self._journals.kept_flows -= set(flows)
 
     def _grow(self) -> None:
-        names = [name for name, file in self.host.journals.files.items() if not file.closed]
+        names = [name for name, file in self._journals.files.items() if not file.closed]
         if names and not self._quiet and self.world.rough:
-            file = self.host.journals.files[self.world.random.choice(names)]
+            file = self._journals.files[self.world.random.choice(names)]
             file.end += self.world.random.randint(1, MOST_EVENTS)
             self.world.journals_grew()
 
@@ -125,9 +123,9 @@ class Ingest(ChildProcess):
                 "closed": file.closed,
                 "end": file.end if file.closed else None,
             }
-            for name, file in self.host.journals.files.items()
+            for name, file in self._journals.files.items()
         }
-        kept = sorted(self.host.journals.kept_flows)
+        kept = sorted(self._journals.kept_flows)
         return {
             "type": "status",
             "answers": self._answers,

@@ -1,23 +1,9 @@
-"""A master of a world: the real one, woken by its watches and its timer.
-
-Who looks after which flow only saves work: what keeps plans whole is that their versions are
-compared. So in some worlds every master takes every flow for its own while times are rough.
-"""
+"""A master of a world: the real one, woken by its watches and its timer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from flumeng.master.daemon import Master
-from flumeng.master.isolation import IsolatingPlanner
-from flumeng.plan import Action, Planner
-from flumeng.simulation.process import Process
-from flumeng.state.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from flumeng.simulation.world import World
+from flumeng.simulation.cluster import Cluster
+from flumeng.simulation.environment import Process
 
 IDLE = "nothing to do"
 LEAST_REST_SECONDS = 0.1
@@ -25,47 +11,10 @@ SETTLE_SECONDS = 2.0
 """Changes that come together are one; at most so long after the last look."""
 
 
-class Greedy(Planner):
-    """Takes all flows for its own as long as ``grabs`` says so."""
-
-    def __init__(self, grabs: Callable[[], bool]) -> None:
-        super().__init__()
-        self._grabs = grabs
-
-    def plan(self, snapshot: Snapshot) -> list[Action]:
-        if self._grabs():
-            snapshot = replace(snapshot, mine=snapshot.plannable)
-        return super().plan(snapshot)
-
-
-class SteppedMaster(Master):
-    """A master whose ticks are called for."""
-
-    def grab(self, grabs: Callable[[], bool]) -> None:
-        self._planner = IsolatingPlanner(lambda: Greedy(grabs), self._clock)
-
-    @property
-    def woken(self) -> bool:
-        return not self._wakes.empty()
-
-    @property
-    def rests_seconds(self) -> float:
-        """When to tick again although nothing was heard."""
-        return self._reader.look_again_seconds
-
-    def turn(self) -> str:
-        """One tick; gives its sentence. What a master survives is a fault here all the same."""
-        while self.woken:
-            self._wakes.get()
-        sentence = self.attempt()
-        failed = [why for why in self.troubles.values() if "planner failed" in why]
-        assert not failed, failed
-        return sentence
-
-
 class MasterProcess(Process):
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Cluster, name: str) -> None:
         super().__init__(world, name)
+        self._world = world
         self.session = world.connect(name)
         self._master = world.parts.master(self.session, name, world.clock)
         self._master.grab(lambda: world.greedy and world.rough)
@@ -73,11 +22,11 @@ class MasterProcess(Process):
 
     @property
     def ready(self) -> bool:
-        return super().ready or (self._master.woken and self.world.now >= self._settled)
+        return super().ready or (self._master.woken and self._world.now >= self._settled)
 
     def step(self) -> None:
         sentence = self._master.turn()
-        self._settled = self.world.now + SETTLE_SECONDS * self.world.random.random()
-        self.due = self.world.now + max(LEAST_REST_SECONDS, self._master.rests_seconds)
+        self._settled = self._world.now + SETTLE_SECONDS * self._world.random.random()
+        self.due = self._world.now + max(LEAST_REST_SECONDS, self._master.rests_seconds)
         if sentence != IDLE:
             self.say(sentence)

@@ -1,85 +1,34 @@
-"""A node of a world: the real node with its machine and its znodes, over modelled children."""
+"""A node of a world. It ends when it has stopped; when it is killed, its children find out by
+themselves."""
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
 
-from flumeng.node.children import UNLIMITED
-from flumeng.node.daemon import TICK_SECONDS, Node, Settings
-from flumeng.node.events import Event, Tick
+from flumeng.node.daemon import TICK_SECONDS, Settings
 from flumeng.node.home import Home
-from flumeng.node.protocol import Message
-from flumeng.simulation.process import Process
-from flumeng.store import Store
-
-if TYPE_CHECKING:
-    from flumeng.simulation.host import Host
+from flumeng.simulation.environment import Environment, Process
+from flumeng.simulation.stepped_node import Child, SteppedNode
 
 TURN_SECONDS = 30 * TICK_SECONDS
 
 
-class Child(Protocol):
-    """A child process as its node sees it."""
-
-    def tell(self, message: Message) -> None: ...
-
-    def kill(self) -> None: ...
-
-
-class SteppedNode(Node):
-    """A node whose turns are called for, and whose children are modelled."""
+class NodeProcess(Process):
+    """``on_stopped`` is called when the node has stopped its children and then itself."""
 
     def __init__(
         self,
+        world: Environment,
         settings: Settings,
         home: Home,
-        store: Store,
-        clock: Callable[[], float],
-        start: Callable[[str], Child],
+        start_child: Callable[[str], Child],
+        on_stopped: Callable[[], None],
     ) -> None:
-        super().__init__(settings, home, store, clock)
-        self._start_child = start
-
-    @property
-    def has_news(self) -> bool:
-        return not self._events.empty()
-
-    @property
-    def has_ended(self) -> bool:
-        return self._exit
-
-    def _next_event(self) -> Event:
-        try:
-            return self._events.get_nowait() or Tick()
-        except queue.Empty:
-            return Tick()
-
-    def _start(self, child: str) -> None:
-        self._children[child] = self._start_child(child)  # type: ignore[assignment]
-
-
-class NodeProcess(Process):
-    """Ends when the node has stopped; when it is killed, its children find out by themselves."""
-
-    def __init__(self, host: Host) -> None:
-        super().__init__(host.world, host.name)
-        self._host = host
-        self.session = self.world.connect(host.name)
-        settings = Settings(
-            host.name,
-            host.path,
-            "",
-            roles=host.profile.roles,
-            zone=host.profile.zone,
-            labels=host.profile.labels,
-            capacity=host.profile.capacity,
-            limits=UNLIMITED,
-        )
-        self.node = SteppedNode(
-            settings, host.home, self.session, self.world.clock, host.start_child
-        )
+        super().__init__(world, settings.name)
+        self._world = world
+        self._on_stopped = on_stopped
+        self.session = world.connect(settings.name)
+        self.node = SteppedNode(settings, home, self.session, world.clock, start_child)
         self._begun = False
 
     @property
@@ -87,7 +36,7 @@ class NodeProcess(Process):
         return super().ready or self.node.has_news
 
     def step(self) -> None:
-        self.due = self.world.now + TURN_SECONDS
+        self.due = self._world.now + TURN_SECONDS
         if not self._begun:
             self._begun = True
             self.node.begin()
@@ -96,4 +45,4 @@ class NodeProcess(Process):
             self.say("stopped")
             assert self.session is not None
             self.session.close()
-            self._host.node_ended()
+            self._on_stopped()

@@ -6,21 +6,20 @@ canary, and only over a revision that has been planned, so that there is one to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.operations.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.operations.nodes import set_node_desired
 from flumeng.operations.tasks import move_task, restart_task
-from flumeng.simulation.process import Process
+from flumeng.simulation.canary import BROKEN
+from flumeng.simulation.cluster import Cluster
+from flumeng.simulation.environment import Process
+from flumeng.simulation.host import Host
 from flumeng.simulation.session import Session
 from zkschema import paths
 from zkschema.records import COLLECT
-
-if TYPE_CHECKING:
-    from flumeng.simulation.world import World
 
 MOST_TASKS = 3
 TEXT = """flow: {name}
@@ -30,7 +29,6 @@ sinks: [{{noop: {{}}}}]
 """
 PLACE = "place: {{collect: {{tasks: {tasks}, spread: {spread}}}}}"
 ROLLOUT = "rollout: {{canary: 1, max_parallel: {parallel}, settle_seconds: {settle}}}\n"
-BROKEN = "filters: [{where: broken}]\n"
 VERBS = (
     *["apply"] * 3,
     *["resume"] * 2,
@@ -48,8 +46,10 @@ NOW = 0.0
 class Operator(Process):
     """``flows`` are the names that it uses, again and again. It is always connected."""
 
-    def __init__(self, world: World, flows: tuple[str, ...]) -> None:
+    def __init__(self, world: Cluster, hosts: Mapping[str, Host], flows: Sequence[str]) -> None:
         super().__init__(world, "operator")
+        self.world = world
+        self.hosts = hosts
         self.store = self.session = Session(world.ensemble, world.answering, self.name)
         self._flows = flows
 
@@ -65,10 +65,10 @@ class Operator(Process):
         """One command, and whatever comes of it."""
         random = self.world.random
         flow = random.choice(self._flows)
-        node = random.choice(self.world.drainable) if self.world.drainable else None
+        node = random.choice(sorted(self.hosts)[1:])
         verb = random.choice(VERBS)
         if verb == "move":
-            task, target = self._some_task(flow), random.choice(sorted(self.world.hosts))
+            task, target = self._some_task(flow), random.choice(sorted(self.hosts))
             self._do(lambda: self.move(task, target), f"moves {task} to {target}")
         elif verb == "restart":
             task = self._some_task(flow)
@@ -79,9 +79,8 @@ class Operator(Process):
             discard = random.random() < 0.3
             self._do(lambda: self.delete(flow, discard=discard), f"deletes {flow} {discard=}")
         elif verb in ("drain", "undrain"):
-            if node is not None:
-                desired = "draining" if verb == "drain" else "active"
-                self._do(lambda: self.desire(node, desired), f"wants {node} {desired}")
+            desired = "draining" if verb == "drain" else "active"
+            self._do(lambda: self.desire(node, desired), f"wants {node} {desired}")
         else:
             state = {"pause": "suspended", "resume": "running", "stop": "stopped"}[verb]
             self._do(lambda: self.set_state(flow, state), f"wants {flow} {state}")

@@ -6,12 +6,15 @@ deleted is gone, what was drained is empty, and planning again gives nothing to 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from flumeng import plan
 from flumeng.operations.nodes import left
 from flumeng.simulation.administrator import Administrator
+from flumeng.simulation.cluster import Cluster
+from flumeng.simulation.host import Host
 from flumeng.simulation.master import MasterProcess
+from flumeng.simulation.operator import Operator
 from flumeng.simulation.session import Session
 from flumeng.simulation.waiting import Waiting
 from flumeng.state.reader import Reader
@@ -19,16 +22,15 @@ from flumeng.store import Store
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 
-if TYPE_CHECKING:
-    from flumeng.simulation.world import World
-
 MOST_SECONDS = 900.0
 MOST_STEPS = 6000
 
 
 class Rest:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Cluster, hosts: Mapping[str, Host], operator: Operator) -> None:
         self._world = world
+        self._hosts = hosts
+        self._operator = operator
         self._store: Store = Session(world.ensemble)
 
     def run(self) -> None:
@@ -55,17 +57,17 @@ class Rest:
             process.due = min(process.due, world.now)
             if process.session is not None:
                 process.session.heal()
-        if isinstance(world.operator, Administrator):
-            world.operator.settle()
+        if isinstance(self._operator, Administrator):
+            self._operator.settle()
         masters = {process.name for process in world.processes}
         for name in world.masters:
             if name not in masters:
                 world.enter(MasterProcess(world, name))
 
     def _start_nodes(self) -> None:
-        for host in self._world.hosts.values():
-            if host.lost and isinstance(self._world.operator, Administrator):
-                self._world.operator.replace(host)
+        for host in self._hosts.values():
+            if host.lost and isinstance(self._operator, Administrator):
+                self._operator.replace(host)
             if host.node is None:
                 host.start()
 
@@ -103,7 +105,7 @@ class Rest:
         return ""
 
     def _unacked(self, waiting: Waiting) -> str:
-        for name, file in self._world.files():
+        for name, file in self._world.disks.files():
             flow = self._store.read(paths.flow(file.flow))
             if flow is None:
                 return f"{name} is on disk, and its flow is gone"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from flumeng.simulation.child import ChildProcess
+from flumeng.simulation.cluster import Cluster
+from flumeng.simulation.host import Host
 from flumeng.simulation.master import MasterProcess
-
-if TYPE_CHECKING:
-    from flumeng.simulation.world import World
+from flumeng.simulation.operator import Operator
 
 PAUSE_SECONDS = 20.0
 LONG_SECONDS = 15.0
@@ -18,8 +17,10 @@ LONG_SECONDS = 15.0
 class Trouble:
     """Chooses by the world's chance; what does not apply now does nothing."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Cluster, hosts: Mapping[str, Host], operator: Operator) -> None:
         self._world = world
+        self._hosts = hosts
+        self._operator = operator
         self._kinds: tuple[Callable[[], None], ...] = (
             *[self._command] * 4,
             *[self._cut] * 3,
@@ -44,7 +45,7 @@ class Trouble:
             kind()
 
     def _command(self) -> None:
-        operator = self._world.operator
+        operator = self._operator
         if not operator.busy:
             operator.busy = True
             operator.step()
@@ -94,7 +95,7 @@ class Trouble:
 
     def _lose(self) -> None:
         """A node is frozen for so long that its session ends; its children notice nothing."""
-        host = self._world.random.choice(list(self._world.hosts.values()))
+        host = self._world.random.choice(list(self._hosts.values()))
         if (
             host.node is None
             or host.node.session is None
@@ -116,14 +117,14 @@ class Trouble:
             self._world.random.choice(children).kill()
 
     def _kill_node(self) -> None:
-        host = self._world.random.choice(list(self._world.hosts.values()))
+        host = self._world.random.choice(list(self._hosts.values()))
         if host.node is not None and not host.node.busy:
             host.node.say("is killed")
             host.kill_node()
 
     def _vanish(self) -> None:
         """Half the nodes are gone at once."""
-        hosts = list(self._world.hosts.values())
+        hosts = list(self._hosts.values())
         for host in self._world.random.sample(hosts, (len(hosts) + 1) // 2):
             if host.node is not None and not host.node.busy:
                 host.node.say("is killed, with others")
@@ -131,20 +132,20 @@ class Trouble:
 
     def _lose_host(self) -> None:
         """A host is gone for good; one at a time."""
-        hosts = list(self._world.hosts.values())
+        hosts = list(self._hosts.values())
         host = self._world.random.choice(hosts)
         if not host.busy and not any(other.lost for other in hosts):
             self._world.story.tell(host.name, "is gone for good")
             host.lose()
 
     def _stop_node(self) -> None:
-        host = self._world.random.choice(list(self._world.hosts.values()))
+        host = self._world.random.choice(list(self._hosts.values()))
         if host.node is not None:
             host.node.say("is to stop")
             host.node.node.stop()
 
     def _start_node(self) -> None:
-        hosts = self._world.hosts.values()
+        hosts = self._hosts.values()
         gone = [host for host in hosts if host.node is None and not host.lost]
         if gone:
             host = self._world.random.choice(gone)

@@ -26,9 +26,9 @@ from flumeng.errors import FlumengError
 from flumeng.operations.cluster import verify_cluster
 from flumeng.operations.flows import apply_flow, delete_flow
 from flumeng.runtime.embedded import free_port
+from flumeng.runtime.testing import Proxy, RealEnsemble, proxied
 from flumeng.state.reader import Reader
 from flumeng.store import ANY, Store, tree
-from flumeng.store.testing import Proxy, RealEnsemble, proxied
 from flumeng.store.zookeeper import connect
 from flumeng.views import overview
 from zkschema import paths, records

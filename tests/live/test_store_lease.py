@@ -17,8 +17,8 @@ from flumeng.collector.testing import register
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
 from flumeng.node.registration import Identity, Registration
 from flumeng.node.testing import ClaimsInMemory
+from flumeng.runtime.testing import Proxy, Server
 from flumeng.store import ABSENT, ANY, Store, tree
-from flumeng.store.testing import Proxy, Server
 from flumeng.store.zookeeper import CALL_SECONDS, ZooKeeperStore, connect
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders

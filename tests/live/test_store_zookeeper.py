@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flumeng.errors import UnavailableError, UserError
+from flumeng.runtime.testing import Proxy
 from flumeng.store import ABSENT, ANY, tree
-from flumeng.store.testing import Proxy
 from flumeng.store.zookeeper import CALL_SECONDS, connect
 from flumeng.testing import RealZooKeeper
 from zkschema import paths, records

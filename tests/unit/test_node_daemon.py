@@ -12,7 +12,7 @@ from flumeng.node.home import Home
 from flumeng.node.protocol import Message
 from flumeng.node.testing import ScriptedChild
 from flumeng.operations.flows import apply_flow
-from flumeng.simulation.node import SteppedNode
+from flumeng.simulation.stepped_node import SteppedNode
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths

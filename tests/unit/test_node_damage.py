@@ -15,7 +15,7 @@ from flumeng.node.protocol import Message
 from flumeng.node.testing import ScriptedChild
 from flumeng.operations.cluster import export_cluster, import_cluster
 from flumeng.operations.flows import apply_flow
-from flumeng.simulation.node import SteppedNode
+from flumeng.simulation.stepped_node import SteppedNode
 from flumeng.store import ANY, Found, tree
 from flumeng.testing import FakeStore
 from zkschema import paths

@@ -1,0 +1,69 @@
+"""What all hosts of a world share: the ensemble with its settings, the disks, and the checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from flumeng.collector.acks import Acks
+from flumeng.simulation.checks import Checks
+from flumeng.simulation.disk import Disks
+from flumeng.simulation.ensemble import Ensemble
+from flumeng.simulation.environment import Environment
+from flumeng.simulation.session import Session
+from flumeng.simulation.stepped_master import SteppedMaster
+from flumeng.store import tree
+from zkschema import paths
+from zkschema.records import MaintenanceLimits
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a world is made of, so that a test may put something broken into it."""
+
+    ensemble: type[Ensemble] = Ensemble
+    acks: type[Acks] = Acks
+    master: type[SteppedMaster] = SteppedMaster
+
+
+SOUND = Parts()
+
+
+class Cluster(Environment):
+    """Every second one is ``varied``: nodes differ, hosts go for good, and the operator has
+    commands for that. ``masters`` are the names of all masters, also of those that are dead."""
+
+    def __init__(self, seed: int, parts: Parts) -> None:
+        ensemble = parts.ensemble()
+        tree.init(Session(ensemble))
+        super().__init__(seed, ensemble)
+        self.parts: Final = parts
+        self.varied: Final = seed % 2 == 1
+        self.exactly_once: Final = self.random.random() < 0.5
+        self.greedy: Final = self.random.random() < 0.5
+        self.masters: Final = [f"m{number}" for number in range(self.random.choice((1, 2, 2, 3)))]
+        self.disks: Final = Disks()
+        self._configure()
+        self.checks: Final = Checks(ensemble, self.disks, self.masters, self.story, self.clock)
+
+    def journals_grew(self) -> None:
+        for process in self.processes:
+            process.journals_grew()
+
+    def _configure(self) -> None:
+        session = Session(self.ensemble)
+        found = session.read(paths.cluster())
+        assert found is not None
+        settings = replace(
+            found.value,
+            grace_seconds=self.random.choice((0.0, 0.0, 3.0)),
+            drain_limit_seconds=self.random.choice((5.0, 20.0, 60.0)),
+            maintenance_limits=self._limits(),
+        )
+        session.write(paths.cluster(), settings, found.version)
+        session.close()
+
+    def _limits(self) -> MaintenanceLimits:
+        if not self.varied:
+            return MaintenanceLimits()
+        return MaintenanceLimits(nodes=self.random.choice((2, 2, 5)), enter=0.4, leave=0.25)

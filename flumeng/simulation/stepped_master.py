@@ -1,0 +1,53 @@
+"""The real master, whose ticks are called for.
+
+Who looks after which flow only saves work: what keeps plans whole is that their versions are
+compared. So in some worlds every master takes every flow for its own while times are rough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from flumeng.master.daemon import Master
+from flumeng.master.isolation import IsolatingPlanner
+from flumeng.plan import Action, Planner
+from flumeng.state.snapshot import Snapshot
+
+
+class Greedy(Planner):
+    """Takes all flows for its own as long as ``grabs`` says so."""
+
+    def __init__(self, grabs: Callable[[], bool]) -> None:
+        super().__init__()
+        self._grabs = grabs
+
+    def plan(self, snapshot: Snapshot) -> list[Action]:
+        if self._grabs():
+            snapshot = replace(snapshot, mine=snapshot.plannable)
+        return super().plan(snapshot)
+
+
+class SteppedMaster(Master):
+    """A master whose ticks are called for."""
+
+    def grab(self, grabs: Callable[[], bool]) -> None:
+        self._planner = IsolatingPlanner(lambda: Greedy(grabs), self._clock)
+
+    @property
+    def woken(self) -> bool:
+        return not self._wakes.empty()
+
+    @property
+    def rests_seconds(self) -> float:
+        """When to tick again although nothing was heard."""
+        return self._reader.look_again_seconds
+
+    def turn(self) -> str:
+        """One tick; gives its sentence. What a master survives is a fault here all the same."""
+        while self.woken:
+            self._wakes.get()
+        sentence = self.attempt()
+        failed = [why for why in self.troubles.values() if "planner failed" in why]
+        assert not failed, failed
+        return sentence

@@ -1,0 +1,54 @@
+"""The real node with its machine and its znodes, whose turns are called for, over modelled
+children."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from typing import Protocol
+
+from flumeng.node.daemon import Node, Settings
+from flumeng.node.events import Event, Tick
+from flumeng.node.home import Home
+from flumeng.node.protocol import Message
+from flumeng.store import Store
+
+
+class Child(Protocol):
+    """A child process as its node sees it."""
+
+    def tell(self, message: Message) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class SteppedNode(Node):
+    """A node whose turns are called for, and whose children are modelled."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        home: Home,
+        store: Store,
+        clock: Callable[[], float],
+        start: Callable[[str], Child],
+    ) -> None:
+        super().__init__(settings, home, store, clock)
+        self._start_child = start
+
+    @property
+    def has_news(self) -> bool:
+        return not self._events.empty()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._exit
+
+    def _next_event(self) -> Event:
+        try:
+            return self._events.get_nowait() or Tick()
+        except queue.Empty:
+            return Tick()
+
+    def _start(self, child: str) -> None:
+        self._children[child] = self._start_child(child)  # type: ignore[assignment]
