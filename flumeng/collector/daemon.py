@@ -1,0 +1,106 @@
+"""A collector process: Spark's session, the tasks, and who watches both."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from flumeng.collector import class_archive, spark
+from flumeng.collector.addresses import Addresses
+from flumeng.collector.engine import SparkEngine
+from flumeng.collector.liveness import Liveness
+from flumeng.collector.measures import Measures
+from flumeng.collector.pipeline import SparkPipeline
+from flumeng.collector.positions import PositionWatcher, WatchedJournals
+from flumeng.collector.probes import Probes
+from flumeng.collector.task import Assignment
+from flumeng.collector.worker import Worker
+from flumeng.errors import UserError
+from flumeng.node.protocol import Parent
+from flumeng.spec import parse_flow
+from flumeng.store.zookeeper import ZooKeeperStore
+from zkschema.records import COLLECT
+
+LEAST_SLOTS = 2
+
+if TYPE_CHECKING:
+    from flumeng.metrics.instruments import Instruments
+
+
+def run(
+    parent: Parent,
+    starting: Future[SparkSession],
+    *,
+    hosts: str,
+    session_seconds: float,
+    cache: Path,
+    metrics_channel: int | None,
+) -> int:
+    """Until the node says stop or is gone; the exit code.
+
+    ``starting`` gives Spark's session, or raises UserError. ``hosts`` are ZooKeeper's, ``cache`` is
+    for the archive of classes, and ``metrics_channel`` the descriptor to ask for metrics.
+    """
+    measures = Measures()
+    instruments = _serve(measures, metrics_channel)
+    try:
+        store = ZooKeeperStore(hosts, session_seconds)
+        session = starting.result()
+    except UserError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+
+    def give_up(why: str) -> None:
+        logging.error("%s; this process ends, and the node starts it anew", why)
+        os._exit(1)
+
+    def follow() -> None:
+        spark.wait_for_end(session)
+        give_up("Spark's JVM has ended")
+
+    threading.Thread(target=follow, name="jvm", daemon=True).start()
+    archiving = threading.Timer(
+        class_archive.BACKGROUND_AFTER_SECONDS, class_archive.make_in_background, [cache]
+    )
+    archiving.daemon = True
+    archiving.start()
+    measures.spark_runs = True
+    if instruments is not None:
+        instruments.page.add(store.readings)
+        instruments.page.add_process("flumeng_spark", spark.pid(session))
+    watcher, probes = PositionWatcher(Addresses(store)), Probes()
+    Liveness(parent.send, [lambda: spark.ask(session), measures.health.turned]).start()
+
+    def build(assignment: Assignment) -> SparkPipeline:
+        return SparkPipeline(session, parse_flow(assignment.spec))
+
+    slots = max(LEAST_SLOTS, session.sparkContext.defaultParallelism)
+    Worker(
+        parent,
+        store,
+        engine=SparkEngine(session),
+        slots=slots,
+        build=build,
+        positions=lambda wake: WatchedJournals(watcher, probes, wake),
+        on_stuck=give_up,
+        measures=measures,
+    ).run()
+    store.close()
+    spark.let_go(session)
+    return 0
+
+
+def _serve(measures: Measures, descriptor: int | None) -> Instruments | None:
+    """Tell the node how it goes from now on, while Spark starts."""
+    if descriptor is None:
+        return None
+    from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
+
+    return serving.serve(COLLECT, measures.health, measures.readings, descriptor=descriptor)
