@@ -23,7 +23,8 @@ from flumeng.node.claim import Claim, SupplantedError, next_claim, require_own
 
 
 class Directory:
-    """``held``: the claims under which somebody worked in it, or in what it was copied from."""
+    """``held``: the claims that it ever had on disk, also as what it was copied from. A copy that
+    is made while a process works under a claim is as good as one that was made before."""
 
     def __init__(self, claim: Claim, held: frozenset[Claim] = frozenset()) -> None:
         self.claim = claim
@@ -62,6 +63,7 @@ class Process:
         yield
         claim = next_claim(disk, known, self.token)
         self.directory.claim = claim
+        self.directory.held |= {claim}
         yield
         if self.world.version == version:
             self.world.write(claim, self.directory)
@@ -83,10 +85,9 @@ class World(RuleBasedStateMachine):
         self.past: list[Claim] = [Claim()]
 
     def write(self, claim: Claim, directory: Directory) -> None:
-        """Nobody works in a directory that lacks what the last one has done."""
+        """Nobody works in a directory that never had the last claim."""
         if not self.brought_back:
             assert self.known == Claim() or self.known in directory.held
-        directory.held |= {claim}
         self.known = claim
         self.version += 1
         self.past.append(claim)
@@ -156,3 +157,17 @@ class World(RuleBasedStateMachine):
 
 TestWorld = World.TestCase
 TestWorld.settings = settings(max_examples=200, deadline=None)
+
+
+def test_of_two_copies_that_start_at_once_one_works() -> None:
+    """Both have a claim of that number on disk, and only one of them has it in ZooKeeper."""
+    world = World()
+    first = world.make()
+    assert isinstance(first, Directory)
+    second = world.copy(first)
+    for directory in (first, second):
+        world.start(directory)
+        world.step(directory, 3)
+    world.step(first, 6)
+    world.step(second, 6)
+    assert [d.process is not None and d.process.refused for d in world.all] == [False, True]
