@@ -73,7 +73,7 @@ class PartitionAssigner:
     def _resize(self, tasks: int) -> list[str]:
         """End the tasks that are too many; those that lack, with the others evened out for them."""
         wanted = _names(tasks)
-        old = {name: t for name, t in self._builder.flow.tasks.items() if t.kind == COLLECT}
+        old = {name: t for name, t in self._builder.tasks.items() if t.kind == COLLECT}
         for name in in_order(old.keys() - set(wanted)):
             self._take(old[name].partitions)
             self._builder.end(name)

@@ -37,7 +37,7 @@ def place(builder: PlanBuilder, changes: ChangeSet) -> None:
     if _collects(builder):
         _spread(builder, settled.collect, changes)
     else:
-        for name in in_order(n for n, t in builder.flow.tasks.items() if t.kind == COLLECT):
+        for name in in_order(n for n, t in builder.tasks.items() if t.kind == COLLECT):
             builder.end(name)
 
 
@@ -71,7 +71,7 @@ def _pin(builder: PlanBuilder, changes: ChangeSet) -> None:
         elif task is not None:
             builder.end(name)
     if changes.everything:
-        for name, task in builder.flow.tasks.items():
+        for name, task in builder.tasks.items():
             if task.kind == INGEST and task.node not in nodes:
                 builder.end(name)
 
@@ -79,7 +79,7 @@ def _pin(builder: PlanBuilder, changes: ChangeSet) -> None:
 def _end_unreadable(builder: PlanBuilder) -> None:
     """A revision that cannot be read changes nothing; but what is to end ends."""
     wanted = {INGEST: _receives(builder), COLLECT: _collects(builder)}
-    for name in in_order(n for n, t in builder.flow.tasks.items() if not wanted[t.kind]):
+    for name in in_order(n for n, t in builder.tasks.items() if not wanted[t.kind]):
         builder.end(name)
 
 
@@ -180,7 +180,7 @@ def _was_refused(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
 def _suspects(builder: PlanBuilder, changes: ChangeSet, changed: Iterable[str]) -> Iterable[str]:
     """The tasks that may have to change, in order."""
     if changes.everything:
-        return in_order(name for name, t in builder.flow.tasks.items() if t.kind == COLLECT)
+        return in_order(name for name, t in builder.tasks.items() if t.kind == COLLECT)
     own = builder.flow.name
     on_changed = (
         name

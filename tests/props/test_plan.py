@@ -233,6 +233,57 @@ def test_every_prefix_of_the_actions_is_legal(snapshot: Snapshot) -> None:
         check_legal(snapshot, state)
 
 
+@st.composite
+def ending_rollouts(draw: st.DrawFn) -> Snapshot:
+    """All tasks of a flow have proven a revision with another place, when its journals and the
+    nodes change."""
+
+    def some_journals() -> dict[str, Journal]:
+        journal = Journal(flow="f", node="n", primary="n", term=1, in_sync=())
+        return {f"j{n}": journal for n in range(draw(st.sampled_from([0, 5, 40, 100])))}
+
+    number = st.sampled_from([None, None, None, 3])
+    old, new = (
+        Place(collect=CollectPlace(labels=draw(FLOW_LABELS), tasks=draw(number))) for _ in range(2)
+    )
+    view = FlowView("f", Flow(revision=1), Version(0), old)
+    views = {
+        name: NodeView(name, Node(uuid=name, roles=BOTH, labels=draw(NODE_LABELS)), live=True)
+        for name in (f"n{number}" for number in range(6))
+    }
+    fresh = Snapshot({"f": view}, views, some_journals(), frozenset(), frozenset({"f"}))
+    before = apply_all(fresh)
+    view = before.flows["f"]
+    tasks = {name: replace(task, revision=2) for name, task in view.tasks.items()}
+    view = replace(
+        view,
+        record=Flow(revision=2),
+        place=new,
+        place_before=old,
+        rollout=Rollout(),
+        plan=replace(view.plan, tasks=tasks),
+    )
+    return replace(
+        before,
+        flows={"f": view},
+        nodes={name: one for name, one in before.nodes.items() if draw(st.integers(0, 4))},
+        journals=some_journals(),
+        settled=frozenset(f"f/{name}" for name in tasks),
+    )
+
+
+@given(ending_rollouts())
+@settings(max_examples=300, deadline=None)
+def test_the_end_of_a_rollout_is_legal_and_all_of_it(snapshot: Snapshot) -> None:
+    state = snapshot
+    for action in plan(snapshot):
+        state = apply_one(state, action)
+        check_legal(snapshot, state)
+    flow = state.flows["f"]
+    read = {name for task in flow.tasks.values() for name in task.partitions}
+    assert flow.plan.revision == 1 or read == state.journals.keys()
+
+
 @given(snapshots(), st.randoms(use_true_random=False))
 @settings(max_examples=300, deadline=None)
 def test_of_what_is_carried_out_together_any_part_is_legal(

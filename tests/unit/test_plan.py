@@ -364,6 +364,30 @@ def test_a_changed_place_is_tried_by_the_canary_first() -> None:
     assert state.flows["f"].plan.revision == 2
 
 
+def test_no_journal_is_lost_or_doubled_when_a_rollout_ends_with_other_tasks() -> None:
+    """The tasks of the old place are ended or begun in the plan in which the new place holds."""
+    nodes = [labelled(f"{role[0]}{n}", role) for role in ("old", "new") for n in range(8)]
+    for tasks, first, last, left in ((None, 128, 41, nodes), (1, 4998, 5004, nodes[8:])):
+        old, new = (
+            Place(collect=CollectPlace(labels={"role": role}, tasks=tasks))
+            for role in ("old", "new")
+        )
+        state = relocating(new, old, nodes)
+        state = at_rest(replace(state, journals=journals(first)))
+        while any(task.revision != 2 for task in state.flows["f"].tasks.values()):
+            state = at_rest(proven(state))
+        changed = replace(
+            state,
+            journals=journals(last),
+            nodes={view.name: state.nodes[view.name] for view in left},
+        )
+        assert state.flows["f"].plan.revision == 1
+        ended = carried_out(proven(changed))
+        assert ended.flows["f"].plan.revision == 2
+        read = [name for t in ended.flows["f"].tasks.values() for name in t.partitions]
+        assert sorted(read) == sorted(journals(last))
+
+
 def test_a_place_that_no_node_has_is_never_proven_and_goes_back() -> None:
     nodes = [labelled("a", "old"), labelled("b", "old")]
     state = at_rest(relocating(by_role("nwe"), by_role("old"), nodes))
