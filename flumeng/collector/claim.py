@@ -54,7 +54,7 @@ class Claim:
             events,
             self._pipeline.shareable,
             apart,
-            self._pipeline.spec.batch.seconds,
+            self._pipeline.spec.batch_seconds,
         )
         self._jobs.ask(self, request)
 

@@ -173,7 +173,7 @@ class Task:
         now = self._clock()
         if self._waiting_since is None:
             self._waiting_since = now
-        left = self._waiting_since + self._pipeline.spec.batch.seconds - now
+        left = self._waiting_since + self._pipeline.spec.batch_seconds - now
         full = eager or waiting >= self._size.events
         return Backlog(waiting, 0.0 if full else max(0.0, left))
 

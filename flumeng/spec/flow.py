@@ -13,6 +13,11 @@ from flumeng.spec.option import option
 Durability = Literal["memory", "spill", "disk", "replicated"]
 Delivery = Literal["at-most-once", "at-least-once", "exactly-once"]
 
+FILES_SECONDS, OTHER_SECONDS = 60.0, 1.0
+"""How long a small batch gathers events when the flow does not say so: each makes files."""
+AMPLE_JOURNAL_BYTES = 2**30
+"""A journal of this size holds what comes in a minute; a smaller one would hold up its senders."""
+
 _FLOW_NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 
 
@@ -118,12 +123,13 @@ class Rollout:
 class Batch:
     """When collected events are written."""
 
-    seconds: float = option(
-        doc="A small batch waits until its oldest event is this old.",
+    seconds: float | None = option(
+        doc="A small batch waits until its oldest event is this old. When not given, a minute with "
+        "a sink `files` whose journals may hold a GiB or more, else a second.",
         unit="seconds",
         minimum=0,
         maximum=86_400,
-        default=1.0,
+        default=None,
     )
     events: int = option(
         doc="No batch is larger than this.",
@@ -227,6 +233,16 @@ class FlowSpec:
     )
 
     @property
+    def batch_seconds(self) -> float:
+        """So old is the oldest event of a small batch when it is written."""
+        if self.batch.seconds is not None:
+            return self.batch.seconds
+        size = self.journal.max_bytes
+        ample = self.durability != "memory" if size is None else size >= AMPLE_JOURNAL_BYTES
+        files = any(sink.name == "files" for sink in self.sinks)
+        return FILES_SECONDS if files and ample else OTHER_SECONDS
+
+    @property
     def lag_limit_seconds(self) -> float:
         """So old may the oldest event be that is not in the sinks."""
-        return max(self.lag.seconds, 3 * self.batch.seconds)
+        return max(self.lag.seconds, 3 * self.batch_seconds)

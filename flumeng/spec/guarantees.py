@@ -36,7 +36,23 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
     ]
     if spec.durability != "disk" and replayed:
         sentences.append(f"What is lost nevertheless is read again by {', '.join(replayed)}.")
+    if sinks := sum(sink.name == "files" for sink in spec.sinks):
+        sentences.append(_files_a_day(spec, sinks))
     return tuple(sentences)
+
+
+def _files_a_day(spec: FlowSpec, sinks: int) -> str:
+    """How many files a flow with so many sinks ``files`` makes while events come all the time."""
+    seconds, tasks = spec.batch_seconds, spec.place.collect.tasks
+    whose = "each task" if tasks is None else "its task" if tasks == 1 else f"its {tasks} tasks"
+    if seconds == 0:
+        return f"Any number of files a day from {whose}: no batch waits for more events."
+    count = round(86_400 / seconds) * (tasks or 1) * sinks
+    return (
+        f"About {count:,} files a day from {whose}: one for each batch, every {seconds:g} s "
+        "(`batch.seconds`); more where a batch is of several directories, or has over 20,000 "
+        "events."
+    )
 
 
 def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

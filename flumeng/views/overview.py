@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypedDict
 from flumeng.errors import CorruptError, UserError
 from flumeng.operations.flows import require_flow
 from flumeng.spec import FlowSpec, SpecError, parse_flow
-from flumeng.spec.flow import Batch, Lag
+from flumeng.spec.flow import OTHER_SECONDS, Lag
 from flumeng.spec.outline import Outline, outline
 from flumeng.state import journal_registry
 from flumeng.state.snapshot import FlowView
@@ -71,7 +71,7 @@ class FlowRow:
     rollout: RolloutRow | None
     went_back: str
     lag_limit_seconds: float = Lag().seconds
-    batch_seconds: float = Batch().seconds
+    batch_seconds: float = OTHER_SECONDS
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _limits(spec: FlowSpec | None) -> _Limits:
     """What nobody has read counts as what is usual."""
     if spec is None:
         return {}
-    return {"lag_limit_seconds": spec.lag_limit_seconds, "batch_seconds": spec.batch.seconds}
+    return {"lag_limit_seconds": spec.lag_limit_seconds, "batch_seconds": spec.batch_seconds}
 
 
 def flow(store: Store, name: str) -> FlowDetail:

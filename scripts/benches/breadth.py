@@ -35,6 +35,7 @@ flow: {name}
 sources: [{{syslog: {{listen: "127.0.0.1:{port}", protocol: udp}}}}]
 delivery: exactly-once
 sinks: [{{files: {{path: "{lake}", format: parquet}}}}]
+batch: {{seconds: 1 s}}
 """
 PATIENCE_SECONDS = 600.0
 QUIET_SECONDS = 5.0

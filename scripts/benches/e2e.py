@@ -50,6 +50,7 @@ sources:
 delivery: {delivery}
 sinks:
   - {sink}
+batch: {{seconds: 1 s}}
 """
 
 

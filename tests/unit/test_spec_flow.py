@@ -70,10 +70,41 @@ sinks:
 def test_what_is_left_out_gets_the_defaults() -> None:
     spec = parse_flow("flow: a\nsources: [syslog: {listen: 'x:1'}]\nsinks: [console]")
     assert spec.place == Place(IngestPlace({}), CollectPlace({}, None))
-    assert spec.batch == Batch(seconds=1.0, events=2_000_000)
+    assert spec.batch == Batch(seconds=None, events=2_000_000)
     assert (spec.durability, spec.delivery, spec.filters) == ("disk", "at-least-once", ())
     assert spec.sources[0].options == Syslog("x:1", "tcp", "auto", 2**20)
     assert spec.sinks == (Component("sink", "console", Console()),)
+
+
+@pytest.mark.parametrize(
+    ("rest", "seconds"),
+    [
+        ("sinks: [noop]", 1.0),
+        ("sinks: [noop, files: {path: /lake}]", 60.0),
+        ("sinks: [files: {path: /lake}]\nbatch: {seconds: 0.2, events: 10}", 0.2),
+        ("sinks: [files: {path: /lake}]\ndurability: memory", 1.0),
+        ("sinks: [files: {path: /lake}]\njournal: {max_bytes: 64 MiB}", 1.0),
+        ("sinks: [files: {path: /lake}]\njournal: {max_bytes: 1 GiB}", 60.0),
+    ],
+)
+def test_files_gather_for_a_minute_where_the_journal_has_room(rest: str, seconds: float) -> None:
+    spec = parse_flow(f"flow: a\nsources: [syslog: {{listen: 'x:1'}}]\n{rest}")
+    assert spec.batch_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        ("", "About 1,440 files a day from each task: one for each batch, every 60 s"),
+        ("batch: {seconds: 1}", "About 86,400 files a day from each task"),
+        ("place: {collect: {tasks: 4}}", "About 5,760 files a day from its 4 tasks"),
+        ("batch: {seconds: 0}", "Any number of files a day from each task"),
+    ],
+)
+def test_a_flow_says_how_many_files_it_makes(rest: str, said: str) -> None:
+    text = "flow: a\nsources: [syslog: {listen: 'x:1'}]\nsinks: [files: {path: /lake}]\n"
+    assert promise(parse_flow(text + rest))[-1].startswith(said)
+    assert "files" not in promise(parse_flow(text.replace("files: {path: /lake}", "noop")))[-1]
 
 
 def test_numbers_arrive_in_the_unit_of_their_option() -> None:
