@@ -136,6 +136,8 @@ class Node:
         self._known_flows = home.known_flows()
         self._unknown: set[str] = set()
         self._exit = self._registered = self._stopping = False
+        self._session = 0
+        self._is_ours = False
         self._said = ""
         for path in (paths.assignment(settings.name), paths.live_node(settings.name)):
             store.watch(path, lambda _: self._look_soon())
@@ -265,12 +267,13 @@ class Node:
         if not self._store.connected:
             return self._say("waiting for ZooKeeper; what is accepted stays in the journals")
         try:
-            looks = self._clock() >= self._look_at
+            looks = self._clock() >= self._look_at or self._session != self._store.session
             if looks:
                 self._look()
-            if looks or self._reported != self._machine.changes:
-                self._report()
-            self._storyteller.tell(self._machine.story, at_once=self._exit)
+            if self._is_ours:
+                if looks or self._reported != self._machine.changes:
+                    self._report()
+                self._storyteller.tell(self._machine.story, at_once=self._exit)
             if self._clock() >= self._acks_at:
                 self._clear_up()
         except ConflictError as conflict:
@@ -343,7 +346,7 @@ class Node:
             self._require_cluster()
             self._ack_pace.soon(acked.unneeded)
         self._act(self._machine.handle(acked))
-        if self._machine.knows_all_journals:
+        if self._is_ours and self._machine.knows_all_journals:
             self._znodes.deregister(name for name in acked.unneeded if name not in local)
 
     def _deleted(self, local: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], list[str]]:
@@ -383,11 +386,13 @@ class Node:
         return known
 
     def _look(self) -> None:
-        """Read the assignment; the timer is set first, so that a change in between is seen."""
+        """Whose the name is, and the assignment; the timer is set first, so that a change in
+        between is seen. While no session of ours was there the name may have been given away."""
         self._look_at = self._clock() + LOOK_SECONDS
+        self._session, self._is_ours = self._store.session, False
         self._generation = self._require_cluster()
         self._znodes.register()
-        self._registered, self._held_since = True, 0.0
+        self._registered, self._held_since, self._is_ours = True, 0.0, True
         wanted = self._znodes.assignment()
         if wanted is not None and wanted != self._applied:
             self._apply(wanted)

@@ -91,8 +91,9 @@ class Registration:
         """Make sure that ``/nodes/N`` is there and is ours; what we said of us is compared anew.
 
         Zone, labels and capacity are what the node was first started with until an operator changes
-        them. Raises UserError when a host with another identity has the name, CorruptError when the
-        record cannot be read.
+        them. Raises UserError when a host with another identity has the name (SupplantedError when
+        this process had it before), CorruptError when the record cannot be read. Nothing may be
+        written after that: the znode of another host can have the version that ours had.
         """
         self._status = self._live = None
         path = paths.node(self._me.name)
@@ -109,6 +110,12 @@ class Registration:
             )
             self._write_claim(path, node, ABSENT, Claim())
             return
+        if found.value.uuid != self._me.uuid and self._fence:
+            raise SupplantedError(
+                f"the name {self._me.name} was given to another host while this one was away. What "
+                "its journals hold, perhaps delivered already, is delivered when it is started "
+                "with another --name and this --data"
+            )
         if found.value.uuid != self._me.uuid:
             raise UserError(
                 f"a node named {self._me.name} is registered already, from another data directory: "

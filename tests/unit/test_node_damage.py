@@ -2,120 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from flumeng.node.daemon import LOOK_SECONDS, Settings
-from flumeng.node.events import Event, Said
-from flumeng.node.home import Home
-from flumeng.node.protocol import Message
-from flumeng.node.testing import ScriptedChild
 from flumeng.operations.cluster import export_cluster, import_cluster
-from flumeng.operations.flows import apply_flow
-from flumeng.simulation.stepped_node import SteppedNode
-from flumeng.store import ANY, Found, tree
-from flumeng.testing import FakeStore
+from tests.unit.node_bench import TEXT, Bench, task
 from zkschema import paths
-from zkschema.records import INGEST, AssignedTask, Assignment, NodeStatus
 
-TEXT = "{{flow: {}, sources: [syslog: {{listen: '127.0.0.1:0'}}], sinks: [noop]}}"
 NEWER = b'{"v": 99}'
 DAMAGED = [b"{", b"", NEWER, b"\x1f\x8b broken", b'{"v": 1, "tasks": 5}']
-
-
-def task(flow: str, epoch: int = 1, revision: int = 1) -> AssignedTask:
-    return AssignedTask(
-        flow=flow,
-        task="ingest.n1",
-        kind=INGEST,
-        epoch=epoch,
-        revision=revision,
-        state="running",
-    )
-
-
-class CountingStore(FakeStore):
-    """Counts the records that are asked for."""
-
-    reads = 0
-
-    def read_each(self, wanted: Sequence[Any]) -> list[Found[Any]]:
-        self.reads += len(wanted)
-        return super().read_each(wanted)
-
-
-class Bench:
-    """A node over a scripted ingest worker, and the cluster that it is in."""
-
-    def __init__(self, data: Path) -> None:
-        self.now = 100.0
-        self.store = CountingStore()
-        self.told: list[Message] = []
-        self.data = data
-        tree.init(self.store)
-        self.home = Home(data)
-        self.start()
-
-    def start(self) -> None:
-        """A new process on the same data directory."""
-        settings = Settings("n1", self.data, "", roles=(INGEST,))
-        self.home.close()
-        self.home = Home(self.data)
-        self.node = SteppedNode(settings, self.home, self.store, lambda: self.now, self.child)
-        self.node.begin()
-
-    def child(self, name: str) -> ScriptedChild:
-        def hear(event: Event) -> None:
-            self.node.hear(event)
-
-        told = self.told
-
-        class Child(ScriptedChild):
-            closed_end = 5
-
-            def tell(self, message: Message) -> None:
-                told.append(message)
-                super().tell(message)
-
-        return Child(name, "n1", hear)
-
-    def apply(self, *flows: str) -> None:
-        for flow in flows:
-            apply_flow(self.store, TEXT.format(flow), author="a", reason="", now=0.0)
-
-    def assign(self, *tasks: AssignedTask) -> None:
-        self.store.write(paths.assignment("n1"), Assignment(tasks=tasks), ANY)
-
-    def damage(self, path: object, data: bytes) -> None:
-        self.store.tree.znodes[str(path)].data = data
-        self.store.tree.changed(str(path))
-
-    def turns(self, seconds: float = 2 * LOOK_SECONDS) -> None:
-        """Twice a second, and each time until nothing is left to hear."""
-        for _ in range(round(2 * seconds)):
-            self.now += 0.5
-            self.node.hear(Said("ingest.0", {"type": "alive"}))
-            self.node.turn()
-            while self.node.has_news:
-                self.node.turn()
-
-    @property
-    def status(self) -> NodeStatus:
-        found = self.store.read(paths.status("n1"))
-        assert found is not None
-        return found.value
-
-    def states(self) -> dict[str, str]:
-        return {key.partition("/")[0]: said.state for key, said in self.status.tasks.items()}
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     bench = Bench(tmp_path)
-    bench.node.turn()
     bench.apply("web", "app")
     bench.assign(task("web"), task("app"))
     bench.turns()

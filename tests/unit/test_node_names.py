@@ -1,0 +1,81 @@
+"""A node's name belongs to one host: who has lost it writes nothing any more, and stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flumeng.node.claim import SupplantedError
+from flumeng.node.events import Said
+from flumeng.operations.discarding import discard_node
+from flumeng.testing import FakeStore
+from tests.unit.node_bench import Bench, task
+from zkschema import paths
+
+STATUS = Said("ingest.0", {"type": "status", "answers": 0, "tasks": {}, "journals": {}})
+
+
+@pytest.fixture
+def given_away(tmp_path: Path) -> tuple[Bench, Bench]:
+    """A node that was cut off, and a new host that was given its name meanwhile."""
+    old = Bench(tmp_path / "old")
+    old.apply("web")
+    old.assign(task("web"))
+    old.turns()
+    old.store.cut()
+    old.store.expire()
+    discard_node(FakeStore(old.store.tree), "n1", author="o", reason="", now=0.0)
+    new = Bench(tmp_path / "new", old.store.tree)
+    new.turns()
+    assert new.live_uuid == new.home.identity()
+    return old, new
+
+
+def test_a_host_whose_name_was_given_away_stops(given_away: tuple[Bench, Bench]) -> None:
+    old, new = given_away
+    before = new.znodes
+    old.store.heal()
+    with pytest.raises(SupplantedError, match="with another --name"):
+        old.turns()
+    assert new.znodes == before
+
+
+def test_it_writes_nothing_before_it_has_asked_whose_the_name_is(
+    given_away: tuple[Bench, Bench],
+) -> None:
+    """Both hosts have written their znode once: its version does not tell them apart."""
+    old, new = given_away
+    before = new.znodes
+    old.store.connected = True  # and nobody has told the node yet
+    old.node.hear(STATUS)
+    with pytest.raises(SupplantedError):
+        old.node.turn()
+    assert new.znodes == before
+
+
+@pytest.mark.parametrize("data", [b"{", b'{"v": 99}'])
+def test_a_node_that_cannot_read_whose_the_name_is_reports_nothing(
+    given_away: tuple[Bench, Bench], data: bytes
+) -> None:
+    old, new = given_away
+    new.store.tree.znodes["/nodes/n1"].data = data
+    before = new.znodes
+    old.store.heal()
+    old.node.turn()
+    old.node.hear(STATUS)
+    old.turns()
+    assert new.znodes == before
+
+
+def test_a_node_that_was_discarded_while_it_was_away_registers_anew(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.turns()
+    bench.store.cut()
+    bench.store.expire()
+    bench.store.connected = True
+    discard_node(bench.store, "n1", author="o", reason="", now=0.0)
+    bench.store.heal()
+    bench.turns()
+    assert bench.live_uuid == bench.home.identity()
+    assert bench.store.exists(paths.status("n1"))
