@@ -23,7 +23,7 @@ from flumeng.collector.acks import Acks
 from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.sinks import BatchTooWideError
-from flumeng.sinks.file_store import FileStore, open_store
+from flumeng.sinks.file_store import FileStore, below, open_store
 from flumeng.store import ABSENT, ANY, Path, Put, Store
 from zkschema import codec, paths
 from zkschema.records import Commit
@@ -50,9 +50,9 @@ class Commits:
         mine = frozenset(partitions)
         found = []
         for root in sorted(set(roots)):
-            store, path = self._open_store(f"{root}/{STAGING}")
+            store, path = self._open_store(below(root, STAGING))
             names = store.directories(path)
-            found += [f"{root}/{STAGING}/{n}" for n in names if _journal(n) in mine]
+            found += [below(root, STAGING, name) for name in names if _journal(name) in mine]
         return found
 
     def recover(self, leftovers: Sequence[str]) -> None:
@@ -71,7 +71,7 @@ class Commits:
 
     def stage(self, root: str, journal: str, epoch: int) -> str:
         """A new directory (URI) for a batch that reads ``journal`` among others."""
-        staging = f"{root}/{STAGING}/{journal}.{epoch}.{uuid.uuid4().hex}"
+        staging = below(root, STAGING, f"{journal}.{epoch}.{uuid.uuid4().hex}")
         store, path = self._open_store(staging)
         store.make_directory(path)
         return staging

@@ -1,6 +1,7 @@
 """Directories that keep files for good: of the local disk, or of any file system of pyarrow's.
 
-A location is a URI or an absolute path. On a local disk nothing counts before it is synced, file
+A location is a URI or an absolute path; the query of a URI says how its store is reached, and is a
+part of every location there. On a local disk nothing counts before it is synced, file
 and directory; object stores answer only when they have it. Anyone may repeat a rename at any
 time: it takes effect once.
 """
@@ -15,12 +16,12 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
 from flumeng.errors import UserError
+from flumeng.spec.patterns import split_query
 
 S3_SCHEMES = ("s3a", "s3n")
 WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
@@ -66,12 +67,19 @@ def open_store(uri: str) -> tuple[FileStore, str]:
     """The file store of ``uri``, and the path there. UserError for a scheme nobody serves."""
     if uri.startswith("/"):
         return LOCAL, uri
-    parts = urlsplit(uri)
-    if parts.scheme == "file":
-        return LOCAL, uri.removeprefix("file://")
-    scheme = "s3" if parts.scheme in S3_SCHEMES else parts.scheme
-    lake, root = _remote(f"{scheme}://{parts.netloc}")
-    return lake, root + parts.path.rstrip("/")
+    place, query = split_query(uri)
+    scheme, _, rest = place.partition("://")
+    if scheme == "file":
+        return LOCAL, rest
+    host, slash, path = rest.partition("/")
+    lake, root = _remote(f"{'s3' if scheme in S3_SCHEMES else scheme}://{host}{query}")
+    return lake, (root + slash + path).rstrip("/")
+
+
+def below(uri: str, *names: str) -> str:
+    """The location ``names`` below that one."""
+    place, query = split_query(uri)
+    return "/".join((place.rstrip("/"), *names)) + query
 
 
 @lru_cache(maxsize=32)

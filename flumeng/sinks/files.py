@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType
 from flumeng.errors import UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import BatchTooWideError, Row, Written, formats
-from flumeng.sinks.file_store import open_store
+from flumeng.sinks.file_store import below, open_store
 from flumeng.sinks.formats import FileWriter
 from flumeng.sinks.timed_path import TimedPath
 from flumeng.spec.sinks import Files
@@ -111,7 +111,7 @@ class StageFiles:
 class _StagedFile:
     def __init__(self, options: Files, staging: str, directory: str, first: pa.RecordBatch) -> None:
         name = f"part-{uuid.uuid4().hex}{formats.ending(options.format, options.compression)}"
-        self._source, self._target = f"{staging}/{name}", f"{directory}/{name}"
+        self._source, self._target = below(staging, name), below(directory, name)
         self._files, self._path = open_store(self._source)
         self._events = 0
         self.writer: FileWriter = formats.create(

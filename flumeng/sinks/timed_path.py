@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.errors import UserError
+from flumeng.spec.patterns import split_query
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNITS_MICROSECONDS = {"%M": 60_000_000, "%H": 3_600_000_000}
@@ -27,11 +28,12 @@ class TimedPath:
     """``root`` is the directory before the first time pattern, without a slash at its end."""
 
     def __init__(self, path: str) -> None:
+        path, self._query = split_query(path)
         self._path = path.rstrip("/")
         used = set(_PATTERN.findall(path))
         self.timed = bool(used)
-        fixed = self._path.partition("%")[0] if used else self._path
-        self.root = fixed.rpartition("/")[0] if used else fixed
+        fixed = self._path.partition("%")[0].rpartition("/")[0] if used else self._path
+        self.root = fixed + self._query
         self._unit = min((UNITS_MICROSECONDS.get(u, DAY_MICROSECONDS) for u in used), default=0)
         self._known: dict[int, str] = {}
 
@@ -43,7 +45,7 @@ class TimedPath:
         if not batch.num_rows:
             return
         if not self.timed:
-            yield self._path, batch
+            yield self.root, batch
             return
         if "ts" not in batch.schema.names or not pa.types.is_timestamp(batch["ts"].type):
             raise UserError(f"files: {self._path} needs the column ts, which select has dropped")
@@ -62,7 +64,8 @@ class TimedPath:
         known = self._known.get(period)
         if known is None:
             moment = EPOCH + timedelta(microseconds=max(period * self._unit, EARLIEST))
-            known = self._known[period] = _PATTERN.sub(lambda m: _digits(moment, m[0]), self._path)
+            path = _PATTERN.sub(lambda m: _digits(moment, m[0]), self._path)
+            known = self._known[period] = path + self._query
         return known
 
 

@@ -71,6 +71,7 @@ def group_names(text: str) -> tuple[str, ...]:
 
 def check_lake_path(text: str) -> None:
     """A directory: absolute or with a scheme, and a fixed part before its first time pattern."""
+    text, _ = split_query(text)
     scheme, separator, rest = text.partition("://")
     if separator:
         if scheme not in SCHEMES:
@@ -87,6 +88,17 @@ def check_lake_path(text: str) -> None:
     fixed, timed, _ = (rest if separator else text).partition("%")
     if timed and "/" not in fixed.lstrip("/"):
         raise ValueError("expected a fixed directory before the first time pattern")
+
+
+def split_query(path: str) -> tuple[str, str]:
+    """A lake path, and how its store is reached: ``?endpoint_override=...`` of a URL, or nothing.
+
+    A question mark in the name of a local file is a character like others.
+    """
+    if path.startswith(("/", "file:")):
+        return path, ""
+    place, mark, query = path.partition("?")
+    return place, mark + query
 
 
 def _compiled(text: str) -> re.Pattern[str]:

@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
+from flumeng.collector.commit import Commits
 from flumeng.collector.ranges import BatchSize
 from flumeng.errors import UserError
 from flumeng.sinks import file_store, files, formats
 from flumeng.sinks.console import LINE_CHARACTERS, LINES_PER_BATCH, render, show
 from flumeng.sinks.files import FilesSink, StageFiles
 from flumeng.spec.sinks import Files
+from flumeng.testing import FakeStore
 from zkschema import codec, paths
 from zkschema.records import Commit
 
@@ -167,6 +169,44 @@ def test_places_are_paths_or_uris() -> None:
     assert file_store.open_store("file:///data/web") == (file_store.LOCAL, "/data/web")
     with pytest.raises(UserError, match="ftp://"):
         file_store.open_store("ftp://host/web")
+
+
+OVERRIDE = "region=us-east-1&scheme=http&endpoint_override=localhost%3A9000"
+
+
+def test_the_query_of_a_url_says_how_its_store_is_reached() -> None:
+    given, path = file_store.open_store(f"s3a://lake/web/x#y?{OVERRIDE}")
+    assert path == "lake/web/x#y"
+    assert isinstance(given, file_store.RemoteFileStore)
+    wanted = fs.S3FileSystem(region="us-east-1", scheme="http", endpoint_override="localhost:9000")
+    assert given._files.equals(wanted)
+    assert file_store.open_store(f"s3a://lake/other?{OVERRIDE}")[0] is given
+    with pytest.raises(UserError, match="bogus"):
+        file_store.open_store("s3://lake/web?bogus=1")
+    assert file_store.open_store("/data/what?x=1") == (file_store.LOCAL, "/data/what?x=1")
+
+
+def test_what_lies_below_a_url_has_its_query() -> None:
+    assert file_store.below("s3://b/a?q=1", "c", "d") == "s3://b/a/c/d?q=1"
+    assert file_store.below("s3://b/a/", "c") == "s3://b/a/c"
+    assert file_store.below("/a?b", "c") == "/a?b/c"
+
+
+def test_a_sink_stages_and_commits_below_a_url_with_a_query() -> None:
+    """The query stays at the end, whatever is appended."""
+    made: list[str] = []
+
+    class Lake(file_store.LocalFileStore):
+        def make_directory(self, path: str) -> None:
+            made.append(path)
+
+    root = FilesSink(Files(f"s3://lake/web/%Y?{OVERRIDE}", "text", "none")).root
+    assert root == f"s3://lake/web?{OVERRIDE}"
+    commits = Commits(FakeStore(), "web", "collect.0", lambda uri: (Lake(), uri))
+    staging = commits.stage(root, "web.n1.0.a", 1)
+    assert made == [staging]
+    assert staging.startswith("s3://lake/web/_flumeng/web.n1.0.a.1.")
+    assert staging.endswith(f"?{OVERRIDE}")
 
 
 def test_the_console_shows_the_first_events_of_a_batch_and_counts_the_rest() -> None:

@@ -25,6 +25,15 @@ def test_the_root_is_what_comes_before_the_first_pattern() -> None:
     assert TimedPath("/lake/web/").root == "/lake/web"
 
 
+def test_a_query_stays_at_the_end_and_has_no_patterns() -> None:
+    path = "s3://lake/%Y/x?endpoint_override=h%3A9000"
+    assert TimedPath(path).root == "s3://lake?endpoint_override=h%3A9000"
+    assert list(rows(path, 0)) == ["s3://lake/1970/x?endpoint_override=h%3A9000"]
+    plain = TimedPath("s3://lake/web/?endpoint_override=h%3A9000")
+    assert (plain.timed, plain.root) == (False, "s3://lake/web?endpoint_override=h%3A9000")
+    assert TimedPath("/lake/what?/%Y").root == "/lake/what?"
+
+
 def test_a_path_without_patterns_takes_everything_and_needs_no_time() -> None:
     plain = pa.RecordBatch.from_arrays([pa.array([1, 2])], ["row"])
     assert [(d, part.num_rows) for d, part in TimedPath("/lake/").split(plain)] == [("/lake", 2)]

@@ -8,7 +8,7 @@ import pytest
 
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.spec.filters import EVENT_COLUMNS
-from flumeng.spec.patterns import check_regex
+from flumeng.spec.patterns import check_lake_path, check_regex, split_query
 
 GOOD = [
     r"^(?P<client>\S+) \[(?P<time>[^\]]+)\] \"(?P<request>[^\"]*)\"$",
@@ -68,3 +68,10 @@ def test_a_group_twice_is_refused_though_re2_takes_it() -> None:
 
 def test_columns_that_every_event_has_are_known_without_arrow() -> None:
     assert set(EVENT_COLUMNS) == set(READ_SCHEMA.names)
+
+
+def test_the_query_of_a_url_has_no_time_patterns() -> None:
+    check_lake_path("s3://lake/web/%Y?endpoint_override=localhost%3A9000&scheme=http")
+    with pytest.raises(ValueError, match="fixed directory"):
+        check_lake_path("s3://%Y?region=a/b")
+    assert split_query("file:///a?b/%Y") == ("file:///a?b/%Y", "")
