@@ -314,7 +314,7 @@ class Story(Record):
 class LiveNode(Record):
     """``addresses`` is where each ingest worker of the node serves its journals (host:port), an
     empty text while it does not. ``schema`` is the newest version of the tree that it can use,
-    ``boot`` the id of its host's boot, in which ``pid`` counts."""
+    ``boot`` the id of its host's boot and container, in which ``pid`` counts."""
 
     uuid: str
     incarnation: str

@@ -149,8 +149,8 @@ class Registration:
             except OSError:
                 claim = self._claims.claim()
         node = replace(node, claims=claim.number, claimant=claim.token)
-        version = self._store.write(path, node, expect)
-        self._own, self._fence = claim, (Check(path, version),)
+        self._own = claim  # before the write: its reply may be lost
+        self._fence = (Check(path, self._store.write(path, node, expect)),)
 
     def _require_no_other_live(self) -> None:
         """One that was left by an earlier process of this host goes with its session, and that
@@ -159,9 +159,10 @@ class Registration:
         if not isinstance(live, Versioned) or live.session == self._store.session:
             return
         if live.value.boot and not processes.has_ended(live.value.boot, live.value.pid):
+            here = live.value.boot == processes.boot()
             raise HeldError(
                 f"node {self._me.name} is live as process {live.value.pid} of "
-                f"{'this' if live.value.boot == processes.boot() else 'another'} host"
+                f"{'this host' if here else 'another host or container'}"
             )
 
     def announce(self, addresses: tuple[str, ...]) -> None:

@@ -9,16 +9,18 @@ from pathlib import Path
 
 @cache
 def boot() -> str:
-    """An id of this boot of the host; no other boot or host has it."""
+    """An id of this boot of the host and of the namespace in which this process has its number: no
+    other boot, host or container has it. Empty when it cannot be known."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot_id}/{Path('/proc/self/ns/pid').stat().st_ino}"
     except OSError:
         return ""
 
 
 def has_ended(boot_id: str, pid: int) -> bool:
-    """Whether a process with that number in that boot has certainly ended. Our own number was that
-    of another process of this container before."""
+    """Whether a process with that number in that boot has certainly ended. What happens in another
+    container of this host is not known. Our own number was that of another process before."""
     if boot_id != boot():
         return False
     return pid == os.getpid() or not Path(f"/proc/{pid}").exists()

@@ -33,7 +33,8 @@ class Directory:
 
 
 class Process:
-    """``holds`` is what it works under; it looks again with each step."""
+    """``holds`` is what it works under, or has written without an answer; it looks again with each
+    step."""
 
     def __init__(self, world: World, directory: Directory, token: str) -> None:
         self.world, self.directory, self.token = world, directory, token
@@ -65,9 +66,9 @@ class Process:
         self.directory.claim = claim
         self.directory.held |= {claim}
         yield
+        self.holds = claim
         if self.world.version == version:
             self.world.write(claim, self.directory)
-            self.holds = claim
         yield
 
 

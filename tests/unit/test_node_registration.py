@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -140,7 +143,7 @@ def test_a_status_is_written_only_when_it_changed(cluster: FakeTree) -> None:
 
 
 class LosesReplies(FakeStore):
-    """Carries the next write out and does not answer it."""
+    """Carries every other write out and does not answer it."""
 
     loses = True
 
@@ -324,6 +327,22 @@ def test_a_journal_or_an_ack_that_cannot_be_read_harms_no_other(
         assert registration.problems == {}
 
 
+def test_a_claim_whose_reply_is_lost_is_ones_own(cluster: FakeTree) -> None:
+    """Also the one that is made again in a tree that was brought back."""
+    Registration(FakeStore(cluster), identity(), DISK).register()
+    exported = cluster.znodes["/nodes/n1"].data
+    Registration(FakeStore(cluster), identity(), DISK).register()
+    store = LosesReplies(cluster)
+    store.loses = False
+    running = Registration(store, identity(), DISK)
+    running.register()
+    cluster.znodes["/nodes/n1"].data = exported
+    with pytest.raises(UnavailableError):
+        running.register()
+    running.register()
+    running.report(records.NodeStatus(assignment_version=1))
+
+
 def copy_of(disk: ClaimsInMemory) -> ClaimsInMemory:
     copy = ClaimsInMemory()
     copy.kept = disk.kept
@@ -366,6 +385,16 @@ def test_who_was_supplanted_writes_nothing_any_more(cluster: FakeTree) -> None:
         first.register()
 
 
+def boot_in_another_pid_namespace() -> str:
+    """As a container of this host has it; its processes have numbers of their own."""
+    code = "from flumeng.runtime.processes import boot; print(boot())"
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        pytest.skip(f"no pid namespace can be made here: {ran.stderr}")
+    return ran.stdout.strip()
+
+
 def test_a_live_node_is_not_supplanted_by_its_copy(cluster: FakeTree) -> None:
     """Who is live in another boot may live; what was left by an ended process is nobody."""
     store = FakeStore(cluster)
@@ -377,6 +406,7 @@ def test_a_live_node_is_not_supplanted_by_its_copy(cluster: FakeTree) -> None:
     for boot, pid, held in (
         (live.value.boot, 1, True),
         (live.value.boot, 2**22 + 1, False),
+        (boot_in_another_pid_namespace(), os.getpid(), True),
         ("of another host", 2**22 + 1, True),
     ):
         changed = replace(live.value, boot=boot, pid=pid)
