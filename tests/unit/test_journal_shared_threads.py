@@ -190,7 +190,7 @@ def test_a_failing_job_ends_alone() -> None:
     wait_until(lambda: other.runs == 2)
 
 
-def test_two_hundred_journals_commit_on_a_few_threads_and_none_that_waits_for_room_holds_one(
+def test_sixty_journals_commit_on_a_few_threads_and_none_that_waits_for_room_holds_one(
     tmp_path: Path,
 ) -> None:
     """All but one stand on a full disk; the one goes on, and so do they when there is room."""
@@ -199,7 +199,7 @@ def test_two_hundred_journals_commit_on_a_few_threads_and_none_that_waits_for_ro
     full.free = 0
     journals = [
         Journal.create(tmp_path, f"web.n1.0.0a1b{number:04x}", disk=full if number else None)
-        for number in range(200)
+        for number in range(60)
     ]
 
     def commit(journal: Journal) -> GroupCommit[pa.RecordBatch]:
