@@ -198,7 +198,7 @@ class GroupCommit(Generic[Item]):
 
     def when_settled(self, callback: Callable[[], None]) -> None:
         """Call back, once and in any thread, when everything submitted so far is durable, or never
-        will be; ``require_sound`` tells which."""
+        will be: the group commit has failed, or was stopped on a full disk."""
         with self._lock:
             if not (self._ended or self._settled >= self._submitted):
                 self._on_settled.append((self._submitted, callback))
@@ -280,6 +280,7 @@ class GroupCommit(Generic[Item]):
                     return
                 yield self._rest_seconds()
                 continue
+            self._job.has_work()
             appends = ahead[1].result() if ahead else self._build(group)
             for append in appends:
                 if not (yield from self._insist(functools.partial(self._journal.append, *append))):

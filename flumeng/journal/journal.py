@@ -21,6 +21,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -36,7 +37,7 @@ from flumeng.journal.errors import (
     DiskFullError,
     HeldError,
 )
-from flumeng.journal.frame import TARGET_BYTES, encode, identity
+from flumeng.journal.frame import TARGET_BYTES, FrameHeader, encode, identity
 from flumeng.journal.limits import Limits, Room, no_limit, size_text
 from flumeng.journal.listeners import Listeners
 from flumeng.journal.segment import Window
@@ -47,6 +48,15 @@ log = logging.getLogger(__name__)
 SEGMENT_BYTES = 64 << 20
 KEEP_FREE_BYTES = 64 << 20
 ROLL_WORTH_BYTES = 1 << 20
+
+
+class _Refused(NamedTuple):
+    """What there was no room for: it is asked for again and again, and encoded once."""
+
+    batch: pa.RecordBatch
+    changes: Mapping[str, object]
+    header: FrameHeader
+    parts: list[Any]
 
 
 class Journal:
@@ -129,6 +139,7 @@ class Journal:
         self.limits = limits
         self.room = no_limit
         self.listeners = Listeners()
+        self._refused: _Refused | None = None
         self._directory = directory
         self._identity = identity(self.id)
         self._segment_bytes = segment_bytes
@@ -190,7 +201,7 @@ class Journal:
 
     @property
     def lost(self) -> int:
-        """How many of its events are gone: see ``remains`` and ``repair``."""
+        """How many of its events are gone: see ``memory_salvage`` and ``repair``."""
         return self._said.lost
 
     @property
@@ -241,8 +252,9 @@ class Journal:
         active = self._chain.active
         if active.length >= self.limits.segment_bytes(self._segment_bytes, active.first):
             self._writer.roll(self.next_seq, self._state, use_spare=False)
-        header, parts = encode(self._identity, self.term, self.next_seq, batch, changes)
+        header, parts = self._encode(batch, changes)
         self._require_room(header.length)
+        self._refused = None
         self._writer.write(header, parts)
         recovery.merge_state(self._state, changes)
         self.next_seq = header.end
@@ -260,7 +272,7 @@ class Journal:
             self._written = self.next_seq
         elif self._writer.is_behind or self.safe < self.next_seq:
             self._writer.sync(self.next_seq)
-        self.listeners.tell()
+        self._tell()
         return self.safe
 
     def tend(self) -> None:
@@ -270,7 +282,7 @@ class Journal:
             self._writer.sync_lazily(self.next_seq)
         self._writer.drop(self._chain.expired(self.acked, self.limits))
         self._release(lambda: self._free_bytes() >= TARGET_BYTES)
-        self.listeners.tell()
+        self._tell()
 
     def trim(self, ack: int) -> None:
         """Drop the segments whose events all lie below ``ack``, unless they are to be retained.
@@ -288,14 +300,14 @@ class Journal:
         if not self.limits.retain:
             self._seal_acked()
         self._writer.drop(self._chain.expired(self.acked, self.limits))
-        self.listeners.tell()
+        self._tell()
 
     def close_for_appends(self) -> int:
         """Sync and take no more events, for good, also after reopening; returns the end."""
         self._writer.require_sound()
         if not self.closed:
             self._writer.sync(self.next_seq, closed=True, now=True)
-        self.listeners.tell()
+        self._tell()
         return self.next_seq
 
     def close(self) -> None:
@@ -366,12 +378,25 @@ class Journal:
             )
         return lost
 
+    def _encode(
+        self, batch: pa.RecordBatch, changes: Mapping[str, object]
+    ) -> tuple[FrameHeader, list[Any]]:
+        last = self._refused
+        known = last is not None and last.batch is batch and last.changes == changes
+        if last is None or not known or last.header.first_seq != self.next_seq:
+            encoded = encode(self._identity, self.term, self.next_seq, batch, changes)
+            last = self._refused = _Refused(batch, changes, *encoded)
+        return last.header, last.parts
+
     def _require_room(self, length: int) -> None:
         """What is only retained goes before anybody has to wait."""
         self._release(lambda: not self._lack(length))
         if lack := self._lack(length):
             why, cause = lack
             raise DiskFullError(f"journal {self.id}: {why}", cause)
+
+    def _tell(self) -> None:
+        self.listeners.tell((self.term, self.floor, self.safe, self.readable, self.closed))
 
     def _release(self, enough: Callable[[], bool]) -> None:
         """Drop what every reader has acked, the oldest first, until that is enough."""

@@ -16,6 +16,7 @@ class Listeners:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: tuple[Callable[[], None], ...] = ()
+        self._last: object = None
 
     def add(self, listener: Callable[[], None]) -> None:
         with self._lock:
@@ -26,8 +27,11 @@ class Listeners:
         with self._lock:
             self._listeners = tuple(kept for kept in self._listeners if kept is not listener)
 
-    def tell(self) -> None:
-        """The journal's floor, safe end or readable end may have moved, or it was closed."""
+    def tell(self, position: object) -> None:
+        """The journal has come to ``position``; nobody hears of one that it had already."""
+        if position == self._last:
+            return
+        self._last = position
         for listener in self._listeners:
             listener()
 

@@ -127,7 +127,9 @@ class MemoryJournal:
         if not batch.num_rows and not changes:
             return self.next_seq
         header, parts = encode(self._identity, self.term, self.next_seq, batch, changes)
-        if self.bytes + header.length > self.limits.max_bytes and self._frames:
+        if self._is_full(header.length):
+            self.trim(self.floor)  # frames of state alone, which no ack will ever pass
+        if self._is_full(header.length):
             raise DiskFullError(
                 f"journal {self.id}: it holds {self.bytes >> 20} MiB in memory and may hold "
                 f"{self.limits.max_bytes >> 20} MiB; events from seq {self.acked} on are not acked",
@@ -139,6 +141,9 @@ class MemoryJournal:
         merge_state(self._state, changes)
         self.next_seq = header.end
         return header.first_seq
+
+    def _is_full(self, more: int) -> bool:
+        return bool(self._frames) and self.bytes + more > self.limits.max_bytes
 
     def sync(self) -> int:
         """Make everything appended readable; returns ``safe``."""
@@ -238,7 +243,7 @@ class MemoryJournal:
         except OSError as error:
             raise self._not_written(error) from error
         self._said = said
-        self.listeners.tell()
+        self.listeners.tell((said.floor, said.safe, said.closed))
 
     def _let_go(self) -> None:
         self._open = False

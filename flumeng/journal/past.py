@@ -26,6 +26,10 @@ class Past:
     def __init__(self) -> None:
         self._notes: dict[str, deque[Note]] = {}
 
+    def knows(self, journal: str) -> bool:
+        """Whether it was seen before."""
+        return journal in self._notes
+
     def see(self, journal: str, acked: int, safe: int, now: float) -> None:
         """The journal is so far at ``now``."""
         notes = self._notes.setdefault(journal, deque())

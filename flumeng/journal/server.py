@@ -144,8 +144,8 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def _watch(self, context: Any, request: WatchRequest) -> Iterator[Any]:
         watch = Watch(self._journals, request)
+        self._watches.add(watch)  # before the server's end is looked at, so that it ends this too
         lasting = not self._stopping and self._watching.take(watch)
-        self._watches.add(watch)
         try:
             for answer in watch.answers(once=not lasting, gone=context.is_cancelled):
                 yield flight.Result(msgspec.json.encode(answer))
@@ -223,7 +223,7 @@ def received_us(journal: Log, seq: int) -> int | None:
         frames = (frame for window in journal.read_frames(seq, seq + 1) for frame in window)
         for _, batch in reading.cut(frames, journal.id, seq, seq + 1):
             return int(batch.column("ts")[0].value)
-    except CorruptError:
+    except (FlumengError, OSError):
         pass
     return None
 

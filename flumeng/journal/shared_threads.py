@@ -44,7 +44,7 @@ class SharedThreads:
 
     @property
     def busy(self) -> int:
-        """How many jobs have run lately: in a whole second that is over, or since then."""
+        """How many jobs have had work lately: in a whole second that is over, or since then."""
         return max(self._busy, self._busy_before)
 
     @property
@@ -54,8 +54,9 @@ class SharedThreads:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether a job is ready and no thread is free for it."""
-        return bool(self._ready) and not self._idle
+        """Whether a job is ready, or due, and no thread is free for it."""
+        due = bool(self._timers) and self._timers[0][0] <= time.monotonic()
+        return (bool(self._ready) or due) and not self._idle
 
     def job(self, steps: Steps, name: str = "") -> Job:
         """A job that waits until it is woken."""
@@ -141,10 +142,9 @@ class SharedThreads:
             self._idle -= 1
             job = self._ready.popleft()
             job.running = True
-            self._count(job)
             job.went_on()
             self._running.add(job)
-            if self._ready:
+            if self._ready or (self._timers and self._awaited == inf):
                 self._rouse()
             return job
 
@@ -170,7 +170,7 @@ class SharedThreads:
 
 class Job:
     """``due_at``: when it runs next; for ever away while it only waits to be woken. ``window``: the
-    second in which it ran last. ``went_on_at``: when it began the step that it is in, or did
+    second in which it had work last. ``went_on_at``: when it began the step that it is in, or did
     something in it."""
 
     __slots__ = (
@@ -193,6 +193,11 @@ class Job:
         self.again_at = inf
         self.window = 0
         self._threads = threads
+
+    def has_work(self) -> None:
+        """It counts as busy now: its step is not only a look around."""
+        with self._threads._changed:
+            self._threads._count(self)
 
     def wake(self, after_seconds: float = 0.0) -> None:
         """Let it run then, or earlier; never blocks. What it does now is not interrupted."""

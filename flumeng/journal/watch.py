@@ -106,7 +106,7 @@ class Watch:
             answer = self._look(self._watched)
             yield answer
             while not (once or self._ended or gone() or self._clock() >= end):
-                time.sleep(self._gap(answer))
+                self._rest(self._gap(answer))
                 moved = self._wait(min(end, self._clock() + request.heartbeat_seconds))
                 answer = self._look(moved)
                 yield answer
@@ -120,6 +120,10 @@ class Watch:
         with self._changed:
             self._ended = True
             self._changed.notify()
+
+    def _rest(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended, seconds)
 
     def _gap(self, answer: WatchAnswer) -> float:
         return self._request.gap_seconds + GAP_SECONDS_PER_MOVE * len(answer.positions)

@@ -463,3 +463,20 @@ def test_source_state_larger_than_a_frame_may_carry_goes_over_to_new_segments(
     again.trim(again.safe)
     again.check()
     again.close()
+
+
+def test_nobody_is_told_when_nothing_has_moved(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, ID)
+    journal.append(numbered_events(0, 10))
+    journal.sync()
+    told: list[int] = []
+    journal.listeners.add(lambda: told.append(journal.safe))
+    for _ in range(3):
+        journal.sync()
+        journal.tend()
+        journal.trim(0)
+    assert told == []
+    journal.append(numbered_events(10, 10))
+    journal.sync()
+    assert told == [20]
+    journal.close()

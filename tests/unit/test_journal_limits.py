@@ -68,6 +68,26 @@ def test_i21_at_its_mark_a_journal_behaves_as_on_a_full_disk(tmp_path: Path) -> 
     journal.close()
 
 
+def test_what_was_refused_is_written_as_it_is_when_there_is_room(tmp_path: Path) -> None:
+    """It is asked for again and again, also after something else was asked for."""
+    journal = Journal.create(tmp_path, ID, limits=Limits(max_bytes=8 * SEGMENT))
+    with pytest.raises(DiskFullError):
+        fill(journal, 1000)
+    journal.sync()
+    first, second = (numbered_events(n, FRAME_ROWS) for n in (journal.next_seq, 7))
+    for batch in (first, first, second, first):
+        with pytest.raises(DiskFullError):
+            journal.append(batch)
+    start = journal.next_seq
+    journal.trim(start // 2)
+    journal.append(first)
+    journal.append(second)
+    end = journal.sync()
+    (read,) = pa.Table.from_batches(journal.read(start, end)).select(["body"]).columns
+    assert read.to_pylist() == [*first["body"].to_pylist(), *second["body"].to_pylist()]
+    journal.close()
+
+
 def test_a_frame_larger_than_the_mark_is_taken_when_nothing_else_waits(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, ID, limits=Limits(max_bytes=100))
     fill(journal, 1)

@@ -85,6 +85,17 @@ def test_its_memory_is_bounded_and_comes_back(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_state_of_sources_alone_never_fills_it(tmp_path: Path) -> None:
+    """No ack ever passes a frame that has no events."""
+    journal = MemoryJournal.create(tmp_path, ID, limits=Limits(max_bytes=20_000))
+    fill(journal, 1)
+    journal.trim(journal.sync())
+    for number in range(1000):
+        journal.append(numbered_events(0, 0), {"app.log": number})
+    assert journal.state["app.log"] == 999
+    journal.close()
+
+
 def test_no_event_of_it_is_ever_on_disk(tmp_path: Path, journal: MemoryJournal) -> None:
     journal.append(numbered_events(0, 10, 2000))
     journal.sync()

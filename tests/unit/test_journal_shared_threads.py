@@ -39,8 +39,16 @@ def wait_until(condition: Callable[[], bool]) -> None:
 class Counted:
     """A job that counts its runs and fails when two of them overlap."""
 
-    def __init__(self, threads: SharedThreads, wait: float | None = None, work: float = 0) -> None:
+    def __init__(
+        self,
+        threads: SharedThreads,
+        wait: float | None = None,
+        work: float = 0,
+        *,
+        busy: bool = False,
+    ) -> None:
         self.runs = 0
+        self._busy = busy
         self._wait, self._work = wait, work
         self._running = threading.Lock()
         self.overlapped = False
@@ -50,6 +58,8 @@ class Counted:
         while True:
             self.overlapped |= not self._running.acquire(blocking=False)
             self.runs += 1
+            if self._busy:
+                self.job.has_work()
             time.sleep(self._work)
             self._running.release()
             yield self._wait
@@ -228,7 +238,7 @@ def test_sixty_journals_commit_on_a_few_threads_and_none_that_waits_for_room_hol
 def crowd() -> Iterator[SharedThreads]:
     """Threads with a hundred other busy journals, which stay busy for the whole test."""
     threads = SharedThreads(4, "test")
-    others = [Counted(threads) for _ in range(100)]
+    others = [Counted(threads, busy=True) for _ in range(100)]
     ended = threading.Event()
 
     def keep_busy() -> None:
@@ -293,3 +303,39 @@ def test_a_journal_that_takes_much_does_not_wait_for_a_crowd(
     commit.stop()
     assert groups == [1] * 9
     journal.close()
+
+
+def test_a_timer_is_kept_while_its_thread_has_taken_other_work() -> None:
+    """The only idle thread waits for the timer, and is given something that takes long."""
+    threads = SharedThreads(4, "test")
+    ran, released = threading.Event(), threading.Event()
+
+    def hold() -> Iterator[float | None]:
+        yield None
+        released.wait(TIMEOUT_SECONDS)
+        yield None
+
+    def tick() -> Iterator[float | None]:
+        yield None
+        ran.set()
+        yield None
+
+    slow, timed = threads.job(hold()), threads.job(tick())
+    for job in (slow, timed):
+        job.wake()
+        time.sleep(0.1)  # until the thread is idle again
+    assert threads.threads == 1
+    timed.wake(0.2)
+    slow.wake()
+    assert ran.wait(TIMEOUT_SECONDS / 10)
+    released.set()
+
+
+def test_jobs_that_only_look_around_do_not_count_as_busy() -> None:
+    """Else journals that keep events for a time would slow down all others."""
+    threads = SharedThreads(4, "test")
+    idle = [Counted(threads, wait=0.01) for _ in range(50)]
+    for one in idle:
+        one.job.wake()
+    wait_until(lambda: all(one.runs > 3 for one in idle))
+    assert threads.busy == 0
