@@ -20,9 +20,6 @@ class Held(NamedTuple):
     total_seconds: float
 
 
-FREE = Held("", 0.0, 0.0)
-
-
 class BackPressure:
     """The reasons of one flow. While there is one, its sources are paused."""
 
@@ -49,9 +46,11 @@ class BackPressure:
             self._until = now
 
     def held(self, now: float) -> Held:
-        if self._reasons:
+        """Any thread may ask."""
+        reasons = list(self._reasons.values())
+        if reasons:
             seconds = now - self._since
-            return Held(next(iter(self._reasons.values())), seconds, self._before + seconds)
+            return Held(reasons[0], seconds, self._before + seconds)
         if now - self._until <= GAP_SECONDS:
             return Held(self._last, now - self._since, self._before + self._until - self._since)
         done = self._until - self._since if self._until > self._since else 0.0

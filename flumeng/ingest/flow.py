@@ -61,7 +61,7 @@ class FlowRunner:
     one sum of those that are gone. It is replaced and never changed, for other threads read it.
 
     Sources are paused while there is a reason to: the journal is behind, or the flow is over its
-    rate.
+    rate. ``acked`` tells the last ack of a journal, which may have come before it was taken.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class FlowRunner:
         group: WorkerGroup = ALONE,
         *,
         policy: Policy = UNRESTRICTED,
+        acked: Callable[[str], int] = lambda _: 0,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._wanted: Task | None = task
@@ -82,6 +83,7 @@ class FlowRunner:
         self._changed = changed
         self._group = group
         self._policy = policy
+        self._acked = acked
         self._appender: JournalAppender | None = None
         self._sources: list[SourceRunner] = []
         self.counted: list[tuple[str, Counters]] = []
@@ -176,6 +178,7 @@ class FlowRunner:
                 self._journal_store.take, task.flow, durability, limits
             )
             self._appender = JournalAppender(journal, self._on_pressure, self._on_failed)
+            self._appender.trim(self._acked(journal.id))
         if self._appender is not None:
             self._appender.journal.limits = limits
             self._appender.set_group(spec.journal.group_seconds, spec.journal.group_bytes)

@@ -143,8 +143,13 @@ class JournalStore:
             for name, journal in self.journals.items():
                 wanted = flow_of(name) in flows and self._is_own(name)
                 if name not in self._taken and not journal.closed and not wanted:
-                    log.info("journal %s is closed at seq %d", name, journal.close_for_appends())
-                    self._catch_up(journal)
+                    try:
+                        end = journal.close_for_appends()
+                        self._catch_up(journal)
+                    except (FlumengError, OSError) as error:
+                        log.error("journal %s is not closed: %s", name, error)
+                    else:
+                        log.info("journal %s is closed at seq %d", name, end)
 
     def trim(self, name: str, ack: int) -> None:
         """Of a journal that is not taken; whoever took it trims it.
@@ -197,6 +202,8 @@ class JournalStore:
             if journal.state and _generation(journal.state) >= known:
                 self._kept.keep(flow_of(name), journal.state)
             self.journals = {key: value for key, value in self.journals.items() if key != name}
+            self._limited.discard(name)
+            self._early_acks.pop(name, None)
             journal.remove()
             log.info("journal %s is removed", name)
 

@@ -19,10 +19,6 @@ class LagClock:
     def __init__(self) -> None:
         self._notes: dict[str, deque[tuple[int, float]]] = {}
 
-    def knows(self, journal: str) -> bool:
-        """Whether something of it waited when it was last seen."""
-        return journal in self._notes
-
     def see(self, journal: str, acked: int, safe: int, now: float) -> None:
         """The journal reached to ``safe`` at ``now``."""
         if acked >= safe:

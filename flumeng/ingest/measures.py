@@ -71,16 +71,18 @@ class Measures:
 
     def note(self) -> None:
         """Note how far the journals reach now."""
-        now = time.monotonic()
+        journals = self._journal_store.journals
+        waited = {  # read from disk, which may hang: nobody waits for it
+            name: _waited_seconds(journal, journal.acked)
+            for name, journal in journals.items()
+            if not self._past.knows(name) and journal.acked < journal.readable
+        }
         with self._noting:
-            journals = self._journal_store.journals
+            now = time.monotonic()
             for name, journal in journals.items():
-                acked, safe = journal.acked, journal.readable
+                acked, readable = journal.acked, journal.readable
                 self._past.see(name, acked, journal.safe, now)
-                if acked < safe and not self._lag.knows(name):
-                    self._lag.see(name, acked, safe, now - _waited_seconds(journal, acked))
-                else:
-                    self._lag.see(name, acked, safe, now)
+                self._lag.see(name, acked, readable, now - waited.get(name, 0.0))
             self._lag.keep(journals.keys())
             self._past.keep(journals.keys())
 

@@ -66,6 +66,8 @@ class Worker:
         self._tasks: dict[str, Task] | None = None
         self._chokes: Mapping[str, float] = {}
         self._flows: dict[str, FlowRunner] = {}
+        self._acks: dict[str, int] = {}
+        """Of each journal the last ack: the node says it once, perhaps before its flow is there."""
         self._quiet = False
         self._reconciling = False
         self._changed = asyncio.Event()
@@ -107,6 +109,7 @@ class Worker:
             self._on_acks(message["acks"])
         elif kind == "remove":
             for name in message["journals"]:
+                self._acks.pop(name, None)
                 self._do(self._journal_store.remove, name)
             for name in message["flows"]:
                 self._do(self._journal_store.forget, name)
@@ -134,6 +137,7 @@ class Worker:
 
     def _on_acks(self, acks: Mapping[str, int]) -> None:
         others = {}
+        self._acks.update(acks)
         for name, ack in acks.items():
             flow = self._flows.get(flow_of(name))
             if flow is None or not flow.trim(name, ack):
@@ -179,7 +183,13 @@ class Worker:
     def _start(self, name: str, task: Task) -> None:
         hostname = socket.gethostname()
         flow = FlowRunner(
-            task, self._journal_store, hostname, self._changed.set, self._group, policy=self._policy
+            task,
+            self._journal_store,
+            hostname,
+            self._changed.set,
+            self._group,
+            policy=self._policy,
+            acked=lambda journal: self._acks.get(journal, 0),
         )
         flow.limit(self._chokes.get(name))
         self._flows[name] = flow

@@ -198,6 +198,20 @@ def test_acks_trim_open_and_closed_journals(worker: WorkerProcess) -> None:
     worker.eventually(lambda: worker.journals("f")[journal].floor == 8_000)
 
 
+def test_acks_that_are_told_right_after_the_start_are_not_lost(worker: WorkerProcess) -> None:
+    """The node says an ack once, and the journals are being taken at that moment."""
+    flows = [flow_text(f"f{number}", "generate: {count: 10}") for number in range(10)]
+    worker.run(*flows)
+    for number in range(10):
+        worker.wait_for_events(f"f{number}", 10)
+    names = list(worker.client.positions())
+    worker.stop()
+    worker.start()
+    worker.configure(*flows)
+    worker.send(type="acks", acks=dict.fromkeys(names, 10))
+    worker.eventually(lambda: {a.acked for a in worker.client.accounts().values()} == {10})
+
+
 def test_a_damaged_journal_fails_its_task_and_is_not_replaced(worker: WorkerProcess) -> None:
     """A new journal in its place would hide the damage."""
     worker.run(flow_text("bad", tcp()), flow_text("good", tcp()))

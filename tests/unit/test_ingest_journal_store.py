@@ -262,6 +262,27 @@ def test_a_spill_journal_of_which_a_failed_sync_took_events_takes_no_more(
     journal_store.close()
 
 
+def test_a_journal_that_has_failed_does_not_keep_others_from_being_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal_store = JournalStore(tmp_path, "here")
+    journals = [journal_store.take(flow) for flow in ("a", "b")]
+
+    def failing(_fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    journals[0].append(numbered_events(0, 10))
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", failing)
+        with pytest.raises(JournalFailedError):
+            journals[0].sync()
+    journal_store.give_back(journals[0], failed=True)
+    journal_store.give_back(journals[1])
+    journal_store.close_all_but(frozenset())
+    assert journals[1].closed
+    journal_store.close()
+
+
 def test_what_lies_in_a_data_directory_that_somebody_else_made_is_for_nobody_else(
     tmp_path: Path,
 ) -> None:
