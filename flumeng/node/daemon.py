@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 ACKS_SECONDS = 1.0
 LOOK_SECONDS = 10.0
+ALL_SECONDS = 300.0
+"""How often all registrations are read, though nothing says that one has changed."""
 HELD_RETRY_SECONDS = 0.5
 HELD_SESSIONS = 3
 """For how many session timeouts the znode of another live process of that name is waited for."""
@@ -128,7 +130,7 @@ class Node:
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._applied: Wanted | None = None
         self._kept: Wanted | None = None
-        self._acks_at = self._look_at = 0.0
+        self._acks_at = self._look_at = self._all_at = 0.0
         self._reported = -1
         self._held_since = 0.0
         self._ack_pace, self._flow_pace = Pace(clock), Pace(clock)
@@ -390,7 +392,11 @@ class Node:
         between is seen. While no session of ours was there the name may have been given away."""
         self._look_at = self._clock() + LOOK_SECONDS
         self._session, self._is_ours = self._store.session, False
-        self._generation = self._require_cluster()
+        generation = self._require_cluster()
+        if generation != self._generation or self._clock() >= self._all_at:
+            self._all_at = self._clock() + ALL_SECONDS
+            self._znodes.look_anew()
+        self._generation = generation
         self._znodes.register()
         self._registered, self._held_since, self._is_ours = True, 0.0, True
         wanted = self._znodes.assignment()
@@ -431,6 +437,7 @@ class Node:
 
     def _on_session(self, connected: bool) -> None:
         if connected:
+            self._all_at = 0.0
             self._look_soon()
 
     def _say(self, sentence: str) -> None:

@@ -78,6 +78,7 @@ class Registration:
         self._since = time.time()
         self.problems: dict[str, str] = {}
         self._texts: dict[tuple[str, int], str] = {}
+        self._named: set[tuple[str, int]] = set()
         self._registered: dict[str, Versioned[Journal]] | None = None
         self._status: Versioned[NodeStatus] | None = None
         self._live: LiveNode | None = None
@@ -109,6 +110,7 @@ class Registration:
                 capacity=dict(self._me.capacity),
             )
             self._write_claim(path, node, ABSENT, Claim())
+            self._registered = None  # its journals may have gone with it
             return
         if found.value.uuid != self._me.uuid and self._fence:
             raise SupplantedError(
@@ -220,6 +222,9 @@ class Registration:
         """Read what is not known yet of the revisions that are named: they never change. Gives why
         for each that cannot be read."""
         named = {(task.flow, task.revision) for task in assignment.tasks}
+        for flow, number in self._named - named:
+            self.problems.pop(str(paths.revision(flow, str(number))), None)
+        self._named = named
         self._texts = {key: text for key, text in self._texts.items() if key in named}
         unreadable: dict[tuple[str, int], str] = {}
         missing = sorted(named - self._texts.keys())
@@ -275,6 +280,7 @@ class Registration:
     def _take_over(self, journals: Sequence[str]) -> None:
         found = self._read_each([paths.journal(name) for name in journals])
         for name, known in zip(journals, found, strict=True):
+            self._aside.discard(name)
             if isinstance(known, Unreadable):
                 self._aside.add(name)
             if not isinstance(known, Versioned):
@@ -333,7 +339,7 @@ class Registration:
             del registered[name]
 
     def look_anew(self) -> None:
-        """After a lost race or a new connection: forget what was read."""
+        """After a lost race, a new connection or a long time: forget what was read."""
         self._status = None
         self._registered = None
 
@@ -345,6 +351,8 @@ class Registration:
             names = [name for name in listed if node_of(name) == self._me.name]
             found = self._read_each([paths.journal(name) for name in names])
             pairs = list(zip(names, found, strict=True))
+            for name in self._aside.difference(names):
+                self.problems.pop(str(paths.journal(name)), None)
             self._aside = {name for name, journal in pairs if isinstance(journal, Unreadable)}
             self._registered = {
                 name: journal

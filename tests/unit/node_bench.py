@@ -90,6 +90,11 @@ class Bench:
         self.store.tree.znodes[str(path)].data = data
         self.store.tree.changed(str(path))
 
+    def reconnect(self) -> None:
+        self.store.cut()
+        self.store.heal()
+        self.turns()
+
     def turns(self, seconds: float = 2 * LOOK_SECONDS) -> None:
         """Twice a second, and each time until nothing is left to hear."""
         for _ in range(round(2 * seconds)):
