@@ -19,14 +19,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flumeng.errors import UserError
 from flumeng.ingest.framing import TRAILER_BYTES
 from flumeng.ingest.received_block import LineRules, ReceivedBlock
-from flumeng.journal.frame import MAX_ROWS
+from flumeng.journal.frame import MAX_ROWS, Payload
 from flumeng.journal.schema import EVENT_SCHEMA
 
 FRAME_BYTES = 1 << 20
 """Of raw lines, unless one block has more. What is made of them on the way to the disk is a few
 times as much; small enough, it is memory that the processor still has in its cache."""
+
+BUILT_BYTES = 8 << 20
+"""Of a frame's columns before they are compressed, where the host and the attributes count for each
+line. (Dictionaries in their place were measured: LZ4 leaves next to nothing of what is repeated,
+and 6 % of the time goes into two attributes of usual length.)"""
 
 FRAME_STATES = 256
 """Blocks with state in one frame: each names a file, by a path of up to 4 KiB, twice."""
@@ -34,24 +40,33 @@ FRAME_STATES = 256
 Indices = NDArray[np.int64]
 Build = tuple[pa.RecordBatch, Mapping[str, object]]
 
+_UNFIT = (UserError, ValueError, OverflowError, MemoryError)
+"""What says that events cannot be built or encoded; all errors of Arrow are among them."""
+
+_ROW_BYTES = 8 + 3 * 4
+"""Of each row: its time, and where its body, host and attributes end."""
+
 _NEWLINE = 10
 _ABSENT = -1
 
 
 class Lines(NamedTuple):
-    """Rows of a group of blocks: slices of the joined bytes, and which of them were cut short."""
+    """Rows of a group of blocks: slices of the joined bytes, and how many bytes of an over-long one
+    were cut off."""
 
     starts: Indices
     ends: Indices
-    truncated: NDArray[np.bool_]
+    cut_bytes: Indices
 
 
 class Found(NamedTuple):
-    """What a block holds: events, and how many of them are over-long lines that were cut."""
+    """What a block holds: events, how many of them are over-long lines that were cut, and how many
+    bytes were cut off."""
 
     block: ReceivedBlock
     events: int
     truncated: int
+    cut_bytes: int
 
 
 class Run(NamedTuple):
@@ -60,6 +75,41 @@ class Run(NamedTuple):
     rows: int
     attrs: tuple[tuple[str, str], ...]
     offsets: Indices | None
+
+
+def encode(
+    blocks: Sequence[ReceivedBlock],
+    on_found: Callable[[Found], None],
+    on_unfit: Callable[[ReceivedBlock, Exception], None],
+) -> Iterator[Payload]:
+    """Yield the frames that hold these blocks, in order, ready to be written.
+
+    ``on_found`` is called for each block before its frame is yielded, or ``on_unfit`` when it
+    cannot be encoded: it is in no frame then, and the other blocks are in theirs.
+    """
+    for group in _groups(blocks):
+        yield from _encoded(group, on_found, on_unfit)
+
+
+def _encoded(
+    group: list[ReceivedBlock],
+    on_found: Callable[[Found], None],
+    on_unfit: Callable[[ReceivedBlock, Exception], None],
+) -> Iterator[Payload]:
+    found: list[Found] = []
+    try:
+        payloads = [Payload.encode(*frame) for frame in build(group, found.append)]
+    except _UNFIT as error:
+        middle = len(group) // 2
+        if middle:
+            yield from _encoded(group[:middle], on_found, on_unfit)
+            yield from _encoded(group[middle:], on_found, on_unfit)
+        else:
+            on_unfit(group[0], error)
+        return
+    for one in found:
+        on_found(one)
+    yield from payloads
 
 
 def build(blocks: Sequence[ReceivedBlock], on_found: Callable[[Found], None]) -> Iterator[Build]:
@@ -86,29 +136,56 @@ def _groups(blocks: Iterable[ReceivedBlock]) -> Iterator[list[ReceivedBlock]]:
 
 
 def _frames(group: list[ReceivedBlock], on_found: Callable[[Found], None]) -> Iterator[Build]:
-    """One frame, nearly always; a group of very short lines is halved until it fits."""
+    """One frame, nearly always. A group that makes too much of one is halved, and a block alone is
+    cut into several, unless it has state: that goes with all of its lines."""
     data = b"".join([block.data for block in group])
     lines = _find_lines(data, group)
     rows = len(lines.starts)
-    if rows > MAX_ROWS and len(group) > 1:
+    places = np.array(_places(group))
+    edges = np.searchsorted(lines.starts, places)
+    counts = np.diff(edges)
+    lengths = lines.ends - lines.starts
+    fixed = np.array([_row_bytes(block.origin.host, block.origin.attrs) for block in group])
+    fits = rows <= MAX_ROWS and lengths.sum() + counts @ fixed <= BUILT_BYTES
+    if not fits and len(group) > 1:
         middle = len(group) // 2
         yield from _frames(group[:middle], on_found)
         yield from _frames(group[middle:], on_found)
         return
     state = {key: value for block in group for key, value in (block.state or {}).items()}
     assert rows <= MAX_ROWS or not state, "a block with state must fit into one frame"
-    places = np.array(_places(group))
-    edges = np.searchsorted(lines.starts, places)
-    counts = np.diff(edges)
-    cut = np.diff(np.concatenate([[0], np.cumsum(lines.truncated)])[edges])
-    for found in map(Found, group, counts.tolist(), cut.tolist()):
+    truncated, cut_bytes = (
+        np.diff(np.concatenate([[0], np.cumsum(column)])[edges]).tolist()
+        for column in (lines.cut_bytes > 0, lines.cut_bytes)
+    )
+    for found in map(Found, group, counts.tolist(), truncated, cut_bytes):
         on_found(found)
-    if rows:
-        batch = _to_batch(data, lines, group, places, counts)
-        for start in range(0, rows, MAX_ROWS):
-            yield batch.slice(start, MAX_ROWS), state
-    elif state:
+    if not rows and state:
         yield NO_EVENTS, state
+    elif fits or state:
+        if rows:
+            yield _to_batch(data, lines, group, places, counts), state
+    else:
+        for first, last in _parts(lengths + fixed[0]):
+            part = Lines(*(column[first:last] for column in lines))
+            yield _to_batch(data, part, group, places, np.array([last - first])), state
+
+
+def _parts(sizes: Indices) -> Iterator[tuple[int, int]]:
+    """Rows that make a frame each: as many as fit, one at least."""
+    ends = np.cumsum(sizes)
+    first, before = 0, 0
+    while first < len(sizes):
+        last = int(np.searchsorted(ends, before + BUILT_BYTES, "right"))
+        last = min(max(last, first + 1), first + MAX_ROWS)
+        yield first, last
+        first, before = last, int(ends[last - 1])
+
+
+@lru_cache(maxsize=1024)
+def _row_bytes(host: str, attrs: tuple[tuple[str, str], ...]) -> int:
+    """What each row takes beside its body."""
+    return _ROW_BYTES + len(host.encode()) + sum(8 + len("".join(a).encode()) for a in attrs)
 
 
 def _find_lines(data: bytes, group: list[ReceivedBlock]) -> Lines:
@@ -150,8 +227,9 @@ def _bounds(blocks: list[ReceivedBlock], begin: int) -> tuple[Indices, Indices]:
 def _cut(data: NDArray[np.uint8], starts: Indices, ends: Indices, rules: LineRules) -> Lines:
     """Take off trailers, cut over-long lines, drop empty ones."""
     if not len(starts) or not len(data):
-        return Lines(starts[:0], ends[:0], np.zeros(0, np.bool_))
-    truncated = ends - starts > rules.max_line_bytes + TRAILER_BYTES
+        return Lines(starts[:0], ends[:0], starts[:0])
+    whole = ends
+    overlong = ends - starts > rules.max_line_bytes + TRAILER_BYTES
     for _ in range(TRAILER_BYTES):
         last = data[ends - 1]
         trailing = np.logical_or.reduce([last == trailer for trailer in rules.trailers])
@@ -159,13 +237,14 @@ def _cut(data: NDArray[np.uint8], starts: Indices, ends: Indices, rules: LineRul
         if not trailing.any():
             break
         ends = ends - trailing
-    truncated |= ends - starts > rules.max_line_bytes
+    overlong |= ends - starts > rules.max_line_bytes
     ends = np.minimum(ends, starts + rules.max_line_bytes)
+    cut_bytes = np.where(overlong, whole - ends, 0)
     if not rules.keep_empty:
         filled = ends > starts
         if not filled.all():
-            return Lines(starts[filled], ends[filled], truncated[filled])
-    return Lines(starts, ends, truncated)
+            return Lines(starts[filled], ends[filled], cut_bytes[filled])
+    return Lines(starts, ends, cut_bytes)
 
 
 def _to_batch(
@@ -205,7 +284,7 @@ def _runs(
     group: list[ReceivedBlock], places: Indices, counts: Indices, lines: Lines
 ) -> Iterator[Run]:
     """A run for each block; a line that was cut is a run of its own."""
-    cut = np.flatnonzero(lines.truncated).tolist()
+    cut = np.flatnonzero(lines.cut_bytes).tolist()
     stop = 0
     for block, place, count in zip(group, places.tolist(), counts.tolist(), strict=False):
         start, stop = stop, stop + count
@@ -215,7 +294,7 @@ def _runs(
                 edges |= {row, row + 1}
         for begin, end in pairwise(sorted(edges)):
             attrs, offsets = block.origin.attrs, None
-            if lines.truncated[begin]:
+            if lines.cut_bytes[begin]:
                 attrs = (*attrs, ("truncated", "true"))
             if block.file_offset is not None:
                 attrs = (*attrs, ("offset", ""))

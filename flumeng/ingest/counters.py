@@ -11,6 +11,8 @@ class Counters:
     """Numbers that only grow, but for ``unread_bytes``.
 
     ``events`` and ``bytes`` (as received, with framing) were taken. ``truncated`` events were cut.
+    ``discarded_bytes`` were received and are in no event: the rest of over-long messages, what
+    connections that broke or were closed left unfinished, and what could not be stored.
     What was ``malformed`` could not be told apart or read. Connections were ``refused`` (there were
     too many; a request: later perhaps), closed when ``idle`` for too long, or closed as
     ``overfull``: all unfinished messages together took too much memory. ``dropped`` datagrams found
@@ -22,6 +24,7 @@ class Counters:
     events: int = 0
     bytes: int = 0
     truncated: int = 0
+    discarded_bytes: int = 0
     malformed: int = 0
     refused: int = 0
     idle: int = 0

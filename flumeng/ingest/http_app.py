@@ -172,11 +172,17 @@ class HttpApp:
             if not durable.done():
                 durable.set_result(None)
 
+        def refuse(reason: str) -> None:
+            if not durable.done():
+                durable.set_exception(RefusedError(400, f"this cannot be stored: {reason}"))
+
         received_us = self._context.clock_us()
         for index, (data, bounds, _) in enumerate(pieces, 1):
             on_durable = tell if index == len(pieces) else None
             self._context.submit(
-                ReceivedBlock(data, origin, received_us, bounds, on_durable=on_durable)
+                ReceivedBlock(
+                    data, origin, received_us, bounds, on_durable=on_durable, on_unfit=refuse
+                )
             )
         self._undecided.add(durable)
         try:

@@ -6,6 +6,7 @@ All callbacks arrive in the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -14,8 +15,11 @@ from flumeng.ingest import batch
 from flumeng.ingest.counters import Counters
 from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.journal.errors import JournalFailedError
+from flumeng.journal.frame import Payload
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.log import Log
+
+log = logging.getLogger(__name__)
 
 PENDING_BYTES = 16 << 20
 
@@ -52,6 +56,7 @@ class JournalAppender:
         self._loop_thread = threading.get_ident()
         self._on_pressure = on_pressure
         self._pressure = False
+        self._unfit: set[ReceivedBlock] = set()
         self._commits: GroupCommit[_Received] = GroupCommit(
             journal,
             self._build,
@@ -108,7 +113,7 @@ class JournalAppender:
         self._commits.end(lambda: self._in_loop(ended.set))
         await ended.wait()
 
-    def _build(self, group: list[_Received]) -> Iterator[batch.Build]:
+    def _build(self, group: list[_Received]) -> Iterator[Payload]:
         owners = dict(group)
 
         def count(found: batch.Found) -> None:
@@ -116,11 +121,32 @@ class JournalAppender:
             counters.bytes += len(found.block.data)
             counters.events += found.events
             counters.truncated += found.truncated
+            counters.discarded_bytes += found.cut_bytes
 
-        return batch.build(list(owners), count)
+        def leave_out(block: ReceivedBlock, error: Exception) -> None:
+            counters = owners[block]
+            counters.bytes += len(block.data)
+            counters.discarded_bytes += len(block.data)
+            self._unfit.add(block)
+            log.error(
+                "journal %s: %d bytes from %s cannot be stored and are lost: %s",
+                self.journal.id,
+                len(block.data),
+                block.origin.host,
+                error,
+            )
+            if block.on_unfit is not None:
+                self._in_loop(block.on_unfit, str(error))
+
+        return batch.encode(list(owners), count, leave_out)
 
     def _tell_durable(self, group: list[_Received]) -> None:
-        told = [block.on_durable for block, _ in group if block.on_durable is not None]
+        told = [
+            block.on_durable
+            for block, _ in group
+            if block.on_durable is not None and block not in self._unfit
+        ]
+        self._unfit.difference_update(block for block, _ in group)
         if told:
             self._in_loop(_call, told)
 

@@ -26,6 +26,7 @@ TAKEN: Mapping[str, Metric] = {
     "events": table.INGEST_EVENTS,
     "bytes": table.INGEST_BYTES,
     "truncated": table.INGEST_TRUNCATED,
+    "discarded_bytes": table.INGEST_DISCARDED,
     "malformed": table.INGEST_MALFORMED,
     "refused": table.INGEST_REFUSED,
     "idle": table.INGEST_IDLE,

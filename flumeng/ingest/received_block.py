@@ -41,7 +41,8 @@ class ReceivedBlock:
     ``state`` is what becomes true of the source once these lines are journaled; both get into one
     frame, so a block with state holds at most ``FRAME_EVENTS`` lines. ``file_offset`` is where
     ``data`` begins in its file; its events then carry their ``offset``. ``on_durable`` is called in
-    the event loop's thread once all of it is durable, and never when it is not.
+    the event loop's thread once all of it is durable, and never when it is not; ``on_unfit`` is
+    called there with the reason when it can never be stored.
     """
 
     data: bytes
@@ -51,6 +52,7 @@ class ReceivedBlock:
     state: Mapping[str, object] | None = None
     file_offset: int | None = None
     on_durable: Callable[[], None] | None = None
+    on_unfit: Callable[[str], None] | None = None
 
     @property
     def nbytes(self) -> int:

@@ -18,15 +18,14 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-import pyarrow as pa
-
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal.errors import HeldError, JournalFailedError
+from flumeng.journal.frame import Payload
 from flumeng.journal.log import Log
 from flumeng.journal.shared_threads import SharedThreads, Steps
 
@@ -44,8 +43,6 @@ GATHERED_BYTES = 128 << 10
 """A group of so many bytes is worth a commit of its own, however many journals are busy."""
 AHEAD_FROM = 4
 """The next group is built early when it has at least this part of a full one."""
-
-Append = tuple[pa.RecordBatch, Mapping[str, object] | None]
 
 
 @functools.cache
@@ -83,12 +80,12 @@ Item = TypeVar("Item", bound=Sized)
 class GroupCommit(Generic[Item]):
     """The writer of one journal.
 
-    ``build`` turns the items of a group, in the order of their submission, into batches with
-    source state; it runs in a thread of ours, a group at a time. ``on_durable(items)`` and
-    ``on_failed(error)`` are called in the thread that writes. ``on_pressure(True)`` comes when more
-    than ``max_bytes`` wait or the journal can take nothing now, ``on_pressure(False)`` when it can
-    and less than half of that waits; the calls alternate, come from ``submit`` or the thread with
-    the lock held, and must not block.
+    ``build`` turns the items of a group, in the order of their submission, into encoded frames;
+    what cannot be encoded it leaves out and tells. It runs in a thread of ours, a group at a time.
+    ``on_durable(items)`` and ``on_failed(error)`` are called in the thread that writes.
+    ``on_pressure(True)`` comes when more than ``max_bytes`` wait or the journal can take nothing
+    now, ``on_pressure(False)`` when it can and less than half of that waits; the calls alternate,
+    come from ``submit`` or the thread with the lock held, and must not block.
 
     A full disk is no failure: the group waits for room and is tried again. Any other error is
     final: nothing after it becomes durable, ``on_failed`` is called once.
@@ -97,7 +94,7 @@ class GroupCommit(Generic[Item]):
     def __init__(
         self,
         journal: Log,
-        build: Callable[[list[Item]], Iterable[Append]],
+        build: Callable[[list[Item]], Iterable[Payload]],
         *,
         on_durable: Callable[[list[Item]], None] = lambda _: None,
         on_pressure: Callable[[bool], None] = lambda _: None,
@@ -271,7 +268,7 @@ class GroupCommit(Generic[Item]):
                 callback()
 
     def _work(self) -> Steps:
-        ahead: tuple[list[Item], Future[list[Append]]] | None = None
+        ahead: tuple[list[Item], Future[list[Payload]]] | None = None
         while True:
             self._trim()
             group = ahead[0] if ahead else self._take()
@@ -281,9 +278,9 @@ class GroupCommit(Generic[Item]):
                 yield self._rest_seconds()
                 continue
             self._job.has_work()
-            appends = ahead[1].result() if ahead else self._build(group)
-            for append in appends:
-                if not (yield from self._insist(functools.partial(self._journal.append, *append))):
+            for payload in ahead[1].result() if ahead else self._build(group):
+                append = functools.partial(self._journal.append_encoded, payload)
+                if not (yield from self._insist(append)):
                     return
             plenty = self._waiting_bytes >= max(1, self._group_bytes // AHEAD_FROM)
             ahead = self._build_ahead() if plenty else None
@@ -301,7 +298,7 @@ class GroupCommit(Generic[Item]):
             rests.append(max(0.0, self._not_before - time.monotonic()))
         return min(rests, default=None)
 
-    def _build_ahead(self) -> tuple[list[Item], Future[list[Append]]] | None:
+    def _build_ahead(self) -> tuple[list[Item], Future[list[Payload]]] | None:
         group = self._take()
         if not group:
             return None

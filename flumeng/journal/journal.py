@@ -21,7 +21,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -37,7 +36,7 @@ from flumeng.journal.errors import (
     DiskFullError,
     HeldError,
 )
-from flumeng.journal.frame import TARGET_BYTES, FrameHeader, encode, identity
+from flumeng.journal.frame import TARGET_BYTES, Payload, identity
 from flumeng.journal.limits import Limits, Room, no_limit, size_text
 from flumeng.journal.listeners import Listeners
 from flumeng.journal.segment import Window
@@ -48,15 +47,6 @@ log = logging.getLogger(__name__)
 SEGMENT_BYTES = 64 << 20
 KEEP_FREE_BYTES = 64 << 20
 ROLL_WORTH_BYTES = 1 << 20
-
-
-class _Refused(NamedTuple):
-    """What there was no room for: it is asked for again and again, and encoded once."""
-
-    batch: pa.RecordBatch
-    changes: Mapping[str, object]
-    header: FrameHeader
-    parts: list[Any]
 
 
 class Journal:
@@ -139,7 +129,6 @@ class Journal:
         self.limits = limits
         self.room = no_limit
         self.listeners = Listeners()
-        self._refused: _Refused | None = None
         self._directory = directory
         self._identity = identity(self.id)
         self._segment_bytes = segment_bytes
@@ -243,20 +232,22 @@ class Journal:
         carries state alone. Raises UserError (batch over the limits, journal closed),
         HeldError (nothing was written; try again later) and JournalFailedError.
         """
+        return self.append_encoded(Payload.encode(batch, state))
+
+    def append_encoded(self, payload: Payload) -> int:
+        """As ``append``, of what is encoded already: nothing that is in it can be refused."""
         self._writer.require_sound()
         if self.closed:
             raise UserError(f"journal {self.id} is closed: it takes no more events")
-        changes = dict(state or {})
-        if not batch.num_rows and not changes:
+        if not payload.rows and not payload.state:
             return self.next_seq
         active = self._chain.active
         if active.length >= self.limits.segment_bytes(self._segment_bytes, active.first):
             self._writer.roll(self.next_seq, self._state, use_spare=False)
-        header, parts = self._encode(batch, changes)
+        header, parts = payload.at(self._identity, self.term, self.next_seq)
         self._require_room(header.length)
-        self._refused = None
         self._writer.write(header, parts)
-        recovery.merge_state(self._state, changes)
+        recovery.merge_state(self._state, payload.state)
         self.next_seq = header.end
         return header.first_seq
 
@@ -377,16 +368,6 @@ class Journal:
                 self.next_seq,
             )
         return lost
-
-    def _encode(
-        self, batch: pa.RecordBatch, changes: Mapping[str, object]
-    ) -> tuple[FrameHeader, list[Any]]:
-        last = self._refused
-        known = last is not None and last.batch is batch and last.changes == changes
-        if last is None or not known or last.header.first_seq != self.next_seq:
-            encoded = encode(self._identity, self.term, self.next_seq, batch, changes)
-            last = self._refused = _Refused(batch, changes, *encoded)
-        return last.header, last.parts
 
     def _require_room(self, length: int) -> None:
         """What is only retained goes before anybody has to wait."""

@@ -32,7 +32,7 @@ from flumeng.journal.errors import (
     JournalFailedError,
     held,
 )
-from flumeng.journal.frame import HEADER_BYTES, FrameHeader, decode_state, encode, identity
+from flumeng.journal.frame import HEADER_BYTES, FrameHeader, Payload, decode_state, identity
 from flumeng.journal.limits import MEMORY_BYTES, Limits, Room, no_limit, size_text
 from flumeng.journal.listeners import Listeners
 from flumeng.journal.recovery import merge_state
@@ -120,13 +120,15 @@ class MemoryJournal:
         return MappingProxyType(dict(self._state))
 
     def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int:
+        return self.append_encoded(Payload.encode(batch, state))
+
+    def append_encoded(self, payload: Payload) -> int:
         self._require_sound()
         if self.closed:
             raise UserError(f"journal {self.id} is closed: it takes no more events")
-        changes = dict(state or {})
-        if not batch.num_rows and not changes:
+        if not payload.rows and not payload.state:
             return self.next_seq
-        header, parts = encode(self._identity, self.term, self.next_seq, batch, changes)
+        header, parts = payload.at(self._identity, self.term, self.next_seq)
         if self._is_full(header.length):
             self.trim(self.floor)  # frames of state alone, which no ack will ever pass
         if self._is_full(header.length):
@@ -138,7 +140,7 @@ class MemoryJournal:
             )
         self._frames.append((header, b"".join(parts)))
         self.bytes += header.length
-        merge_state(self._state, changes)
+        merge_state(self._state, payload.state)
         self.next_seq = header.end
         return header.first_seq
 

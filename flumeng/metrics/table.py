@@ -188,6 +188,14 @@ INGEST_TRUNCATED = _counter(
     FLOW,
     "source",
 )
+INGEST_DISCARDED = _counter(
+    "flumeng_ingest_discarded_bytes_total",
+    INGEST,
+    "Bytes that were received and are in no event: the rest of messages that were too long, "
+    "unfinished messages of connections that broke or were closed, and what could not be stored.",
+    FLOW,
+    "source",
+)
 INGEST_MALFORMED = _counter(
     "flumeng_ingest_malformed_total",
     INGEST,

@@ -9,6 +9,7 @@ else is said.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ import pyarrow as pa
 from benches import disk
 from benches.senders import LINE_BYTES, make_lines
 from flumeng.journal.client import JournalClient
+from flumeng.journal.frame import Payload
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.journal import SEGMENT_BYTES, Journal
 from flumeng.journal.schema import EVENT_SCHEMA
@@ -215,7 +217,7 @@ def _steady(place: Path) -> None:
     lines = _Lines()
     journal = Journal.create(place, ID)
     commit: GroupCommit[pa.RecordBatch] = GroupCommit(
-        journal, lambda items: ((item, None) for item in items)
+        journal, functools.partial(map, Payload.encode)
     )
     server = JournalServer("127.0.0.1", journals=lambda: {ID: journal})
     ended = threading.Event()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import random
 import resource
 import socket
 import threading
@@ -97,6 +99,36 @@ def test_connections_never_take_the_descriptors_of_the_journals(
         return bool(worker.counters("f")["events"] > 1)
 
     worker.eventually(is_served)
+    worker.stop()
+
+
+def test_many_short_lines_with_long_attributes_are_stored_and_harm_nobody(
+    worker: WorkerProcess,
+) -> None:
+    """A request of 720 KB, of which 90 MB would come that nothing compresses but what is repeated;
+    another source of the same flow is served on."""
+    rnd = random.Random(1)
+    lines = [rnd.randbytes(10).replace(b"\n", b"x").replace(b"\r", b"x") for _ in range(65_536)]
+    worker.run(
+        flow_text("f", 'http: {listen: "127.0.0.1:0"}', 'tcp: {listen: "127.0.0.1:0"}'),
+    )
+    host, _, port = worker.task("f")["listen"][0].rpartition(":")
+    client = http.client.HTTPConnection(host, int(port), timeout=SERVED_SECONDS)
+    with worker.connect("f", 1) as other:
+        other.sendall(b"before\n")
+        worker.wait_for_events("f", 1)
+        kind = "text/" + "\xe4" * 195
+        path = "/" + "%F0%9F%90%98" * 199
+        client.request("POST", path, b"\n".join(lines), {"content-type": kind.encode("latin-1")})
+        answer = client.getresponse()
+        assert (answer.status, answer.read()) == (200, b"{}\n")
+        other.sendall(b"after\n")
+        events = worker.wait_for_events("f", 65_538)
+    assert sorted(event["body"] for event in events) == sorted([b"before", b"after", *lines])
+    assert len(dict(events[1000]["attrs"])["path"]) == 200
+    assert len(worker.journals("f")) == 1
+    assert all(problem["error"] is None for problem in worker.status["tasks"].values())
+    assert peak_rss_mb(worker) < MOST_RSS_MB
     worker.stop()
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from flumeng.errors import UserError
 from flumeng.journal.errors import DiskFullError, JournalFailedError
+from flumeng.journal.frame import Payload
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import numbered_events
@@ -150,7 +151,8 @@ def test_i21_group_commit_waits_for_room_and_loses_nothing(small: Path) -> None:
     commit: GroupCommit[Item] = GroupCommit(
         journal,
         lambda items: (
-            (numbered_events(first, ROWS, 100), {"end": first + ROWS}) for first in items
+            Payload.encode(numbered_events(first, ROWS, 100), {"end": first + ROWS})
+            for first in items
         ),
         on_durable=durable.extend,
         group_bytes=10 * ROWS * 100,

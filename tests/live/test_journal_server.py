@@ -247,6 +247,7 @@ WORKER = textwrap.dedent("""
     import sys, time
     from pathlib import Path
     import pyarrow as pa
+    from flumeng.journal.frame import Payload
     from flumeng.journal.group_commit import GroupCommit
     from flumeng.journal.journal import Journal
     from flumeng.journal.server import JournalServer
@@ -261,7 +262,7 @@ WORKER = textwrap.dedent("""
 
     def build(items):
         for _ in items:
-            yield batch, {"end": journal.next_seq + batch.num_rows}
+            yield Payload.encode(batch, {"end": journal.next_seq + batch.num_rows})
 
     def on_durable(items):
         print(journal.safe, flush=True)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.journal import segment
 from flumeng.journal.checkpoint import NAME, Checkpoint
-from flumeng.journal.frame import MAX_STATE_BYTES, BadFrameError, decode, encode, identity
+from flumeng.journal.frame import MAX_STATE_BYTES, BadFrameError, Payload, decode, identity
 from flumeng.journal.journal import Journal
 from flumeng.journal.segment import SUFFIX
 from flumeng.journal.server import parse_ticket
@@ -38,7 +38,7 @@ FRAMES, ROWS = 12, 4
 
 
 def whole_frame() -> bytes:
-    _, parts = encode(JOURNAL, 1, 0, numbered_events(0, ROWS), {"cursor": 1})
+    _, parts = Payload.encode(numbered_events(0, ROWS), {"cursor": 1}).at(JOURNAL, 1, 0)
     return b"".join(bytes(part) for part in parts)
 
 

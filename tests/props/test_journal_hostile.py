@@ -26,8 +26,8 @@ from flumeng.journal.frame import (
     HEADER_BYTES,
     MAX_UNPACKED_BYTES,
     FrameHeader,
+    Payload,
     decode_state,
-    encode,
     identity,
     padded,
 )
@@ -47,7 +47,7 @@ ROWS = 24
 
 def message_of(rows: int = ROWS, body_bytes: int = 12) -> bytes:
     """As it lies in a frame; with LZ4 from 4 KiB on."""
-    header, parts = encode(identity(ID), 1, 0, numbered_events(0, rows, body_bytes), {})
+    header, parts = Payload.encode(numbered_events(0, rows, body_bytes)).at(identity(ID), 1, 0)
     frame = b"".join(bytes(part) for part in parts)
     return frame[header.message_offset :][: header.message_bytes]
 
@@ -250,7 +250,7 @@ def test_i22_what_could_not_be_read_is_not_written() -> None:
     small = numbered_events(0, 65_536)
     batch = pa.RecordBatch.from_arrays([*small.columns[:3], attrs], schema=EVENT_SCHEMA)
     with pytest.raises(UserError, match="a frame holds"):
-        encode(identity(ID), 1, 0, batch, {})
+        Payload.encode(batch)
 
 
 def test_a_journal_with_such_a_frame_is_damaged_there_and_can_be_repaired(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from flumeng.ingest import batch
 from flumeng.ingest.batch import Build
 from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
-from flumeng.journal.frame import MAX_ROWS
+from flumeng.journal.frame import MAX_MESSAGE_BYTES, MAX_ROWS, Payload
 from flumeng.journal.schema import EVENT_SCHEMA
 
 SYSLOG = LineRules(max_line_bytes=10, trailers=b"\r\0", keep_empty=False)
@@ -46,14 +47,14 @@ def events(frames: list[Build]) -> list[tuple[bytes, int, str, dict[str, str]]]:
     ]
 
 
-def plainly(block: ReceivedBlock) -> list[tuple[bytes, int, str, dict[str, str]]]:
-    """What one block means, one line at a time."""
+def plainly(block: ReceivedBlock) -> tuple[list[tuple[bytes, int, str, dict[str, str]]], int]:
+    """What one block means, one line at a time, and how many bytes of it were cut off."""
     if block.bounds is None:
         ends = [place for place, byte in enumerate(block.data) if byte == 10]
         starts = [0, *(end + 1 for end in ends[:-1])] if ends else []
     else:
         starts, ends = (list(bounds) for bounds in block.bounds)
-    rules, found = block.origin.rules, []
+    rules, found, cut_bytes = block.origin.rules, [], 0
     for start, end in zip(starts, ends, strict=True):
         raw = block.data[start:end]
         body = raw
@@ -63,11 +64,12 @@ def plainly(block: ReceivedBlock) -> list[tuple[bytes, int, str, dict[str, str]]
         if len(raw) > rules.max_line_bytes + 2 or len(body) > rules.max_line_bytes:
             body = body[: rules.max_line_bytes]
             attrs["truncated"] = "true"
+            cut_bytes += len(raw) - len(body)
         if block.file_offset is not None:
             attrs["offset"] = str(block.file_offset + start)
         if body or rules.keep_empty:
             found.append((body, block.received_us, block.origin.host, attrs))
-    return found
+    return found, cut_bytes
 
 
 LINE = st.lists(st.sampled_from([b"a", b"b", b"\r", b"\0", b"\xff", b"xxxxxx"]), max_size=5).map(
@@ -101,10 +103,10 @@ def test_a_group_of_any_chunks_means_what_each_of_them_means(group: list[Receive
     """Bodies byte by byte, and no host, time or attribute on the wrong event; each is counted."""
     frames, found = built(group)
     expected = [plainly(block) for block in group]
-    assert events(frames) == [event for events in expected for event in events]
+    assert events(frames) == [event for events, _ in expected for event in events]
     assert found == [
-        (block, len(events), sum("truncated" in attrs for *_, attrs in events))
-        for block, events in zip(group, expected, strict=True)
+        (block, len(events), sum("truncated" in attrs for *_, attrs in events), cut_bytes)
+        for block, (events, cut_bytes) in zip(group, expected, strict=True)
     ]
 
 
@@ -168,4 +170,68 @@ def test_state_without_events_is_journaled_too() -> None:
 def test_nothing_gives_nothing() -> None:
     assert built([]) == ([], [])
     empty = ReceivedBlock(b"\n\r\n\0\n", PEERS[0], 0)
-    assert built([empty]) == ([], [(empty, 0, 0)])
+    assert built([empty]) == ([], [(empty, 0, 0, 0)])
+
+
+LONG = tuple((f"name{number}", "\N{SNOWMAN}" * 200) for number in range(4))
+"""As long as a sender's attributes can be: 2,400 bytes."""
+
+
+def short_lines(count: int) -> bytes:
+    """Of two bytes each, that nothing can compress."""
+    data = bytearray(random.Random(1).randbytes(3 * count).replace(b"\n", b"x"))
+    data[2::3] = b"\n" * count
+    return bytes(data)
+
+
+def test_frames_are_cut_by_what_is_built_and_not_by_what_came() -> None:
+    """Attributes count for each line; no frame of a megabyte of lines becomes one of 160."""
+    rules = LineRules(1 << 20, b"", keep_empty=True)
+    data = short_lines(MAX_ROWS)
+    block = ReceivedBlock(data, Origin("h", LONG, rules), 0)
+    frames, found = built([block, ReceivedBlock(b"next\n", PEERS[0], 0)])
+    assert len(frames) > 15
+    assert all(frame.nbytes <= batch.BUILT_BYTES for frame, _ in frames)
+    assert [one.events for one in found] == [MAX_ROWS, 1]
+    bodies = [body for frame, _ in frames for body in frame["body"].to_pylist()]
+    assert bodies == [*data.split(b"\n")[:-1], b"next"]
+    assert dict(frames[7][0]["attrs"][5].as_py()) == dict(LONG)
+
+
+def test_a_line_larger_than_a_frame_should_be_has_one_alone() -> None:
+    rules = LineRules(1 << 24, b"", keep_empty=False)
+    lines = [b"a", b"x" * (1 << 24), b"b", b"c"]
+    frames, _ = built([ReceivedBlock(b"\n".join(lines) + b"\n", Origin("h", (), rules), 0)])
+    assert [frame["body"].to_pylist() for frame, _ in frames] == [[b"a"], lines[1:2], [b"b", b"c"]]
+
+
+def test_repeated_attributes_cost_once_on_disk() -> None:
+    """Also of lines that nothing can compress, and of a file's longest name, whose lines with their
+    state are in one frame."""
+    path = (("source", "tail"), ("path", "/" + "p" * 4095))
+    block = ReceivedBlock(
+        short_lines(MAX_ROWS), Origin("h", path, FILE), 0, state={"a": 1}, file_offset=0
+    )
+    ((frame, state),), _ = built([block])
+    payload = Payload.encode(frame, state)
+    assert frame.nbytes > 4 * MAX_MESSAGE_BYTES
+    assert payload.message.size < 5 << 20
+    bare = ReceivedBlock(short_lines(MAX_ROWS), Origin("h", (), FILE), 0)
+    one = Payload.encode(built([bare])[0][0][0], None)
+    attributed = ReceivedBlock(short_lines(MAX_ROWS), Origin("h", LONG[:2], FILE), 0)
+    many = [Payload.encode(frame, None) for frame, _ in built([attributed])[0]]
+    assert sum(payload.message.size for payload in many) < 4 * one.message.size
+
+
+def test_what_cannot_be_encoded_harms_only_itself() -> None:
+    bad = Origin("h", (("path", "\udcff"),), FILE)
+    group = [ReceivedBlock(b"%d\n" % n, bad if n in (3, 4) else PEERS[0], 0) for n in range(8)]
+    found: list[ReceivedBlock] = []
+    unfit: list[tuple[ReceivedBlock, Exception]] = []
+    payloads = list(
+        batch.encode(group, lambda one: found.append(one.block), lambda *pair: unfit.append(pair))
+    )
+    assert sum(payload.rows for payload in payloads) == 6
+    assert [block.data for block in found] == [b"0\n", b"1\n", b"2\n", b"5\n", b"6\n", b"7\n"]
+    assert [block for block, _ in unfit] == group[3:5]
+    assert all(isinstance(error, UnicodeEncodeError) for _, error in unfit)

@@ -21,8 +21,8 @@ from flumeng.journal.frame import (
     MAX_ROWS,
     BadFrameError,
     FrameHeader,
+    Payload,
     decode,
-    encode,
     identity,
     verify,
 )
@@ -33,7 +33,7 @@ JOURNAL = identity("web.n1.0.0a1b2c3d")
 
 
 def frame_of(batch: pa.RecordBatch, state: dict[str, object] | None = None) -> pa.Buffer:
-    _, parts = encode(JOURNAL, 3, 70, batch, state or {})
+    _, parts = Payload.encode(batch, state).at(JOURNAL, 3, 70)
     return pa.py_buffer(b"".join(bytes(part) for part in parts))
 
 
@@ -58,7 +58,7 @@ def test_a_slice_of_a_batch_is_stored_alone() -> None:
 
 
 def test_every_part_begins_on_the_alignment() -> None:
-    _, parts = encode(JOURNAL, 1, 0, numbered_events(0, 3), {"path": "x" * 100})
+    _, parts = Payload.encode(numbered_events(0, 3), {"path": "x" * 100}).at(JOURNAL, 1, 0)
     header, state, pad, message, end_pad = (len(memoryview(part)) for part in parts)
     assert header == HEADER_BYTES == ALIGNMENT
     assert (state + pad) % ALIGNMENT == (message + end_pad) % ALIGNMENT == 0

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from flumeng.errors import UnavailableError
 from flumeng.journal.errors import JournalFailedError
+from flumeng.journal.frame import Payload
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.journal import Journal
 from flumeng.journal.testing import FaultyDisk, numbered_events
@@ -31,6 +31,11 @@ class Lines:
     first: int
     count: int
     nbytes: int = 1000
+
+
+def encoded(item: Lines) -> Payload:
+    state = {"end": item.first + item.count}
+    return Payload.encode(numbered_events(item.first, item.count), state)
 
 
 class HeldDisk(FaultyDisk):
@@ -83,10 +88,10 @@ def start(journal: Journal, told: Told, disk: HeldDisk) -> Iterator[Start]:
     """Start a group commit that says what it does in ``told``; stopped at the end."""
     running: list[GroupCommit[Lines]] = []
 
-    def build(items: list[Lines]) -> Iterable[tuple[pa.RecordBatch, dict[str, object]]]:
+    def build(items: list[Lines]) -> Iterable[Payload]:
         told.groups.append(len(items))
         for item in items:
-            yield numbered_events(item.first, item.count), {"end": item.first + item.count}
+            yield encoded(item)
 
     def on_durable(items: list[Lines]) -> None:
         assert items[-1].first + items[-1].count <= journal.safe, "durable was said too early"
@@ -254,10 +259,10 @@ def test_draining_waits_for_what_was_submitted_before_it_and_for_no_more(journal
     busy = threading.Event()
     busy.set()
 
-    def build(items: list[Lines]) -> Iterable[tuple[pa.RecordBatch, None]]:
+    def build(items: list[Lines]) -> Iterable[Payload]:
         if busy.is_set():
             commit.submit(Lines(0, 1))
-        return [(numbered_events(item.first, item.count), None) for item in items]
+        return map(encoded, items)
 
     commit = GroupCommit(journal, build)
     commit.submit(Lines(0, 1))
@@ -289,7 +294,7 @@ def test_i19_after_a_failed_sync_nothing_is_durable_any_more(
 def test_a_builder_that_raises_fails_the_commit_and_loses_nothing_in_silence(
     journal: Journal, told: Told
 ) -> None:
-    def build(items: list[Lines]) -> Iterable[tuple[pa.RecordBatch, None]]:
+    def build(items: list[Lines]) -> Iterable[Payload]:
         raise ValueError(f"cannot build {items}")
 
     commit = GroupCommit(journal, build, on_failed=told.failed.append)
@@ -388,7 +393,7 @@ def test_a_new_segment_for_which_there_is_no_descriptor_is_waited_for(
     journal = Journal.create(tmp_path, "web.n1.0.0a1b2c3d", segment_bytes=20_000)
     commit: GroupCommit[Lines] = GroupCommit(
         journal,
-        lambda items: [(numbered_events(item.first, item.count), None) for item in items],
+        lambda items: map(encoded, items),
         on_pressure=told.pressure.append,
         on_failed=told.failed.append,
     )

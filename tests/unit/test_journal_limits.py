@@ -16,6 +16,7 @@ import pytest
 
 from flumeng.journal import directory as directories
 from flumeng.journal.errors import BelowFloorError, DiskFullError, JournalFailedError
+from flumeng.journal.frame import Payload
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.journal import Journal
 from flumeng.journal.lazy import LazySync, Reached
@@ -283,7 +284,7 @@ def test_spill_comes_to_the_disk_within_a_second_or_so_without_being_asked(
 ) -> None:
     journal, disk = spill
     commits: GroupCommit[pa.RecordBatch] = GroupCommit(
-        journal, lambda batches: [(batch, None) for batch in batches]
+        journal, lambda batches: map(Payload.encode, batches)
     )
     commits.submit(numbered_events(0, 1))
     commits.drain(10)
@@ -338,7 +339,7 @@ def test_i21_a_group_of_which_only_a_part_has_room_goes_on_with_the_acks(tmp_pat
     journal.room = lambda: Room((2 << 20) - journal.bytes, 1)
     batches = [numbered_events(first, 1000, 2000) for first in range(0, 80_000, 1000)]
     commits: GroupCommit[pa.Table] = GroupCommit(
-        journal, lambda group: [(batch, None) for table in group for batch in table.to_batches()]
+        journal, lambda group: [Payload.encode(b) for table in group for b in table.to_batches()]
     )
     commits.submit(pa.Table.from_batches(batches))
 

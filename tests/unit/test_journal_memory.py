@@ -9,6 +9,7 @@ import pytest
 
 from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.journal.errors import AboveSafeError, BelowFloorError, DiskFullError
+from flumeng.journal.frame import Payload
 from flumeng.journal.group_commit import GroupCommit
 from flumeng.journal.journal import Journal
 from flumeng.journal.limits import Limits
@@ -214,7 +215,8 @@ def test_i21_what_waits_for_a_trim_goes_on_when_the_disk_has_room_again(tmp_path
     """All is acked already, so that no other ack will come."""
     journal = MemoryJournal.create(tmp_path, ID, limits=Limits(max_bytes=100))
     commits: GroupCommit[pa.RecordBatch] = GroupCommit(
-        journal, lambda batches: [(batch, {"at": batch.num_rows}) for batch in batches]
+        journal,
+        lambda batches: [Payload.encode(batch, {"at": batch.num_rows}) for batch in batches],
     )
     commits.submit(numbered_events(0, 10))
     commits.drain(10)

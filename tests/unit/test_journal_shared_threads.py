@@ -3,6 +3,7 @@ nothing to do holds no thread."""
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,12 +14,12 @@ import pytest
 
 from flumeng.errors import UnavailableError
 from flumeng.journal import group_commit, shared_threads
+from flumeng.journal.frame import Payload
 from flumeng.journal.group_commit import (
     COMMITS_PER_SECOND,
     FEW_JOURNALS,
     GATHERED_BYTES,
     MOST_GATHERING_SECONDS,
-    Append,
     GroupCommit,
     gathering_seconds,
 )
@@ -154,7 +155,7 @@ def test_a_journal_that_always_has_something_to_do_goes_on(tmp_path: Path) -> No
 
     commit: GroupCommit[pa.RecordBatch] = GroupCommit(
         journal,
-        lambda items: [(i, None) for i in items],
+        functools.partial(map, Payload.encode),
         on_durable=submit_again,
         threads=threads,
     )
@@ -213,7 +214,7 @@ def test_sixty_journals_commit_on_a_few_threads_and_none_that_waits_for_room_hol
     ]
 
     def commit(journal: Journal) -> GroupCommit[pa.RecordBatch]:
-        return GroupCommit(journal, lambda items: [(i, None) for i in items], threads=threads)
+        return GroupCommit(journal, functools.partial(map, Payload.encode), threads=threads)
 
     commits = [commit(journal) for journal in journals]
     before = threading.active_count()
@@ -263,9 +264,9 @@ def test_very_many_busy_journals_share_a_bounded_number_of_commits(
     assert gathering_seconds(100_000) == MOST_GATHERING_SECONDS
     groups: list[int] = []
 
-    def build(items: list[memoryview]) -> list[Append]:
+    def build(items: list[memoryview]) -> list[Payload]:
         groups.append(len(items))
-        return [(numbered_events(0, 1), None)]
+        return [Payload.encode(numbered_events(0, 1))]
 
     journal = Journal.create(tmp_path, "f.n.0.00000001")
     commit = GroupCommit(journal, build, threads=crowd)
@@ -288,7 +289,7 @@ def test_a_journal_that_takes_much_does_not_wait_for_a_crowd(
     monkeypatch.setattr(group_commit, "MOST_GATHERING_SECONDS", 3600.0)
     groups: list[int] = []
 
-    def build(items: list[memoryview]) -> list[Append]:
+    def build(items: list[memoryview]) -> list[Payload]:
         groups.append(len(items))
         return []
 

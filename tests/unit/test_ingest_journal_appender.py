@@ -1,0 +1,53 @@
+"""The way into a journal: what cannot be stored harms nothing else, and is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from flumeng.ingest.counters import Counters
+from flumeng.ingest.journal_appender import JournalAppender
+from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
+from flumeng.journal.memory import MemoryJournal
+
+RULES = LineRules(max_line_bytes=100, trailers=b"", keep_empty=False)
+GOOD = Origin("h", (("path", "/good"),), RULES)
+BAD = Origin("h", (("path", "/\udcff"),), RULES)
+
+
+def test_one_bad_block_is_left_out_counted_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those around it, of the same commit and of other sources, are durable."""
+    failed: list[Exception] = []
+    durable: list[str] = []
+    unfit: list[str] = []
+
+    async def test() -> None:
+        journal = MemoryJournal.create(tmp_path, "f.n.0.00000001")
+        appender = JournalAppender(journal, lambda _: None, failed.append)
+        good, bad = Counters(), Counters()
+        for number, (origin, counters) in enumerate([(GOOD, good), (BAD, bad), (GOOD, good)]):
+            block = ReceivedBlock(
+                b"line %d\n" % number,
+                origin,
+                0,
+                on_durable=lambda number=number: durable.append(f"line {number}"),  # type: ignore[misc]
+                on_unfit=unfit.append,
+            )
+            appender.submit(block, counters)
+        await appender.drain(60)
+        await appender.stop()
+        assert journal.safe == 2
+        assert (good.events, good.discarded_bytes) == (2, 0)
+        assert (bad.events, bad.bytes, bad.discarded_bytes) == (0, 7, 7)
+        journal.close()
+
+    uvloop.run(test())
+    assert durable == ["line 0", "line 2"]
+    assert len(unfit) == 1
+    assert "surrogates not allowed" in unfit[0]
+    assert "7 bytes from h cannot be stored and are lost" in caplog.text
+    assert failed == []
