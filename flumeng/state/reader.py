@@ -80,7 +80,7 @@ class Reader:
         self._round = Round(me, clock)
         self._znodes: dict[str, Versioned[Any] | Unreadable] = {}
         self._set_aside: dict[str, Unreadable] = {}
-        self._specs: dict[tuple[str, int, int], tuple[FlowSpec | None, str]] = {}
+        self._specs: dict[str, dict[tuple[int, int], tuple[FlowSpec | None, str]]] = {}
         self._flows: dict[str, FlowView] = {}
         self._nodes: dict[str, NodeView] = {}
         self._journals: dict[str, Journal] = {}
@@ -173,6 +173,7 @@ class Reader:
         self._znodes, self._set_aside = {}, {}
         self._flows, self._nodes, self._journals = {}, {}, {}
         self._read_again(self._list())
+        self._specs = {name: self._specs[name] for name in self._flows if name in self._specs}
 
     def _list(self) -> list[Path]:
         """All that there is to read, but for the buckets of plans."""
@@ -188,7 +189,7 @@ class Reader:
 
     def _read_again(self, wanted: list[Path]) -> None:
         """Only these, and the views of which something has changed or could not be read."""
-        flows = {name for name, flow in self._flows.items() if flow.problem}
+        flows = {name for name, flow in self._flows.items() if _lacks_a_text(flow)}
         nodes, journals = set(), set()
         for path in self._take(wanted):
             name = _first_name(path)
@@ -256,12 +257,13 @@ class Reader:
 
     def _flow(self, name: str) -> FlowView | None:
         path = paths.flow(name)
+        known = self._specs.pop(name, {})
         if str(path) not in self._znodes:
             return None
         record = self._found(path)
         spec, problem = None, ""
         if record is not None:
-            spec, problem = self._spec(name, record.created, record.value.revision)
+            spec, problem = self._spec(name, record.created, record.value.revision, known)
         plan = self._found(paths.plan(name))
         buckets = (
             [paths.plan_bucket(name, str(n)) for n in range(plan.value.buckets)] if plan else []
@@ -270,11 +272,11 @@ class Reader:
         weights = partitions.value.partitions if partitions else {}
         version = self._version(path)
         assert isinstance(version, Version)
-        before = None
+        before, lacks = None, ""
         if record and plan and spec and spec.rollout and plan.value.revision:
-            before, _ = self._spec(name, record.created, plan.value.revision)
+            before, lacks = self._spec(name, record.created, plan.value.revision, known)
         planned = str(paths.plan(name)) in self._znodes
-        return FlowView(
+        view = FlowView(
             name,
             record.value if record else Flow(revision=0),
             version,
@@ -288,6 +290,10 @@ class Reader:
             before.place if before else None,
             0 if planned else self._highest_acked_epoch(name),
         )
+        if lacks and view.rolling:  # nobody knows where the tasks of before may run
+            text = Unreadable(paths.revision(name, str(view.plan.revision)), lacks)
+            return replace(view, unreadable=(*view.unreadable, text))
+        return view
 
     def _highest_acked_epoch(self, flow: str) -> int:
         """Read when there is no plan, or not any more: the acks refuse whoever has a lower one."""
@@ -308,21 +314,33 @@ class Reader:
             plan, tasks=Tasks([bucket.value.tasks if bucket else {} for bucket in found])
         )
 
-    def _spec(self, flow: str, created: int, revision: int) -> tuple[FlowSpec | None, str]:
+    def _spec(
+        self,
+        flow: str,
+        created: int,
+        revision: int,
+        known: Mapping[tuple[int, int], tuple[FlowSpec | None, str]],
+    ) -> tuple[FlowSpec | None, str]:
         """What the revision says, or why it cannot be read; a text never changes. A flow that was
-        removed and made again begins with another revision 1."""
-        key = (flow, created, revision)
-        if key not in self._specs:
+        removed and made again begins with another revision 1.
+
+        Of the texts that were ``known``, those that are asked for stay known.
+        """
+        key = (created, revision)
+        kept = self._specs.setdefault(flow, {})
+        if key in known:
+            kept[key] = known[key]
+        elif key not in kept:
             (found,) = self._store.read_each([paths.revision(flow, str(revision))])
             if found is None:
                 return None, f"revision {revision} is not there"
             if isinstance(found, Unreadable):
-                return None, str(found)
+                return None, found.why
             try:
-                self._specs[key] = parse_flow(found.value.text), ""
+                kept[key] = parse_flow(found.value.text), ""
             except SpecError as error:
-                self._specs[key] = None, str(error)
-        return self._specs[key]
+                kept[key] = None, str(error)
+        return kept[key]
 
     def _node(self, name: str) -> NodeView | None:
         path, told, said = paths.node(name), paths.assignment(name), paths.status(name)
@@ -487,6 +505,11 @@ def _paths_of(texts: Iterable[str]) -> list[Path]:
             assert names is not None
             found.append(row(*names))
     return found
+
+
+def _lacks_a_text(flow: FlowView) -> bool:
+    """Whether a revision of it could not be read; of those no watch tells."""
+    return bool(flow.problem) or any(one.path.row is paths.revision for one in flow.unreadable)
 
 
 def _pages(node: str, assignment: Assignment) -> list[Path]:

@@ -41,7 +41,8 @@ class FlowView:
     nobody plans it, and its tasks stay as their nodes were told.
 
     ``place_before`` is the place of the revision that all tasks ran before a rollout, while one is
-    under way. ``epoch_floor`` is the highest epoch among the flow's acks when it has no plan.
+    under way; when that revision cannot be read it is among the ``unreadable``. ``epoch_floor`` is
+    the highest epoch among the flow's acks when it has no plan.
     """
 
     name: str

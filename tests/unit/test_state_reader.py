@@ -55,8 +55,8 @@ def store() -> FakeStore:
     return store
 
 
-def apply(store: FakeStore, tasks: int) -> None:
-    apply_flow(store, FLOW.format(tasks=tasks), author="a", reason="", now=0.0)
+def apply(store: FakeStore, tasks: int, more: str = "") -> None:
+    apply_flow(store, FLOW.format(tasks=tasks) + more, author="a", reason="", now=0.0)
 
 
 def remove(store: FakeStore) -> None:
@@ -300,3 +300,52 @@ def test_a_journal_that_cannot_be_read_is_what_its_name_says() -> None:
     path = paths.journal(names.new_id("web", "host.of.mine", 0))
     journal = journal_registry.as_known(path, Unreadable(path, "damaged"))
     assert (journal.flow, journal.primary, journal.closed) == ("web", "host.of.mine", False)
+
+
+@pytest.mark.parametrize("damage", ["removed", "garbage"])
+def test_a_rollout_waits_while_the_revision_before_cannot_be_read(
+    store: FakeStore, damage: str
+) -> None:
+    """Without it nobody knows where the tasks that have not taken the new one may run."""
+    apply(store, 1, "rollout: {canary: 1}")
+    store.write(paths.plan("web"), Plan(revision=1, epoch=1), ABSENT)
+    apply(store, 2, "rollout: {canary: 1}")
+    clock = Clock()
+    assert Reader(store, "m", clock, clock).snapshot().mine == {"web"}
+    text = store.read(paths.revision("web", "1"))
+    assert text is not None
+    if damage == "removed":
+        store.remove(paths.revision("web", "1"), ANY)
+    else:
+        store.tree.znodes[str(paths.revision("web", "1"))].data = b"{"
+    reader = Reader(store, "m", clock, clock)
+    snapshot = reader.snapshot()
+    assert not snapshot.mine
+    assert "/flows/web/revisions/1: " in str(snapshot.flows["web"].unreadable[0])
+    store.write(paths.revision("web", "1"), text.value, ABSENT if damage == "removed" else ANY)
+    assert reader.snapshot().mine == {"web"}, "it is not looked at again"
+    store.remove(paths.revision("web", "1"), ANY)
+    flow = store.read(paths.flow("web"))
+    assert flow is not None
+    store.write(paths.flow("web"), replace(flow.value, rollout_promoted=2), flow.version)
+    assert Reader(store, "m", clock, clock).snapshot().mine == {"web"}
+
+
+def test_texts_that_no_flow_has_any_more_are_not_kept(store: FakeStore) -> None:
+    clock = Clock()
+    reader = Reader(store, "m", clock, clock)
+    for tasks in range(1, 9):
+        apply(store, tasks)
+        reader.on_watch(str(paths.flow("web")))
+        reader.snapshot()
+    assert [list(texts) for texts in reader._specs.values()] == [[(created(store), 8)]]
+    store.tree.znodes.pop(str(paths.flow("web")))
+    reader.invalidate()
+    assert not reader.snapshot().flows
+    assert not reader._specs
+
+
+def created(store: FakeStore) -> int:
+    found = store.read(paths.flow("web"))
+    assert found is not None
+    return found.created
