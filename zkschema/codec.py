@@ -1,14 +1,15 @@
 """Records to bytes and back: JSON with a format version ``"v"``.
 
 Rules: unknown fields are kept, a newer ``"v"`` is refused by name, a field of the wrong type or a
-missing one is an error that names the place. Nothing is guessed. A large document is gzipped, and
-never unpacked beyond a bound.
+missing one is an error that names the place. Nothing is guessed. Numbers are finite. A large
+document is gzipped, and never unpacked beyond a bound.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
 import types
 import typing
 import zlib
@@ -23,7 +24,7 @@ R = TypeVar("R", bound=Record)
 
 PACK_FROM_BYTES = 4 * 1024
 UNPACKED_BYTES = 64 * 1024 * 1024
-ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
+ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True, allow_nan=False)
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -33,6 +34,17 @@ class DecodeError(ValueError):
 
 class NewerVersionError(DecodeError):
     """The record was written by a newer flumeng: upgrade this process first."""
+
+
+def _finite(text: str) -> float:
+    """What the JSON says is a number. Raises ValueError for one that is none, or is too large."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no finite number")
+    return number
+
+
+DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def text_of(record: Record) -> str:
@@ -67,9 +79,11 @@ def decode(kind: type[R], data: bytes) -> R:
     higher than the version that this code knows.
     """
     try:
-        document = json.loads(unpack(data))
+        document = DECODER.decode(unpack(data).decode())
     except DecodeError as error:
         raise DecodeError(f"{kind.__name__}: {error}") from error
+    except RecursionError as error:
+        raise DecodeError(f"{kind.__name__}: nested too deeply") from error
     except ValueError as error:
         raise DecodeError(f"{kind.__name__}: not JSON: {error}") from error
     if not isinstance(document, dict):
@@ -145,10 +159,17 @@ def _value(hint: Any, value: Any, place: str) -> Any:
     if issubclass(hint, Record):
         return _record(hint, value, place)
     if hint is float and type(value) is int:
-        return float(value)
+        return _float(value, place)
     if type(value) is not hint:
         raise DecodeError(f"{place}: expected {hint.__name__}, got {type(value).__name__}")
     return value
+
+
+def _float(value: int, place: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise DecodeError(f"{place}: too large a number") from error
 
 
 def _mapping(arguments: tuple[Any, ...], value: Any, place: str) -> dict[str, Any]:

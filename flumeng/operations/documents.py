@@ -70,7 +70,7 @@ def _document(path: str, data: bytes) -> dict[str, Any] | None:
         return None
     try:
         document = json.loads(codec.unpack(data))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptError(f"{path}: not JSON: see `flumeng schema verify`") from error
     if not isinstance(document, dict):
         raise CorruptError(f"{path}: not an object: see `flumeng schema verify`")

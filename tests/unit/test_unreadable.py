@@ -25,7 +25,11 @@ place: {{collect: {{tasks: {tasks}}}}}
 """
 MANY = 600
 ADDRESS = "n1:7000"
-DAMAGE = {"garbage": b"\xff\x00no record", "newer": b'{"v":99,"of":"tomorrow"}'}
+DAMAGE = {
+    "garbage": b"\xff\x00no record",
+    "newer": b'{"v":99,"of":"tomorrow"}',
+    "nested": b'{"v":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+}
 JOURNALS = [f"{flow}.{node}.0.aa" for flow in ("a", "b") for node in ("n1", "n2")]
 
 NAMES = {

@@ -78,6 +78,24 @@ def test_what_is_not_such_a_record_is_an_error_with_its_place(data: bytes, compl
         codec.decode(records.Ack, data)
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400])
+@pytest.mark.parametrize("place", ['"capacity":{"slots":%s}', '"unknown":[%s]'])
+def test_numbers_are_finite(number: str, place: str) -> None:
+    """Nothing that is computed with them would be, and no other JSON reader knows them."""
+    data = ('{"v":1,"uuid":"u","roles":[],' + place % number + "}").encode()
+    if number.isdigit() and "unknown" in place:
+        assert codec.decode(records.Node, data)
+        return
+    with pytest.raises(codec.DecodeError, match=r"finite|too large"):
+        codec.decode(records.Node, data)
+
+
+def test_what_is_nested_without_end_is_no_record() -> None:
+    data = b'{"v":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with pytest.raises(codec.DecodeError, match="nested too deeply"):
+        codec.decode(records.Node, data)
+
+
 def test_verify_finds_each_kind_of_fault_and_nothing_in_a_good_tree() -> None:
     good = {str(p): codec.encode(r) if r else b"" for p, r in bootstrap.initial()}
     assert verify(good) == []
