@@ -4,8 +4,9 @@ A task that has been *promoted* runs the flow's current revision, the others the
 before. First ``canary`` tasks of each kind are promoted; when they have run it for the settling
 time, the others follow, at most ``max_parallel`` under way at once. When a task that was promoted
 fails, or none makes progress for too long, the flow goes back by itself. Tasks on nodes that are
-away, and those that nobody may run, are not waited for and come last; but as long as no task of a
-kind that the flow has could run the new revision, or the flow does not run, nobody has proven it.
+away or of which a record cannot be read, and those that nobody may run, are not waited for and come
+last; but as long as no task of a kind that the flow has could run the new revision, or the flow
+does not run, nobody has proven it.
 
 A changed place is proven in the same way: a promoted task goes by the labels of the new revision
 and counts when it runs where those are. Sources begin on nodes that only the new revision wants
@@ -124,7 +125,7 @@ class _Wave:
     def _sort_in(self, name: str, task: PlannedTask) -> None:
         flow, snapshot = self._builder.flow, self._builder.snapshot
         node = snapshot.nodes.get(task.node or "")
-        if node is None or not node.live:
+        if node is None or not node.live or node.set_aside or node.mute:
             return
         if _is_stranded(flow, name, task, node):
             if flow.moves_in_rollout and flow.has_taken(task):
@@ -162,7 +163,7 @@ class _Wave:
 
     def canary_runs(self, rollout: Rollout) -> bool:
         """Promote the canary; gives whether enough tasks have proven the revision by now."""
-        if not self._is_planned:
+        if not self._is_planned and not self.waiting:
             return True
         there = len(self.runs) + len(self.under_way) + len(self.waiting)
         canary = max(1, min(rollout.canary, there))

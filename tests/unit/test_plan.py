@@ -12,7 +12,8 @@ from flumeng.plan.steps import steps
 from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.state.task_map import BUCKETS, Tasks
-from flumeng.store import Version
+from flumeng.store import Unreadable, Version
+from zkschema import paths
 from zkschema.records import (
     COLLECT,
     INGEST,
@@ -305,6 +306,24 @@ def test_a_rollout_does_not_wait_for_nodes_that_are_away() -> None:
     assert [task.revision for task in state.nodes["a"].assignment.tasks] == [2]
 
 
+def test_a_rollout_does_not_wait_for_nodes_of_which_nothing_can_be_read() -> None:
+    sources = [node(name, roles=(INGEST,)) for name in "ab"]
+    settled = at_rest(cluster([flow()], [*sources, node("c")]))
+    rolled = replace(
+        settled.flows["f"], record=Flow(revision=2), version=Version(1), rollout=Rollout()
+    )
+    for path in (paths.node("a"), paths.status("a")):
+        unreadable = replace(
+            settled.nodes["a"], unreadable=(Unreadable(path, "not JSON"),), status=None
+        )
+        nodes = {**settled.nodes, "a": unreadable}
+        state = replace(settled, flows={"f": rolled}, nodes=nodes)
+        for _ in range(6):
+            after = obeyed(carried_out(proven(state)))
+            state = replace(after, nodes={**after.nodes, "a": nodes["a"]})
+        assert state.flows["f"].plan.revision == 2, f"it waits for {path}"
+
+
 def test_a_task_that_changes_hands_in_a_rollout_keeps_its_revision() -> None:
     state = rolling()
     (canary,) = (
@@ -415,6 +434,20 @@ def test_sources_begin_at_new_nodes_in_turn_and_end_at_old_ones_in_the_end() -> 
         seen.append(sorted(t.node for t in tasks.values() if t.kind == INGEST and t.node))
         state = at_rest(proven(state))
     assert seen[:3] == [["n1", "o1", "o2"], ["n1", "n2", "o1", "o2"], ["n1", "n2"]]
+
+
+def test_where_no_source_ran_before_the_first_to_begin_is_a_canary_too() -> None:
+    def sources(role: str) -> Place:
+        return Place(ingest=IngestPlace(labels={"role": role}))
+
+    nodes = [labelled(f"n{n}", "new", (INGEST,)) for n in range(9)]
+    begun = relocating(sources("new"), sources("none"), [*nodes, node("c")])
+    state = at_rest(replace(begun, settled=frozenset({"f/collect.0"})))
+    seen = []
+    for _ in range(3):
+        state = at_rest(proven(state))
+        seen.append(sum(task.kind == INGEST for task in state.flows["f"].tasks.values()))
+    assert seen == [3, 5, 7]
 
 
 def test_a_rollout_that_is_paused_stands_still_and_one_promoted_by_hand_is_over() -> None:
