@@ -54,7 +54,7 @@ ACKS_SECONDS = 1.0
 LOOK_SECONDS = 10.0
 ALL_SECONDS = 300.0
 """How often all registrations are read, though nothing says that one has changed."""
-HELD_RETRY_SECONDS = 0.5
+RETRY_SECONDS = 0.5
 HELD_SESSIONS = 3
 """For how many session timeouts the znode of another live process of that name is waited for."""
 CLAIM_RETRY_SECONDS = 0.05
@@ -130,7 +130,7 @@ class Node:
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._applied: Wanted | None = None
         self._kept: Wanted | None = None
-        self._acks_at = self._look_at = self._all_at = 0.0
+        self._acks_at = self._look_at = self._all_at = self._tick_at = 0.0
         self._reported = -1
         self._held_since = 0.0
         self._ack_pace, self._flow_pace = Pace(clock), Pace(clock)
@@ -141,6 +141,7 @@ class Node:
         self._session = 0
         self._is_ours = False
         self._said = ""
+        self._troubles: dict[str, str] = {}
         for path in (paths.assignment(settings.name), paths.live_node(settings.name)):
             store.watch(path, lambda _: self._look_soon())
         store.on_session(self._on_session)
@@ -168,7 +169,7 @@ class Node:
                 self._registered = True
                 return
         except HeldError as error:
-            self._wait_for_holder(error)
+            self._say(self._wait_for_holder(error))
         except (ConflictError, UnavailableError, CorruptError) as error:
             self._say(f"not registered yet: {error}")
         time.sleep(CLAIM_RETRY_SECONDS)
@@ -180,10 +181,12 @@ class Node:
             self._apply(self._kept)
 
     def turn(self) -> None:
-        """Act on what has happened, or on the passing of time, and publish what came of it."""
-        self._act(self._machine.handle(self._next_event()))
-        while not self._events.empty():
-            self._act(self._machine.handle(self._next_event()))
+        """Act on what has happened, and on the passing of time, and publish what came of it."""
+        self._handle(self._next_event())
+        for _ in range(self._events.qsize()):
+            self._handle(self._next_event())
+        if self._clock() >= self._tick_at:
+            self._handle(Tick())
         self._publish()
         self.health.turned()
 
@@ -199,6 +202,11 @@ class Node:
             return self._events.get(timeout=TICK_SECONDS) or Tick()
         except queue.Empty:
             return Tick()
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Tick):
+            self._tick_at = self._clock() + TICK_SECONDS
+        self._act(self._machine.handle(event))
 
     def _act(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -261,43 +269,56 @@ class Node:
         self.hear(event)
 
     def _publish(self) -> None:
-        """Bring ZooKeeper in line; what fails now is done at the next turn.
+        """Bring ZooKeeper in line; what fails now is done at a later turn.
 
         Journals come before the status: whoever reads that a flow has ended here also finds what it
         has left.
         """
         if not self._store.connected:
-            return self._say("waiting for ZooKeeper; what is accepted stays in the journals")
+            self._say("waiting for ZooKeeper; what is accepted stays in the journals")
+            return
         try:
-            looks = self._clock() >= self._look_at or self._session != self._store.session
-            if looks:
-                self._look()
-            if self._is_ours:
-                if looks or self._reported != self._machine.changes:
-                    self._report()
-                self._storyteller.tell(self._machine.story, at_once=self._exit)
-            if self._clock() >= self._acks_at:
-                self._clear_up()
-        except ConflictError as conflict:
-            self._znodes.look_anew()
-            self._look_soon()
-            return self._say(f"looking again: {conflict}")
-        except HeldError as error:
-            return self._wait_for_holder(error)
+            self._attempt_all()
         except UnavailableError as error:
             self._look_at = 0.0
-            return self._say(f"waiting for ZooKeeper: {error}")
-        except CorruptError as error:
-            return self._say(f"not reporting: {error}")
-        except UserError as error:
-            if not self._registered or isinstance(error, SupplantedError):
-                raise
-            return self._say(f"not reporting: {error}")
-        return self._say(f"registered as {self._settings.name}")
+            self._say(f"waiting for ZooKeeper: {error}")
+            return
+        trouble = next(filter(None, self._troubles.values()), "")
+        self._say(trouble or f"registered as {self._settings.name}")
 
-    def _wait_for_holder(self, error: HeldError) -> None:
+    def _attempt_all(self) -> None:
+        """Nothing is written before a look has found that the name is ours; the workers are told
+        what they may drop all the same."""
+        looks = self._clock() >= self._look_at or self._session != self._store.session
+        if looks:
+            self._attempt("reporting", self._look)
+        if self._is_ours and (looks or self._reported != self._machine.changes):
+            self._attempt("reporting", self._report)
+        if self._is_ours:
+            self._attempt("telling", self._tell_story)
+        if self._registered and self._clock() >= self._acks_at:
+            self._attempt("clearing up", self._clear_up)
+
+    def _attempt(self, what: str, work: Callable[[], None]) -> None:
+        """One damaged record, or a write that is refused, keeps nothing else from being done."""
+        trouble = ""
+        try:
+            work()
+        except ConflictError as conflict:
+            self._znodes.look_anew()
+            self._look_at = min(self._look_at, self._clock() + RETRY_SECONDS)
+            trouble = f"looking again: {conflict}"
+        except HeldError as error:
+            trouble = self._wait_for_holder(error)
+        except (CorruptError, UserError) as error:
+            if isinstance(error, SupplantedError if self._registered else UserError):
+                raise
+            trouble = f"not {what}: {error}"
+        self._troubles[what] = trouble
+
+    def _wait_for_holder(self, error: HeldError) -> str:
         """Its session ends, when it is left over; when it is not, this is a copy."""
-        self._look_at = self._clock() + HELD_RETRY_SECONDS
+        self._look_at = self._clock() + RETRY_SECONDS
         self._held_since = self._held_since or self._clock()
         if self._clock() - self._held_since > HELD_SESSIONS * self._settings.session_seconds:
             raise SupplantedError(
@@ -305,7 +326,10 @@ class Node:
                 "is a copy of that node's data directory, start this one with another --name and "
                 "an empty --data"
             ) from error
-        self._say(f"waiting: {error}")
+        return f"waiting: {error}"
+
+    def _tell_story(self) -> None:
+        self._storyteller.tell(self._machine.story, at_once=self._exit)
 
     def _report(self) -> None:
         changes = self._machine.changes

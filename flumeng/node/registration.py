@@ -39,6 +39,8 @@ from zkschema.table import NAME, ZPath
 
 R = TypeVar("R", bound=Record)
 
+NAME_SHOWN = 200
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -255,7 +257,7 @@ class Registration:
         """Register what the ingest worker has on disk: from then on it is collected.
 
         What another node has registered goes with the disk: the host was called otherwise then.
-        Raises UserError while that node is live, since one of them works on a copy.
+        While that node is live, one of them works on a copy, and the journal is set aside.
         """
         registered = self._journals()
         self._take_over([name for name in local if name not in registered])
@@ -273,25 +275,35 @@ class Registration:
             )
             known = registered.get(name)
             if known is None or known.value != journal:
-                expect = known.version if known else ABSENT
-                version = self._write(paths.journal(name), journal, expect)
-                registered[name] = Versioned(journal, version)
+                self._enter(name, journal, known)
+
+    def _enter(self, name: str, journal: Journal, known: Versioned[Journal] | None) -> None:
+        if not _is_name(journal.flow):
+            self._set_aside(name, f"no flow can be called {journal.flow[:NAME_SHOWN]!r}")
+            return
+        expect = known.version if known else ABSENT
+        try:
+            version = self._write(paths.journal(name), journal, expect)
+        except UserError as error:
+            self._set_aside(name, str(error))
+            return
+        self._journals()[name] = Versioned(journal, version)
+
+    def _set_aside(self, name: str, why: str) -> None:
+        self._aside.add(name)
+        self.problems[str(paths.journal(name))] = why
 
     def _take_over(self, journals: Sequence[str]) -> None:
-        found = self._read_each([paths.journal(name) for name in journals])
-        for name, known in zip(journals, found, strict=True):
-            self._aside.discard(name)
-            if isinstance(known, Unreadable):
-                self._aside.add(name)
-            if not isinstance(known, Versioned):
-                continue
+        for name, known in self._read_journals(journals).items():
             other = known.value.primary
-            if other != self._me.name and self._store.exists(paths.live_node(other)):
-                raise UserError(
-                    f"journal {name} is also on node {other}, which is live: one of the two data "
-                    "directories is a copy, and may not be used"
-                )
-            self._journals()[name] = known
+            if other == self._me.name or not self._store.exists(paths.live_node(other)):
+                self._journals()[name] = known
+                continue
+            self._set_aside(
+                name,
+                f"it is also on node {other}, which is live: one of the two data directories is a "
+                "copy, and may not be used",
+            )
 
     @property
     def registered(self) -> Mapping[str, Versioned[Journal]]:
@@ -321,9 +333,10 @@ class Registration:
         return Acked(acks, tuple(unneeded))
 
     def absent(self, flows: Collection[str]) -> list[str]:
-        """Those of the flows that are not in the tree."""
-        found = self._store.read_each([paths.flow(flow) for flow in flows])
-        return [flow for flow, record in zip(flows, found, strict=True) if record is None]
+        """Those of the flows that are not in the tree, and could be."""
+        possible = [flow for flow in flows if _is_name(flow)]
+        found = self._store.read_each([paths.flow(flow) for flow in possible])
+        return [flow for flow, record in zip(possible, found, strict=True) if record is None]
 
     def deregister(self, journals: Iterable[str]) -> None:
         """Remove the registration of journals that nobody needs and that are gone from disk."""
@@ -349,17 +362,29 @@ class Registration:
         if self._registered is None:
             listed = self._store.children(paths.journals())
             names = [name for name in listed if node_of(name) == self._me.name]
-            found = self._read_each([paths.journal(name) for name in names])
-            pairs = list(zip(names, found, strict=True))
             for name in self._aside.difference(names):
                 self.problems.pop(str(paths.journal(name)), None)
-            self._aside = {name for name, journal in pairs if isinstance(journal, Unreadable)}
+            self._aside.clear()
             self._registered = {
-                name: journal
-                for name, journal in pairs
-                if isinstance(journal, Versioned) and journal.value.primary == self._me.name
+                name: known
+                for name, known in self._read_journals(names).items()
+                if known.value.primary == self._me.name
             }
         return self._registered
+
+    def _read_journals(self, names: Sequence[str]) -> dict[str, Versioned[Journal]]:
+        """The registrations that are there, but for those that are to be set aside."""
+        found = self._read_each([paths.journal(name) for name in names])
+        readable = {}
+        for name, known in zip(names, found, strict=True):
+            self._aside.discard(name)
+            if isinstance(known, Unreadable):
+                self._aside.add(name)
+            elif known is not None and not _is_name(known.value.flow):
+                self._set_aside(name, f"no flow can be called {known.value.flow[:NAME_SHOWN]!r}")
+            elif known is not None:
+                readable[name] = known
+        return readable
 
     def _write(self, path: Path, value: Record, expect: Expected) -> Version:
         """One Put, as long as nothing has changed in ``/nodes/N``: whoever else has the name now

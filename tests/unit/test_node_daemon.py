@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.node.daemon import LOOK_SECONDS, Settings
-from flumeng.node.events import Said
+from flumeng.node.events import Ended, Said
 from flumeng.node.home import Home
 from flumeng.node.protocol import Message
 from flumeng.node.testing import ScriptedChild
@@ -106,3 +106,35 @@ def test_journals_go_with_their_flow_but_not_with_their_cluster(
     removals = [message for message in told if message["type"] == "remove"]
     assert bool(removals) is not lost
     assert ("another cluster" in caplog.text) is lost
+
+
+def test_children_that_chatter_do_not_keep_the_others_from_being_started(tmp_path: Path) -> None:
+    """With forty workers there is always one that says that it is alive."""
+    now, started = [100.0], []
+    store = FakeStore()
+    tree.init(store)
+
+    class Child(ScriptedChild):
+        def kill(self) -> None:
+            killed.append(self._name)
+
+    def start(child: str) -> ScriptedChild:
+        started.append(child)
+        return Child(child, "n1", node.hear)
+
+    def chatter(seconds: float) -> None:
+        for _ in range(round(20 * seconds)):
+            now[0] += 0.05
+            node.hear(Said("ingest.0", {"type": "alive"}))
+            node.hear(Said("ingest.1", {"type": "alive"}))
+            node.turn()
+
+    killed: list[str] = []
+    settings = Settings("n1", tmp_path, "", roles=(INGEST,), workers=3)
+    node = SteppedNode(settings, Home(tmp_path), store, lambda: now[0], start)
+    node.turn()
+    node.hear(Ended("ingest.2", 1))
+    chatter(1.0)
+    assert started[3:] == ["ingest.2"]
+    chatter(settings.limits.silent_seconds + 1.0)
+    assert set(killed) == {"ingest.2"}

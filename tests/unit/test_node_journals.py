@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from flumeng.node.daemon import ALL_SECONDS
+from flumeng.node.events import Said
+from flumeng.node.protocol import Message
 from flumeng.operations.cluster import export_cluster, import_cluster
-from flumeng.store import ANY
+from flumeng.store import ABSENT, ANY
 from tests.unit.node_bench import Bench, task
-from zkschema import paths
+from zkschema import paths, records
 
 JOURNAL = "web.n1.0.light"
 
@@ -100,3 +102,78 @@ def test_a_revision_is_a_problem_while_a_task_needs_it(bench: Bench) -> None:
     bench.assign(task("app"))
     bench.turns()
     assert bench.status.problems == {}
+
+
+def ack(bench: Bench, offset: int) -> None:
+    znode = paths.ack("web", "main", JOURNAL)
+    bench.store.write(paths.cursor("web", "main"), None, ANY)
+    bench.store.write(znode, records.Ack(epoch=1, offset=offset), ANY)
+
+
+def told_acks(bench: Bench) -> list[int]:
+    acks = (told["acks"] for told in bench.told if told["type"] == "acks")
+    return [offset for told in acks for offset in told.values()]
+
+
+def tell_journals(bench: Bench, flows: dict[str, str]) -> None:
+    """The worker says that these journals are on its disk: name -> flow."""
+    journals = {
+        name: {"flow": flow, "term": 1, "closed": False, "end": None}
+        for name, flow in flows.items()
+    }
+    said: Message = {"type": "status", "answers": 0, "tasks": {}, "journals": journals}
+    bench.node.hear(Said("ingest.0", said))
+    bench.turns()
+
+
+def test_a_journal_that_is_also_on_a_live_node_harms_no_other(bench: Bench) -> None:
+    theirs = records.Journal(flow="web", node="n9", primary="n9", term=1, in_sync=("n9",))
+    live = records.LiveNode(uuid="x", incarnation="x", pid=1, version="1", since=0.0)
+    bench.store.write(paths.live_node("n9"), live, ABSENT)
+    bench.store.write(paths.journal("web.n9.0.zz"), theirs, ABSENT)
+    tell_journals(bench, {JOURNAL: "web", "web.n9.0.zz": "web"})
+    ack(bench, 900)
+    bench.turns()
+    assert told_acks(bench)[-1] == 900
+    assert "n9, which is live" in bench.status.problems["/journals/web.n9.0.zz"]
+    bench.store.remove(paths.live_node("n9"), ANY)
+    bench.turns()
+    found = bench.store.read(paths.journal("web.n9.0.zz"))
+    assert found is not None
+    assert found.value.primary == "n1"
+    assert bench.status.problems == {}
+
+
+@pytest.mark.parametrize("flow", ["f" * 20_000, "../web", ""])
+def test_a_journal_whose_registration_is_refused_harms_no_other(bench: Bench, flow: str) -> None:
+    tell_journals(bench, {"x.n1.0.zz": flow, JOURNAL: "web"})
+    ack(bench, 900)
+    bench.turns()
+    assert told_acks(bench)[-1] == 900
+    assert "/journals/x.n1.0.zz" in bench.status.problems
+
+
+def test_a_registration_of_no_possible_flow_harms_no_other(bench: Bench) -> None:
+    odd = records.Journal(flow="../web", node="n1", primary="n1", term=1, in_sync=("n1",))
+    bench.store.write(paths.journal("web.n1.0.odd"), odd, ABSENT)
+    bench.reconnect()
+    ack(bench, 900)
+    bench.turns()
+    assert told_acks(bench)[-1] == 900
+    assert "/journals/web.n1.0.odd" in bench.status.problems
+
+
+@pytest.mark.parametrize("path", ["/nodes/n1", "/schema", "/nodes/n1/status", "/nodes/n1/story"])
+def test_trimming_goes_on_whatever_of_the_node_is_damaged(
+    bench: Bench, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the log does not repeat what alternates."""
+    znode = bench.store.tree.znodes[path]
+    znode.version += 1
+    bench.damage(path, b"{")
+    ack(bench, 500)
+    caplog.set_level("INFO", "flumeng.node")
+    tell_journals(bench, {JOURNAL: "web"})
+    bench.turns(60.0)
+    assert told_acks(bench)[-1] == 500
+    assert len(caplog.records) <= 3, caplog.messages
