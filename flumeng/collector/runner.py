@@ -147,8 +147,9 @@ class Runner:
         self._wake()
 
     def stop(self) -> None:
-        """End when the running batches are committed."""
-        self._stopping = True
+        """End when the running batches are committed. Nothing is reported after this call."""
+        with self._saying:
+            self._stopping = True
         self._wake()
 
     def cancel(self) -> None:
@@ -164,14 +165,15 @@ class Runner:
     def turn(self) -> float | None:
         if self._ended.is_set():
             return None
+        wanted = self._wanted
         try:
             if self._left is not None:
                 return self._leave(self._left)
             if self._claim is not None:
                 return self._go_on(self._claim)
-            return self._take(self._wanted)
+            return self._take(wanted)
         except Exception as error:
-            return self._on_error(error)
+            return self._on_error(wanted, error)
 
     def on_hang(self, seconds: float) -> None:
         text = f"ZooKeeper or a lake has not answered for {seconds:.0f} s in one step of the task"
@@ -292,8 +294,8 @@ class Runner:
             self._end()
         return 0.0
 
-    def _on_error(self, error: Exception) -> float | None:
-        assignment = self._wanted
+    def _on_error(self, assignment: Assignment, error: Exception) -> float | None:
+        """``assignment`` is what the turn was about, unless there is a claim."""
         if self._claim is not None:
             assignment = self._claim.assignment
             self._claim.withdraw()

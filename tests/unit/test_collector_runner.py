@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -42,10 +43,17 @@ def spec(delivery: str = "at-least-once", seconds: float = 0.0) -> FlowSpec:
 
 
 class LossyStore(FakeStore):
-    """Nobody hears the reply to transaction number ``lost``, counted from 1."""
+    """Nobody hears the reply to transaction number ``lost``, counted from 1. ``before_acks`` is
+    called before acks are read."""
 
     commits = 0
     lost = 0
+    before_acks: Callable[[], object] | None = None
+
+    def read_many(self, wanted: Sequence[Any]) -> list[Any]:
+        if self.before_acks is not None and any("/acks/" in str(path) for path in wanted):
+            self.before_acks()
+        return super().read_many(wanted)
 
     def commit(self, writes: Sequence[Write]) -> list[Version]:
         versions = super().commit(writes)
@@ -83,13 +91,20 @@ class World:
 
     def close(self) -> None: ...
 
-    def run(self, pipeline: ScriptedPipeline, epoch: int = 1) -> Runner:
-        return self.run_built(lambda _: pipeline, epoch)
+    def run(
+        self,
+        pipeline: ScriptedPipeline,
+        epoch: int = 1,
+        report: Callable[[str, Status], None] | None = None,
+    ) -> Runner:
+        return self.run_built(lambda _: pipeline, epoch, report)
 
-    def run_built(self, build: Callable[[Assignment], ScriptedPipeline], epoch: int = 1) -> Runner:
-        def report(_key: str, status: Status) -> None:
-            self.statuses.append(status)
-
+    def run_built(
+        self,
+        build: Callable[[Assignment], ScriptedPipeline],
+        epoch: int = 1,
+        report: Callable[[str, Status], None] | None = None,
+    ) -> Runner:
         around = Surroundings(
             store=self.store,
             publisher=Publisher(self.store),
@@ -97,13 +112,16 @@ class World:
             jobs=self.jobs,
             build=build,
             positions=lambda wake: Restless(self, wake),
-            report=report,
+            report=report or self.report,
             measures=self.measures,
         )
         runner = Runner(assignment(epoch), around)
         self.runners.append(runner)
         runner.start()
         return runner
+
+    def report(self, _key: str, status: Status) -> None:
+        self.statuses.append(status)
 
     def ack(self) -> int:
         found = self.store.read(paths.ack("web", CURSOR_MAIN, JOURNAL))
@@ -371,3 +389,41 @@ def test_a_journal_that_ends_below_its_ack_is_said_to_have_lost_events(world: Wo
     world.safe[JOURNAL] = 11
     until(lambda: world.ack() == 11)
     until(lambda: world.statuses[-1].error is None)
+
+
+def test_an_assignment_that_comes_while_an_older_one_is_refused_is_taken(world: World) -> None:
+    """What goes wrong with the old one says nothing of the new one."""
+    inside, gate = threading.Event(), threading.Event()
+    world.store.before_acks = lambda: (inside.set(), gate.wait(PATIENCE_SECONDS))
+    world.safe[JOURNAL] = 10
+    runner = world.run(ScriptedPipeline(spec()), epoch=1)
+    assert inside.wait(PATIENCE_SECONDS)
+    world.store.before_acks = None
+    Acks.claim(world.store, Publisher(world.store), "web", 2, [JOURNAL])
+    runner.assign(assignment(3))
+    gate.set()
+    until(lambda: world.ack() == 10)
+    assert [(each.epoch, each.state) for each in world.statuses] == [(1, "stopped"), (3, "running")]
+
+
+def test_nothing_is_reported_once_a_task_was_told_to_stop(world: World) -> None:
+    """Its report must not come behind the answer to the configuration that lacks the task."""
+    told: list[str] = []
+    stopped = threading.Event()
+    runners: list[Runner] = []
+
+    def stop() -> None:
+        until(lambda: runners)
+        runners[0].stop()
+        told.append("stopped")
+        stopped.set()
+
+    def report(_key: str, status: Status) -> None:
+        threading.Thread(target=stop, daemon=True).start()
+        stopped.wait(0.5)
+        told.append(status.state)
+
+    runners.append(world.run(ScriptedPipeline(spec()), report=report))
+    assert runners[0].join(PATIENCE_SECONDS)
+    until(lambda: len(told) == 2)
+    assert told == ["running", "stopped"]
