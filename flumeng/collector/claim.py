@@ -15,7 +15,8 @@ from flumeng.collector.work import Outcome, Pipeline, Work
 
 class Claim:
     """``begin`` and what is told to a work come from threads of ``jobs``, all else from the task's
-    turns; ``wake`` asks for such a turn. Nothing is looked at while the claim is ``asking``.
+    turns, unless it says otherwise; ``wake`` asks for such a turn. Nothing is looked at while the
+    claim is ``asking``.
     """
 
     def __init__(
@@ -28,7 +29,10 @@ class Claim:
     ) -> None:
         self.assignment = assignment
         self.task = task
-        self.asking = False
+        self.withdrawn = False
+        """Whether nothing more begins; batches that have begun may go on."""
+        self.slow = False
+        """Whether the last batch was so slow to begin that others must not wait for the next."""
         self.error: Exception | None = None
         """Why the last batch could not begin."""
         self._pipeline = pipeline
@@ -36,7 +40,13 @@ class Claim:
         self._wake = wake
         self._limit_seconds = 0.0
         self._asked_at = 0.0
+        self._request: Request | None = None
         self._works: list[Work] = []
+
+    @property
+    def asking(self) -> bool:
+        """Whether it waits for a slot, or a batch is about to begin in one."""
+        return self._request is not None
 
     @property
     def quiet(self) -> bool:
@@ -45,40 +55,43 @@ class Claim:
 
     def ask(self, events: int, *, apart: bool, limit_seconds: float) -> None:
         """Let a batch of about so many events begin as soon as there is a slot."""
-        self.asking = True
         self._asked_at = time.monotonic()
         self._limit_seconds = limit_seconds
-        request = Request(
+        self._request = Request(
             self.assignment.flow,
-            self.assignment.key,
+            self,
             events,
             self._pipeline.shareable,
-            apart,
+            apart or self.slow,
             self._pipeline.spec.batch_seconds,
         )
-        self._jobs.ask(self, request)
+        self._jobs.ask(self._request)
 
     def withdraw(self) -> None:
-        """Ask no more, when the batch has not begun."""
-        if self.asking and self._jobs.withdraw(self.assignment.key):
-            self.asking = False
+        """Ask no more, and begin nothing more. May be called from any thread."""
+        self.withdrawn = True
+        request = self._request
+        if request is not None and self._jobs.withdraw(request):
+            self._request = None
 
     def cancel(self) -> None:
         """End soon what is being written, unless others would suffer."""
         for work in list(self._works):
             self._jobs.cancel(work)
 
-    def begin(self) -> Work | None:
-        waited = time.monotonic() - self._asked_at
+    def begin(self, most_events: int | None) -> Work | None:
+        began = time.monotonic()
+        waited = began - self._asked_at
         try:
-            batch = self.task.start()
+            batch = None if self.withdrawn else self.task.start(most_events)
         except Exception as error:
             self.error = error
             batch = None
+        self.slow = time.monotonic() - began >= self._jobs.start_seconds
         if batch is not None:
             batch.waited_seconds = waited
         work = self._work(batch) if batch else None
-        self.asking = False
+        self._request = None
         self._wake()
         return work
 

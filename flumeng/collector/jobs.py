@@ -12,27 +12,24 @@ import itertools
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from flumeng.collector.slots import Request, Slots
-from flumeng.collector.threads import Threads
+from flumeng.collector.starts import START_SECONDS, Starts
 from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Work
 
 log = logging.getLogger(__name__)
 
 APART_SLOTS = 2
-STARTS_AT_ONCE = 8
-START_SECONDS = 5.0
 SHARED_LIMIT_SECONDS = 60.0
 CANCEL_SECONDS = 30.0
 
 
 class Engine(Protocol):
-    """Runs batches. ``Spark`` is the one that ships."""
+    """Runs batches. ``SparkEngine`` is the one that ships."""
 
     def write(self, works: Sequence[Work], job: str, slot: str) -> Sequence[Outcome]:
         """Run all of ``works`` as one job of that name, and give the outcome of each.
@@ -43,16 +40,6 @@ class Engine(Protocol):
 
     def cancel(self, job: str) -> None:
         """Let ``write`` raise soon."""
-
-
-class Member(Protocol):
-    """A task that asks for slots."""
-
-    def begin(self) -> Work | None:
-        """Decide the batch and stage it; None when there is nothing to write any more.
-
-        Raises nothing. Called once for each request, from a thread of its own kind.
-        """
 
 
 @dataclass(eq=False)
@@ -76,19 +63,23 @@ class Jobs:
         on_stuck: Callable[[str], None],
         shared_limit_seconds: float = SHARED_LIMIT_SECONDS,
         cancel_seconds: float = CANCEL_SECONDS,
+        start_seconds: float = START_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._on_stuck = on_stuck
         self._shared_limit_seconds = shared_limit_seconds
         self._cancel_seconds = cancel_seconds
+        self.start_seconds = start_seconds
+        """A batch that takes longer to begin is left behind by its job."""
         self._clock = clock
         self._news = threading.Condition()
         self._slots = Slots()
-        self._members: dict[str, Member] = {}
+        self._late: deque[Work] = deque()
+        """Batches that began too late for their jobs. They may be acked: none is thrown away."""
         self._jobs: dict[str, _Job] = {}
         self._numbers = itertools.count(1)
-        self._starts = Threads("start", STARTS_AT_ONCE, limit_seconds=START_SECONDS, clock=clock)
+        self._starts = Starts(self._on_late, start_seconds, clock)
         for number in range(slots):
             self._open(f"job-{number}", apart=False)
         for number in range(APART_SLOTS):
@@ -100,17 +91,16 @@ class Jobs:
         with self._news:
             return len(self._jobs), len(self._slots)
 
-    def ask(self, member: Member, request: Request) -> None:
-        """Call ``member.begin`` when it is its turn."""
+    def ask(self, request: Request) -> None:
+        """Let its member begin when it is its turn."""
         with self._news:
             self._slots.ask(request)
-            self._members[request.key] = member
             self._news.notify_all()
 
-    def withdraw(self, key: str) -> bool:
-        """Ask no more; False when ``begin`` was called, or will be in a moment."""
+    def withdraw(self, request: Request) -> bool:
+        """Ask no more; False when its member has begun, or will in a moment."""
         with self._news:
-            return self._slots.withdraw(key) and self._members.pop(key, None) is not None
+            return self._slots.withdraw(request)
 
     def cancel(self, work: Work) -> None:
         """End the job of ``work``, unless it is the job of others too."""
@@ -150,25 +140,30 @@ class Jobs:
     def _work(self, slot: str, apart: bool) -> None:
         while True:
             with self._news:
-                while not (requests := self._slots.next(apart=apart)):
+                while True:
+                    late = [self._late.popleft()] if apart and self._late else []
+                    requests = [] if late else self._slots.next(apart=apart)
+                    if late or requests:
+                        break
                     self._news.wait()
-                members = [self._members.pop(request.key) for request in requests]
-            works = self._begin(members)
-            if works:
+            began = self._clock()
+            if works := late or self._begin(requests):
                 self._run(works, slot)
+            if len(requests) > 1:
+                with self._news:
+                    self._slots.measured(len(requests), self._clock() - began)
 
-    def _begin(self, members: Sequence[Member]) -> list[Work]:
-        """What those have to write that can say so in time; the others have hung."""
-        begun: list[Future[Work | None]] = []
-        for member in members:
-            future: Future[Work | None] = Future()
-            begun.append(future)
-            self._starts.submit(partial(_begin, member, future), _ignore)
-        ready, late = wait(begun, START_SECONDS)
-        for future in late:
-            future.add_done_callback(_give_back)
-        works = [future.result() for future in begun if future in ready]
-        return [work for work in works if work is not None]
+    def _begin(self, requests: Sequence[Request]) -> list[Work]:
+        """What those have to write that can say so in time; who was not reached asks again."""
+        works, unreached = self._starts.begin(requests)
+        for request in unreached:
+            self.ask(request)
+        return works
+
+    def _on_late(self, work: Work) -> None:
+        with self._news:
+            self._late.append(work)
+            self._news.notify_all()
 
     def _run(self, works: Sequence[Work], slot: str) -> None:
         limit = works[0].limit_seconds if len(works) == 1 else self._shared_limit_seconds
@@ -185,8 +180,6 @@ class Jobs:
         with self._news:
             del self._jobs[job.name]
             ended = job.ended_at is not None
-            if len(works) > 1:
-                self._slots.measured(len(works), self._clock() - job.began)
         if not ended:
             for work, outcome in zip(works, outcomes, strict=True):
                 work.done(outcome)
@@ -194,18 +187,3 @@ class Jobs:
     def _cancel(self, name: str) -> None:
         """In a thread of its own, since Spark may not answer."""
         threading.Thread(target=self._engine.cancel, args=(name,), daemon=True).start()
-
-
-def _begin(member: Member, future: Future[Work | None]) -> None:
-    future.set_result(member.begin())
-
-
-def _ignore(_seconds: float) -> None:
-    """The batches that did not begin in time are told by ``_give_back``."""
-
-
-def _give_back(future: Future[Work | None]) -> None:
-    """A batch that began too late for its job."""
-    work = future.result()
-    if work is not None:
-        work.done(HungError(f"the batch could not be staged within {START_SECONDS:.0f} s"))

@@ -150,6 +150,8 @@ class Runner:
         """End when the running batches are committed. Nothing is reported after this call."""
         with self._saying:
             self._stopping = True
+        if (claim := self._claim) is not None:
+            claim.withdraw()
         self._wake()
 
     def cancel(self) -> None:
@@ -221,11 +223,11 @@ class Runner:
     def _go_on(self, claim: Claim) -> float | None:
         """Commit what is written, else ask for the next batch, until the task is let go."""
         task = claim.task
-        letting_go = self._wanted != claim.assignment or self._stopping or self._drained
-        if letting_go:
+        if self._wanted != claim.assignment or self._stopping or self._drained:
             claim.withdraw()
-            if claim.quiet and not task.running:
-                return self._let_go(claim)
+        letting_go = claim.withdrawn
+        if letting_go and claim.quiet and not task.running:
+            return self._let_go(claim)
         if not self._around.store.connected:
             self._log_trouble(logging.WARNING, f"{claim.assignment.key} pauses: {PAUSE}")
             return LOOK_SECONDS

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Protocol
+
+from flumeng.collector.work import Work
 
 SHARED_MEMBERS = 128
 SHARED_SECONDS = 0.3
@@ -26,20 +29,32 @@ PART_OF_WAIT = 0.1
 """A shared job may take this part of the longest wait, where that is more than SHARED_SECONDS: when
 much waits, fewer and larger jobs cost less."""
 SHARED_EVENTS = 200_000
+"""All batches of a shared job together hold no more events than that."""
 SMALL_EVENTS = 20_000
-"""A batch of more events is cut into splits that use all cores: it has a job of its own."""
+"""A batch of more events has a job of its own."""
 LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.2, 2.0
 """Batch intervals count as no shorter and no longer, so that one flow gets at most ten turns for
 one turn of another."""
 
 
-@dataclass(frozen=True)
+class Member(Protocol):
+    """A task that asks for slots."""
+
+    def begin(self, most_events: int | None) -> Work | None:
+        """Decide the batch and stage it; None when there is nothing to write any more.
+
+        It holds ``most_events`` at most; None: it has a job of its own, and any size. Raises
+        nothing. Called at most once for each request, from a thread of its own kind.
+        """
+
+
+@dataclass(frozen=True, eq=False)
 class Request:
     """A task has about ``events`` to write. ``shareable``: its filters and sinks are all Arrow.
     ``gather_seconds``: for how long the flow lets events gather."""
 
     flow: str
-    key: str
+    member: Member
     events: int
     shareable: bool
     apart: bool = False
@@ -85,30 +100,28 @@ class _Queue:
 
 
 class Slots:
-    """The requests that wait, at most one a task. ``clock`` gives seconds that only grow."""
+    """The requests that wait. ``clock`` gives seconds that only grow."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._queues: dict[bool, dict[str, _Queue]] = {False: {}, True: {}}
-        self._waiting: dict[str, Request] = {}
+        self._waiting: set[Request] = set()
         self._size = SharedSize()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def ask(self, request: Request) -> None:
-        """Wait for a slot; the task does not wait for one yet."""
-        assert request.key not in self._waiting, f"{request.key} waits for a slot already"
-        self._waiting[request.key] = request
+        """Wait for a slot."""
+        self._waiting.add(request)
         queues = self._queues[request.apart]
         if request.flow not in queues:
             queues[request.flow] = _Queue(self._clock())
         queues[request.flow].requests.append(request)
 
-    def withdraw(self, key: str) -> bool:
-        """Wait no more; False when the task does not wait."""
-        request = self._waiting.get(key)
-        if request is None:
+    def withdraw(self, request: Request) -> bool:
+        """Wait no more; False when the request does not wait."""
+        if request not in self._waiting:
             return False
         self._remove(request)
         return True
@@ -148,7 +161,18 @@ class Slots:
         queue.requests.remove(request)
         if not queue.requests:
             del queues[request.flow]
-        del self._waiting[request.key]
+        self._waiting.remove(request)
+
+
+def bounds(requests: Sequence[Request]) -> list[int | None]:
+    """How many events the batch of each may hold by the time that their job begins.
+
+    Those of a shared job have grown since they asked: what is left in it is theirs in equal parts.
+    """
+    if len(requests) == 1:
+        return [None]
+    room = (SHARED_EVENTS - sum(request.events for request in requests)) // len(requests)
+    return [min(request.events + room, SMALL_EVENTS) for request in requests]
 
 
 def _in_turn(queues: Iterable[Iterable[Request]]) -> Iterator[Request]:

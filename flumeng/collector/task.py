@@ -181,15 +181,16 @@ class Task:
         """Let the next look see all that is safe at this moment."""
         self._journals.refresh(self.planned)
 
-    def start(self) -> Batch | None:
+    def start(self, most_events: int | None = None) -> Batch | None:
         """The next batch, staged and under way: of all that can be read now, as far as it fits.
 
-        None when nothing waits. Raises what the store or the lake raise; then the claim is of no
-        more use.
+        ``most_events`` is for a batch that shares its job. None when nothing waits. Raises what the
+        store or the lake raise; then the claim is of no more use.
         """
         reached = self._reached()
         safe = self._safe(reached)
-        ranges = next_ranges(self.planned, safe, self._size.events, self._replayed_below)
+        limit = self._size.events if most_events is None else min(self._size.events, most_events)
+        ranges = next_ranges(self.planned, safe, limit, self._replayed_below)
         self._waiting_since = None
         if not ranges:
             return None

@@ -69,10 +69,12 @@ class ScriptedPipeline:
 
 
 class ScriptedEngine:
-    """Runs batches of scripted pipelines. ``jobs``: how many batches each job had."""
+    """Runs batches of scripted pipelines. ``jobs``: how many batches each job had, and ``events``
+    how many events."""
 
     def __init__(self) -> None:
         self.jobs: list[int] = []
+        self.events: list[int] = []
         self.cancelled: set[str] = set()
         self.at_once = self.most_at_once = 0
         self._lock = threading.Lock()
@@ -81,6 +83,7 @@ class ScriptedEngine:
         del job, slot
         with self._lock:
             self.jobs.append(len(works))
+            self.events.append(sum(piece.events for work in works for piece in work.ranges))
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
         try:

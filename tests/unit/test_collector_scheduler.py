@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -25,10 +25,13 @@ from flumeng.collector.slots import (
     Request,
     SharedSize,
     Slots,
+    bounds,
 )
+from flumeng.collector.starts import STARTS_AT_ONCE, Starts
 from flumeng.collector.task import Assignment
 from flumeng.collector.testing import BreakingError, ScriptedEngine, ScriptedPipeline, register
 from flumeng.collector.threads import Threads
+from flumeng.collector.work import Work
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
@@ -199,6 +202,28 @@ def test_batches_grow_while_slots_are_scarce(world: World) -> None:
     assert pipeline.batches == [(Range(journal, 0, 50),)]
 
 
+def test_batches_of_a_shared_job_are_small_however_much_they_have_grown(world: World) -> None:
+    world.spec = replace(world.spec, batch=replace(world.spec.batch, events=1_000_000))
+    may_go = threading.Event()
+    blockers = [ScriptedPipeline(world.spec, lambda _: waited(may_go)) for _ in range(2)]
+    for number, pipeline in enumerate(blockers):
+        world.append(world.run(number, pipeline), 1)
+    until(lambda: world.engine.at_once == 2)
+    pipelines = [ScriptedPipeline(world.spec, shareable=True) for _ in range(12)]
+    journals = [world.run(number, pipeline) for number, pipeline in enumerate(pipelines, 2)]
+    for journal in journals:
+        world.append(journal, 1)
+    until(lambda: world.jobs.load[1] == 12)
+    for journal in journals:
+        world.append(journal, 50_000)
+    may_go.set()
+    until(lambda: all(world.ack(journal) == 50_001 for journal in journals))
+    assert max(world.engine.jobs) > 10
+    assert max(world.engine.events[n] for n, of in enumerate(world.engine.jobs) if of > 1) <= (
+        SHARED_EVENTS
+    )
+
+
 @pytest.mark.parametrize("hang_seconds", [0.3])
 def test_a_batch_that_hangs_is_given_up_told_and_begun_anew_and_harms_nobody_else(
     world: World,
@@ -291,12 +316,33 @@ def test_errors_are_cut(world: World) -> None:
     assert len(str(world.last(0).error)) == ERROR_CHARACTERS
 
 
+@dataclass(eq=False)
+class Asker:
+    """Who asks for a slot under that name. Takes ``seconds`` to begin; notes what it may hold."""
+
+    name: str
+    seconds: float = 0.0
+    may_begin: threading.Event | None = None
+    bounds: list[int | None] = field(default_factory=list)
+    works: list[Work] = field(default_factory=list)
+
+    def begin(self, most_events: int | None) -> Work | None:
+        self.bounds.append(most_events)
+        if self.may_begin is not None:
+            waited(self.may_begin)
+        time.sleep(self.seconds)
+        pipeline = ScriptedPipeline(spec(), shareable=True)
+        self.works.append(Work(pipeline, (), {}, {}, PATIENCE_SECONDS, lambda _: None))
+        return self.works[-1]
+
+
 def request(flow: str, events: int = 10, *, task: int = 0, **changes: Any) -> Request:
-    return Request(flow, f"{flow}/collect.{task}", events, **{"shareable": True, **changes})
+    asker = Asker(f"{flow}/collect.{task}")
+    return Request(flow, asker, events, **{"shareable": True, **changes})
 
 
 def keys(requests: Sequence[Request]) -> list[str]:
-    return [each.key for each in requests]
+    return [each.member.name for each in requests if isinstance(each.member, Asker)]
 
 
 def test_flows_take_turns_however_many_tasks_they_have() -> None:
@@ -321,10 +367,11 @@ def test_a_flow_that_wants_small_batches_waits_less_and_no_flow_for_ever() -> No
     said: list[str] = []
     while "patient/collect.0" not in said:
         turns += 1
-        slots.ask(request("hasty", shareable=False, gather_seconds=0.001))
+        hasty = request("hasty", shareable=False, gather_seconds=0.001)
+        slots.ask(hasty)
         now[0] += 0.2
         said = keys(slots.next(apart=False))
-        slots.withdraw("hasty/collect.0")
+        slots.withdraw(hasty)
     assert 8 <= turns <= 11, "however hasty the other one is"
 
 
@@ -352,12 +399,70 @@ def test_a_shared_job_is_bounded_in_batches_and_in_events() -> None:
 def test_who_is_apart_waits_for_slots_of_its_own() -> None:
     slots = Slots()
     slots.ask(request("a", apart=True))
-    slots.ask(request("b", apart=True))
+    slots.ask(b := request("b", apart=True))
     assert slots.next(apart=False) == []
     assert keys(slots.next(apart=True)) == ["a/collect.0"]
-    assert slots.withdraw("b/collect.0")
-    assert not slots.withdraw("b/collect.0")
+    assert slots.withdraw(b)
+    assert not slots.withdraw(b)
     assert slots.next(apart=True) == []
+
+
+def test_who_has_grown_since_it_asked_gets_its_part_of_a_shared_job() -> None:
+    for events, members in ((10, 128), (SMALL_EVENTS, 10), (1, 3)):
+        most = bounds([request(f"f{number}", events) for number in range(members)])
+        assert all(each is not None and events <= each <= SMALL_EVENTS for each in most)
+        assert sum(each or 0 for each in most) <= SHARED_EVENTS
+    assert bounds([request("alone")]) == [None]
+
+
+def test_two_of_one_name_wait_each_for_itself() -> None:
+    """A task that is given back soon after it was taken away waits beside its former self."""
+    slots = Slots()
+    before, after = request("a"), request("a")
+    slots.ask(before)
+    slots.ask(after)
+    assert slots.withdraw(before)
+    assert slots.next(apart=False) == [after]
+
+
+def test_who_is_reached_by_no_thread_has_not_begun_and_nobody_is_late() -> None:
+    """Each batch has its time from when a thread takes it."""
+    late: list[Work] = []
+    starts = Starts(late.append, start_seconds=0.5)
+    askers = [Asker(str(number), seconds=0.2) for number in range(100)]
+    works, unreached = starts.begin([Request("f", asker, 1, shareable=True) for asker in askers])
+    begun = [asker for asker in askers if asker.works]
+    assert works == [asker.works[0] for asker in begun]
+    assert [each.member for each in unreached] == [each for each in askers if each not in begun]
+    time.sleep(0.5)
+    assert late == []
+    assert STARTS_AT_ONCE <= len(begun) == sum(len(asker.bounds) for asker in askers) < 40
+
+
+def test_a_batch_that_is_late_to_begin_is_written_apart_and_not_thrown_away() -> None:
+    """Its acks may have moved already."""
+    engine = ScriptedEngine()
+    jobs = Jobs(engine, 1, on_stuck=pytest.fail, start_seconds=0.3)
+    may_begin = threading.Event()
+    askers = [Asker("late", may_begin=may_begin), *(Asker(str(number)) for number in range(3))]
+    for asker in askers:
+        jobs.ask(Request("f", asker, 1, shareable=True))
+    until(lambda: sum(engine.jobs) == 3)
+    may_begin.set()
+    until(lambda: sum(engine.jobs) == 4)
+    assert [len(asker.bounds) for asker in askers] == [1, 1, 1, 1]
+
+
+def test_a_shared_job_is_as_large_as_its_batches_can_begin_in_time() -> None:
+    engine = ScriptedEngine()
+    jobs = Jobs(engine, 1, on_stuck=pytest.fail)
+    for turn in range(1, 5):
+        before = len(engine.jobs)
+        for number in range(100):
+            asker = Asker(str(number), seconds=0.05)
+            jobs.ask(Request(asker.name, asker, 1, shareable=True))
+        until(lambda: sum(engine.jobs) == 100 * turn)  # noqa: B023
+    assert max(engine.jobs[before:]) <= 60, "8 begin at once, in 0.05 s, and 0.3 s are allowed"
 
 
 def test_a_thread_that_hangs_is_replaced_and_told_of_once() -> None:
