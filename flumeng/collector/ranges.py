@@ -98,13 +98,17 @@ class BatchSize:
     """How many events the next batch should hold so that it takes about ``target_seconds``.
 
     Follows the measured rate, at most by a factor of two a batch. A batch that was not full says
-    nothing about the rate of a full one, unless it took too long. A batch that was too wide for its
-    sink sets a ceiling, which then rises slowly, since what made it wide may be over.
+    nothing about the rate of a full one, unless it was large and took too long. Small batches may
+    take longer: most of their time is not for their events, and may be for others in their job. A
+    batch that was too wide for its sink sets a ceiling, which rises slowly with each full batch,
+    since what made it wide may be over.
     """
 
     FIRST = 200_000
     LEAST = 200
     """So few events never make more files than one commit can hold."""
+    SMALL = 20_000
+    SMALL_SECONDS = 10.0
     CEILING_GROWTH = 1.05
 
     def __init__(self, cap: int, target_seconds: float = 1.5) -> None:
@@ -115,10 +119,11 @@ class BatchSize:
 
     def measured(self, events: int, seconds: float) -> None:
         """A batch of ``events`` took ``seconds`` of work."""
-        if events < self.events and seconds <= self.target_seconds:
+        if events < self.events and (events <= self.SMALL or seconds <= self.target_seconds):
             return
         self._ceiling = min(self._ceiling * self.CEILING_GROWTH, self.cap)
-        ideal = events * self.target_seconds / max(seconds, 1e-3)
+        rate = events / max(seconds, 1e-3)
+        ideal = max(rate * self.target_seconds, min(rate * self.SMALL_SECONDS, self.SMALL))
         self._set(min(max(ideal, self.events / 2), self.events * 2))
 
     def failed(self) -> None:

@@ -78,19 +78,27 @@ class Starts:
         return min(waits, default=0.0)
 
     def _run(self, start: _Start) -> None:
-        with self._news:
-            if start.left:
-                return
-            start.taken_at = self._clock()
+        if not self._take(start):
+            return
         work = start.request.member.begin(start.most_events)
+        if not self._end(start, work) and work is not None:
+            self._on_late(work)
+
+    def _take(self, start: _Start) -> bool:
+        """Whether it is still to begin."""
+        with self._news:
+            if not start.left:
+                start.taken_at = self._clock()
+            return not start.left
+
+    def _end(self, start: _Start, work: Work | None) -> bool:
+        """Whether its job has waited for it."""
         with self._news:
             start.ended = True
             if not start.left:
                 start.work = work
-                self._news.notify_all()
-                return
-        if work is not None:
-            self._on_late(work)
+            self._news.notify_all()
+            return not start.left
 
 
 def _ignore(_seconds: float) -> None:

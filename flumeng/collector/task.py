@@ -26,7 +26,6 @@ from flumeng.collector.commit import Commits, OpenStore
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range, backlog, next_ranges
-from flumeng.collector.slots import SMALL_EVENTS
 from flumeng.collector.work import Outcome, Pipeline
 from flumeng.errors import UnavailableError
 from flumeng.sinks import file_store
@@ -67,7 +66,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Backlog:
-    """``events`` wait. ``due_seconds``: until a batch of them is due; None when nothing waits."""
+    """The next batch would have ``events``, and is due in so many seconds; None: none waits."""
 
     events: int
     due_seconds: float | None
@@ -175,7 +174,7 @@ class Task:
             self._waiting_since = now
         left = self._waiting_since + self._pipeline.spec.batch_seconds - now
         full = eager or waiting >= self._size.events
-        return Backlog(waiting, 0.0 if full else max(0.0, left))
+        return Backlog(min(waiting, self._size.events), 0.0 if full else max(0.0, left))
 
     def refresh(self) -> None:
         """Let the next look see all that is safe at this moment."""
@@ -228,8 +227,7 @@ class Task:
             if self._pipeline.spec.delivery == "at-least-once":
                 self._acks.advance(batch.ranges)
         seconds = batch.ended - max(batch.began, self._last_end)
-        if batch.events > SMALL_EVENTS:  # else others may have been in the same job
-            self._size.measured(batch.events, seconds)
+        self._size.measured(batch.events, seconds)
         self._last_end = batch.ended
         log.debug("%d events in %.2f s, %d files", batch.events, seconds, len(files))
         return batch

@@ -114,7 +114,9 @@ def test_a_batch_that_was_not_full_says_nothing_unless_it_was_slow() -> None:
     size = BatchSize(cap=10_000_000)
     size.measured(10, 0.3)
     assert size.events == BatchSize.FIRST
-    size.measured(10, 30.0)
+    size.measured(BatchSize.SMALL, 30.0)
+    assert size.events == BatchSize.FIRST, "a small one may have waited for others"
+    size.measured(BatchSize.FIRST // 2, 30.0)
     assert size.events == BatchSize.FIRST // 2
 
 
@@ -140,3 +142,15 @@ def test_a_batch_that_was_too_wide_sets_a_ceiling_that_rises_slowly() -> None:
     for _ in range(400):
         size.measured(size.events, 0.001)
     assert size.events == 1_000_000
+
+
+@pytest.mark.parametrize(("fixed_seconds", "rate"), [(3.0, 1e6), (0.1, 300.0), (0.0, 5000.0)])
+def test_a_slow_lake_does_not_make_batches_ever_smaller(fixed_seconds: float, rate: float) -> None:
+    """Nor does one that costs seconds a batch keep those small that failures have made so."""
+    sizes = [BatchSize(cap=1_000_000), BatchSize(cap=1_000_000)]
+    for _ in range(50):
+        sizes[1].failed()
+    for size in sizes * 30:
+        size.measured(size.events, fixed_seconds + size.events / rate)
+    assert sizes[0].events == pytest.approx(sizes[1].events, rel=0.05)
+    assert sizes[0].events == pytest.approx(min(10.0 * rate, BatchSize.SMALL), rel=0.05)

@@ -19,6 +19,7 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.scheduler import Scheduler
+from flumeng.collector.slots import SMALL_EVENTS
 from flumeng.collector.task import Assignment, Task
 from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline, register
 from flumeng.errors import UnavailableError, UserError
@@ -394,7 +395,12 @@ def test_a_journal_that_ends_below_its_ack_is_said_to_have_lost_events(world: Wo
 def test_an_assignment_that_comes_while_an_older_one_is_refused_is_taken(world: World) -> None:
     """What goes wrong with the old one says nothing of the new one."""
     inside, gate = threading.Event(), threading.Event()
-    world.store.before_acks = lambda: (inside.set(), gate.wait(PATIENCE_SECONDS))
+
+    def wait() -> None:
+        inside.set()
+        assert gate.wait(PATIENCE_SECONDS)
+
+    world.store.before_acks = wait
     world.safe[JOURNAL] = 10
     runner = world.run(ScriptedPipeline(spec()), epoch=1)
     assert inside.wait(PATIENCE_SECONDS)
@@ -427,3 +433,36 @@ def test_nothing_is_reported_once_a_task_was_told_to_stop(world: World) -> None:
     assert runners[0].join(PATIENCE_SECONDS)
     until(lambda: len(told) == 2)
     assert told == ["running", "stopped"]
+
+
+def test_a_task_recovers_its_batch_size_after_failures(world: World) -> None:
+    """Also while its batches are so small that they share jobs."""
+    failures = [UnavailableError("the lake is away") for _ in range(7)]
+
+    def fail(_ranges: Sequence[Range]) -> None:
+        if failures:
+            raise failures.pop()
+
+    wide = replace(spec(), batch=replace(spec().batch, events=1_000_000))
+    pipeline = ScriptedPipeline(wide, fail, shareable=True)
+    world.safe[JOURNAL] = 2_000_000
+    runner = world.run(pipeline)
+    until(lambda: not failures)
+    until(lambda: world.ack() == 2_000_000)
+    sizes = [sum(piece.events for piece in batch) for batch in pipeline.batches]
+    assert min(sizes[:3]) < SMALL_EVENTS / 4
+    assert max(sizes) > 10 * SMALL_EVENTS
+    runner.stop()
+
+
+def test_a_small_batch_of_a_large_backlog_may_share_a_job(world: World) -> None:
+    world.safe[JOURNAL] = 1_000_000
+    task = Task(
+        assignment(),
+        world.store,
+        Publisher(world.store),
+        ScriptedPipeline(spec()),
+        world,
+        size=BatchSize(100),
+    )
+    assert task.look(eager=False).events == 100
