@@ -50,19 +50,22 @@ class Measures:
         self.jobs: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.acks: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._events: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
         self._batches: Counter[str] = Counter()
         self._failures: Counter[tuple[str, str]] = Counter()
         self._batch_events = Histogram(EVENTS)
         self._seconds = {stage: Histogram() for stage in ("wait", "write", "commit")}
         self._lock = threading.Lock()
 
-    def committed(self, flow: str, events: int, **seconds: float) -> None:
-        """A batch; ``seconds`` by stage: to ``wait`` for a slot, to ``write``, to ``commit``."""
+    def committed(self, flow: str, events: int, refused: int = 0, **seconds: float) -> None:
+        """A batch; of ``refused`` events the time was not believed. ``seconds`` by stage: to
+        ``wait`` for a slot, to ``write``, to ``commit``."""
         self._batch_events.add(events)
         for stage, took in seconds.items():
             self._seconds[stage].add(took)
         with self._lock:
             self._events[flow] += events
+            self._refused[flow] += refused
             self._batches[flow] += 1
 
     def failed(self, flow: str, error: Exception) -> None:
@@ -75,16 +78,19 @@ class Measures:
         """Forget the flows that this collector has nothing of any more."""
         with self._lock:
             for flow in [flow for flow in self._events if flow not in flows]:
-                del self._events[flow], self._batches[flow]
+                del self._events[flow], self._refused[flow], self._batches[flow]
             for key in [key for key in self._failures if key[0] not in flows]:
                 del self._failures[key]
 
     def readings(self) -> Iterator[Reading]:
         with self._lock:
-            events, batches = dict(self._events), dict(self._batches)
+            events, refused = dict(self._events), dict(self._refused)
+            batches = dict(self._batches)
             failures = dict(self._failures)
         for flow, count in events.items():
             yield table.COLLECT_EVENTS.of(count, flow)
+        for flow, count in refused.items():
+            yield table.COLLECT_REFUSED.of(count, flow)
         for flow, count in batches.items():
             yield table.COLLECT_BATCHES.of(count, flow)
         for (flow, cause), count in failures.items():

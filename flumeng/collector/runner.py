@@ -248,6 +248,7 @@ class Runner:
         self._around.measures.committed(
             claim.assignment.flow,
             batch.events,
+            batch.refused,
             wait=batch.waited_seconds,
             write=batch.ended - batch.began,
             commit=seconds,

@@ -89,6 +89,12 @@ class Batch:
     def events(self) -> int:
         return sum(r.events for r in self.ranges)
 
+    @property
+    def refused(self) -> int:
+        """How many events have a time that was not believed, as sinks have seen."""
+        written = self.outcome if isinstance(self.outcome, list) else []
+        return max((part.refused for part in written), default=0)
+
 
 class Task:
     """``planned``: where the next batch starts, per partition; never below the ack.

@@ -20,14 +20,17 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from flumeng.errors import UserError
 from flumeng.filters import syslog
 from flumeng.filters.byte_column import text
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.lazy_batch import LazyBatch, Stage
 from flumeng.filters.reasons import PARSE_ERROR, note
+from flumeng.filters.receipt_bound import REFUSED, Bounded, is_far
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.spec.filters import Parse
 
 ROWS_AT_A_TIME = 8192
+"""Small slices, since the work on one then stays in the processor's cache."""
 MALFORMED = "_flumeng_malformed"
 PARSED = "_flumeng_parsed"
+REFUSED_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 
 
 class ParseFilter:
@@ -37,24 +40,22 @@ class ParseFilter:
     def apply(self, batch: LazyBatch) -> LazyBatch:
         _require_event(batch.schema)
         if self._options.format == "syslog":
-            return _add(batch, SyslogStage(), list(syslog.COLUMNS))
+            bounded = Bounded(SyslogStage(), self._options.ts_within_seconds, ROWS_AT_A_TIME)
+            return _add(batch, bounded, list(syslog.COLUMNS))
         if self._options.format == "regex":
             assert self._options.pattern is not None
             names = _groups(self._options.pattern)
             columns = [pa.field(name, pa.string()) for name in names]
             return _add(batch, RegexStage(self._options.pattern), columns)
         assert self._options.schema is not None
-        return _parse_json(batch, self._options.schema)
+        return _parse_json(batch, self._options.schema, self._options.ts_within_seconds)
 
 
 @dataclass(frozen=True)
 class SyslogStage:
-    """Small slices, since the work on one then stays in the processor's cache."""
-
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
-                yield self._parse(batch.slice(start, ROWS_AT_A_TIME))
+            yield self._parse(batch)
 
     def _parse(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         parsed = syslog.parse(batch["body"], batch["ts"])
@@ -85,7 +86,7 @@ class RegexStage:
         return _with(batch, {"attrs": note(batch["attrs"], reasons)}, added)
 
 
-def _parse_json(batch: LazyBatch, ddl: str) -> LazyBatch:
+def _parse_json(batch: LazyBatch, ddl: str, ts_within_seconds: float) -> LazyBatch:
     """Spark's own JSON reader, permissive. ``ts`` and ``host`` of the schema set the event's."""
     wanted = _schema(ddl)
     own = {field.name for field in wanted if field.name in ("ts", "host")}
@@ -106,6 +107,14 @@ def _parse_json(batch: LazyBatch, ddl: str) -> LazyBatch:
             "attrs": F.when(good, F.col("attrs")).otherwise(F.map_concat(F.col("attrs"), reason)),
             **{name: F.coalesce(F.when(good, F.col(PARSED)[name]), F.col(name)) for name in own},
         }
+        if "ts" in own:
+            said = F.when(good, F.col(PARSED)["ts"])
+            far = is_far(said, F.col("ts"), ts_within_seconds)
+            refused = F.create_map(F.lit(REFUSED), F.date_format(said, REFUSED_FORMAT))
+            changed["ts"] = F.when(far, F.col("ts")).otherwise(changed["ts"])
+            changed["attrs"] = F.when(far, F.map_concat(F.col("attrs"), refused)).otherwise(
+                changed["attrs"]
+            )
         kept = [changed.get(name, F.col(name)).alias(name) for name in before]
         new = [
             F.when(good, F.col(PARSED)[field.name]).alias(field.name)
@@ -137,7 +146,7 @@ def _groups(pattern: str) -> list[str]:
     return [field.name for field in found.type]
 
 
-def _add(batch: LazyBatch, stage: SyslogStage | RegexStage, columns: list[pa.Field]) -> LazyBatch:
+def _add(batch: LazyBatch, stage: Stage, columns: list[pa.Field]) -> LazyBatch:
     _require_new(batch.schema, _names(columns))
     return batch.arrow(stage, pa.schema([*batch.schema, *columns]))
 

@@ -318,6 +318,12 @@ JOURNAL_DISK_FREE = _gauge(
 COLLECT_EVENTS = _counter(
     "flumeng_collect_events_total", COLLECT, "Events that are in all sinks and acked.", FLOW
 )
+COLLECT_REFUSED = _counter(
+    "flumeng_collect_times_refused_total",
+    COLLECT,
+    "Events whose own time lies too far from their receipt (`ts_refused`), seen by `files` sinks.",
+    FLOW,
+)
 COLLECT_BATCHES = _counter(
     "flumeng_collect_batches_total", COLLECT, "Batches that were committed.", FLOW
 )

@@ -21,10 +21,12 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Written:
-    """``events`` went in; each of ``files``, source to target (URIs), is to be renamed."""
+    """``events`` went in; each of ``files``, source to target (URIs), is to be renamed.
+    ``refused``: so many have a time that was not believed."""
 
     events: int
     files: tuple[tuple[str, str], ...] = ()
+    refused: int = 0
 
 
 class BatchTooWideError(FlumengError):

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
-from pyspark.sql.types import BinaryType
+from pyspark.sql.types import BinaryType, MapType
 
 from flumeng.errors import UserError
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.receipt_bound import REFUSED, refused
 from flumeng.sinks import BatchTooWideError, Row, Written, formats
 from flumeng.sinks.file_store import below, open_store
 from flumeng.sinks.formats import FileWriter
@@ -24,12 +25,17 @@ from flumeng.sinks.timed_path import TimedPath
 from flumeng.spec.sinks import Files
 
 OPEN_FILES = 256
-HELD_BYTES = 128 * 1024 * 1024
+"""At once, of a split; the least recently used one is closed when there is another to open."""
+MOST_FILES = 4096
+"""Of a split: more do not fit into the record of a commit."""
+GATHERED_BYTES = 64 * 1024 * 1024
+"""So much is sorted by directory, and written as a row group in each, at once."""
 DONE_SCHEMA = pa.schema(
     [
         pa.field("source", pa.string()),
         pa.field("target", pa.string()),
         pa.field("events", pa.int64()),
+        pa.field("refused", pa.int64()),
     ]
 )
 JSON_OPTIONS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
@@ -58,9 +64,10 @@ class FilesSink:
 
     def written(self, rows: Sequence[Row]) -> Written:
         if any(row["source"] is None for row in rows):
-            raise BatchTooWideError(f"over {OPEN_FILES} different directories in one split")
+            raise BatchTooWideError(f"over {MOST_FILES} files of one split")
         files = tuple((row["source"], row["target"]) for row in rows)
-        return Written(sum(row["events"] for row in rows), files)
+        events, far = (sum(row[name] for row in rows) for name in ("events", "refused"))
+        return Written(events, files, far)
 
     def _as_json(self, rows: DataFrame) -> DataFrame:
         """The whole event as one JSON text, and what its directory depends on.
@@ -74,61 +81,109 @@ class FilesSink:
             exact = F.when(~F.is_valid_utf8(body), F.base64("body"))
             columns.append(exact.alias("body_base64"))
         text = F.to_json(F.struct(*columns), JSON_OPTIONS).alias(formats.LINES["json"])
-        return rows.select(*(["ts"] if self._path.timed and "ts" in rows.columns else []), text)
+        kept = [F.col("ts")] if self._path.timed and "ts" in rows.columns else []
+        if "attrs" in rows.columns and isinstance(rows.schema["attrs"].dataType, MapType):
+            kept.append(F.map_contains_key("attrs", REFUSED).alias(REFUSED))
+        return rows.select(*kept, text)
 
 
 @dataclass(frozen=True)
 class StageFiles:
     """Writes a split's events to files in ``staging``, and yields a row for each file.
 
-    One row without a source says that the split has too many directories; nothing of it counts.
+    One row without a source says that the split makes too many files; nothing of it counts.
     """
 
     options: Files
     staging: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        path = TimedPath(self.options.path)
-        files: dict[str, _StagedFile] = {}
-        for batch in batches:
-            for directory, rows in path.split(batch):
-                if directory not in files:
-                    if len(files) == OPEN_FILES:
-                        yield _done([(None, None, 0)])
-                        return
-                    files[directory] = _StagedFile(self.options, self.staging, directory, rows)
-                files[directory].write(rows)
-            if sum(file.writer.held_bytes for file in files.values()) > HELD_BYTES:
-                for file in files.values():
-                    file.writer.flush()
-        done = [file.finish() for file in files.values()]
-        if done:
-            store, staging = open_store(self.staging)
+        files = _StagedFiles(self.options, self.staging)
+        for events in _gather(batches):
+            files.write(events)
+            if len(files) > MOST_FILES:
+                yield _done([(None, None, 0, 0)])
+                return
+        yield _done(files.finish())
+
+
+class _StagedFiles:
+    """The files of a split: for each directory one, or several when there are many directories."""
+
+    def __init__(self, options: Files, staging: str) -> None:
+        self._options = options
+        self._staging = staging
+        self._path = TimedPath(options.path)
+        self._open: dict[str, _StagedFile] = {}
+        """By directory; the least recently used first."""
+        self._done: list[_StagedFile] = []
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._done)
+
+    def write(self, events: pa.Table) -> None:
+        """Into the files that are open first, so that as few as possible are closed."""
+        parts = sorted(self._path.split(events), key=lambda part: part[0] not in self._open)
+        for directory, rows in parts:
+            file = self._open.pop(directory, None)
+            if file is None:
+                if len(self._open) == OPEN_FILES:
+                    self._close(next(iter(self._open)))
+                file = _StagedFile(self._options, self._staging, directory, rows.schema)
+            file.write(rows)
+            self._open[directory] = file
+
+    def finish(self) -> list[tuple[str, str, int, int]]:
+        """Make all files durable, and tell them."""
+        for directory in list(self._open):
+            self._close(directory)
+        if self._done:
+            store, staging = open_store(self._staging)
             store.sync(staging)
-        yield _done(done)
+        return [(file.source, file.target, file.events, file.refused) for file in self._done]
+
+    def _close(self, directory: str) -> None:
+        file = self._open.pop(directory)
+        file.close()
+        self._done.append(file)
 
 
 class _StagedFile:
-    def __init__(self, options: Files, staging: str, directory: str, first: pa.RecordBatch) -> None:
+    def __init__(self, options: Files, staging: str, directory: str, schema: pa.Schema) -> None:
         name = f"part-{uuid.uuid4().hex}{formats.ending(options.format, options.compression)}"
-        self._source, self._target = below(staging, name), below(directory, name)
-        self._files, self._path = open_store(self._source)
-        self._events = 0
-        self.writer: FileWriter = formats.create(
-            self._files.open_output(self._path), first.schema, options.format, options.compression
+        self.source, self.target = below(staging, name), below(directory, name)
+        self.events = self.refused = 0
+        self._files, self._path = open_store(self.source)
+        self._writer: FileWriter = formats.create(
+            self._files.open_output(self._path), schema, options.format, options.compression
         )
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        self.writer.write(rows)
-        self._events += rows.num_rows
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write(rows)
+        self.events += rows.num_rows
+        self.refused += refused(rows)
 
-    def finish(self) -> tuple[str, str, int]:
+    def close(self) -> None:
         """Make the file durable."""
-        self.writer.close()
+        self._writer.close()
         self._files.sync(self._path)
-        return self._source, self._target, self._events
 
 
-def _done(files: Sequence[tuple[str | None, str | None, int]]) -> pa.RecordBatch:
+def _gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The same events in tables of about GATHERED_BYTES; none is empty."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            held_bytes += batch.nbytes
+        if held_bytes >= GATHERED_BYTES:
+            yield pa.Table.from_batches(held)
+            held, held_bytes = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _done(files: Sequence[tuple[str | None, str | None, int, int]]) -> pa.RecordBatch:
     rows = [dict(zip(DONE_SCHEMA.names, file, strict=True)) for file in files]
     return pa.RecordBatch.from_pylist(rows, DONE_SCHEMA)

@@ -1,8 +1,4 @@
-"""One file in one format: takes record batches, and is complete when it is closed.
-
-A Parquet file grows by row groups of about 64 MiB of events, so that memory stays bounded and a
-reader can skip; lines are written as they come.
-"""
+"""One file in one format: takes tables of events, and is complete when it is closed."""
 
 from __future__ import annotations
 
@@ -12,41 +8,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-ROW_GROUP_BYTES = 64 * 1024 * 1024
 UNREPEATED = frozenset({"body", "message", "seq", "ts"})
 LINES = {"json": "json", "text": "body"}
 ENDINGS = {"zstd": "zst", "gzip": "gz"}
 
 
 class FileWriter(Protocol):
-    """``held_bytes`` is what was taken and is not written yet."""
-
-    held_bytes: int
-
-    def write(self, batch: pa.RecordBatch) -> None: ...
-
-    def flush(self) -> None:
-        """Write what is held."""
+    def write(self, rows: pa.Table) -> None: ...
 
     def close(self) -> None:
-        """Write what is held and the file's end; nothing is written after."""
+        """Write the file's end; nothing is written after."""
 
 
 class ParquetFile:
-    """All columns as they are. Dictionaries only where values repeat."""
+    """All columns as they are, a row group for each ``write``. Dictionaries only where values
+    repeat."""
 
-    def __init__(
-        self,
-        sink: pa.NativeFile,
-        schema: pa.Schema,
-        compression: str,
-        row_group_bytes: int = ROW_GROUP_BYTES,
-    ) -> None:
+    def __init__(self, sink: pa.NativeFile, schema: pa.Schema, compression: str) -> None:
         self._sink = sink
-        self._row_group_bytes = row_group_bytes
-        self._schema = schema
-        self._held: list[pa.RecordBatch] = []
-        self.held_bytes = 0
         repeated = [name for field in schema for name in _repeated(field)]
         self._writer = pq.ParquetWriter(
             sink,
@@ -56,20 +35,10 @@ class ParquetFile:
             write_statistics=[f.name for f in schema if f.name not in ("body", "message")] or False,
         )
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._held.append(batch)
-        self.held_bytes += batch.nbytes
-        if self.held_bytes >= self._row_group_bytes:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._held:
-            self._writer.write_table(pa.Table.from_batches(self._held, self._schema))
-            self._held = []
-            self.held_bytes = 0
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows)
 
     def close(self) -> None:
-        self.flush()
         self._writer.close()
         self._sink.close()
 
@@ -77,22 +46,18 @@ class ParquetFile:
 class LinesFile:
     """One column, a line each: its bytes untouched and a newline. A null is an empty line."""
 
-    held_bytes = 0
-
     def __init__(self, sink: pa.NativeFile, column: str, codec: str | None) -> None:
         self._sink = sink
         self._column = column
         self._out = pa.CompressedOutputStream(sink, codec) if codec else sink
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        lines = pc.fill_null(batch[self._column].cast(pa.binary()), b"")
-        ended = pc.binary_join_element_wise(lines, b"", b"\n")
-        _, offsets, data = ended.buffers()
-        bounds = memoryview(offsets).cast("i")
-        self._out.write(data.slice(bounds[0], bounds[len(ended)] - bounds[0]))
-
-    def flush(self) -> None:
-        """Nothing is held."""
+    def write(self, rows: pa.Table) -> None:
+        for chunk in rows[self._column].chunks:
+            lines = pc.fill_null(chunk.cast(pa.binary()), b"")
+            ended = pc.binary_join_element_wise(lines, b"", b"\n")
+            _, offsets, data = ended.buffers()
+            bounds = memoryview(offsets).cast("i")
+            self._out.write(data.slice(bounds[0], bounds[len(ended)] - bounds[0]))
 
     def close(self) -> None:
         self._out.close()
@@ -108,7 +73,7 @@ def ending(form: str, compression: str) -> str:
 
 
 def create(sink: pa.NativeFile, schema: pa.Schema, form: str, compression: str) -> FileWriter:
-    """A file that takes batches of ``schema``; ``json`` and ``text`` write the column LINES."""
+    """A file that takes tables of ``schema``; ``json`` and ``text`` write the column LINES."""
     if form == "parquet":
         return ParquetFile(sink, schema, compression)
     return LinesFile(sink, LINES[form], None if compression == "none" else compression)

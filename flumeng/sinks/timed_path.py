@@ -37,7 +37,7 @@ class TimedPath:
         self._unit = min((UNITS_MICROSECONDS.get(u, DAY_MICROSECONDS) for u in used), default=0)
         self._known: dict[int, str] = {}
 
-    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def split(self, batch: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """Directories and the rows of ``batch`` that go there, in their order.
 
         An event without a time goes where 1970 is. Raises UserError when the batch has no ``ts``.

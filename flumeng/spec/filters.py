@@ -34,6 +34,15 @@ class Parse:
         default=None,
     )
 
+    ts_within_seconds: float = option(
+        doc="A time that lies farther from the event's receipt is not believed: `ts` stays that of "
+        "the receipt, and the attribute `ts_refused` has what was said.",
+        unit="seconds",
+        minimum=0,
+        maximum=1000 * 366 * 86_400,
+        default=7 * 86_400.0,
+    )
+
     def problems(self) -> Iterator[tuple[str, str]]:
         taken = [n for n in group_names(self.pattern or "") if n in EVENT_COLUMNS]
         if taken:

@@ -63,7 +63,7 @@ def rows(frame: LazyBatch) -> list[dict[str, Any]]:
 
 SYSLOG = Parse("syslog")
 LINES = (
-    b"<34>1 2003-10-11T22:14:15.003Z mymachine su - ID47 - failed \xff",
+    b"<34>1 2026-02-27T22:14:15.003Z mymachine su - ID47 - failed \xff",
     b"<165>Feb 24 05:34:00 router myproc[10]: up",
     b"junk",
 )
@@ -124,7 +124,7 @@ def test_a_pattern_adds_a_column_for_each_name(frame: Frames) -> None:
 
 
 JSON_LINES = (
-    b'{"user": "ann", "ms": 1.5, "ts": "2020-01-02T03:04:05Z", "host": "app1"}',
+    b'{"user": "ann", "ms": 1.5, "ts": "2026-02-27T03:04:05Z", "host": "app1"}',
     b'{"user": "bob"}',
     b'{"user": ',
     b"",
@@ -140,10 +140,22 @@ def test_json_adds_its_columns_sets_ts_and_host_and_notes_what_is_malformed(fram
     assert [row["user"] for row in found] == ["ann", "bob", None, None, None, None, "caf\ufffd"]
     assert [row["ms"] for row in found] == [1.5, None, None, None, None, None, None]
     assert [row["host"] for row in found] == ["app1", *["192.0.2.1"] * 6]
-    assert found[0]["ts"].year == 2020
+    assert found[0]["ts"].replace(tzinfo=UTC) == datetime(2026, 2, 27, 3, 4, 5, tzinfo=UTC)
     assert found[1]["ts"].replace(tzinfo=UTC) == RECEIVED
     assert ["parse_error" in row["attrs"] for row in found] == [False, False, *[True] * 4, False]
     assert [row["body"] for row in found] == list(JSON_LINES)
+
+
+def test_json_with_a_time_far_from_the_receipt_keeps_that_of_the_receipt(frame: Frames) -> None:
+    times = ("2026-03-08T12:00:00Z", "2026-03-08T12:00:01Z", "0001-01-01T00:00:00Z")
+    bodies = [f'{{"user": "ann", "ts": "{time}"}}'.encode() for time in times]
+    found = rows(ParseFilter(Parse("json", schema=DDL)).apply(frame(*bodies)))
+    assert [row["ts"].replace(tzinfo=UTC) == RECEIVED for row in found] == [False, True, True]
+    assert [row["attrs"].get("ts_refused") for row in found] == [
+        None,
+        *(f"{time[:-1]}.000000Z" for time in times[1:]),
+    ]
+    assert [row["user"] for row in found] == ["ann"] * 3
 
 
 def test_json_then_syslog_keeps_the_first_reason(frame: Frames) -> None:

@@ -123,6 +123,13 @@ def test_json_holds_the_whole_event_and_the_exact_bytes_where_they_are_not_text(
     assert events[0]["replayed"] is False
 
 
+def test_json_files_count_times_that_were_not_believed(write: Write, tmp_path: Path) -> None:
+    filters = """[select: [body, "map('ts_refused', 'x') AS attrs", ts]]"""
+    for form in ("json", "parquet"):
+        (written,) = write(f"files: {{path: '{tmp_path}/{form}/%H', format: {form}}}", filters)
+        assert (written.events, written.refused) == (4, 4)
+
+
 def test_text_is_read_back_by_spark(write: Write, spark: SparkSession, tmp_path: Path) -> None:
     write(f"files: {{path: '{tmp_path}/lake', format: text, compression: gzip}}")
     read = spark.read.text(f"{tmp_path}/lake").collect()
@@ -160,7 +167,7 @@ def test_a_failed_batch_says_its_cause_in_one_line(write: Write, tmp_path: Path)
 
 def test_a_batch_that_is_too_wide_is_told_from_a_failure(write: Write, tmp_path: Path) -> None:
     path = f"{tmp_path}/lake/%Y/%m/%d/%H/%M"
-    minutes = "sequence(timestamp'2026-01-01', timestamp'2026-01-01 10:00', interval 1 minute)"
+    minutes = "sequence(timestamp'2026-01-01', timestamp'2026-01-04 00:00', interval 1 minute)"
     with pytest.raises(BatchTooWideError):
         write(f"files: {{path: '{path}'}}", f'[select: ["explode({minutes}) AS ts"]]')
 

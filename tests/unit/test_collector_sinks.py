@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -15,7 +16,7 @@ from pyarrow import fs
 from flumeng.collector.commit import Commits
 from flumeng.collector.ranges import BatchSize
 from flumeng.errors import UserError
-from flumeng.sinks import file_store, files, formats
+from flumeng.sinks import BatchTooWideError, file_store, files
 from flumeng.sinks.console import LINE_CHARACTERS, LINES_PER_BATCH, render, show
 from flumeng.sinks.files import FilesSink, StageFiles
 from flumeng.spec.sinks import Files
@@ -63,15 +64,13 @@ def test_parquet_is_compressed_as_asked(tmp_path: Path, compression: Compression
     assert found == ("UNCOMPRESSED" if compression == "none" else compression.upper())
 
 
-def test_parquet_grows_by_bounded_row_groups(tmp_path: Path) -> None:
+def test_parquet_grows_by_bounded_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = [batch(*[b"x" * 100] * 50) for _ in range(10)]
-    path = str(tmp_path / "x.parquet")
-    file = formats.ParquetFile(file_store.LOCAL.open_output(path), parts[0].schema, "zstd", 10_000)
-    for part in parts:
-        file.write(part)
-        assert file.held_bytes < 10_000
-    file.close()
-    metadata = pq.ParquetFile(path).metadata
+    monkeypatch.setattr(files, "GATHERED_BYTES", 2 * parts[0].nbytes)
+    (row,) = stage(tmp_path, Files(f"{tmp_path}/lake"), *parts)
+    metadata = pq.ParquetFile(row["source"]).metadata
     assert (metadata.num_rows, metadata.num_row_groups) == (500, 5)
 
 
@@ -103,18 +102,57 @@ def test_each_directory_has_its_file_and_no_row_is_lost(tmp_path: Path) -> None:
     assert sum(int(str(row["events"])) for row in rows) == 5
 
 
-def test_too_many_directories_are_refused_and_not_an_error(tmp_path: Path) -> None:
+def test_files_are_closed_by_least_recent_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three directories and two open files: who is written to all the time has one file."""
+    monkeypatch.setattr(files, "OPEN_FILES", 2)
+    monkeypatch.setattr(files, "GATHERED_BYTES", 1)
+    options = Files(f"{tmp_path}/lake/%H", "text", "none")
+    rows = stage(tmp_path, options, *[batch(b"x", hours=[h]) for h in (0, 1, 0, 2, 0, 1, 0)])
+    found = [(str(row["target"]).split("/")[-2], row["events"]) for row in rows]
+    assert sorted(found) == [("00", 4), ("01", 1), ("01", 1), ("02", 1)]
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_random_times_of_a_sender_do_not_make_batches_small(tmp_path: Path, every: int) -> None:
+    """All events, or one of a hundred, of any hour within the bound of `parse`, both ways."""
+    chance, numbers = random.Random(1), range(50_000)
+    hours = [chance.randrange(2 * 7 * 24) if n % every == 0 else 168 for n in numbers]
+    options = Files(f"{tmp_path}/lake/%Y-%m-%d/%H", "text", "none")
+    rows = stage(tmp_path, options, batch(*[b"x"] * len(hours), hours=hours))
+    assert sum(int(str(row["events"])) for row in rows) == len(hours)
+    assert len(rows) == len({str(row["target"]).rpartition("/")[0] for row in rows})
+    moves = tuple((str(row["source"]), str(row["target"])) for row in rows)
+    record = Commit(epoch=1, staging=("x",), files=4 * moves)
+    assert len(codec.encode(record)) < paths.commit("web", "t@1").row.size_bytes
+
+
+def test_more_files_than_a_commit_can_hold_are_told_and_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_FILES", 10)
     options = Files(f"{tmp_path}/lake/%Y/%m/%d/%H", "text", "none")
-    many = files.OPEN_FILES + 1
-    (row,) = stage(tmp_path, options, batch(*[b"x"] * many, hours=list(range(many))))
-    assert row == {"source": None, "target": None, "events": 0}
+    (row,) = stage(tmp_path, options, batch(*[b"x"] * 11, hours=list(range(11))))
+    assert row == {"source": None, "target": None, "events": 0, "refused": 0}
+    with pytest.raises(BatchTooWideError):
+        FilesSink(options).written([row])
 
 
 def test_the_smallest_batch_is_never_too_wide() -> None:
-    assert BatchSize.LEAST <= files.OPEN_FILES
     names = [(f"/{'x' * 1_000}/{number}",) * 2 for number in range(BatchSize.LEAST)]
     record = Commit(epoch=1, staging=("x",), files=tuple(names))
     assert len(codec.encode(record)) < paths.commit("web", "t@1").row.size_bytes
+
+
+def test_events_whose_time_was_not_believed_are_counted(tmp_path: Path) -> None:
+    refused = pa.array(
+        [[("ts_refused", "x")], [("k", "v")], []] * 2, batch(b"").schema.field(2).type
+    )
+    events = batch(*[b"x"] * 6).set_column(2, "attrs", refused)
+    rows = stage(tmp_path, Files(f"{tmp_path}/lake"), events.slice(1, 4), batch(b"y"))
+    assert [(row["events"], row["refused"]) for row in rows] == [(5, 1)]
+    assert FilesSink(Files("/lake")).written(rows).refused == 1
 
 
 def test_no_events_make_no_files(tmp_path: Path) -> None:

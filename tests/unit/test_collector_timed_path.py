@@ -9,9 +9,9 @@ from flumeng.errors import UserError
 from flumeng.sinks.timed_path import TimedPath
 
 
-def batch(*moments: datetime | int | None) -> pa.RecordBatch:
+def batch(*moments: datetime | int | None) -> pa.Table:
     ts = pa.array(moments, pa.timestamp("us", "UTC"))
-    return pa.RecordBatch.from_arrays([ts, pa.array(range(len(moments)))], ["ts", "row"])
+    return pa.Table.from_arrays([ts, pa.array(range(len(moments)))], ["ts", "row"])
 
 
 def rows(path: str, *moments: datetime | int | None) -> dict[str, list[int]]:
@@ -35,7 +35,7 @@ def test_a_query_stays_at_the_end_and_has_no_patterns() -> None:
 
 
 def test_a_path_without_patterns_takes_everything_and_needs_no_time() -> None:
-    plain = pa.RecordBatch.from_arrays([pa.array([1, 2])], ["row"])
+    plain = pa.Table.from_arrays([pa.array([1, 2])], ["row"])
     assert [(d, part.num_rows) for d, part in TimedPath("/lake/").split(plain)] == [("/lake", 2)]
 
 
@@ -66,6 +66,6 @@ def test_an_empty_batch_goes_nowhere() -> None:
 
 
 def test_without_a_time_column_the_sentence_says_so() -> None:
-    plain = pa.RecordBatch.from_arrays([pa.array([1])], ["row"])
+    plain = pa.Table.from_arrays([pa.array([1])], ["row"])
     with pytest.raises(UserError, match="needs the column ts"):
         list(TimedPath("/l/%Y").split(plain))

@@ -1,0 +1,71 @@
+"""Times that are too far from an event's receipt are not believed: a sender may write anything.
+
+Such an event keeps the time of its receipt as ``ts``, and so its place in a lake; what it said is
+in ``attrs.ts_refused``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
+
+from flumeng.filters.lazy_batch import Stage
+from flumeng.filters.reasons import note
+
+REFUSED = "ts_refused"
+SECOND = 1_000_000
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """``stage`` makes one batch of each, with the same rows; it may change ``ts`` so far only."""
+
+    stage: Stage
+    within_seconds: float
+    rows_at_a_time: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for start in range(0, batch.num_rows, self.rows_at_a_time):
+                received = batch.slice(start, self.rows_at_a_time)
+                (changed,) = self.stage(iter([received]))
+                yield self._bound(changed, received["ts"])
+
+    def _bound(self, batch: pa.RecordBatch, received: pa.Array) -> pa.RecordBatch:
+        off = pc.subtract(batch["ts"].cast(pa.int64()), received.cast(pa.int64()))
+        far = np.abs(off.fill_null(0).to_numpy(False)) > self.within_seconds * SECOND
+        if not far.any():
+            return batch
+        mask = pa.array(far)
+        said = pc.if_else(mask, batch["ts"], pa.scalar(None, batch["ts"].type))
+        changed = {
+            "ts": pc.if_else(mask, received, batch["ts"]),
+            "attrs": note(batch["attrs"], pc.strftime(said, "%Y-%m-%dT%H:%M:%SZ"), REFUSED),
+        }
+        columns = [changed.get(name, batch[name]) for name in batch.schema.names]
+        return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def is_far(said: Column, received: Column, within_seconds: float) -> Column:
+    """The same in Spark SQL; null where nothing is said."""
+    return F.abs(F.unix_seconds(said) - F.unix_seconds(received)) > within_seconds
+
+
+def refused(events: pa.Table) -> int:
+    """How many of ``events`` have such a time; 0 when a filter has dropped ``attrs``."""
+    if REFUSED in events.schema.names:
+        return int(pc.sum(events[REFUSED]).as_py() or 0)
+    if "attrs" not in events.schema.names or not pa.types.is_map(events.schema.field("attrs").type):
+        return 0
+    return sum(_count(attrs) for attrs in events["attrs"].chunks)
+
+
+def _count(attrs: pa.MapArray) -> int:
+    first, last = attrs.offsets[0].as_py(), attrs.offsets[-1].as_py()
+    return int(pc.sum(pc.equal(attrs.keys.slice(first, last - first), REFUSED)).as_py() or 0)
