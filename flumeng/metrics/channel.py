@@ -25,8 +25,8 @@ class Channel:
     """
 
     def __init__(self, child: str) -> None:
-        ours, theirs = socket.socketpair()
-        self.descriptor = theirs.detach()
+        ours, self._theirs = socket.socketpair()
+        self.descriptor = self._theirs.fileno()
         self._connection = Connection(ours.detach())
         self._changed = threading.Condition()
         self._asked: str | None = None
@@ -35,7 +35,7 @@ class Channel:
         threading.Thread(target=self._read, name=f"{child}-metrics", daemon=True).start()
 
     def child_started(self) -> None:
-        os.close(self.descriptor)
+        self._theirs.close()
 
     def ask(self, what: str) -> None:
         """Begin to ask; never blocks. A child that still owes an answer is asked nothing."""

@@ -157,6 +157,9 @@ class Node:
             if not self._held_since and self._clock() > began + CLAIM_SECONDS:
                 break
             self._try_claim()
+            self.health.turned()
+        if self._stopping:
+            return
         self.begin()
         while not self._exit:
             self.turn()
@@ -168,6 +171,8 @@ class Node:
                 self._znodes.register()
                 self._registered = True
                 return
+            if self._held_since:
+                self._held_since = self._clock()
         except HeldError as error:
             self._say(self._wait_for_holder(error))
         except (ConflictError, UnavailableError, CorruptError) as error:
@@ -233,18 +238,23 @@ class Node:
             session = str(self._settings.session_seconds)
             command = ["flumeng.collector", *common, "--zk", self._settings.hosts]
             command += ["--session-seconds", session]
-        process = self._spawn(child, command)
-        self._children[child] = process
-        log.info("%s started, pid %d", child, process.pid)
+        try:
+            self._children[child] = self._spawn(child, command)
+        except (OSError, RuntimeError) as error:  # no room for a process, a thread, a descriptor
+            log.warning("%s cannot be started: %s", child, error)
+            self._handle(Ended(child, -1))
+        else:
+            log.info("%s started, pid %d", child, self._children[child].pid)
 
     def _spawn(self, child: str, command: list[str]) -> ChildProcess:
         if not self._settings.measured:
             return ChildProcess(child, [sys.executable, "-m", *command], self._hear_child)
         channel = self.channels[child] = Channel(child)
         command = [sys.executable, "-m", *command, "--metrics-channel", str(channel.descriptor)]
-        process = ChildProcess(child, command, self._hear_child, [channel.descriptor])
-        channel.child_started()
-        return process
+        try:
+            return ChildProcess(child, command, self._hear_child, [channel.descriptor])
+        finally:
+            channel.child_started()
 
     def readings(self) -> Iterator[Reading]:
         """Metrics of the node; may be called from any thread."""
@@ -275,6 +285,8 @@ class Node:
         has left.
         """
         if not self._store.connected:
+            if self._held_since:
+                self._held_since = self._clock()
             self._say("waiting for ZooKeeper; what is accepted stays in the journals")
             return
         try:

@@ -31,7 +31,8 @@ class ChildProcess:
     The child is in a session of its own, so that a Ctrl-C meant for the node does not reach it.
     The child stops by itself when the node dies, since its standard input ends; when the child has
     ended or is killed, all that is left of its session is killed, also what is stopped.
-    ``descriptors`` are those of the node that the child inherits.
+    ``descriptors`` are those of the node that the child inherits. Raises OSError or RuntimeError
+    when there is no room for the process or its threads.
     """
 
     def __init__(
@@ -55,9 +56,14 @@ class ChildProcess:
         )
         self._outbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         reader = threading.Thread(target=self._read, name=f"{name}-reader", daemon=True)
-        reader.start()
-        threading.Thread(target=self._write, name=f"{name}-writer", daemon=True).start()
-        threading.Thread(target=self._follow, args=[reader], name=name, daemon=True).start()
+        writer = threading.Thread(target=self._write, name=f"{name}-writer", daemon=True)
+        follower = threading.Thread(target=self._follow, args=[reader], name=name, daemon=True)
+        try:
+            for thread in (reader, writer, follower):
+                thread.start()
+        except RuntimeError:
+            self._abandon()
+            raise
 
     @property
     def pid(self) -> int:
@@ -72,6 +78,17 @@ class ChildProcess:
         with self._reaping:
             if self._process.returncode is None:
                 _kill_session(self._process.pid)
+
+    def _abandon(self) -> None:
+        """The process is there, but not all of its threads; nothing more is heard of it."""
+        with self._hearing:
+            self._has_ended = True
+        _kill_session(self._process.pid)
+        self._process.wait()
+        self._outbox.put(None)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
 
     def _follow(self, reader: threading.Thread) -> None:
         """While the child is not reaped, no other process can get its number."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from flumeng.node.daemon import LOOK_SECONDS, Settings
-from flumeng.node.events import Ended, Said
+from flumeng.node.claim import SupplantedError
+from flumeng.node.daemon import LOOK_SECONDS, Node, Settings
+from flumeng.node.events import Ended, Said, Tick, Wanted
 from flumeng.node.home import Home
+from flumeng.node.process import ChildProcess
 from flumeng.node.protocol import Message
 from flumeng.node.testing import ScriptedChild
 from flumeng.operations.flows import apply_flow
 from flumeng.simulation.stepped_node import SteppedNode
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
+from tests.unit.node_bench import Bench
 from zkschema import paths
 from zkschema.records import INGEST, AssignedTask, Assignment
 
@@ -138,3 +144,91 @@ def test_children_that_chatter_do_not_keep_the_others_from_being_started(tmp_pat
     assert started[3:] == ["ingest.2"]
     chatter(settings.limits.silent_seconds + 1.0)
     assert set(killed) == {"ingest.2"}
+
+
+NO_ROOM = [
+    OSError(errno.EMFILE, "Too many open files"),
+    OSError(errno.EAGAIN, "Resource temporarily unavailable"),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+    RuntimeError("can't start new thread"),
+]
+
+
+@pytest.mark.parametrize("error", NO_ROOM, ids=repr)
+def test_a_child_that_cannot_be_started_now_is_started_later(
+    tmp_path: Path, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [error, error]
+
+    class NumberedChild(ScriptedChild):
+        pid = 1
+
+    class FullNode(Node):
+        def _spawn(self, child: str, _command: list[str]) -> ChildProcess:
+            if failures:
+                raise failures.pop()
+            return NumberedChild(child, "n1", self.hear)  # type: ignore[return-value]
+
+    store = FakeStore()
+    tree.init(store)
+    ticks = count(100.0, 0.01)
+    node = FullNode(
+        Settings("n1", tmp_path, "", roles=(INGEST,)), Home(tmp_path), store, lambda: next(ticks)
+    )
+    for _ in range(200):
+        node.hear(Tick())
+        node.turn()
+    assert failures == []
+    assert node.health.unready == []
+    assert f"ingest.0 cannot be started: {error}" in caplog.text
+
+
+def live_in_another_boot(tmp_path: Path) -> Bench:
+    """A node whose host went down; its session is not over."""
+    bench = Bench(tmp_path)
+    bench.turns()
+    found = bench.store.read(paths.live_node("n1"))
+    assert found is not None
+    bench.store.write(paths.live_node("n1"), replace(found.value, boot="before"), ANY)
+    bench.home.close()
+    return bench
+
+
+def test_who_holds_the_name_is_waited_for_only_while_zookeeper_could_tell(tmp_path: Path) -> None:
+    """Sessions do not end while no ZooKeeper is there."""
+    again = Bench(tmp_path, live_in_another_boot(tmp_path).store.tree)
+    again.turns(5.0)
+    again.store.cut()
+    again.turns(60.0)
+    again.store.heal()
+    again.turns(29.0)
+    with pytest.raises(SupplantedError, match="another host or container, and goes on"):
+        again.turns(3.0)
+
+
+def test_a_node_that_waits_for_who_holds_its_name_is_well(tmp_path: Path) -> None:
+    bench = live_in_another_boot(tmp_path)
+    seconds = count(100.0)
+    settings = Settings("n1", tmp_path, "", roles=(INGEST,), session_seconds=60.0)
+    store = FakeStore(bench.store.tree)
+    node = Node(settings, Home(tmp_path), store, lambda: next(seconds))
+    with pytest.raises(SupplantedError):
+        node.run()
+    assert node.health.stuck is None
+
+
+def test_a_node_that_is_stopped_before_it_may_start_starts_nothing(tmp_path: Path) -> None:
+    started = []
+
+    class RecordingNode(Node):
+        def _start(self, child: str) -> None:
+            started.append(child)
+
+    home = Home(tmp_path)
+    home.keep(Wanted(1, Assignment(tasks=(TASK,)), {("web", 1): FLOW}))
+    store = FakeStore()
+    store.cut()
+    node = RecordingNode(Settings("n1", tmp_path, "", roles=(INGEST,)), home, store)
+    node.stop()
+    node.run()
+    assert started == []

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import queue
+import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from flumeng.metrics.channel import Channel
 from flumeng.node.events import Ended, Event, Said
 from flumeng.node.process import LINE_BYTES, ChildProcess
 
@@ -152,3 +156,45 @@ os._exit(0)
     while session_of(child.pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("full", ["descriptors", "threads"])
+def test_a_child_that_cannot_be_started_leaves_nothing(children: Children, full: str) -> None:
+    """Neither a process nor a descriptor, of its metrics' channel neither."""
+    before = own_descriptors()
+    script = "import time; time.sleep(60)"
+    with no_more(full), pytest.raises((OSError, RuntimeError)):
+        children.start(script)
+    with no_more(full), pytest.raises((OSError, RuntimeError)):
+        Channel("c")
+    assert own_descriptors() == before
+    assert own_children() == set()
+
+
+@contextlib.contextmanager
+def no_more(what: str) -> Iterator[None]:
+    """Of descriptors one is left, which is too few for a process; of threads none."""
+    if what == "threads":
+        size = threading.stack_size(1 << 46)
+        try:
+            yield
+        finally:
+            threading.stack_size(size)
+        return
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def own_descriptors() -> set[str]:
+    gc.collect()
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def own_children() -> set[str]:
+    return set(Path("/proc/thread-self/children").read_text().split())
