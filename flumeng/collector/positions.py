@@ -42,7 +42,7 @@ class Reach:
     """What can be read of a journal: [``floor``, ``safe``), at ``address``.
 
     ``held`` more events are there, or were, and cannot be read. ``trouble``: the server does not
-    say how far the journal reaches, but something else.
+    say how far the journal reaches, but something else. One that is ``closed`` takes no more.
     """
 
     address: str
@@ -50,6 +50,7 @@ class Reach:
     held: int = 0
     trouble: str = ""
     floor: int = 0
+    closed: bool = False
 
 
 def pace(servers: int) -> tuple[float, float]:
@@ -288,7 +289,13 @@ class PositionWatcher:
         self._missing.update(answer.not_served)
         self._lose(answer.not_served)
         told = {
-            name: Reach(server.address, position.safe, position.held, floor=position.floor)
+            name: Reach(
+                server.address,
+                position.safe,
+                position.held,
+                floor=position.floor,
+                closed=position.closed,
+            )
             for name, position in answer.positions.items()
         }
         self._learn(told, number)

@@ -168,8 +168,10 @@ class Task:
         return len(self._running) < self._batches_at_once
 
     def look(self, *, eager: bool) -> Backlog:
-        """What waits to be read. ``eager`` does not wait for events to gather."""
-        safe = self._safe(self._reached())
+        """What waits to be read. ``eager`` does not wait for events to gather, nor is there any use
+        in it when no more come to what waits."""
+        reached = self._reached()
+        safe = self._safe(reached)
         waiting = backlog(self.planned, safe)
         self._caught_up = waiting == 0 and len(safe) == len(self.planned)
         if waiting == 0:
@@ -179,6 +181,7 @@ class Task:
         if self._waiting_since is None:
             self._waiting_since = now
         left = self._waiting_since + self._pipeline.spec.batch_seconds - now
+        eager |= all(reached[name].closed for name, end in safe.items() if end > self.planned[name])
         full = eager or waiting >= self._size.events
         return Backlog(min(waiting, self._size.events), 0.0 if full else max(0.0, left))
 

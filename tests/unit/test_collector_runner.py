@@ -67,6 +67,7 @@ class LossyStore(FakeStore):
 @dataclass
 class World:
     safe: dict[str, int] = field(default_factory=lambda: {JOURNAL: 0})
+    closed: set[str] = field(default_factory=set)
     store: LossyStore = field(default_factory=LossyStore)
     statuses: list[Status] = field(default_factory=list)
     runners: list[Runner] = field(default_factory=list)
@@ -83,7 +84,11 @@ class World:
         register(self.store, "web", JOURNAL)
 
     def of(self, journals: Iterable[str]) -> dict[str, Reach]:
-        return {name: Reach("", self.safe[name]) for name in journals if name in self.safe}
+        return {
+            name: Reach("", self.safe[name], closed=name in self.closed)
+            for name in journals
+            if name in self.safe
+        }
 
     def probe(self, journal: str, address: str, start: int, end: int) -> Future[None]:
         raise NotImplementedError
@@ -154,6 +159,15 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
+
+
+def test_what_is_in_closed_journals_does_not_wait_for_more(world: World) -> None:
+    world.run(ScriptedPipeline(spec(seconds=86_400.0)))
+    world.safe[JOURNAL] = 30
+    time.sleep(0.5)
+    assert world.ack() == 0
+    world.closed.add(JOURNAL)
+    until(lambda: world.ack() == 30)
 
 
 def test_batches_run_and_one_status_is_said(world: World) -> None:
