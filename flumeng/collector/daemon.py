@@ -24,7 +24,7 @@ from flumeng.collector.task import Assignment
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
 from flumeng.node.protocol import Parent
-from flumeng.spec import parse_flow
+from flumeng.spec import check_flow
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema.records import COLLECT
 
@@ -79,7 +79,7 @@ def run(
     Liveness(parent.send, [lambda: spark.ask(session), measures.health.turned]).start()
 
     def build(assignment: Assignment) -> SparkPipeline:
-        return SparkPipeline(session, parse_flow(assignment.spec))
+        return SparkPipeline(session, check_flow(assignment.spec))
 
     slots = max(LEAST_SLOTS, session.sparkContext.defaultParallelism)
     Worker(

@@ -71,6 +71,7 @@ def start(directory: Path, *, more_java_options: str = "") -> SparkSession:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_BATCH),
         "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+        "spark.sql.runSQLOnFiles": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.enabled": "false",

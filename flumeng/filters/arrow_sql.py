@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +42,7 @@ class LeftToSparkError(Exception):
 @dataclass(frozen=True)
 class Column:
     name: str
+    reads: ClassVar[bool] = True
 
     def of(self, batch: pa.RecordBatch) -> Any:
         return batch[self.name]
@@ -50,6 +51,7 @@ class Column:
 @dataclass(frozen=True)
 class Constant:
     value: pa.Scalar
+    reads: ClassVar[bool] = False
 
     def of(self, _batch: pa.RecordBatch) -> Any:
         return self.value
@@ -61,6 +63,7 @@ class Entry:
 
     column: str
     key: str
+    reads: ClassVar[bool] = True
 
     def of(self, batch: pa.RecordBatch) -> Any:
         return pc.map_lookup(batch[self.column], self.key, "first")
@@ -70,6 +73,11 @@ class Entry:
 class Call:
     function: str
     arguments: tuple[Expression, ...]
+
+    @property
+    def reads(self) -> bool:
+        """Whether it looks at the rows; else it is one value, and not one a row."""
+        return any(part.reads for part in self.arguments)
 
     def of(self, batch: pa.RecordBatch) -> Any:
         return pc.call_function(self.function, [part.of(batch) for part in self.arguments])
@@ -112,7 +120,7 @@ def condition(spark: SparkSession, schema: pa.Schema, text: str) -> FilterStage 
         found = _Reader(rows, schema).read(plan.condition())
     except LeftToSparkError:
         return None
-    return FilterStage(found) if isinstance(found, Call) else None
+    return FilterStage(found) if isinstance(found, Call) and found.reads else None
 
 
 def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from flumeng.filters import arrow_sql
+from flumeng.filters import arrow_sql, spark_syntax
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.spec.filters import Select
 
@@ -16,6 +16,7 @@ class SelectFilter:
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         if batch.schema not in self._stages:
+            spark_syntax.require_allowed(batch.spark, self._expressions)
             self._stages[batch.schema] = arrow_sql.columns(
                 batch.spark, batch.schema, self._expressions
             )

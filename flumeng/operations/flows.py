@@ -9,7 +9,7 @@ from itertools import chain
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
 from flumeng.operations.settings import without_chokes
-from flumeng.spec import parse_flow
+from flumeng.spec import check_flow
 from flumeng.spec.problems import nearest
 from flumeng.state import journal_registry
 from flumeng.store import (
@@ -82,7 +82,7 @@ def apply_flow(
     expect_revision: int | None = None,
 ) -> Applied:
     """``apply_flows`` for one. Raises ``SpecError`` too."""
-    name = parse_flow(text).flow
+    name = check_flow(text).flow
     parts = apply_flows(
         store, {name: text}, author=author, reason=reason, now=now, expect_revision=expect_revision
     )
@@ -139,7 +139,7 @@ def rollback_flow(
     """
     require_flow(store, flow)
     text = require_revision(store, flow, number).text
-    parse_flow(text)
+    check_flow(text)
     why = f"rollback to revision {number}"
     schema = tree.require_versioned(store)
     (wanted,) = next_revisions(store, {flow: text}, expect_revision)

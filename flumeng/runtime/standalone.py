@@ -27,7 +27,7 @@ from flumeng.metrics.instruments import Instruments
 from flumeng.metrics.table import Reading
 from flumeng.operations.flows import apply_flow
 from flumeng.runtime import embedded
-from flumeng.spec import parse_flow
+from flumeng.spec import check_flow
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import connect
 from zkschema import paths
@@ -203,7 +203,7 @@ def run(
     sentence when Java, a port, the directory or a flow does not allow it.
     """
     for text in flows:
-        parse_flow(text)
+        check_flow(text)
     standalone = Standalone(data.absolute(), zk_port)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: standalone.stopping.set())

@@ -47,7 +47,7 @@ def show(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     events = 0
     for batch in batches:
         wanted = LINES_PER_BATCH - len(lines)
-        lines += [render(event) for event in batch.slice(0, wanted).to_pylist()]
+        lines += [render(event) for event in _events(batch.slice(0, wanted))]
         events += batch.num_rows
     columns = [pa.array([lines], pa.list_(pa.string())), pa.array([events], pa.int64())]
     yield pa.RecordBatch.from_arrays(columns, schema=SHOWN_SCHEMA)
@@ -60,6 +60,22 @@ def render(event: dict[str, Any]) -> str:
     if len(text) > LINE_CHARACTERS:
         text = text[:LINE_CHARACTERS] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _events(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    columns = [_values(column) for column in batch.columns]
+    for row in zip(*columns, strict=True):
+        yield dict(zip(batch.schema.names, row, strict=True))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Times outside of the years 1 to 9999, which Python does not know, as text."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        if pa.types.is_nested(column.type):
+            return ["a time outside of the years 1 to 9999"] * len(column)
+        return list(column.cast(pa.string()).to_pylist())
 
 
 def _plain(value: Any) -> Any:

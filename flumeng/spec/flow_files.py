@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flumeng.errors import UserError
-from flumeng.spec import FlowSpec, Problem, SpecError, parse_flow
+from flumeng.spec import FlowSpec, Problem, SpecError, check_flow
 from flumeng.spec.document import MAX_BYTES
 
 
@@ -39,7 +39,7 @@ def read_flows(files: Sequence[Path]) -> list[FlowFile]:
     for path in files:
         try:
             text = _content(path).decode()
-            found = FlowFile(path, text, parse_flow(text))
+            found = FlowFile(path, text, check_flow(text))
         except OSError as error:
             problems.append((path, Problem(0, "", f"cannot be read: {error.strerror}")))
         except _Unfit as error:

@@ -42,6 +42,8 @@ def check_regex(text: str) -> None:
             raise ValueError(f"expected at most {_MAX_REPEAT} repetitions, not {repeat[0]}")
     if not pattern.groupindex:
         raise ValueError("expected at least one named group, like (?P<status>[0-9]+)")
+    if pattern.groups > len(pattern.groupindex):
+        raise ValueError("expected a name in each group: (?P<name>...), or (?:...) for no column")
     for name in pattern.groupindex:
         if not name.isascii():
             raise ValueError(f"expected group names of ASCII letters, digits and _, not {name}")

@@ -102,6 +102,11 @@ def test_a_condition_that_cannot_be_computed_drops_the_event_and_not_the_batch(
     assert [row["body"] for row in rows(kept)] == [b"2"]
 
 
+@pytest.mark.parametrize(("text", "kept"), [("1 = 1", 3), ("1 = 1 and 2 > 3", 0), ("true", 3)])
+def test_a_condition_that_looks_at_no_column_runs(frame: Frames, text: str, kept: int) -> None:
+    assert len(rows(WhereFilter(Where(text)).apply(frame(*LINES)))) == kept
+
+
 def test_neighbouring_arrow_stages_are_one_step_in_spark(frame: Frames) -> None:
     parsed = ParseFilter(Parse("regex", "(?P<first>.)")).apply(
         ParseFilter(SYSLOG).apply(frame(b"x"))

@@ -21,12 +21,15 @@ from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.ranges import Range
 from flumeng.collector.work import BatchFailedError, Work
 from flumeng.errors import UserError
+from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
 from flumeng.sinks import BatchTooWideError, Written, file_store
+from flumeng.sinks.files import FilesSink
 from flumeng.spec import parse_flow
+from flumeng.spec.sinks import Files
 
 JOURNAL = "web.n1.0.00000000"
 BODIES = (b"<13>1 - h1 a p m - one", b"caf\xe9 \x00", b'{"quoted": "\\"}', "grün".encode())
@@ -165,11 +168,18 @@ def test_a_failed_batch_says_its_cause_in_one_line(write: Write, tmp_path: Path)
         write(f"files: {{path: '{tmp_path}/y/%H'}}", "[select: [body]]")
 
 
-def test_a_batch_that_is_too_wide_is_told_from_a_failure(write: Write, tmp_path: Path) -> None:
-    path = f"{tmp_path}/lake/%Y/%m/%d/%H/%M"
+def test_a_batch_that_is_too_wide_is_told_from_a_failure(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     minutes = "sequence(timestamp'2026-01-01', timestamp'2026-01-04 00:00', interval 1 minute)"
+    one = LazyBatch(spark, 1, spark.range(1), (), pa.schema([pa.field("id", pa.int64())]))
+    batch = one.sql(lambda rows: rows.selectExpr(f"explode({minutes}) AS ts"))
+    sink = FilesSink(Files(path=f"{tmp_path}/lake/%Y/%m/%d/%H/%M"))
+    staging = f"{sink.root}/_flumeng/{JOURNAL}.1.0"
+    file_store.LOCAL.make_directory(staging)
+    rows = sink.stage(batch, staging).collect()
     with pytest.raises(BatchTooWideError):
-        write(f"files: {{path: '{path}'}}", f'[select: ["explode({minutes}) AS ts"]]')
+        sink.written([row.asDict() for row in rows])
 
 
 def test_flows_that_share_a_job_do_not_share_their_failures(

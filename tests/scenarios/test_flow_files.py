@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.spec import SpecError, parse_flow
+from flumeng.spec import SpecError, check_flow
 
 FILES = sorted((Path(__file__).parent / "flow_files").glob("*.txt"))
 CASE = re.compile(r"^=== (?P<title>.*)\n(?P<text>(?:.*\n)*?)^---\n(?:(?!===).*\n)*", re.MULTILINE)
@@ -31,7 +31,7 @@ def test_every_problem_is_told_as_written(file: Path, rewrite: bool) -> None:
 
 def told(text: str) -> str:
     try:
-        parse_flow(text)
+        check_flow(text)
     except SpecError as error:
         return str(error)
     return "valid"

@@ -1,0 +1,124 @@
+"""Which columns a flow's events have behind each of its filters, and whether all fits together.
+
+What is told here would otherwise be told by the collector, when the flow already runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from flumeng.spec import expressions
+from flumeng.spec.component import Component
+from flumeng.spec.expressions import Kind
+from flumeng.spec.filters import Parse, Select, Where
+from flumeng.spec.flow import FlowSpec
+from flumeng.spec.functions import BINARY, BOOLEAN, INTEGER, TEXT, TIMESTAMP
+from flumeng.spec.patterns import group_names
+from flumeng.spec.problems import nearest
+from flumeng.spec.sinks import Files
+
+_TEXT = Kind(TEXT)
+RECEIVED = {
+    "body": Kind(BINARY),
+    "ts": Kind(TIMESTAMP),
+    "host": _TEXT,
+    "attrs": Kind("map", (("", _TEXT), ("", _TEXT))),
+}
+EVENT = {**RECEIVED, "journal": _TEXT, "seq": Kind(INTEGER), "replayed": Kind(BOOLEAN)}
+SYSLOG = {
+    "facility": Kind(INTEGER),
+    "severity": Kind(INTEGER),
+    "app": _TEXT,
+    "procid": _TEXT,
+    "msgid": _TEXT,
+    "structured": _TEXT,
+    "message": _TEXT,
+}
+Columns = dict[str, Kind]
+
+
+def check(spec: FlowSpec) -> Iterator[tuple[str, str]]:
+    """Yield ``(path, message)`` for what is wrong. Behind a filter that is, nothing is known and
+    nothing said."""
+    columns = EVENT
+    for number, part in enumerate(spec.filters):
+        path = f"filters[{number}].{part.name}"
+        try:
+            columns = _behind(part, columns)
+        except _WrongEntryError as wrong:
+            yield f"{path}[{wrong.number}]", str(wrong)
+            return
+        except ValueError as error:
+            yield path, str(error)
+            return
+    for number, sink in enumerate(spec.sinks):
+        yield from _of_sink(f"sinks[{number}].{sink.name}", sink, columns)
+
+
+class _WrongEntryError(ValueError):
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+def _behind(part: Component, columns: Columns) -> Columns:
+    options: Any = part.options
+    if isinstance(options, Where):
+        expressions.check_condition(options.expression, columns)
+        return columns
+    if isinstance(options, Select):
+        return _selected(options.expressions, columns)
+    assert isinstance(options, Parse)
+    return _parsed(options, columns)
+
+
+def _selected(texts: Iterable[str], columns: Columns) -> Columns:
+    found: Columns = {}
+    for number, text in enumerate(texts):
+        try:
+            more = expressions.chosen(text, columns)
+            _require_new(found, more)
+        except ValueError as error:
+            raise _WrongEntryError(number, str(error)) from None
+        found |= more
+    return found
+
+
+def _parsed(options: Parse, columns: Columns) -> Columns:
+    for name, kind in RECEIVED.items():
+        if columns.get(name) != kind:
+            raise ValueError(f"needs the column {name} as it was received: put select behind parse")
+    if options.format == "syslog":
+        more = SYSLOG
+    elif options.format == "regex":
+        more = dict.fromkeys(group_names(options.pattern or ""), _TEXT)
+    else:
+        more = expressions.columns_of_ddl(options.schema or "")
+        for name in more.keys() & {"ts", "host"}:
+            if more[name] != RECEIVED[name]:
+                raise ValueError(
+                    f"{name} sets the event's own: it has to be a {RECEIVED[name].name}"
+                )
+        more = {name: kind for name, kind in more.items() if name not in ("ts", "host")}
+    _require_new(columns, more)
+    return {**columns, **more}
+
+
+def _require_new(columns: Iterable[str], more: Iterable[str]) -> None:
+    """Spark does not tell names apart by their case."""
+    taken = {name.lower() for name in columns}
+    for name in more:
+        if name.lower() in taken:
+            raise ValueError(f"there is a column {name} already")
+        taken.add(name.lower())
+
+
+def _of_sink(path: str, sink: Component, columns: Columns) -> Iterator[tuple[str, str]]:
+    if not isinstance(sink.options, Files):
+        return
+    timed = columns.get("ts")
+    if "%" in sink.options.path and (timed is None or timed.name != TIMESTAMP):
+        yield path, "time patterns in the path need the column ts, a timestamp: keep it in select"
+    if sink.options.format == "text" and "body" not in columns:
+        yield path, f"text writes the column body; {nearest('body', list(columns))}"

@@ -1,0 +1,140 @@
+"""Expressions in a real Spark: it runs what is accepted, and reads nothing that is not allowed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from flumeng.collector.pipeline import SparkPipeline
+from flumeng.errors import UserError
+from flumeng.filters import spark_syntax
+from flumeng.spec import expressions, functions, parse_flow
+from flumeng.spec.columns import EVENT, SYSLOG
+from flumeng.spec.sql_text import TYPES
+from flumeng.spec.testing import ATTEMPTS, CONDITIONS
+
+COLUMNS = {**EVENT, **SYSLOG}
+VALUES = {
+    "string": "app",
+    "binary": "body",
+    "integer": "seq",
+    "fraction": "cast(seq as double)",
+    "boolean": "replayed",
+    "timestamp": "ts",
+    "date": "cast(ts as date)",
+    "void": "null",
+    "map": "attrs",
+    "array": "split(app, ',')",
+}
+CONSTANTS = {"K": ["'a'", "'yyyy-MM-dd'", "'HOST'"], "R": ["'(a)(b)'"], "C": ["1"]}
+KINDS = {"int": "integer", "bigint": "integer", "double": "fraction", "array<string>": "array"}
+ONLY_BY_TEXT = ("deep nesting", "a long text", "a regular expression", "a huge result", "a comment")
+"""What Spark could read; it is refused for what it would cost, before Spark is asked."""
+
+
+@pytest.fixture
+def events(spark: SparkSession) -> DataFrame:
+    types = {
+        "string": StringType(),
+        "binary": BinaryType(),
+        "boolean": BooleanType(),
+        "timestamp": TimestampType(),
+        "map": MapType(StringType(), StringType()),
+    }
+    schema = StructType()
+    for name, kind in COLUMNS.items():
+        whole = IntegerType() if name in SYSLOG else LongType()
+        schema.add(name, types.get(kind.name, whole))
+    return spark.createDataFrame([], schema)
+
+
+def calls() -> Iterator[str]:
+    for function in functions.FUNCTIONS.values():
+        most = len(function.parameters) + function.repeats
+        for count in range(function.least, most + 1):
+            letters = [
+                function.parameters[min(n, len(function.parameters) - 1)] for n in range(count)
+            ]
+            values = [CONSTANTS.get(letter, list(VALUES.values())) for letter in letters]
+            for arguments in itertools.islice(itertools.product(*values), 120):
+                yield f"{function.name}({', '.join(arguments)})"
+
+
+def operations() -> Iterator[str]:
+    for left, right in itertools.product(VALUES.values(), repeat=2):
+        yield from (f"{left} {sign} {right}" for sign in ("=", "<", "<=>", "+", "/", "%"))
+        yield f"{left} IN ({right})"
+        yield f"{left} BETWEEN {right} AND {right}"
+        yield f"CASE WHEN replayed THEN {left} ELSE {right} END"
+    for value, wanted in itertools.product(VALUES.values(), [*TYPES.split(), "decimal(10,2)"]):
+        yield f"cast({value} AS {wanted})"
+
+
+def test_spark_takes_every_call_and_operation_that_is_accepted(
+    spark: SparkSession, events: DataFrame
+) -> None:
+    """And gives the kind of value that was told."""
+    accepted = {}
+    for text in dict.fromkeys([*calls(), *operations()]):
+        try:
+            (accepted[text],) = expressions.chosen(f"{text} AS x", COLUMNS).values()
+        except ValueError:
+            continue
+    texts = list(accepted)
+    assert len(texts) > 1500
+    for start in range(0, len(texts), 100):
+        part = texts[start : start + 100]
+        given = events.selectExpr(*(f"{text} AS c{n}" for n, text in enumerate(part))).schema
+        for text, field in zip(part, given, strict=True):
+            kind = field.dataType.simpleString()
+            told = accepted[text].name
+            kind = "fraction" if kind.startswith("decimal") else KINDS.get(kind, kind)
+            if (told, kind) != ("fraction", "integer"):
+                assert told == KINDS.get(kind, kind) or kind in ("tinyint", "smallint", "float"), (
+                    text
+                )
+    spark_syntax.require_allowed(spark, texts[::40])
+
+
+@pytest.mark.parametrize("text", CONDITIONS)
+def test_spark_runs_every_condition_that_is_accepted(
+    spark: SparkSession, events: DataFrame, text: str
+) -> None:
+    spark_syntax.require_allowed(spark, [text])
+    assert events.where(text).columns == list(COLUMNS)
+
+
+@pytest.mark.parametrize("text", [t for what, t, _ in ATTEMPTS if what not in ONLY_BY_TEXT])
+def test_what_spark_reads_is_checked_whatever_the_text_was_taken_for(
+    spark: SparkSession, text: str
+) -> None:
+    with pytest.raises(UserError, match=r"not allowed: Spark reads|no expression in Spark SQL"):
+        spark_syntax.require_allowed(spark, [text])
+
+
+def test_another_directory_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Refused by the collector itself, and by Spark, should anything get so far."""
+    (tmp_path / "secret.log").write_text("hunter2\n")
+    leak = f"(SELECT concat_ws('|', collect_list(value)) FROM text.`{tmp_path}/secret.log`) AS leak"
+    text = (
+        "{flow: a, sources: [syslog: {listen: 'x:1'}], sinks: [noop], "
+        f'filters: [select: [ts, "{leak}"]]}}'
+    )
+    with pytest.raises(UserError, match=r"Spark reads ScalarSubquery in it"):
+        SparkPipeline(spark, parse_flow(text))
+    with pytest.raises(Exception, match=r"TABLE_OR_VIEW_NOT_FOUND|runSQLOnFiles"):
+        spark.range(1).selectExpr(leak).collect()
