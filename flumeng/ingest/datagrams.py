@@ -17,7 +17,7 @@ from array import array
 from itertools import accumulate
 from typing import Any
 
-from flumeng.ingest.framing import Cutter, Messages
+from flumeng.ingest.framing import Messages
 from flumeng.ingest.peers import Reception
 from flumeng.ingest.received_block import Origin, ReceivedBlock
 
@@ -140,7 +140,12 @@ class Datagrams:
             ends = array("q", accumulate(len(datagram) for datagram in datagrams))
             found = [Messages(b"".join(datagrams), (array("q", [0, *ends[:-1]]), ends))]
         else:
-            found = [messages for datagram in datagrams for messages in _cut(cutter(), datagram)]
+            found = []
+            for datagram in datagrams:
+                cut = cutter()
+                found += [*cut.feed(datagram, len(datagram)), *cut.end()]
+                context.counters.malformed += cut.malformed
+                context.counters.discarded_bytes += cut.skipped
         for messages in found:
             sender = self._origin(peer)
             if messages.incomplete:
@@ -172,7 +177,3 @@ def kernel_drops(bound: socket.socket) -> int:
     """How many datagrams did not fit into the buffer of a socket (Linux)."""
     told = bound.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4 * (_MEMINFO_DROPS + 1))
     return int.from_bytes(told[4 * _MEMINFO_DROPS :], sys.byteorder)
-
-
-def _cut(cutter: Cutter, datagram: bytes) -> list[Messages]:
-    return [*cutter.feed(datagram, len(datagram)), *cutter.end()]

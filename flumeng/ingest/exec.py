@@ -140,6 +140,10 @@ class ExecSource(Source):
         for messages in found:
             self._submit(messages, None)
 
+    def discard(self, nbytes: int) -> None:
+        """The rest of over-long lines."""
+        self._context.counters.discarded_bytes += nbytes
+
     def new_framer(self) -> Framer:
         return Framer("newline", self._options.max_line_bytes)
 
@@ -167,7 +171,9 @@ class _Command(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == _STDOUT:
+            skipped = self._framer.skipped
             self._source.take(self._framer.feed(data, len(data)))
+            self._source.discard(self._framer.skipped - skipped)
         else:
             self._stderr += data
             del self._stderr[:-STDERR_BYTES]

@@ -3,7 +3,8 @@ lengths of four bytes before them.
 
 Pure: bytes in, whole messages out. What it costs per byte is a search for the last newline and one
 copy; splitting into single messages is the commit thread's work. It drops nothing but the rest of
-over-long messages, and an idle connection costs it an empty remainder.
+over-long messages and what follows a length that is none, and counts it; an idle connection costs
+it an empty remainder.
 """
 
 from __future__ import annotations
@@ -16,8 +17,14 @@ Framing = Literal["auto", "newline", "octet-counted", "length-prefixed"]
 TRAILER_BYTES = 2
 """Up to this many CR and NUL bytes at the end of a message belong to its framing."""
 
-_NEWLINE = b"\n"
-_MAX_COUNT_DIGITS = 10
+_NEWLINE, _NUL = b"\n", b"\0"
+_MAX_COUNT = 1 << 24
+"""A larger count is text; no flow takes longer messages."""
+
+_MAX_COUNT_DIGITS = len(str(_MAX_COUNT))
+_PRIORITY = b"<"
+"""Syslog messages begin with it."""
+
 _PREFIX_BYTES = 4
 _MAX_PREFIX = 1 << 28
 """A larger length is no length: what is text reads as 512 MiB and more."""
@@ -33,9 +40,11 @@ class Messages(NamedTuple):
 
 class Cutter(Protocol):
     """Cuts the bytes of one connection. Once ``malformed``, ``complaint`` says what was received
-    and what follows from it; when it is ``hopeless`` there is no use in reading on."""
+    and what follows from it; when it is ``hopeless`` there is no use in reading on. ``skipped``
+    counts the bytes that are in no message that was passed on."""
 
     malformed: bool
+    skipped: int
     complaint: str
     hopeless: bool
 
@@ -49,33 +58,50 @@ class Cutter(Protocol):
     def end(self) -> list[Messages]: ...
 
 
-def cutter(framing: Framing, max_line_bytes: int) -> Cutter:
+def cutter(framing: Framing, max_line_bytes: int, *, nul_ends: bool = False) -> Cutter:
     if framing == "length-prefixed":
         return PrefixedFramer(max_line_bytes)
-    return Framer(framing, max_line_bytes)
+    return Framer(framing, max_line_bytes, nul_ends=nul_ends)
 
 
 class Framer:
-    """Cuts at newlines or by octet counts.
+    """Cuts at newlines, with ``nul_ends`` also at NUL bytes, or by octet counts.
 
     ``auto`` decides by the connection's first byte: a digit begins an octet count. Bytes that are
     no octet count end the counting: ``malformed`` becomes true and the rest of the connection is
-    cut at newlines, so that a sender that mixes the two loses nothing.
+    cut at newlines, so that a sender that mixes the two loses nothing. A count over
+    ``max_line_bytes`` is one only when the framing was asked for, or a syslog message follows: what
+    ``auto`` took for a count may be the time with which a line of text begins.
 
     Of a message over ``max_line_bytes`` a few bytes more than that are passed on, by which the
     commit thread knows it for over-long and cuts it; the rest is skipped here.
     """
 
-    __slots__ = ("_counting", "_limit", "_needed", "_partial", "_skip", "malformed")
+    __slots__ = (
+        "_counting",
+        "_guessing",
+        "_limit",
+        "_most",
+        "_needed",
+        "_nul_ends",
+        "_partial",
+        "_skip",
+        "malformed",
+        "skipped",
+    )
     complaint = "a bad octet count; its messages are cut at newlines now"
     hopeless = False
 
-    def __init__(self, framing: Framing, max_line_bytes: int) -> None:
-        self._counting = None if framing == "auto" else framing == "octet-counted"
+    def __init__(self, framing: Framing, max_line_bytes: int, *, nul_ends: bool = False) -> None:
+        self._guessing = framing == "auto"
+        self._counting = None if self._guessing else framing == "octet-counted"
+        self._nul_ends = nul_ends
+        self._most = max_line_bytes
         self._limit = max_line_bytes + TRAILER_BYTES + 1
         self._partial = bytearray()
         self._needed = 0
         self._skip = 0
+        self.skipped = 0
         self.malformed = False
 
     @property
@@ -92,34 +118,44 @@ class Framer:
         """The sender closed its side: what follows its last framed message counts as one too."""
         rest = bytes(self._partial)
         self._partial.clear()
-        if not self._counting:
-            return [Messages(rest + _NEWLINE)] if rest else []
         count, space, _ = rest.partition(b" ")
-        if not space:
-            return []
+        if not self._counting or not space:
+            return [Messages(rest + _NEWLINE)] if rest else []
         bounds = array("q", [len(count) + 1]), array("q", [len(rest)])
         return [Messages(rest, bounds, incomplete=True)]
 
     def _split(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
         view = memoryview(buffer)
         end = buffer.rfind(_NEWLINE, 0, size) + 1
+        if self._nul_ends:
+            end = max(end, buffer.rfind(_NUL, end, size) + 1)
         if not end:
             self._keep(view[:size])
             return []
         begin = 0
         if len(self._partial) >= self._limit:  # over-long: skip to its end
-            begin = buffer.find(_NEWLINE, 0, end)
+            begin = self._first_end(buffer, end)
+            self.skipped += begin
         data = b"".join((self._partial, view[begin:end]))
         self._partial.clear()
         self._keep(view[end:size])
-        return [Messages(data)]
+        return [Messages(data.replace(_NUL, _NEWLINE) if self._nul_ends else data)]
+
+    def _first_end(self, buffer: bytes | bytearray, end: int) -> int:
+        newline = buffer.find(_NEWLINE, 0, end)
+        nul = buffer.find(_NUL, 0, end if newline < 0 else newline) if self._nul_ends else -1
+        return newline if nul < 0 else nul
 
     def _keep(self, rest: memoryview) -> None:
-        self._partial += rest[: self._limit - len(self._partial)]
+        kept = rest[: self._limit - len(self._partial)]
+        self._partial += kept
+        self.skipped += len(rest) - len(kept)
 
     def _count(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
-        view = memoryview(buffer)[min(self._skip, size) : size]
-        self._skip -= min(self._skip, size)
+        skipped = min(self._skip, size)
+        self._skip -= skipped
+        self.skipped += skipped
+        view = memoryview(buffer)[skipped:size]
         if not view:
             return []
         if len(self._partial) + len(view) < self._needed:
@@ -144,7 +180,7 @@ class Framer:
             space = data.find(b" ", position, position + _MAX_COUNT_DIGITS + 1)
             count = data[position : position + _MAX_COUNT_DIGITS + 1 if space < 0 else space]
             if not count.isdigit():
-                if count.startswith(_NEWLINE):  # some senders add one that they do not count
+                if count[:1] in (_NEWLINE, _NUL):  # some senders add one that they do not count
                     position += 1
                     continue
                 self.malformed = True
@@ -153,6 +189,12 @@ class Framer:
                 self.malformed = len(count) > _MAX_COUNT_DIGITS
                 return position
             start, length = space + 1, int(count)
+            if length > self._most:
+                if self._guessing and start == size:
+                    return position
+                if not self._believes(length, data[start : start + 1]):
+                    self.malformed = True
+                    return position
             end = start + (length if length <= limit else limit)
             if end > size:
                 self._needed = end - position
@@ -160,8 +202,14 @@ class Framer:
             starts.append(start)
             ends.append(end)
             position = start + length
+            if length > limit:
+                self.skipped += min(position, size) - end
         self._skip = position - size
         return size
+
+    def _believes(self, count: int, first: bytes) -> bool:
+        """Whether so large a count is one, before a message that begins so."""
+        return count <= _MAX_COUNT and (not self._guessing or first == _PRIORITY)
 
 
 class PrefixedFramer(Framer):
@@ -175,12 +223,16 @@ class PrefixedFramer(Framer):
         super().__init__("octet-counted", max_line_bytes)
 
     def feed(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
-        return [] if self.malformed else super().feed(buffer, size)
+        if self.malformed:
+            self.skipped += size
+            return []
+        return super().feed(buffer, size)
 
     def end(self) -> list[Messages]:
         rest = bytes(self._partial)
         self._partial.clear()
         if len(rest) <= _PREFIX_BYTES:
+            self.skipped += len(rest)
             return []
         bounds = array("q", [_PREFIX_BYTES]), array("q", [len(rest)])
         return [Messages(rest, bounds, incomplete=True)]
@@ -193,6 +245,7 @@ class PrefixedFramer(Framer):
             length = int.from_bytes(data[position:start], "big")
             if length > _MAX_PREFIX:
                 self.malformed = True
+                self.skipped += size - position
                 return size
             end = start + min(length, limit)
             if end > size:
@@ -201,5 +254,6 @@ class PrefixedFramer(Framer):
             starts.append(start)
             ends.append(end)
             position = start + length
+            self.skipped += min(position, size) - end
         self._skip = max(position - size, 0)
         return min(position, size)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from flumeng.ingest import batch
 from flumeng.ingest.counters import Counters
 from flumeng.ingest.received_block import ReceivedBlock
+from flumeng.ingest.seldom import Seldom
 from flumeng.journal.errors import JournalFailedError
 from flumeng.journal.frame import Payload
 from flumeng.journal.group_commit import GroupCommit
@@ -57,6 +58,7 @@ class JournalAppender:
         self._on_pressure = on_pressure
         self._pressure = False
         self._unfit: set[ReceivedBlock] = set()
+        self._cut = Seldom()
         self._commits: GroupCommit[_Received] = GroupCommit(
             journal,
             self._build,
@@ -122,6 +124,16 @@ class JournalAppender:
             counters.events += found.events
             counters.truncated += found.truncated
             counters.discarded_bytes += found.cut_bytes
+            if found.truncated and self._cut.is_due():
+                log.warning(
+                    "journal %s: a message from %s is longer than %d bytes and was cut; %d of this "
+                    "source so far, and %d bytes discarded",
+                    self.journal.id,
+                    found.block.origin.host,
+                    found.block.origin.rules.max_line_bytes,
+                    counters.truncated,
+                    counters.discarded_bytes,
+                )
 
         def leave_out(block: ReceivedBlock, error: Exception) -> None:
             counters = owners[block]

@@ -15,6 +15,14 @@ from flumeng.ingest.streams import Limits, Streams
 from flumeng.ingest.tls import server_context
 from flumeng.spec.sources import Tcp, Tls, Udp
 
+_TRAILERS = {
+    "datagram": b"\n\r",
+    "newline": b"\r",
+    "octet-counted": b"\n\r",
+    "length-prefixed": b"",
+}
+"""What does not belong to a message at its end, by framing: many senders count a newline in."""
+
 
 class SocketSource(Source):
     """What is received, and how it is cut, is in its ``reception``."""
@@ -60,8 +68,7 @@ class TcpSource(SocketSource):
     """Lines, or messages after their lengths."""
 
     def __init__(self, options: Tcp, context: SourceContext) -> None:
-        trailers = b"\r" if options.framing == "newline" else b""
-        rules = LineRules(options.max_line_bytes, trailers, keep_empty=False)
+        rules = LineRules(options.max_line_bytes, _TRAILERS[options.framing], keep_empty=False)
         cut = partial(cutter, options.framing, options.max_line_bytes)
         reception = Reception("tcp", rules, context, cut)
         limits = Limits(options.max_connections, options.idle_seconds)
@@ -72,8 +79,7 @@ class UdpSource(SocketSource):
     """One message a datagram, or several, cut as on a stream."""
 
     def __init__(self, options: Udp, context: SourceContext) -> None:
-        trailers = {"datagram": b"\n\r", "newline": b"\r"}.get(options.framing, b"")
-        rules = LineRules(options.max_line_bytes, trailers, keep_empty=False)
+        rules = LineRules(options.max_line_bytes, _TRAILERS[options.framing], keep_empty=False)
         cut = (
             None
             if options.framing == "datagram"

@@ -21,6 +21,7 @@ from flumeng.ingest.framing import Cutter, Messages
 from flumeng.ingest.listening import BACKLOG, takes_reserve
 from flumeng.ingest.peers import Reception, address
 from flumeng.ingest.received_block import Origin, ReceivedBlock
+from flumeng.ingest.seldom import Seldom
 from flumeng.ingest.tls import HANDSHAKE_SECONDS
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Streams:
         self.connections: set[_Connection] = set()
         self.paused = False
         self._server: asyncio.Server | None = None
+        self._broken = Seldom()
 
     async def start(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
@@ -112,6 +114,19 @@ class Streams:
                 "unfinished messages take %d bytes; closing %s", self.held_bytes, greediest.peer
             )
             greediest.abort()
+
+    def discard(self, nbytes: int, peer: str) -> None:
+        """A connection is gone, and so is the message that it left unfinished."""
+        counters = self.reception.context.counters
+        counters.discarded_bytes += nbytes
+        if self._broken.is_due():
+            log.warning(
+                "the connection of %s broke within a message, of which %d bytes are not kept; %d "
+                "bytes of this source so far",
+                peer,
+                nbytes,
+                counters.discarded_bytes,
+            )
 
     def _close_idle(self) -> None:
         """Look over all connections now and then; nobody is idle while nothing is read."""
@@ -180,11 +195,13 @@ class _Connection(asyncio.BufferedProtocol):
             self._cutter = streams.reception.cutter()
             self._origin = streams.reception.origin(self._peer)
         cutter = self._cutter
-        sound = not cutter.malformed
+        sound, skipped = not cutter.malformed, cutter.skipped
         for messages in cutter.feed(streams.buffer, nbytes):
             self._submit(messages)
         if cutter.held != self.held_bytes:
             self._hold(cutter.held)
+        if cutter.skipped != skipped:
+            streams.reception.context.counters.discarded_bytes += cutter.skipped - skipped
         if sound and cutter.malformed:
             streams.reception.context.counters.malformed += 1
             log.warning("%s sent %s", self.peer, cutter.complaint)
@@ -193,13 +210,18 @@ class _Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         if self._cutter is not None:
+            skipped = self._cutter.skipped
             for messages in self._cutter.end():
                 self._submit(messages)
+            self._streams.reception.context.counters.discarded_bytes += (
+                self._cutter.skipped - skipped
+            )
+            self._hold(0)
         return False
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._streams.connections.discard(self)
-        self._hold(0)
+        self._let_go()
 
     def _hold(self, held_bytes: int) -> None:
         more, self.held_bytes = held_bytes - self.held_bytes, held_bytes
@@ -218,5 +240,10 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport.resume_reading()
 
     def abort(self) -> None:
-        self._hold(0)
+        self._let_go()
         self._transport.abort()
+
+    def _let_go(self) -> None:
+        if self.held_bytes:
+            self._streams.discard(self.held_bytes, self.peer)
+            self._hold(0)

@@ -22,9 +22,8 @@ class SyslogSource(SocketSource):
 
     def __init__(self, options: Syslog, context: SourceContext) -> None:
         udp = options.protocol == "udp"
-        trailers = b"\n\r\0" if udp else b"\r\0"
-        rules = LineRules(options.max_line_bytes, trailers, keep_empty=False)
-        cut = None if udp else partial(cutter, options.framing, options.max_line_bytes)
-        reception = Reception("syslog", rules, context, cut)
+        rules = LineRules(options.max_line_bytes, b"\n\r\0", keep_empty=False)
+        cut = partial(cutter, options.framing, options.max_line_bytes, nul_ends=True)
+        reception = Reception("syslog", rules, context, None if udp else cut)
         limits = Limits(options.max_connections, options.idle_seconds)
         super().__init__(options.listen, options.protocol, reception, options.tls, limits)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flumeng.ingest.framing import Cutter, Framer, Framing, Messages, cutter
@@ -132,7 +133,7 @@ def test_newlines_inside_a_counted_message_stay() -> None:
     assert feed(Framer("auto", MAX), [b"7 one\ntwo"]) == [b"one\ntwo"]
 
 
-def test_a_count_of_more_than_ten_digits_is_no_count() -> None:
+def test_a_count_of_many_digits_is_no_count() -> None:
     framer = Framer("octet-counted", MAX)
     assert feed(framer, [b"123456789", b"012"]) == []
     assert framer.malformed
@@ -152,3 +153,111 @@ def test_a_counted_message_cut_off_by_the_end_is_kept_and_marked() -> None:
     (rest,) = framer.end()
     assert single([rest]) == [b"wor"]
     assert rest.incomplete
+
+
+def test_nul_ends_a_message_as_newline_does() -> None:
+    """Python's own handler for syslog over TCP sends nothing else."""
+    framer = Framer("auto", MAX, nul_ends=True)
+    assert feed(framer, [b"<13>one\0<13>two\0<1", b"3>three\n<13>four\0"]) == [
+        b"<13>one", b"<13>two", b"<13>three", b"<13>four",
+    ]  # fmt: skip
+    assert framer.end() == []
+    assert feed(Framer("newline", MAX), [b"a\0b\n"]) == [b"a\0b"], "a line may hold one"
+
+
+def test_nuls_between_counted_messages_are_skipped_and_those_inside_stay() -> None:
+    framer = Framer("auto", MAX, nul_ends=True)
+    assert feed(framer, [b"5 hel\0o\0005 world\0"]) == [b"hel\0o", b"world"]
+    assert not framer.malformed
+
+
+@pytest.mark.parametrize("framing", ["auto", "octet-counted"])
+@pytest.mark.parametrize("line", [b"1580515200 epoch line", b"9999999999 <13>x", b"123456789 x"])
+def test_a_time_at_the_beginning_of_a_line_is_no_octet_count(line: bytes, framing: Framing) -> None:
+    framer = Framer(framing, MAX)
+    assert feed(framer, [line + b"\nnext\n", b"last\n"]) == [line, b"next", b"last"]
+    assert framer.malformed
+    assert framer.skipped == 0
+
+
+def test_a_count_over_the_limit_is_text_unless_a_syslog_message_follows() -> None:
+    """Or the framing was asked for: then it is an over-long message, and the next one is whole."""
+    sizes = b"2000 items done\nnext\n"
+    assert feed(Framer("auto", MAX), [sizes]) == [b"2000 items done", b"next"]
+    assert feed(Framer("auto", MAX), [b"2000 ", sizes[5:]]) == [b"2000 items done", b"next"]
+    message = b"<13>" + b"x" * 196
+    for framing, text in (("auto", message), ("octet-counted", b"y" * 200)):
+        framer = Framer(framing, MAX)  # type: ignore[arg-type]
+        found = feed(framer, [b"200 ", text[:100], text[100:] + b"5 whole"])
+        assert [each[: MAX + 3] for each in found] == [text[: MAX + 3], b"whole"]
+        assert sum(map(len, found)) + framer.skipped == 205
+        assert not framer.malformed
+
+
+def test_digits_alone_are_a_last_line_too() -> None:
+    framer = Framer("auto", MAX)
+    assert feed(framer, [b"123"]) == []
+    assert framer.end() == [Messages(b"123\n")]
+
+
+def test_what_is_skipped_of_an_endless_line_is_counted() -> None:
+    for nul_ends in (False, True):
+        framer = Framer("auto", MAX, nul_ends=nul_ends)
+        assert feed(framer, [b"x" * 5000] * 100 + [b"x\nnext\n"]) == [OVERLONG, b"next"]
+        assert framer.skipped == 500_001 - len(OVERLONG)
+
+
+def plainly(stream: bytes, framing: Framing, *, nul_ends: bool) -> list[bytes]:
+    """What a whole stream means, said a second time: all messages in their full length."""
+    messages: list[bytes] = []
+    counting = framing == "octet-counted"
+    if framing == "auto":
+        counting = re.match(rb"[1-9]", stream) is not None
+    while counting:
+        stream = stream.lstrip(b"\n\0")
+        head = re.match(rb"(\d{1,8}) (.?)", stream, re.DOTALL)
+        if head is None:
+            break
+        count, first = int(head[1]), head[2]
+        if count > MAX:
+            if framing == "auto" and not first:
+                return [*messages, b""]
+            if count > 2**24 or (framing == "auto" and first != b"<"):
+                break
+        messages.append(stream[head.end(1) + 1 :][:count])
+        stream = stream[head.end(1) + 1 :][count:]
+    text = stream.replace(b"\0", b"\n") if nul_ends else stream
+    lines = text.split(b"\n")
+    return messages + (lines if lines[-1] else lines[:-1])
+
+
+parts = st.one_of(
+    st.binary(max_size=90),
+    st.sampled_from(
+        [b"\n", b"\0", b" ", b"\r\n", b"0 ", b"5 hello", b"99999999 ", b"16777216 <", b"16777217 <"]
+    ),
+    st.integers(0, 200).map(lambda size: b"%d %b" % (size, b"<" + b"y" * (size - 1))),
+    st.integers(0, 200).map(lambda size: b"%d %b\n" % (size + 1, b"z" * size)),
+    st.integers(0, 99_999_999_999).map(lambda number: b"%d line\n" % number),
+    st.text(alphabet="<13>a1 \n\0", max_size=80).map(str.encode),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(parts, max_size=12).map(b"".join),
+    st.lists(st.integers(0, 10**6), max_size=20),
+    st.sampled_from(["auto", "newline", "octet-counted"]),
+    st.booleans(),
+)
+@example(b"1580515200 epoch line\n12 hello\n", [4], "auto", True)
+@example(b"5 hello3 abc5", [], "octet-counted", True)
+def test_framing_agrees_with_a_plain_reading_of_the_whole_stream(
+    stream: bytes, cuts: list[int], framing: Framing, nul_ends: bool
+) -> None:
+    """However it is cut; what is not passed on of over-long messages is counted to the byte."""
+    framer = Framer(framing, MAX, nul_ends=nul_ends)
+    found = feed(framer, pieces_of(stream, cuts)) + single(framer.end())
+    expected = plainly(stream, framing, nul_ends=nul_ends)
+    assert [each[: MAX + 3] for each in found] == [each[: MAX + 3] for each in expected]
+    assert sum(map(len, found)) + framer.skipped == sum(map(len, expected))
