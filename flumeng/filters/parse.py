@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import ParseException
@@ -21,6 +22,7 @@ from flumeng.errors import UserError
 from flumeng.filters import syslog
 from flumeng.filters.byte_column import text
 from flumeng.filters.lazy_batch import LazyBatch, Stage
+from flumeng.filters.local_times import to_utc
 from flumeng.filters.reasons import PARSE_ERROR, note
 from flumeng.filters.receipt_bound import REFUSED, Bounded, is_far
 from flumeng.journal.schema import EVENT_SCHEMA
@@ -40,7 +42,11 @@ class ParseFilter:
     def apply(self, batch: LazyBatch) -> LazyBatch:
         _require_event(batch.schema)
         if self._options.format == "syslog":
-            bounded = Bounded(SyslogStage(), self._options.ts_within_seconds, ROWS_AT_A_TIME)
+            bounded = Bounded(
+                _syslog_stage(self._options.timezone),
+                self._options.ts_within_seconds,
+                ROWS_AT_A_TIME,
+            )
             return _add(batch, bounded, list(syslog.COLUMNS))
         if self._options.format == "regex":
             assert self._options.pattern is not None
@@ -53,12 +59,14 @@ class ParseFilter:
 
 @dataclass(frozen=True)
 class SyslogStage:
+    timezone: str | None = None
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield self._parse(batch)
 
     def _parse(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        parsed = syslog.parse(batch["body"], batch["ts"])
+        parsed = syslog.parse(batch["body"], batch["ts"], self.timezone)
         changed = {
             "ts": parsed.ts,
             "host": pc.coalesce(parsed.host, batch["host"]),
@@ -84,6 +92,15 @@ class RegexStage:
             for field in found.type
         }
         return _with(batch, {"attrs": note(batch["attrs"], reasons)}, added)
+
+
+def _syslog_stage(timezone: str | None) -> SyslogStage:
+    if timezone:
+        try:
+            to_utc(np.zeros(1, np.int64), timezone, np.zeros(1, np.int64))
+        except pa.ArrowInvalid as error:
+            raise UserError(f"parse: this host has no rules of the time zone {timezone}") from error
+    return SyslogStage(timezone)
 
 
 def _parse_json(batch: LazyBatch, ddl: str, ts_within_seconds: float) -> LazyBatch:

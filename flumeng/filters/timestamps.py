@@ -12,21 +12,26 @@ import numpy.typing as npt
 from flumeng.filters.byte_column import Bytes, Mask, Positions
 
 ISO_WIDTH = 36
-BSD_WIDTH = 16
+BSD_WIDTH = 15
 SECOND = 1_000_000
-HALF_YEAR_DAYS = 183
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+FRACTION_DIGITS = 9
+MOST_DAYS_AHEAD = 31
+"""How far a time without a year may lie after its receipt, which is how wrong a clock may be."""
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 _MONTH_KEYS = np.array([int.from_bytes(name.encode(), "big") for name in MONTHS])
 _MONTH_ORDER = np.argsort(_MONTH_KEYS)
+_UPPER_TO_LOWER = np.uint8(0x20)
 _FIRST_DAYS = (
     np.arange("0000-01", "10001-01", dtype="datetime64[M]").astype("datetime64[D]").astype(np.int64)
 )
-_FRACTION_DIGITS = 9
+FIRST_MOMENT = int(_FIRST_DAYS[12]) * 86_400 * SECOND
+LAST_MOMENT = int(_FIRST_DAYS[12 * 10_000]) * 86_400 * SECOND - 1
+"""Of the years 1 to 9999, beyond which Spark, Python and Parquet's readers have no times."""
 
 
-def read_iso(window: Bytes) -> tuple[Positions, Mask]:
-    """``2003-08-24T05:14:15.000003-07:00``; the byte behind it must be a space or 0.
+def read_iso(window: Bytes) -> tuple[Positions, Positions, Mask]:
+    """``2003-08-24T05:14:15.000003-07:00`` and its width; the byte behind it is a space or 0.
 
     A second 60 is refused: Arrow's timestamps know no leap seconds.
     """
@@ -34,29 +39,42 @@ def read_iso(window: Bytes) -> tuple[Positions, Mask]:
     for place, mark in ((4, "-"), (7, "-"), (10, "T"), (13, ":"), (16, ":")):
         valid &= window[place] == ord(mark)
     year = _pair(digits, 0) * 100 + _pair(digits, 2)
-    day, day_valid = _days(year, _pair(digits, 5), _pair(digits, 8))
-    clock, clock_valid = _clock(_pair(digits, 11), _pair(digits, 14), _pair(digits, 17))
-    fraction, width, fraction_valid = _fraction(window[19 : 20 + _FRACTION_DIGITS])
-    zone, zone_valid = _zone(_from(window, 19 + width, 7))
+    day, day_valid = days_since_epoch(year, _pair(digits, 5), _pair(digits, 8))
+    clock, clock_valid = clock_seconds(_pair(digits, 11), _pair(digits, 14), _pair(digits, 17))
+    fraction, width, fraction_valid = _fraction(window[19 : 20 + FRACTION_DIGITS])
+    zone, zone_width, zone_valid = _zone(_from(window, 19 + width, 7))
     micros = (day * 86_400 + clock - zone) * SECOND + fraction
-    return micros, valid & day_valid & clock_valid & fraction_valid & zone_valid
+    valid &= day_valid & clock_valid & fraction_valid & zone_valid & in_calendar(micros)
+    return micros, 19 + width + zone_width, valid
 
 
 def read_bsd(window: Bytes, received: Positions) -> tuple[Positions, Mask]:
-    """``Oct 11 22:14:15`` , then a space or 0; in the year nearest to ``received``."""
+    """``Oct 11 22:14:15``, then a space or 0; in the year that ``received`` says.
+
+    A time that may go on behind that is left to ``device_times``.
+    """
     digits, valid = _digits(window, (5, 7, 8, 10, 11, 13, 14))
     for place, mark in ((3, " "), (6, " "), (9, ":"), (12, ":")):
         valid &= window[place] == ord(mark)
-    valid &= _is_break(window[15])
+    valid &= _is_break(window[15]) & ~_goes_on(window)
     tens = np.where(window[4] == ord(" "), 0, digits[4]).astype(np.int64)
     valid &= tens <= 3
     day_of_month = tens * 10 + digits[5]
-    month, month_valid = _month(window[:3].astype(np.int64))
-    year = _nearest_year(month, day_of_month, received)
-    day, day_valid = _days(year, month, day_of_month)
-    clock, clock_valid = _clock(_pair(digits, 7), _pair(digits, 10), _pair(digits, 13))
+    month, month_valid = month_number(window[:3].astype(np.int64))
+    year = year_of_receipt(month, day_of_month, received)
+    day, day_valid = days_since_epoch(year, month, day_of_month)
+    clock, clock_valid = clock_seconds(_pair(digits, 7), _pair(digits, 10), _pair(digits, 13))
     micros = (day * 86_400 + clock) * SECOND
     return micros, valid & month_valid & day_valid & clock_valid
+
+
+def _goes_on(window: Bytes) -> Mask:
+    """Where a year or a zone's name may follow the time, so that more than BSD_WIDTH is time."""
+    century = (window[16] == ord("1")) | (window[16] == ord("2"))
+    found: Mask = century & _is_break(window[20])
+    for behind_colon in (21, 22, 23):
+        found |= window[behind_colon] == ord("%")
+    return found
 
 
 def _digits(window: Bytes, places: tuple[int, ...]) -> tuple[Bytes, Mask]:
@@ -70,7 +88,7 @@ def _pair(digits: Bytes, place: int) -> Positions:
     return pair
 
 
-def _days(year: Positions, month: Positions, day: Positions) -> tuple[Positions, Mask]:
+def days_since_epoch(year: Positions, month: Positions, day: Positions) -> tuple[Positions, Mask]:
     """Days since the epoch, and where there is such a day."""
     months = (year * 12 + month - 1).clip(0, len(_FIRST_DAYS) - 2)
     first = _FIRST_DAYS[months]
@@ -78,27 +96,40 @@ def _days(year: Positions, month: Positions, day: Positions) -> tuple[Positions,
     return first + day - 1, valid & (year >= 1)
 
 
-def _clock(hour: Positions, minute: Positions, second: Positions) -> tuple[Positions, Mask]:
+def clock_seconds(hour: Positions, minute: Positions, second: Positions) -> tuple[Positions, Mask]:
     return hour * 3600 + minute * 60 + second, (hour < 24) & (minute < 60) & (second < 60)
 
 
-def _month(letters: Positions) -> tuple[Positions, Mask]:
-    """1 to 12, and where the three letters name a month."""
+def in_calendar(micros: Positions) -> Mask:
+    found: Mask = (micros >= FIRST_MOMENT) & (micros <= LAST_MOMENT)
+    return found
+
+
+def month_number(letters: Positions) -> tuple[Positions, Mask]:
+    """1 to 12, and where the three letters, in any case, name a month."""
+    letters = letters | _UPPER_TO_LOWER
     key = (letters[0] << 16) | (letters[1] << 8) | letters[2]
     place = np.searchsorted(_MONTH_KEYS, key, sorter=_MONTH_ORDER)
     month = _MONTH_ORDER[place.clip(max=len(MONTHS) - 1)]
     return month + 1, _MONTH_KEYS[month] == key
 
 
-def _nearest_year(month: Positions, day: Positions, received: Positions) -> Positions:
+def year_of_receipt(month: Positions, day: Positions, received: Positions) -> Positions:
+    """The latest year in which the day is at most MOST_DAYS_AHEAD after its receipt.
+
+    A line of December that comes in January is of last year, one of January that comes in December
+    is of the next, and one of February that comes in November was long on its way.
+    """
     today = received.astype("datetime64[us]").astype("datetime64[D]")
-    this_month = today.astype("datetime64[M]")
-    months = this_month.astype(np.int64)
-    day_now = (today - this_month).astype(np.int64) + 1
-    ahead = (month - 1 - months % 12) * 30 + day - day_now
-    year = 1970 + months // 12
-    nearest: Positions = year - (ahead > HALF_YEAR_DAYS) + (ahead < -HALF_YEAR_DAYS)
-    return nearest
+    year = 1970 + today.astype("datetime64[Y]").astype(np.int64)
+    days = today.astype(np.int64)
+    latest = days + MOST_DAYS_AHEAD - (day - 1)
+    next_year, this_year = (
+        _FIRST_DAYS[(12 * (year + later) + month - 1).clip(0, len(_FIRST_DAYS) - 1)] <= latest
+        for later in (1, 0)
+    )
+    chosen: Positions = year - 1 + this_year + next_year
+    return chosen
 
 
 def _fraction(window: Bytes) -> tuple[Positions, Positions, Mask]:
@@ -108,7 +139,7 @@ def _fraction(window: Bytes) -> tuple[Positions, Positions, Mask]:
     micros = np.zeros(window.shape[1], np.int64)
     width = dotted.astype(np.int64)
     going = dotted.copy()
-    for place in range(_FRACTION_DIGITS):
+    for place in range(FRACTION_DIGITS):
         going &= digits[place] <= 9
         if not going.any():
             break
@@ -118,17 +149,17 @@ def _fraction(window: Bytes) -> tuple[Positions, Positions, Mask]:
     return micros, width, ~dotted | (width > 1)
 
 
-def _zone(window: Bytes) -> tuple[Positions, Mask]:
-    """Seconds east of UTC of ``Z`` or ``+hh:mm``, followed by a space or 0."""
+def _zone(window: Bytes) -> tuple[Positions, Positions, Mask]:
+    """Seconds east of UTC of ``Z`` or ``+hh:mm``, its width; a space or 0 follows."""
     zulu = (window[0] == ord("Z")) & _is_break(window[1])
     if zulu.all():
-        return np.zeros(len(zulu), np.int64), zulu
+        return np.zeros(len(zulu), np.int64), np.ones(len(zulu), np.int64), zulu
     digits, valid = _digits(window, (1, 2, 4, 5))
     hour, minute = _pair(digits, 1), _pair(digits, 4)
     valid &= (window[0] == ord("+")) | (window[0] == ord("-"))
     valid &= (window[3] == ord(":")) & _is_break(window[6]) & (hour < 24) & (minute < 60)
     seconds = np.where(window[0] == ord("-"), -1, 1) * (hour * 3600 + minute * 60)
-    return np.where(zulu, 0, seconds), zulu | valid
+    return np.where(zulu, 0, seconds), np.where(zulu, 1, 6), zulu | valid
 
 
 def _from(window: Bytes, starts: Positions, width: int) -> Bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from flumeng.spec.option import option
-from flumeng.spec.patterns import check_regex, group_names
+from flumeng.spec.patterns import check_regex, check_timezone, group_names
 
 EVENT_COLUMNS = ("body", "ts", "host", "attrs", "journal", "seq", "replayed")
 
@@ -33,7 +33,12 @@ class Parse:
         example='"user STRING, took_ms DOUBLE"',
         default=None,
     )
-
+    timezone: str | None = option(
+        doc="For `syslog`: the time zone, by its IANA name, of times that name none (else UTC).",
+        check=check_timezone,
+        example="Europe/Berlin",
+        default=None,
+    )
     ts_within_seconds: float = option(
         doc="A time that lies farther from the event's receipt is not believed: `ts` stays that of "
         "the receipt, and the attribute `ts_refused` has what was said.",
@@ -53,6 +58,8 @@ class Parse:
                 yield "", f'missing "{name}": format {wanted_by} needs it'
             elif self.format != wanted_by and given:
                 yield name, f"only format {wanted_by} takes it, and the format is {self.format}"
+        if self.timezone is not None and self.format != "syslog":
+            yield "timezone", f"only format syslog takes it, and the format is {self.format}"
 
 
 @dataclass(frozen=True)

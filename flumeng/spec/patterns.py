@@ -1,4 +1,4 @@
-"""The two small languages inside options: regular expressions and time patterns in paths.
+"""The small languages inside options: regular expressions, time patterns in paths, time zones.
 
 Events are matched with RE2, which the control process must not load. Its language is that of
 Python's ``re`` without what cannot run in linear time, and that part is refused here by name.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from zoneinfo import ZoneInfo
 
 from flumeng.spec.problems import nearest
 
@@ -69,6 +70,14 @@ def _refuse_what_re2_lacks(token: re.Match[str]) -> None:
 def group_names(text: str) -> tuple[str, ...]:
     """The named groups of a pattern that ``check_regex`` accepts, in their order."""
     return tuple(_compiled(text).groupindex)
+
+
+def check_timezone(text: str) -> None:
+    """A name of the IANA time zone database, as this host knows it."""
+    try:
+        ZoneInfo(text)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError('expected a time zone, like "Europe/Berlin"') from error
 
 
 def check_lake_path(text: str) -> None:

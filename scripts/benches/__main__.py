@@ -29,6 +29,7 @@ NAMES = (
     "latency",
     "breadth",
     "hosts",
+    "parse",
 )
 
 

@@ -200,7 +200,7 @@ def test_what_may_happen_before_acceptance_is_told_for_each_source(source: str, 
 def test_every_flow_in_the_docs_is_valid() -> None:
     page = (ROOT / "docs" / "flows.md").read_text()
     names = [parse_flow(text).flow for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
-    assert len(names) == len(set(names)) == 15
+    assert len(names) == len(set(names)) == 16
     for kind in ("source", "filter", "sink"):
         for entry in registry.entries(kind):
             assert f"### `{entry.name}`" in page
@@ -215,3 +215,21 @@ def test_reading_a_flow_loads_nothing_that_only_a_worker_needs() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC", "America/Argentina/Ushuaia"])
+def test_a_time_zone_has_the_name_that_iana_gave_it(zone: str) -> None:
+    text = "flow: a\nsources: [tail: {paths: [/a]}]\nsinks: [console]\nfilters:\n  - parse: "
+    spec = parse_flow(text + f"{{format: syslog, timezone: {zone}}}")
+    assert spec.filters[0].options == Parse(format="syslog", timezone=zone)
+    with pytest.raises(UserError, match="only format syslog takes it"):
+        parse_flow(text + f"{{format: json, schema: 'a INT', timezone: {zone}}}")
+
+
+@pytest.mark.parametrize("zone", ["Berlin", "+01:00", "Europe", "../etc/passwd"])
+def test_what_is_no_time_zone_is_refused(zone: str) -> None:
+    with pytest.raises(UserError, match=r"timezone: expected a time zone, like \"Europe/Berlin\""):
+        parse_flow(
+            "flow: a\nsources: [tail: {paths: [/a]}]\nsinks: [console]\n"
+            f"filters:\n  - parse: {{format: syslog, timezone: {zone}}}"
+        )
