@@ -20,6 +20,7 @@ parser = argparse.ArgumentParser(prog="flumeng.collector", description=__doc__)
 parser.add_argument("--zk", required=True, help="host:port[,host:port]/chroot")
 parser.add_argument("--node", required=True, help="the node that started this process")
 parser.add_argument("--data", required=True, type=Path, help="the node's data directory")
+parser.add_argument("--policy", type=Path, help="where flows may write")
 parser.add_argument("--session-seconds", type=float, default=10.0)
 parser.add_argument("--metrics-channel", type=int, help="a descriptor; asked for metrics")
 
@@ -42,6 +43,7 @@ def main() -> int:
         hosts=given.zk,
         session_seconds=given.session_seconds,
         cache=cache,
+        policy_file=given.policy,
         metrics_channel=given.metrics_channel,
     )
 

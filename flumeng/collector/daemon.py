@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from flumeng.collector import class_archive, spark
 from flumeng.collector.addresses import Addresses
+from flumeng.collector.commit import OpenStore
 from flumeng.collector.engine import SparkEngine
 from flumeng.collector.liveness import Liveness
 from flumeng.collector.measures import Measures
@@ -23,7 +24,11 @@ from flumeng.collector.probes import Probes
 from flumeng.collector.task import Assignment
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
+from flumeng.node import policy
+from flumeng.node.policy import Policy
 from flumeng.node.protocol import Parent
+from flumeng.sinks import file_store
+from flumeng.sinks.file_store import FileStore
 from flumeng.spec import check_flow
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema.records import COLLECT
@@ -41,16 +46,19 @@ def run(
     hosts: str,
     session_seconds: float,
     cache: Path,
+    policy_file: Path | None,
     metrics_channel: int | None,
 ) -> int:
     """Until the node says stop or is gone; the exit code.
 
     ``starting`` gives Spark's session, or raises UserError. ``hosts`` are ZooKeeper's, ``cache`` is
-    for the archive of classes, and ``metrics_channel`` the descriptor to ask for metrics.
+    for the archive of classes, ``policy_file`` the node's, and ``metrics_channel`` the descriptor
+    to ask for metrics.
     """
     measures = Measures()
     instruments = _serve(measures, metrics_channel)
     try:
+        allowed = policy.load(policy_file)
         store = ZooKeeperStore(hosts, session_seconds)
         session = starting.result()
     except UserError as problem:
@@ -79,7 +87,10 @@ def run(
     Liveness(parent.send, [lambda: spark.ask(session), measures.health.turned]).start()
 
     def build(assignment: Assignment) -> SparkPipeline:
-        return SparkPipeline(session, check_flow(assignment.spec))
+        spec = check_flow(assignment.spec)
+        for sink in spec.sinks:
+            allowed.require(sink)
+        return SparkPipeline(session, spec)
 
     slots = max(LEAST_SLOTS, session.sparkContext.defaultParallelism)
     Worker(
@@ -90,11 +101,22 @@ def run(
         build=build,
         positions=lambda wake: WatchedJournals(watcher, probes, wake),
         on_stuck=give_up,
+        open_store=bounded(allowed),
         measures=measures,
     ).run()
     store.close()
     spark.let_go(session)
     return 0
+
+
+def bounded(allowed: Policy) -> OpenStore:
+    """``open_store``, for what may be written: also what a commit record of another names."""
+
+    def open_store(uri: str) -> tuple[FileStore, str]:
+        allowed.require_output(uri)
+        return file_store.open_store(uri)
+
+    return open_store
 
 
 def _serve(measures: Measures, descriptor: int | None) -> Instruments | None:

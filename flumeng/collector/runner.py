@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from flumeng.collector.acks import SupersededError
 from flumeng.collector.claim import Claim
+from flumeng.collector.commit import OpenStore
 from flumeng.collector.fetch import UnreadableError
 from flumeng.collector.jobs import Jobs
 from flumeng.collector.journals import Journals, Reachable
@@ -28,7 +29,7 @@ from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment, Task
 from flumeng.collector.work import BrokenTogetherError, HungError, Pipeline
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
-from flumeng.sinks import BatchTooWideError
+from flumeng.sinks import BatchTooWideError, file_store
 from flumeng.store import Store
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class Surroundings:
     build: Callable[[Assignment], Pipeline]
     positions: Callable[[Callable[[], None]], Reachable]
     report: Callable[[str, Status], None]
+    open_store: OpenStore = file_store.open_store
     hang_seconds: float = HANG_SECONDS
     """The limit of a batch. It doubles each time that a batch of the task hangs."""
     measures: Measures = field(default_factory=Measures)
@@ -214,7 +216,15 @@ class Runner:
         if self._size is None or self._size.cap != pipeline.spec.batch.events:
             self._size = BatchSize(pipeline.spec.batch.events)
         size, journals = self._size, self._journals
-        task = Task(assignment, around.store, around.publisher, pipeline, journals, size=size)
+        task = Task(
+            assignment,
+            around.store,
+            around.publisher,
+            pipeline,
+            journals,
+            size=size,
+            open_store=around.open_store,
+        )
         self._settled = None
         self._proven = self._said is None or self._said.state != FAILED
         log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)

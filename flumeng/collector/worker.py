@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from flumeng.collector.commit import OpenStore
 from flumeng.collector.jobs import Engine, Jobs
 from flumeng.collector.journals import Reachable
 from flumeng.collector.measures import Measures
@@ -21,6 +22,7 @@ from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment
 from flumeng.collector.work import Pipeline
 from flumeng.node.protocol import Message, Parent
+from flumeng.sinks import file_store
 from flumeng.store import Store
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ LOOK_SECONDS = 1.0
 class Worker:
     """Talks to ``parent``; tasks take their turns in threads of a scheduler's.
 
+    ``open_store`` finds file stores, and refuses where nothing may be written.
     ``engine`` runs ``slots`` batches at once, ``build`` makes the pipeline of an assignment, and
     ``positions`` what a task asks for its journals' ends. ``on_stuck`` is told when nothing can be
     expected of the engine any more.
@@ -47,6 +50,7 @@ class Worker:
         build: Callable[[Assignment], Pipeline],
         positions: Callable[[Callable[[], None]], Reachable],
         on_stuck: Callable[[str], None],
+        open_store: OpenStore = file_store.open_store,
         measures: Measures | None = None,
     ) -> None:
         self._parent = parent
@@ -65,6 +69,7 @@ class Worker:
             build,
             positions,
             self._reports.tell,
+            open_store=open_store,
             measures=self._measures,
         )
         self._runners: dict[str, Runner] = {}

@@ -232,12 +232,12 @@ class Node:
             number, workers = str(children.number_of(child)), str(self._settings.workers)
             command = ["flumeng.ingest", *common, "--host", self._settings.host]
             command += ["--worker", number, "--workers", workers]
-            if self._settings.policy is not None:
-                command += ["--policy", str(self._settings.policy)]
         else:
             session = str(self._settings.session_seconds)
             command = ["flumeng.collector", *common, "--zk", self._settings.hosts]
             command += ["--session-seconds", session]
+        if self._settings.policy is not None:
+            command += ["--policy", str(self._settings.policy)]
         try:
             self._children[child] = self._spawn(child, command)
         except (OSError, RuntimeError) as error:  # no room for a process, a thread, a descriptor

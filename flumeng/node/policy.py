@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,13 @@ from flumeng.spec import Component, registry
 from flumeng.spec.decode import Decoder
 from flumeng.spec.document import compose
 from flumeng.spec.option import option
+from flumeng.spec.patterns import check_lake_path, split_query
 from flumeng.spec.problems import SpecError, nearest
 from flumeng.spec.quantities import check_absolute, check_address
 
 DEFAULT_FILE = Path("/etc/flumeng/node.yaml")
 _ANY_MORE = "*"
+_ANYWHERE = "*"
 _WILDCARDS = set("*?[")
 _SOURCES = tuple(entry.name for entry in registry.entries("source"))
 
@@ -51,6 +54,13 @@ def check_command(text: str) -> None:
         raise ValueError(f"expected a command line: {error}") from error
     if not words or not words[0].startswith("/"):
         raise ValueError('expected a command line with an absolute path, like "/usr/bin/df -P"')
+
+
+def check_output(text: str) -> None:
+    if text != _ANYWHERE:
+        check_lake_path(text)
+        if "%" in text:
+            raise ValueError("expected a directory or URL without time patterns")
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,13 @@ class Policy:
         default=(),
     )
 
+    outputs: tuple[str, ...] = option(
+        doc="Below which directories and URLs sinks may write: paths with symlinks resolved; URLs "
+        "with their host or bucket and their query, letter by letter; `*` for anywhere.",
+        check=check_output,
+        example='[/data/lake, "s3a://lake/web", "hdfs://namenode:8020/logs"]',
+        default=("*",),
+    )
     journal_bytes: int | None = option(
         doc="What all journals of this node together may hold on its disk; at that, senders wait. "
         "Each ingest worker has an equal part of it.",
@@ -93,11 +110,11 @@ class Policy:
         default=None,
     )
 
-    def require(self, source: Component) -> None:
-        """Raises UserError when the source needs more than is allowed. Looks at the disk."""
-        if source.name not in self.sources:
-            raise UserError(f"this node's policy file does not allow the source {source.name}")
-        needs = source.options.needs() if hasattr(source.options, "needs") else ()
+    def require(self, part: Component) -> None:
+        """Raises UserError when a source or sink needs more than is allowed. Looks at the disk."""
+        if part.kind == "source" and part.name not in self.sources:
+            raise UserError(f"this node's policy file does not allow the source {part.name}")
+        needs = part.options.needs() if hasattr(part.options, "needs") else ()
         for kind, what in needs:
             self._require(kind, what)
 
@@ -106,10 +123,17 @@ class Policy:
             raise UserError(f"this node's policy file does not allow to listen on {what}")
         if kind == "path" and not self.allows_file(_fixed_part(what)):
             raise UserError(f"this node's policy file does not allow to read {what}")
+        if kind == "output":
+            self.require_output(what)
         if kind == "command" and not any(_matches(entry, what) for entry in self.commands):
             raise UserError(
                 f"this node's policy file does not allow the command {shlex.join(what)}"
             )
+
+    def require_output(self, uri: str) -> None:
+        """Raises UserError when a sink may not write where ``uri`` leads to now."""
+        if not any(entry == _ANYWHERE or _holds(entry, uri) for entry in self.outputs):
+            raise UserError(f"this node's policy file does not allow to write to {uri}")
 
     def allows_file(self, path: str) -> bool:
         """Whether what ``path`` leads to now may be read."""
@@ -164,6 +188,20 @@ def _same_host(host: str) -> str:
         return str(ipaddress.ip_address(host.strip("[]")))
     except ValueError:
         return host.lower()
+
+
+def _holds(entry: str, uri: str) -> bool:
+    """Whether ``uri`` is ``entry`` or lies below it."""
+    (root, root_query), (place, query) = split_query(entry), split_query(uri)
+    if ".." in place.split("/"):
+        return False
+    root, place = (text.removeprefix("file://").rstrip("/") or "/" for text in (root, place))
+    if root.startswith("/") != place.startswith("/"):
+        return False
+    if place.startswith("/"):
+        return _is_below(os.path.realpath(place), os.path.realpath(root))
+    root, place = (re.sub("^s3[an]://", "s3://", text) for text in (root, place))
+    return query == root_query and _is_below(place, root)
 
 
 def _fixed_part(pattern: str) -> str:

@@ -93,6 +93,8 @@ def check_lake_path(text: str) -> None:
             raise ValueError('expected an absolute path, like "file:///data/web"')
     elif not text.startswith("/"):
         raise ValueError('expected an absolute path or a URL, like "/data/web" or "s3a://lake/web"')
+    if ".." in text.split("/"):
+        raise ValueError("expected a path without ..")
     for used in re.findall("%.?", text, re.DOTALL):
         if used not in TIME_PATTERNS:
             raise ValueError(f"expected only the time patterns {', '.join(TIME_PATTERNS)}")

@@ -32,6 +32,9 @@ class Files:
     def claims(self) -> Iterator[tuple[str, str]]:
         yield "path", self.path
 
+    def needs(self) -> Iterator[tuple[str, str]]:
+        yield "output", self.path
+
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.compression == "snappy" and self.format != "parquet":
             yield "compression", f"{self.format} files take zstd, gzip or none"

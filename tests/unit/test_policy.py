@@ -11,6 +11,7 @@ from flumeng.errors import UserError
 from flumeng.node import policy
 from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.spec import Component
+from flumeng.spec.sinks import Console, Files
 from flumeng.spec.sources import Exec, Generate, Http, Syslog, Tail, Tls
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +125,9 @@ def test_paths_are_compared_with_symlinks_resolved(tmp_path: Path) -> None:
         ('listen: ["*:1-99999"]', "expected host:port"),
         ("commands: [ls]", "expected a command line with an absolute path"),
         ('commands: ["/bin/sh -c \'x"]', "expected a command line: No closing quotation"),
+        ("outputs: [lake]", "expected an absolute path or a URL"),
+        ("outputs: [/lake/../etc]", "expected a path without .."),
+        ('outputs: ["/lake/%Y"]', "without time patterns"),
         ("{", "not YAML"),
     ],
 )
@@ -136,3 +140,68 @@ def test_a_bad_file_is_told_with_its_line(text: str, said: str) -> None:
 def test_a_file_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the policy file .*: No such file"):
         policy.load(tmp_path / "gone.yaml")
+
+
+@pytest.mark.parametrize(
+    ("entry", "uri", "expected"),
+    [
+        ("*", "/anywhere", True),
+        ("*", "s3://anything/at?all=1", True),
+        ("/", "/anywhere", True),
+        ("/", "s3a://lake/web", False),
+        ("s3a://lake", "s3a://lake/web/dt=%Y", True),
+        ("s3a://lake", "s3://lake/web", True),
+        ("s3a://lake", "s3a://lakes/web", False),
+        ("s3a://lake/web", "s3a://lake/web", True),
+        ("s3a://lake/web", "s3a://lake/website", False),
+        ("s3a://lake/web", "s3a://lake/web/../other", False),
+        ("s3a://lake/web", "s3a://lake//web", False),
+        ("s3a://lake", "s3a://lake/web?endpoint_override=evil:9000", False),
+        (
+            "s3a://lake?endpoint_override=minio:9000",
+            "s3://lake/a?endpoint_override=minio:9000",
+            True,
+        ),
+        ("s3a://lake?endpoint_override=minio:9000", "s3://lake/a", False),
+        ("s3a://lake", "s3a://key:secret@lake/web", False),
+        ("s3a://lake", "gs://lake/web", False),
+        ("hdfs://namenode:8020/logs", "hdfs://namenode:8020/logs/a", True),
+        ("hdfs://namenode:8020/logs", "hdfs://other:8020/logs/a", False),
+        ("hdfs://namenode:8020/logs", "/logs/a", False),
+    ],
+)
+def test_sinks_write_below_the_given_places_only(entry: str, uri: str, expected: bool) -> None:
+    allowed = policy.parse(f'outputs: ["{entry}"]', "node.yaml")
+    if expected:
+        allowed.require_output(uri)
+        return
+    with pytest.raises(UserError, match="does not allow to write to"):
+        allowed.require_output(uri)
+
+
+def test_where_sinks_write_is_compared_with_symlinks_resolved(tmp_path: Path) -> None:
+    base, outside = tmp_path / "lake", tmp_path / "lakes"
+    for folder in (base, outside):
+        folder.mkdir()
+    (base / "leads-out").symlink_to(outside)
+    (tmp_path / "leads-in").symlink_to(base)
+    allowed = Policy(outputs=(str(base),))
+
+    def sink(path: str) -> Component:
+        return Component("sink", "files", Files(path=path))
+
+    for path in (f"{base}/dt=%Y", f"file://{base}/a", f"{tmp_path}/leads-in/a/%H"):
+        allowed.require(sink(path))
+    for path in (f"{outside}/a", f"{base}/leads-out/%Y", f"{base}/../lakes", "/etc/cron.d"):
+        with pytest.raises(UserError, match="does not allow to write to"):
+            allowed.require(sink(path))
+    allowed.require(Component("sink", "console", Console()))
+    with pytest.raises(UserError, match="does not allow to write to"):
+        Policy(outputs=()).require(sink(f"{base}/a"))
+
+
+def test_the_example_bounds_sinks() -> None:
+    allowed = policy.load(ROOT / "conf" / "node.yaml")
+    allowed.require_output("/var/lib/lake/web")
+    with pytest.raises(UserError, match="does not allow to write to /etc"):
+        allowed.require_output("/etc/cron.d")

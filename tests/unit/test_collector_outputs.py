@@ -1,0 +1,61 @@
+"""A collector writes nowhere but where its node's policy file says, whoever asks for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flumeng.collector.commit import Commits
+from flumeng.collector.daemon import bounded
+from flumeng.errors import UserError
+from flumeng.node.policy import Policy
+from flumeng.store import ABSENT, tree
+from flumeng.testing import FakeStore, FakeTree
+from zkschema import paths
+from zkschema.bootstrap import flow_folders
+from zkschema.records import Commit, Flow
+
+
+def commits(store: FakeStore, lake: Path) -> Commits:
+    return Commits(store, "web", "collect.0", bounded(Policy(outputs=(str(lake),))))
+
+
+@pytest.mark.parametrize("hostile", ["source", "target", "staging"])
+def test_a_commit_record_of_a_hostile_tree_moves_and_removes_nothing_elsewhere(
+    tmp_path: Path, hostile: str
+) -> None:
+    lake, outside = tmp_path / "lake", tmp_path / "outside"
+    lake.mkdir()
+    outside.mkdir()
+    (lake / "staged").write_text("events")
+    (outside / "key").write_text("secret")
+    staging, source, target = str(lake / "s"), str(lake / "staged"), str(lake / "shown")
+    if hostile == "source":
+        source = str(outside / "key")
+    elif hostile == "target":
+        target = str(outside / "key")
+    else:
+        staging = str(outside)
+    store = FakeStore(FakeTree())
+    tree.init(store)
+    store.write(paths.flow("web"), Flow(revision=1), ABSENT)
+    for folder in flow_folders("web"):
+        store.write(folder, None, ABSENT)
+    record = Commit(epoch=1, staging=(staging,), files=((source, target),))
+    store.write(paths.commit("web", "collect.0@0"), record, ABSENT)
+    with pytest.raises(UserError, match="does not allow to write to"):
+        commits(store, lake).recover([])
+    assert (outside / "key").read_text() == "secret"
+
+
+def test_a_root_that_has_become_a_symlink_is_not_staged_in(tmp_path: Path) -> None:
+    lake, outside = tmp_path / "lake", tmp_path / "outside"
+    lake.mkdir()
+    outside.mkdir()
+    found = commits(FakeStore(FakeTree()), lake)
+    found.stage(str(lake / "web"), "j.n.0.0", 1)
+    (lake / "app").symlink_to(outside)
+    with pytest.raises(UserError, match="does not allow to write to"):
+        found.stage(str(lake / "app"), "j.n.0.0", 1)
+    assert list(outside.iterdir()) == []
