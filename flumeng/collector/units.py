@@ -2,7 +2,9 @@
 
 A unit that fails says so in its result and fails nothing else, so Spark never repeats what others
 have done. In a job of several batches a unit that hangs is left behind when the others are done and
-it is over its limit; until then others take its place.
+it is over its limit; until then others take its place. Units that are slow because all work hard do
+not hang: while the process uses its processor, or one of them ends now and then, all are waited
+for. One that never stops working ends with its job.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ AT_ONCE = 4
 SLOW_SECONDS = 1.0
 """A unit that takes longer does not keep the others from beginning."""
 LIMIT_SECONDS = 10.0
-MOST_SLOW = 64
+"""So long no unit has ended, and the process has not worked."""
+MOST_SLOW = 16
+WORKING = 0.05
+"""The part of a processor that a process uses which does more than wait."""
 ROWS, ERROR, HUNG, LEFT = "rows", "error", "hung", "left"
 
 Result = tuple[int, str, bytes]
@@ -67,49 +72,79 @@ def run_together(
     slow_seconds: float = SLOW_SECONDS,
     limit_seconds: float = LIMIT_SECONDS,
     clock: Callable[[], float] = time.monotonic,
+    cpu_clock: Callable[[], float] = time.process_time,
 ) -> list[Result]:
     """The results of all ``units``, as soon as each has ended or is over its limit."""
-    room = _Room(units, clock)
-    with room.news:
+    running = _Running(units, clock)
+    effort = _Effort(min(slow_seconds, limit_seconds) / 4, clock, cpu_clock)
+    with running.news:
         while True:
+            working = effort.look()
             now = clock()
-            ages = [now - began for began in room.running.values()]
-            slow = sum(age >= slow_seconds for age in ages)
-            while room.waiting and len(room.running) - slow < AT_ONCE and slow < MOST_SLOW:
-                room.begin()
-            hung = all(age >= limit_seconds for age in ages)
-            if not room.waiting and not room.running:
-                return room.results
-            if hung and len(ages) == len(room.running) and ages:
-                return [*room.results, *room.given_up()]
-            room.news.wait(min(slow_seconds, limit_seconds) / 4)
+            slow = sum(now - began >= slow_seconds for began in running.began.values())
+            at_once = AT_ONCE if working else AT_ONCE + min(slow, MOST_SLOW)
+            while running.waiting and len(running.began) < at_once:
+                running.begin()
+            if not running.began:
+                return running.results
+            still_since = max(running.ended_at, effort.seen_at, *running.began.values())
+            if now - still_since >= limit_seconds:
+                return [*running.results, *running.given_up()]
+            running.news.wait(effort.window_seconds)
 
 
-class _Room:
-    """The units of one call. All but ``news`` is used with ``news`` held."""
+class _Running:
+    """The units of one call: ``began`` holds those that run. All but ``news`` is used with ``news``
+    held. ``ended_at``: when one ended last."""
 
     def __init__(self, units: tuple[Unit, ...], clock: Callable[[], float]) -> None:
         self.news = threading.Condition()
         self.waiting = deque(units)
-        self.running: dict[int, float] = {}
+        self.began: dict[int, float] = {}
+        self.ended_at = clock()
         self.results: list[Result] = []
         self._clock = clock
 
     def begin(self) -> None:
         unit = self.waiting.popleft()
-        self.running[unit.number] = self._clock()
+        self.began[unit.number] = self._clock()
         threading.Thread(target=self._run, args=(unit,), daemon=True).start()
 
     def given_up(self) -> list[Result]:
-        hung = [(number, HUNG, b"") for number in self.running]
+        hung = [(number, HUNG, b"") for number in self.began]
         return [*hung, *((unit.number, LEFT, b"") for unit in self.waiting)]
 
     def _run(self, unit: Unit) -> None:
         result = unit.run()
         with self.news:
-            del self.running[unit.number]
+            del self.began[unit.number]
+            self.ended_at = self._clock()
             self.results.append(result)
             self.news.notify()
+
+
+class _Effort:
+    """Whether this process works or waits, measured over windows; ``seen_at``: when it worked."""
+
+    def __init__(
+        self, window_seconds: float, clock: Callable[[], float], cpu_clock: Callable[[], float]
+    ) -> None:
+        self.window_seconds = window_seconds
+        self.seen_at = self._looked_at = clock()
+        self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._cpu_seconds = cpu_clock()
+        self._working = True
+
+    def look(self) -> bool:
+        now = self._clock()
+        if (seconds := now - self._looked_at) >= self.window_seconds:
+            cpu_seconds = self._cpu_clock()
+            self._working = cpu_seconds - self._cpu_seconds >= WORKING * seconds
+            self._looked_at, self._cpu_seconds = now, cpu_seconds
+            if self._working:
+                self.seen_at = now
+        return self._working
 
 
 def read_rows(stream: bytes) -> list[dict[str, object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -49,6 +50,28 @@ class Hang:
         yield from batches
 
 
+@dataclass(frozen=True)
+class Work:
+    """Takes so many seconds of a processor."""
+
+    seconds: float
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        began = time.thread_time()
+        while time.thread_time() - began < self.seconds:
+            pass
+        yield from batches
+
+
+@dataclass(frozen=True)
+class Wait:
+    seconds: float
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        time.sleep(self.seconds)
+        yield from batches
+
+
 def unit(number: int, stage: Stage) -> Unit:
     return Unit(number, split=number * 10, stage=pickle.dumps(stage))
 
@@ -70,10 +93,25 @@ def test_units_that_hang_keep_no_others_from_beginning_and_are_left_behind() -> 
     many = 2 * AT_ONCE
     units = [unit(number, Hang()) for number in range(many)]
     units += [unit(number, Echo()) for number in range(many, 2 * many)]
-    results = run_together(tuple(units), slow_seconds=0.05, limit_seconds=0.5)
+    results = run_together(
+        tuple(units), slow_seconds=0.05, limit_seconds=0.5, cpu_clock=lambda: 0.0
+    )
     may_end.set()
     kinds = {number: kind for number, kind, _ in results}
     assert kinds == dict.fromkeys(range(many), HUNG) | dict.fromkeys(range(many, 2 * many), ROWS)
+
+
+def test_units_that_wait_for_a_processor_do_not_hang() -> None:
+    """However many of them wait for the same one; no more of them begin than are good for."""
+    units = tuple(unit(number, Work(0.15)) for number in range(20))
+    results = run_together(units, slow_seconds=0.1, limit_seconds=0.5)
+    assert [kind for _, kind, _ in results] == [ROWS] * 20
+
+
+def test_a_unit_is_waited_for_while_others_end() -> None:
+    units = tuple(unit(number, Wait(0.4 * (1 + number))) for number in range(AT_ONCE))
+    results = run_together(units, slow_seconds=0.1, limit_seconds=0.6, cpu_clock=lambda: 0.0)
+    assert [kind for _, kind, _ in results] == [ROWS] * AT_ONCE
 
 
 def test_shares_are_about_equal() -> None:
