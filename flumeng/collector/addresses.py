@@ -16,9 +16,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from flumeng.errors import CorruptError, UnavailableError
-from flumeng.journal.names import worker_of
-from flumeng.store import Store, Versioned
+from flumeng.errors import UnavailableError
+from flumeng.journal.names import is_journal, worker_of
+from flumeng.store import Store, Unreadable, Versioned
 from zkschema import paths
 from zkschema.records import Record
 from zkschema.table import ZPath
@@ -60,7 +60,7 @@ class Addresses:
         for name in journals:
             journal = self._journals.get(name)
             node = self._nodes.get(journal.value) if journal else None
-            if node and node.value:
+            if node and node.value and is_journal(name):
                 found[name] = node.value[worker_of(name, len(node.value))]
         return found
 
@@ -124,22 +124,17 @@ class Addresses:
                 self._nodes[name] = _known(self._nodes.get(name), addresses, self.clock())
 
     def _read(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
-        """One that makes no sense counts as not there, and harms no other."""
+        """One that cannot be read counts as not there, and harms no other."""
         if not wanted:
             return []
-        try:
-            return self.store.read_many(wanted)
-        except CorruptError:
-            return [self._read_one(path) for path in wanted]
-
-    def _read_one(self, path: ZPath[R]) -> Versioned[R] | None:
-        try:
-            return self.store.read(path)
-        except CorruptError as error:
-            if str(path) not in self._unreadable:
-                log.error("%s", error)
-            self._unreadable.add(str(path))
-            return None
+        found = self.store.read_each(wanted)
+        for path, record in zip(wanted, found, strict=True):
+            if not isinstance(record, Unreadable):
+                self._unreadable.discard(str(path))
+            elif str(path) not in self._unreadable:
+                self._unreadable.add(str(path))
+                log.error("%s", record)
+        return [None if isinstance(record, Unreadable) else record for record in found]
 
 
 def _due(known: dict[str, _Known[V]], name: str, now: float) -> bool:

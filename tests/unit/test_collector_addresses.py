@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from flumeng.collector.addresses import DOUBT_SECONDS, LOOK_SECONDS, Addresses
-from flumeng.store import ABSENT, ANY, tree
+from flumeng.store import ABSENT, ANY, Path, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Journal, LiveNode
@@ -19,9 +20,9 @@ JOURNAL = "web.n1.0.00000000"
 class CountingStore(FakeStore):
     looks = 0
 
-    def read_many(self, wanted: Sequence[Any]) -> list[Any]:
+    def read_each(self, wanted: Sequence[Any]) -> list[Any]:
         self.looks += 1
-        return super().read_many(wanted)
+        return super().read_each(wanted)
 
 
 class World:
@@ -133,6 +134,39 @@ def test_a_record_that_makes_no_sense_harms_its_own_journal_only(
         world.now += DOUBT_SECONDS
     assert world.addresses.of([bad, JOURNAL]) == {JOURNAL: "a:1"}
     assert caplog.text.count(bad) == 1
+
+
+@pytest.mark.parametrize("spoilt", [paths.live_node("n2"), paths.journal("web.n2.0.00000000")])
+def test_a_record_of_a_newer_version_harms_its_own_journals_only(
+    world: World, caplog: pytest.LogCaptureFixture, spoilt: Path
+) -> None:
+    world.register("n1")
+    world.serve("n1", "a:1")
+    world.serve("n2", "b:1")
+    other = "web.n2.0.00000000"
+    journal = Journal(flow="web", node="n2", primary="n2", term=1, in_sync=("n2",))
+    world.store.write(paths.journal(other), journal, ABSENT)
+    znode = world.store.tree.znodes[str(spoilt)]
+    sound, znode.data = znode.data, json.dumps({**json.loads(znode.data), "v": 99}).encode()
+    for _ in range(3):
+        world.addresses.look([other, JOURNAL])
+        world.now += DOUBT_SECONDS
+    assert world.addresses.of([other, JOURNAL]) == {JOURNAL: "a:1"}
+    assert caplog.text.count(str(spoilt)) == 1
+    znode.data = sound
+    world.addresses.look([other])
+    assert world.addresses.of([other, JOURNAL]) == {JOURNAL: "a:1", other: "b:1"}
+
+
+def test_what_is_no_name_of_a_journal_is_nowhere(world: World) -> None:
+    world.register("n1")
+    world.serve("n1", "a:1")
+    for name in ("oddname", "web.n1.worker.00000000"):
+        journal = Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
+        world.store.write(paths.journal(name), journal, ABSENT)
+    names = ["oddname", JOURNAL, "web.n1.worker.00000000"]
+    world.addresses.look(names)
+    assert world.addresses.of(names) == {JOURNAL: "a:1"}
 
 
 def test_doubts_become_rare_and_a_dead_node_costs_one_look_a_second(world: World) -> None:

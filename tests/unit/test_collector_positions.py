@@ -280,13 +280,13 @@ def test_a_server_with_too_many_watches_is_asked_now_and_then(
 
 def test_zookeeper_is_asked_once_for_all_that_is_due(world: World) -> None:
     asked: list[int] = []
-    read_many = world.store.read_many
+    read_each = world.store.read_each
 
     def counting(wanted: Sequence[object]) -> list[object]:
         asked.append(len(wanted))
-        return list(read_many(wanted))  # type: ignore[arg-type]
+        return list(read_each(wanted))  # type: ignore[arg-type]
 
-    world.store.read_many = counting  # type: ignore[method-assign,assignment]
+    world.store.read_each = counting  # type: ignore[method-assign,assignment]
     names = [world.serve(f"n{number}", a=5)[0] for number in range(50)]
     for name in names:
         world.watch(name, [name])
