@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from flumeng.collector import class_archive, spark
+from flumeng.collector import class_archive, spark, vital
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.commit import OpenStore
 from flumeng.collector.engine import SparkEngine
@@ -73,7 +73,7 @@ def run(
         spark.wait_for_end(session)
         give_up("Spark's JVM has ended")
 
-    threading.Thread(target=follow, name="jvm", daemon=True).start()
+    vital.start("jvm", follow)
     archiving = threading.Timer(
         class_archive.BACKGROUND_AFTER_SECONDS, class_archive.make_in_background, [cache]
     )

@@ -15,8 +15,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+from flumeng.collector import vital
 from flumeng.collector.slots import Request, Slots
 from flumeng.collector.starts import START_SECONDS, Starts
 from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Work
@@ -135,7 +137,7 @@ class Jobs:
             self._on_stuck(f"{job.name} was cancelled {self._cancel_seconds:.0f} s ago and goes on")
 
     def _open(self, slot: str, *, apart: bool) -> None:
-        threading.Thread(target=self._work, args=(slot, apart), name=slot, daemon=True).start()
+        vital.start(slot, partial(self._work, slot, apart))
 
     def _work(self, slot: str, apart: bool) -> None:
         while True:

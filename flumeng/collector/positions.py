@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iter
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from flumeng.collector import vital
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.probes import Probes
 from flumeng.errors import CorruptError, UnavailableError
@@ -104,13 +105,12 @@ class PositionWatcher:
         self._gathering = False
         self._loop = asyncio.new_event_loop()
         self._wake = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="positions", daemon=True)
         # Of the thread alone:
         self._servers: dict[str, _Server] = {}
         self._missing: set[str] = set()
         self._looker = ThreadPoolExecutor(1, "addresses")
         self._looking = False
-        self._thread.start()
+        self._thread = vital.start("positions", self._run)
 
     def watch(
         self, owner: Hashable, journals: Iterable[str], on_change: Callable[[], None]

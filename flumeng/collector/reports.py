@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Protocol
 
+from flumeng.collector import vital
 from flumeng.collector.runner import Status
 from flumeng.node.protocol import Message
 
@@ -32,7 +33,7 @@ class Reports:
         self._changed = False
         self._answers: int | None = None
         self._statuses: dict[str, Status] = {}
-        threading.Thread(target=self._send, name="reports", daemon=True).start()
+        vital.start("reports", self._send)
 
     def tell(self, key: str, status: Status) -> None:
         """The task's status is another one."""

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
-import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from flumeng.collector import vital
 from flumeng.collector.threads import Threads
-
-log = logging.getLogger(__name__)
 
 TURNS_AT_ONCE = 48
 TURN_SECONDS = 30.0
@@ -64,7 +61,7 @@ class Scheduler:
         self._entries: dict[Actor, _Entry] = {}
         self._timers: list[tuple[float, int, _Entry]] = []
         self._numbers = itertools.count()
-        threading.Thread(target=self._ring, name="timers", daemon=True).start()
+        vital.start("timers", self._ring)
 
     def add(self, actor: Actor) -> None:
         """Let ``actor`` take turns from now on."""
@@ -107,11 +104,7 @@ class Scheduler:
                 return
             entry.running, entry.again, entry.due = True, False, None
             self.turns += 1
-        try:
-            seconds = entry.actor.turn()
-        except BaseException:
-            log.critical("a broken invariant; this process ends", exc_info=True)
-            os._exit(70)
+        seconds = entry.actor.turn()
         with self._news:
             entry.running = False
             if entry.again or seconds == 0.0:

@@ -6,18 +6,24 @@ place, and it ends when the call returns. So a few calls that hang cost the othe
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flumeng.collector import vital
+
+log = logging.getLogger(__name__)
+
 MOST_REPLACED = 32
 
 
 @dataclass(eq=False)
 class _Call:
-    """``on_hang`` is told once, with the seconds that it has run; ``replaced``: its thread was."""
+    """``on_hang`` is told once, with the seconds that it has run. ``replaced``: its thread was, and
+    ends with the call."""
 
     run: Callable[[], None]
     on_hang: Callable[[float], None]
@@ -53,12 +59,9 @@ class Threads:
         """Carry out ``run``, which raises nothing, behind all that was submitted before."""
         with self._news:
             self._waiting.append(_Call(run, on_hang))
-            if self._idle >= len(self._waiting):
-                self._news.notify()
-            elif self._there < self._most:
+            if self._idle < len(self._waiting) and self._there < self._most:
                 self._start()
-            else:
-                self._news.notify()
+            self._news.notify()
 
     def look(self) -> None:
         """Replace the threads of calls that are over the limit, and tell of those calls."""
@@ -66,21 +69,28 @@ class Threads:
         with self._news:
             late = [call for call in self._running if now - call.began >= self._limit_seconds]
             for call in late:
-                if not call.replaced and self._replaced < MOST_REPLACED:
+                may_be = not call.replaced and self._replaced < MOST_REPLACED
+                if may_be and self._start():
                     call.replaced = True
                     self._replaced += 1
-                    self._start()
             news = [call for call in late if not call.told]
             for call in news:
                 call.told = True
         for call in news:
             call.on_hang(now - call.began)
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """Whether there is one more thread; else those that are there have to do."""
+        try:
+            vital.start(f"{self._name}-{self._made + 1}", self._work)
+        except RuntimeError as error:
+            if not self._there:
+                raise
+            log.error("%d threads have to do without another one: %s", self._there, error)
+            return False
         self._there += 1
         self._made += 1
-        name = f"{self._name}-{self._made}"
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        return True
 
     def _work(self) -> None:
         while True:

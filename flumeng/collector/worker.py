@@ -7,10 +7,10 @@ stopped, and those that are as before notice nothing.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 
+from flumeng.collector import vital
 from flumeng.collector.commit import OpenStore
 from flumeng.collector.jobs import Engine, Jobs
 from flumeng.collector.journals import Reachable
@@ -79,7 +79,7 @@ class Worker:
     def run(self) -> None:
         """Until the parent says stop or is gone."""
         self._parent.send({"type": "ready"})
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        vital.start("watch", self._watch)
         for message in self._parent.messages():
             if message["type"] == "configure":
                 wanted = {task.key: task for task in map(_assignment, message["tasks"])}
