@@ -19,7 +19,7 @@ from typing import Protocol
 
 from flumeng.collector.fetch import UnreadableError
 from flumeng.collector.positions import Reach
-from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.errors import UnavailableError
 from flumeng.journal.names import node_of
 
 log = logging.getLogger(__name__)
@@ -65,9 +65,10 @@ class _Wait:
 
 
 class Journals:
-    """Used by one thread, over all claims of a task, since what it has learned stays true.
+    """One for all claims of a task, since what it has learned stays true.
 
-    ``clock`` gives seconds that only grow.
+    Called from the task's turns and from the thread that begins a batch, never from both at once
+    but for ``stop``. ``clock`` gives seconds that only grow.
     """
 
     def __init__(self, reachable: Reachable, clock: Callable[[], float] = time.monotonic) -> None:
@@ -152,12 +153,10 @@ class Journals:
         if error is None:
             del self._stops[name]
             self._waits[name] = _Wait(self._waits[name].seconds, until=self._clock())
-        elif isinstance(error, CorruptError | UserError):
-            self._note(name, stop.seq, str(error), damaged=True)
         elif isinstance(error, UnavailableError):
             self._note(name, stop.seq, stop.why, damaged=stop.damaged)
         else:
-            raise error
+            self._note(name, stop.seq, str(error) or type(error).__name__, damaged=True)
 
     def _note(self, name: str, seq: int, why: str, *, damaged: bool) -> None:
         """The waits of a journal grow: what was healed may be as bad again at once."""

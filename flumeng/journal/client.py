@@ -91,7 +91,7 @@ class JournalClient:
     def _ask(self, action: str, understand: Callable[[Any], T]) -> T:
         try:
             results = list(self._connect().do_action(flight.Action(action, b""), self._options()))
-        except (flight.FlightError, pa.ArrowException) as error:
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._translate(error) from error
         try:
             return understand(json.loads(b"".join(result.body for result in results)))
@@ -110,7 +110,7 @@ class JournalClient:
                     yield from self._split(chunk.data)
             finally:
                 reader.cancel()
-        except (flight.FlightError, pa.ArrowException) as error:
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._translate(error) from error
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[pa.Buffer]:
@@ -151,6 +151,8 @@ class JournalClient:
             return _OutOfTimeError(
                 f"{self._address} made no progress in {self._timeout_seconds:g} s: {text}"
             )
+        if isinstance(error, OSError) and not isinstance(error, flight.FlightError):
+            return CorruptError(f"{self._address} answers with what is not of Flight: {text}")
         return UnavailableError(f"{self._address} does not answer: {text}")
 
 

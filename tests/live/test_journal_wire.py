@@ -10,10 +10,12 @@ import json
 import os
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -272,3 +274,61 @@ def test_columns_that_are_no_frames_are_refused(
     liar.batch = pa.RecordBatch.from_arrays([column], ["frame"])
     with pytest.raises(CorruptError):
         list(client.read(ID, 0, EVENTS))
+
+
+DATA_HEADER, DATA_BODY = 2, 1000
+"""Fields of Flight's message FlightData."""
+
+
+def _message(fields: dict[int, bytes]) -> bytes:
+    """As protobuf has it: fields of bytes by their numbers."""
+    return b"".join(
+        _varint(number << 3 | 2) + _varint(len(content)) + content
+        for number, content in fields.items()
+    )
+
+
+def _varint(number: int) -> bytes:
+    if number < 0x80:
+        return bytes([number])
+    return bytes([number & 0x7F | 0x80]) + _varint(number >> 7)
+
+
+SCHEMA = _message({DATA_HEADER: FRAMES_SCHEMA.serialize().to_pybytes()[8:]})
+BATCH = pa.record_batch([pa.array([b"x" * 1000], pa.binary())], schema=FRAMES_SCHEMA).serialize()
+BATCH_HEADER = BATCH.to_pybytes()[8 : 8 + int.from_bytes(BATCH.to_pybytes()[4:8], "little")]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [b"\xff\xff\xff"],
+        [b""],
+        [_message({DATA_HEADER: b""})],
+        [_message({DATA_HEADER: b"\xff" * 64})],
+        [SCHEMA, SCHEMA],
+        [SCHEMA, _message({DATA_HEADER: b"\x00" * 16, DATA_BODY: b"abc"})],
+        [SCHEMA, _message({DATA_HEADER: BATCH_HEADER})],
+        [SCHEMA, _message({DATA_HEADER: BATCH_HEADER, DATA_BODY: b"abc"})],
+    ],
+    ids=lambda answer: b" ".join(answer).hex()[:20],
+)
+def test_what_is_no_answer_of_flights_is_an_error_of_ours(answer: list[bytes]) -> None:
+    """A server of something else, or one that was changed on the way."""
+
+    class Anything(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, _details: Any) -> grpc.RpcMethodHandler:
+            return grpc.unary_stream_rpc_method_handler(lambda _request, _context: iter(answer))
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((Anything(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with JournalClient(f"127.0.0.1:{port}", timeout_seconds=10) as client:
+            with pytest.raises((CorruptError, UnavailableError)):
+                list(client.read(ID, 0, EVENTS))
+            with pytest.raises((CorruptError, UnavailableError)):
+                client.positions()
+    finally:
+        server.stop(None).wait()

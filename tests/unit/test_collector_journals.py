@@ -391,3 +391,17 @@ def test_what_was_held_when_we_claimed_may_have_been_delivered_before(world: Wor
     read = [piece for batch in world.pipeline.batches for piece in batch if piece.journal == BAD]
     assert max(piece.end for piece in read if piece.replayed) == 100
     assert min(piece.start for piece in read if not piece.replayed) == 100
+
+
+def test_a_try_that_fails_for_an_unforeseen_reason_is_made_again(
+    servers: Servers, journals: Journals
+) -> None:
+    servers.bad[BAD] = (0, OSError("Invalid flatbuffers message."))
+    journals.stop(UnreadableError(BAD, 70, "bad"))
+    servers.now += LOOK_SECONDS
+    assert journals.of(STARTS)[BAD].safe == 70
+    assert "Invalid flatbuffers message" in (journals.trouble or "")
+    assert journals.of(STARTS)[GOOD] == servers.reach[GOOD]
+    servers.bad.clear()
+    servers.now += 2 * LOOK_SECONDS
+    assert journals.of(STARTS) == servers.reach
