@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -28,9 +28,11 @@ from flumeng.metrics.table import Reading
 from flumeng.operations.flows import apply_flow
 from flumeng.runtime import embedded
 from flumeng.spec import check_flow
-from flumeng.store import Store, tree
+from flumeng.state.task_map import read_plans
+from flumeng.store import Store, Versioned, tree
 from flumeng.store.zookeeper import connect
 from zkschema import paths
+from zkschema.records import TaskStatus
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ T = TypeVar("T")
 CHROOT = "flumeng"
 NODE = "node1"
 START_SECONDS = 60.0
+OTHERS_SECONDS = 30.0
+"""For so long a start waits for flows that were there before."""
 STOP_SECONDS = 9.0
 LOOK_SECONDS = 0.1
 RESTART_SECONDS = 1.0
@@ -71,20 +75,28 @@ class Daemon:
             log.warning("%s ended with code %s, starting again", self.name, self.process.returncode)
         self.started = time.monotonic()
         self.starts += 1
+        try:
+            self._start()
+        except (OSError, RuntimeError) as error:  # no room for a process, a thread, a descriptor
+            log.warning("%s cannot be started: %s", self.name, error)
+
+    def _start(self) -> None:
         channel = Channel(self.name) if self.measured else None
         inherited = [channel.descriptor] if channel else []
         command = [*self.command, *(f"--metrics-channel={number}" for number in inherited)]
-        with self.log_file.open("ab") as output:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                pass_fds=inherited,
-            )
-        if channel is not None:
-            channel.child_started()
+        try:
+            with self.log_file.open("ab") as output:
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    pass_fds=inherited,
+                )
+        finally:
+            if channel is not None:
+                channel.child_started()
         self.channel = channel
 
     def stop(self, deadline: float) -> None:
@@ -137,9 +149,27 @@ class Standalone:
         self._add("node", ["flumeng.node", *node])
         return store
 
-    def wait_running(self, store: Store) -> None:
-        """Until every task of every flow runs. UserError with the reason when one fails."""
-        self._wait_for(lambda: _all_run(store) or None, "the flows")
+    def wait_running(self, store: Store, given: Collection[str]) -> None:
+        """Until every task of every flow runs. UserError with the reason when one of the flows
+        ``given`` fails or takes too long; another one is only told of."""
+        patience = time.monotonic() + OTHERS_SECONDS
+
+        def look() -> Progress | None:
+            node = self.daemons[-1].process
+            try:
+                progress = Progress(store, node.pid if node else 0, given)
+            except UnavailableError:
+                return None
+            progress.require_given()
+            ready = progress.is_up and progress.given_run
+            return progress if ready and (not progress.waiting or late()) else None
+
+        def late() -> bool:
+            return time.monotonic() > patience
+
+        progress = self._wait_for(look, "the flows")
+        for flow, why in (progress.failed | progress.waiting).items():
+            log.warning("flow %s does not run: %s", flow, why)
         self.up = True
 
     def supervise(self) -> None:
@@ -199,11 +229,11 @@ def run(
     """Run until SIGTERM or SIGINT. ``flows`` are the texts of flow files to apply at start, and
     ``metrics`` is where they are served for all processes.
 
-    Prints ``ready zk=HOST:PORT/CHROOT metrics=URL`` when every flow runs. Raises UserError in one
-    sentence when Java, a port, the directory or a flow does not allow it.
+    Prints ``ready zk=HOST:PORT/CHROOT metrics=URL`` when every flow runs, or when those of
+    ``flows`` do and the others have failed or taken OTHERS_SECONDS. Raises UserError in one
+    sentence when Java, a port, the directory or one of ``flows`` does not allow it.
     """
-    for text in flows:
-        check_flow(text)
+    given = [check_flow(text).flow for text in flows]
     standalone = Standalone(data.absolute(), zk_port)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: standalone.stopping.set())
@@ -215,7 +245,7 @@ def run(
         store = standalone.start()
         for text in flows:
             apply_flow(store, text, author=_author(), reason="standalone --flow", now=time.time())
-        standalone.wait_running(store)
+        standalone.wait_running(store, given)
         store.close()
         print(f"ready zk={standalone.hosts} metrics={endpoint.url}", flush=True)
         standalone.supervise()
@@ -227,19 +257,50 @@ def _author() -> str:
     return f"standalone@{socket.gethostname()}"
 
 
-def _all_run(store: Store) -> bool:
-    """Whether every task that should run does. UserError with the reason when one has failed."""
-    status = store.read(paths.status(NODE))
-    for name in store.children(paths.flows()):
-        flow, plan = store.read(paths.flow(name)), store.read(paths.plan(name))
-        if flow is None or flow.value.state != "running":
-            continue
-        if status is None or plan is None or not plan.value.tasks:
-            return False
-        for task in plan.value.tasks:
-            said = status.value.tasks.get(f"{name}/{task}")
-            if said is not None and said.state == "failed":
-                raise UserError(f"flow {name} cannot run: {said.error}")
-            if said is None or said.state != "running":
-                return False
-    return True
+class Progress:
+    """How far the flows of a cluster have come, by what its node says: the process ``pid``, and not
+    an earlier one that has left a status. Flows that do not run -> why: ``waiting`` they may run
+    soon, or have ``failed``. ``is_up``: the node has said anything at all. ``given`` are the flows
+    without which there is no point in starting.
+    """
+
+    def __init__(self, store: Store, pid: int, given: Collection[str]) -> None:
+        self._given = given
+        self.waiting: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
+        (live,) = store.read_each([paths.live_node(NODE)])
+        (status,) = store.read_each([paths.status(NODE)])
+        self.is_up = (
+            isinstance(live, Versioned)
+            and isinstance(status, Versioned)
+            and live.value.pid == pid
+            and all(live.value.addresses)
+        )
+        if isinstance(status, Versioned) and self.is_up:
+            self._judge(store, status.value.tasks)
+
+    def _judge(self, store: Store, said: Mapping[str, TaskStatus]) -> None:
+        names = store.children(paths.flows())
+        flows = store.read_each([paths.flow(name) for name in names])
+        plans = read_plans(store, names)
+        for name, flow in zip(names, flows, strict=True):
+            if not isinstance(flow, Versioned) or flow.value.state != "running":
+                continue
+            tasks = plans[name].value.tasks if name in plans else {}
+            found = {task: said.get(f"{name}/{task}") for task in tasks}
+            failed = [task.error for task in found.values() if task and task.state == "failed"]
+            still = [key for key, task in found.items() if task is None or task.state != "running"]
+            if failed:
+                self.failed[name] = failed[0] or "it does not say why"
+            elif still or not tasks:
+                self.waiting[name] = f"{', '.join(still)} not running" if still else "not planned"
+
+    def require_given(self) -> None:
+        """UserError with the reason when one of the flows that were given has failed."""
+        for flow in self._given:
+            if flow in self.failed:
+                raise UserError(f"flow {flow} cannot run: {self.failed[flow]}")
+
+    @property
+    def given_run(self) -> bool:
+        return not self.waiting.keys() & set(self._given)
