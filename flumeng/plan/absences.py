@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from flumeng.plan.actions import Assign, Forget, MarkAway
+from flumeng.plan.drops import says_it_runs
 from flumeng.plan.placement_index import PlacementIndex
-from flumeng.state.snapshot import Snapshot
+from flumeng.state.snapshot import NodeView, Snapshot
+from flumeng.store import Version
 
 
 def marks(snapshot: Snapshot) -> list[MarkAway]:
@@ -24,22 +26,42 @@ def marks(snapshot: Snapshot) -> list[MarkAway]:
 
 
 def forgets(snapshot: Snapshot, index: PlacementIndex, assigns: Iterable[Assign]) -> list[Forget]:
-    """The nodes that are away for good and on which nothing is left: no task, no journal.
+    """The nodes that are away for good and on which, by what they have told, nothing is left: no
+    task, no journal, and no source of a deleted flow that still ran when they were last heard of.
 
     ``assigns`` are carried out before.
     """
-    expired = [name for name, node in snapshot.nodes.items() if node.expired]
+    expired = {name: node for name, node in snapshot.nodes.items() if node.expired}
     if not expired:
         return []
-    told = {name: snapshot.nodes[name].assignment for name in expired}
-    told.update((action.node, action.assignment) for action in assigns)
+    for action in assigns:
+        if action.node in expired:
+            expired[action.node] = replace(
+                expired[action.node],
+                assignment=action.assignment,
+                assignment_version=action.version_after,
+            )
     holders = {
         holder
         for journal in snapshot.journals.values()
         for holder in (journal.node, journal.primary, *journal.in_sync)
     }
-    return [
-        Forget(name, snapshot.nodes[name].version, (f"node {name} is forgotten: long away",))
-        for name in expired
-        if name not in holders and not index.of_node(name) and not told[name].tasks
+    waiting = [
+        flow
+        for flow in snapshot.flows.values()
+        if flow.record.state == "deleted" and not flow.record.discard
     ]
+    return [
+        Forget(name, node.version, (f"node {name} is forgotten: long away",))
+        for name, node in expired.items()
+        if name not in holders and not index.of_node(name) and not node.assignment.tasks
+        if _has_told_all(node) and not any(says_it_runs(node, flow) for flow in waiting)
+    ]
+
+
+def _has_told_all(node: NodeView) -> bool:
+    """Whether no journal can lie on its disk that is not registered."""
+    if node.set_aside or node.mute:
+        return False
+    was_told = isinstance(node.assignment_version, Version)
+    return node.status.journals_told if node.status else not was_told

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from flumeng.plan import absences
-from flumeng.plan.actions import Action, Drop, Maintain, Replan, Revert
+from flumeng.plan.actions import Action, Maintain, Replan, Revert
 from flumeng.plan.balance import balance
+from flumeng.plan.drops import drop_of
 from flumeng.plan.maintenance import maintain
 from flumeng.plan.placement import place
 from flumeng.plan.placement_index import PlacementIndex
@@ -22,7 +23,7 @@ from flumeng.plan.steps import steps
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.state.task_map import Change, Tasks
 from flumeng.store import Version
-from zkschema.records import COLLECT, INGEST, Journal
+from zkschema.records import COLLECT, Journal
 
 
 @dataclass
@@ -126,7 +127,7 @@ class Planner:
             if _told(snapshot.flows[name]) != _told(after.flows[name]):
                 behind.update(_nodes_of(after.flows[name]))
         assigns = assign(after, self._index, sorted(behind))
-        drops = [drop for flow in _mine(snapshot) if (drop := _drop(flow, snapshot))]
+        drops = [drop for flow in _mine(snapshot) if (drop := drop_of(flow, snapshot))]
         forgets = absences.forgets(snapshot, self._index, assigns) if snapshot.leads else []
         self._remember(after, {action.node for action in assigns})
         return [*round_.first, *round_.back, *replans, *assigns, *drops, *forgets]
@@ -337,36 +338,3 @@ def _after(snapshot: Snapshot, replans: list[Replan]) -> Snapshot:
             flows[action.flow], plan=action.plan, plan_version=action.version_after
         )
     return replace(snapshot, flows=flows)
-
-
-def _drop(flow: FlowView, snapshot: Snapshot) -> Drop | None:
-    """The end of a deleted flow. Without ``discard`` nodes that are away are waited for as well:
-    one of them may hold a journal that it could not tell of."""
-    if flow.record.state != "deleted" or flow.tasks:
-        return None
-    patient = not flow.record.discard
-    unread = any(name not in snapshot.drained for name in snapshot.journals_of(flow.name))
-    if patient and (unread or flow.name in snapshot.committing):
-        return None
-    for node in snapshot.nodes.values():
-        if (node.live or patient) and _has_of(node, flow, told=patient):
-            return None
-    return Drop(flow.name, (f"{flow.name} was deleted and is drained",))
-
-
-def _has_of(node: NodeView, flow: FlowView, *, told: bool) -> bool:
-    """Whether the node says that it runs a task of the flow; with ``told`` also whether it may have
-    run its sources and has not said since that it has heard of their end, and what they left."""
-    if node.mute or node.set_aside:
-        return True
-    said = node.status.tasks if node.status else {}
-    if any(key.startswith(f"{flow.name}/") for key in said):
-        return True
-    version = node.assignment_version
-    if not told or not isinstance(version, Version):
-        return False
-    status = node.status
-    heard = status and status.journals_told and status.assignment_version == version.number
-    labels = flow.place.ingest.labels if flow.place else {}
-    matches = all(node.record.labels.get(key) == value for key, value in labels.items())
-    return not heard and INGEST in node.record.roles and matches

@@ -506,6 +506,35 @@ def test_a_node_is_forgotten_when_it_is_long_away_and_nothing_is_left_on_it() ->
     assert set(at_rest(replace(state, drained=frozenset("j"), journals={})).nodes) == {"a"}
 
 
+def test_a_node_is_not_forgotten_that_may_hold_what_it_has_not_told() -> None:
+    both = (INGEST, COLLECT)
+    settled = at_rest(cluster([flow()], [node("a"), node("b", roles=both)], leads=True))
+    away = replace(settled.nodes["b"], live=False, lost=True, expired=True)
+    assert away.status is not None
+    held = {
+        "its journals": replace(away, status=replace(away.status, journals_told=False)),
+        "that it has begun": replace(away, status=None),
+        "anything that can be read": replace(
+            away, status=None, unreadable=(Unreadable(paths.status("b"), "not JSON"),)
+        ),
+        "what it was told": replace(
+            away, unreadable=(Unreadable(paths.assignment("b"), "not JSON"),)
+        ),
+    }
+    for what, view in held.items():
+        kept = at_rest(replace(settled, nodes={**settled.nodes, "b": view}, flows={}))
+        assert "b" in kept.nodes, f"it has not told {what}"
+    gone = at_rest(replace(settled, nodes={**settled.nodes, "b": away}, flows={}, mine=frozenset()))
+    assert "b" not in gone.nodes
+
+    deleted = replace(settled.flows["f"], record=Flow(revision=1, state="deleted"))
+    state = at_rest(replace(settled, nodes={**settled.nodes, "b": away}, flows={"f": deleted}))
+    assert ("b" in state.nodes, "f" in state.flows) == (True, True), "its source ran at last"
+    discarded = replace(state.flows["f"], record=replace(deleted.record, discard=True))
+    state = at_rest(replace(state, flows={"f": discarded}))
+    assert ("b" in state.nodes, "f" in state.flows) == (False, False)
+
+
 def test_a_lost_rack_is_recovered_a_few_tasks_at_a_time() -> None:
     nodes = [node(name, zone="r") for name in "ab"] + [node(name) for name in "cd"]
     settled = at_rest(cluster([flow(tasks=20)], nodes))

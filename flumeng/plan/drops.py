@@ -1,0 +1,48 @@
+"""When a deleted flow goes for good, and for which nodes it waits."""
+
+from __future__ import annotations
+
+from flumeng.plan.actions import Drop
+from flumeng.state.snapshot import FlowView, NodeView, Snapshot
+from flumeng.store import Version
+from zkschema.records import INGEST
+
+
+def drop_of(flow: FlowView, snapshot: Snapshot) -> Drop | None:
+    """The end of a deleted flow. Without ``discard`` nodes that are away are waited for as well:
+    one of them may hold a journal that it could not tell of."""
+    if flow.record.state != "deleted" or flow.tasks:
+        return None
+    patient = not flow.record.discard
+    unread = any(name not in snapshot.drained for name in snapshot.journals_of(flow.name))
+    if patient and (unread or flow.name in snapshot.committing):
+        return None
+    for node in snapshot.nodes.values():
+        if (node.live or patient) and (
+            says_it_runs(node, flow) or (patient and _may_hold(node, flow))
+        ):
+            return None
+    return Drop(flow.name, (f"{flow.name} was deleted and is drained",))
+
+
+def _may_hold(node: NodeView, flow: FlowView) -> bool:
+    """Whether the node may have run sources of the deleted flow, and has not said since that it has
+    heard of their end, and what they left."""
+    if node.mute or node.set_aside:
+        return True
+    version = node.assignment_version
+    if not isinstance(version, Version):
+        return False
+    status = node.status
+    heard = status and status.journals_told and status.assignment_version == version.number
+    labels = flow.place.ingest.labels if flow.place else {}
+    matches = all(node.record.labels.get(key) == value for key, value in labels.items())
+    return not heard and INGEST in node.record.roles and matches
+
+
+def says_it_runs(node: NodeView, flow: FlowView) -> bool:
+    """Whether the node says that it runs a task of the flow; who cannot be read may."""
+    if node.mute or node.set_aside:
+        return True
+    said = node.status.tasks if node.status else {}
+    return any(key.startswith(f"{flow.name}/") for key in said)
