@@ -12,7 +12,12 @@ from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
 from flumeng.errors import UnavailableError, UserError
 from flumeng.operations.acks import advance_acks, behind
-from flumeng.operations.commits import drop_commit, unfinished_commits, whereabouts
+from flumeng.operations.commits import (
+    drop_commit,
+    require_lost,
+    unfinished_commits,
+    whereabouts,
+)
 from flumeng.store import Store
 from flumeng.views import journals as journal_rows
 from flumeng.views import overview
@@ -141,7 +146,10 @@ def drop(
     from flumeng.sinks.file_store import exists  # noqa: PLC0415  loads pyarrow
 
     if not yes:
-        click.confirm(f"Events in missing files of {commit} are lost. Go on?", abort=True, err=True)
+        lost, _ = require_lost(store, flow, commit, exists)
+        files = "\n".join(lost.missing) or "(which files it has cannot be read)"
+        question = f"{files}\nThe events in these files are lost. Go on?"
+        click.confirm(question, abort=True, err=True)
     audit_fields = context.audit_fields(reason)
     given_up = drop_commit(store, flow, commit, exists, **audit_fields).missing
     if as_json:

@@ -14,19 +14,21 @@ from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
 from flumeng.operations.flows import require_flow
 from flumeng.spec.problems import nearest
-from flumeng.store import ANY, Remove, Store, Unreadable, Versioned
+from flumeng.store import Remove, Store, Unreadable, Version, Versioned
 from zkschema import paths, records
 
 
 @dataclass(frozen=True)
 class UnfinishedCommit:
-    """Each file is a pair: where it was staged, and where it belongs. ``problem``: the record
-    cannot be read, and why."""
+    """Each file is a pair: where it was staged, and where it belongs; ``staging`` are the
+    directories. ``problem``: the record cannot be read, and why; ``newer``: by this flumeng."""
 
     flow: str
     name: str
     files: tuple[tuple[str, str], ...] = ()
     problem: str = ""
+    newer: bool = False
+    staging: tuple[str, ...] = ()
 
     @property
     def task(self) -> str:
@@ -60,6 +62,43 @@ def whereabouts(commit: UnfinishedCommit, exists: Callable[[str], bool]) -> Wher
     )
 
 
+def require_lost(
+    store: Store, flow: str, name: str, exists: Callable[[str], bool]
+) -> tuple[Whereabouts, Version]:
+    """Where the files of a commit are that no collector can finish, and its version.
+
+    Raises ``UserError`` when there is no such commit, ``ConflictError`` while a collector can still
+    bring something of it to its place, nothing of it is missing, or this process cannot tell.
+    """
+    known = {commit.name: commit for commit in unfinished_commits(store, flow)}
+    (record,) = store.read_each([paths.commit(flow, name)]) if name in known else (None,)
+    if record is None:
+        hint = nearest(name, known) if known else "it has none that is unfinished"
+        raise UserError(f'flow {flow} has no commit "{name}"; {hint}')
+    commit = _unfinished(flow, name, record)
+    if commit.newer:
+        raise ConflictError(
+            f"{commit.problem}: collectors of that flumeng can finish it; run its `flumeng ack drop`"
+        )
+    for root in sorted({_root(staging) for staging in commit.staging}):
+        if not exists(root):
+            raise ConflictError(
+                f"this host does not see {root}: run it where the sink's storage is, or make that "
+                "directory there if it was removed"
+            )
+    found = whereabouts(commit, exists)
+    if found.staged:
+        raise ConflictError(
+            f"{found.staged[0]} is still staged: a collector brings it to its place; look again"
+        )
+    if not found.missing and not commit.problem:
+        raise ConflictError(
+            f"all files of commit {name} are at their place, as this host sees: a collector "
+            "finishes it by itself"
+        )
+    return found, record.version
+
+
 def drop_commit(
     store: Store,
     flow: str,
@@ -72,32 +111,24 @@ def drop_commit(
 ) -> Whereabouts:
     """Give up the commit's files that are nowhere, so that the flow goes on.
 
-    Raises ``UserError`` when there is no such commit, ``ConflictError`` while a collector can still
-    bring something of it to its place or nothing of it is missing, ``UnavailableError``.
+    Raises as ``require_lost``, and ``UnavailableError``.
     """
-    known = {commit.name: commit for commit in unfinished_commits(store, flow)}
-    if name not in known:
-        hint = nearest(name, known) if known else "it has none that is unfinished"
-        raise UserError(f'flow {flow} has no commit "{name}"; {hint}')
-    found = whereabouts(known[name], exists)
-    if found.staged:
-        raise ConflictError(
-            f"{found.staged[0]} is still staged: a collector brings it to its place; look again"
-        )
-    if not found.missing and not known[name].problem:
-        raise ConflictError(
-            f"all files of commit {name} are at their place, as this host sees: a collector "
-            "finishes it by itself"
-        )
+    found, version = require_lost(store, flow, name, exists)
     command = f"ack drop {flow} {name}: gave up {len(found.missing)} files"
     entry = records.Audit(who=author, command=command, reason=reason, time=now)
-    audit.commit(store, [Remove(paths.commit(flow, name), ANY)], entry)
+    audit.commit(store, [Remove(paths.commit(flow, name), version)], entry)
     return found
+
+
+def _root(staging: str) -> str:
+    """The directory in which all batches of a sink are staged (see ``flumeng.collector.commit``)."""
+    place, mark, query = staging.partition("?")
+    return f"{place.rpartition('/')[0]}{mark}{query}"
 
 
 def _unfinished(
     flow: str, name: str, found: Versioned[records.Commit] | Unreadable
 ) -> UnfinishedCommit:
     if isinstance(found, Unreadable):
-        return UnfinishedCommit(flow, name, problem=str(found))
-    return UnfinishedCommit(flow, name, found.value.files)
+        return UnfinishedCommit(flow, name, problem=str(found), newer=found.newer)
+    return UnfinishedCommit(flow, name, found.value.files, staging=found.value.staging)

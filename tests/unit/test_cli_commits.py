@@ -64,6 +64,7 @@ def test_a_commit_with_missing_files_is_given_up_as_the_error_says(
     assert row["missing"] == [str(tmp_path / "1.parquet")]
     asked = shell.run(*advice.split(), typed="n\n")
     assert (asked.exit_code, store.children(paths.commits("web"))) == (1, [NAME])
+    assert f"{tmp_path / '1.parquet'}\nThe events in these files are lost" in asked.stderr
     done = shell.run(*advice.split(), "--yes", "--reason", "disk was replaced")
     assert (done.exit_code, done.stdout) == (0, f"given up: {tmp_path / '1.parquet'}\n")
     collector.recover([])
@@ -103,6 +104,25 @@ def test_a_record_that_cannot_be_read_is_shown_and_can_be_dropped(
     assert shell.run("ack", "drop", "web", NAME, "--yes").exit_code == 0
     assert store.children(paths.commits("web")) == []
     assert staged.exists(), "its files are left to a person"
+
+
+def test_a_record_of_a_newer_flumeng_is_not_dropped(
+    shell: Shell, store: FakeStore, staged: Path
+) -> None:
+    store.tree.znodes[f"/commits/web/{NAME}"].data = b'{"v":2,"epoch":3,"staging":[],"files":[]}'
+    refused = shell.run("ack", "drop", "web", NAME, "--yes")
+    assert (refused.exit_code, "can finish it" in refused.stderr) == (3, True)
+    assert store.children(paths.commits("web")) == [NAME]
+
+
+def test_where_the_storage_is_not_seen_nothing_is_dropped(
+    shell: Shell, store: FakeStore, staged: Path
+) -> None:
+    """All files seem to be missing on a host on which the sink's storage is not mounted."""
+    shutil.rmtree(staged.parent)
+    refused = shell.run("ack", "drop", "web", NAME, "--yes")
+    assert (refused.exit_code, f"does not see {staged.parent}" in refused.stderr) == (3, True)
+    assert store.children(paths.commits("web")) == [NAME]
 
 
 def test_a_commit_that_is_not_there_is_wrong_input(shell: Shell) -> None:
