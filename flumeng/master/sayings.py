@@ -14,6 +14,7 @@ class Sayings:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._heard: dict[tuple[str, str], float] = {}
+        self._forgot_at = float("-inf")
 
     def is_new(self, topic: str, sentence: str) -> bool:
         """Whether the sentence was not given for this topic within the last ``QUIET_SECONDS``.
@@ -21,7 +22,9 @@ class Sayings:
         One that is given more often than that is new once.
         """
         now = self._clock()
-        self._heard = {key: at for key, at in self._heard.items() if now - at < QUIET_SECONDS}
-        known = (topic, sentence) in self._heard
+        if now - self._forgot_at >= QUIET_SECONDS:
+            self._heard = {key: at for key, at in self._heard.items() if now - at < QUIET_SECONDS}
+            self._forgot_at = now
+        heard_at = self._heard.get((topic, sentence), float("-inf"))
         self._heard[topic, sentence] = now
-        return not known
+        return now - heard_at >= QUIET_SECONDS

@@ -78,7 +78,7 @@ def require_lost(
     commit = _unfinished(flow, name, record)
     if commit.newer:
         raise ConflictError(
-            f"{commit.problem}: collectors of that flumeng can finish it; run its `flumeng ack drop`"
+            f"{commit.problem}: collectors of that flumeng can finish it, or run its `ack drop`"
         )
     for root in sorted({_root(staging) for staging in commit.staging}):
         if not exists(root):
@@ -121,7 +121,7 @@ def drop_commit(
 
 
 def _root(staging: str) -> str:
-    """The directory in which all batches of a sink are staged (see ``flumeng.collector.commit``)."""
+    """The directory in which all batches of the sink are staged."""
     place, mark, query = staging.partition("?")
     return f"{place.rpartition('/')[0]}{mark}{query}"
 

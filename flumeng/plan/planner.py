@@ -35,6 +35,7 @@ class _Seen:
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
     journals: Mapping[str, Journal] = field(default_factory=dict)
     drained: frozenset[str] = frozenset()
+    committing: frozenset[str] = frozenset()
     mine: frozenset[str] = frozenset()
     chokes: Mapping[str, float] = field(default_factory=dict)
     maintenance: bool = False
@@ -162,12 +163,13 @@ class Planner:
         if seen.mine != snapshot.mine or seen.chokes != snapshot.cluster.chokes:
             behind.update(snapshot.nodes)
         resumed = seen.maintenance != (snapshot.cluster.maintenance is not None)
+        other_commits = seen.committing ^ snapshot.committing
         change_sets = {}
         for name, flow in snapshot.flows.items():
             changes = self._changes_of(flow, behind)
             change_sets[name] = replace(
                 changes,
-                everything=changes.everything or resumed,
+                everything=changes.everything or resumed or name in other_commits,
                 nodes=tuple(sorted({*nodes, *changes.nodes})) if changes.nodes else nodes,
                 journals=tuple(sorted(journals.get(name, set()).union(changes.journals))),
             )
@@ -196,7 +198,6 @@ class Planner:
         """Whether what has changed of the flow is all that needs a look."""
         return (
             flow.name in self._seen.mine
-            and flow.record.state == "running"
             and flow.record == before.record
             and flow.place == before.place
             and flow.settled_place == before.settled_place
@@ -225,6 +226,7 @@ class Planner:
             nodes=after.nodes,
             journals=after.journals,
             drained=after.drained,
+            committing=after.committing,
             mine=after.mine,
             chokes=after.cluster.chokes,
             maintenance=after.cluster.maintenance is not None,

@@ -30,10 +30,12 @@ from flumeng.store import ABSENT, Expected, Found, Path, Store, Unreadable, Vers
 from zkschema import paths, table
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import (
+    COLLECT,
     Assignment,
     Cluster,
     Flow,
     Journal,
+    LiveMaster,
     Maintenance,
     Node,
     Plan,
@@ -80,11 +82,13 @@ class Reader:
         self._round = Round(me, clock)
         self._znodes: dict[str, Versioned[Any] | Unreadable] = {}
         self._set_aside: dict[str, Unreadable] = {}
+        self._masters: dict[str, Versioned[LiveMaster] | Unreadable] = {}
         self._specs: dict[str, dict[tuple[int, int], tuple[FlowSpec | None, str]]] = {}
         self._flows: dict[str, FlowView] = {}
         self._nodes: dict[str, NodeView] = {}
         self._journals: dict[str, Journal] = {}
         self._drained: frozenset[str] = frozenset()
+        self._without_commits: dict[str, FlowView] = {}
         self._moments = Moments(clock)
         self._absences = Absences(self._moments)
         self._rollouts = Rollouts(self._moments)
@@ -170,7 +174,7 @@ class Reader:
     def _read_everything(self) -> None:
         """Whoever has not seen what was in between cannot say how long anything has been so."""
         self._moments.forget()
-        self._znodes, self._set_aside = {}, {}
+        self._znodes, self._set_aside, self._masters = {}, {}, {}
         self._flows, self._nodes, self._journals = {}, {}, {}
         self._read_again(self._list())
         self._specs = {name: self._specs[name] for name in self._flows if name in self._specs}
@@ -233,6 +237,8 @@ class Reader:
                 self._znodes.pop(str(path), None)
             else:
                 self._znodes[str(path)] = found
+            if path.row is paths.live_master:
+                self._masters = _with(self._masters, {path.name: found})
         return changed
 
     def _found(self, path: Path) -> Versioned[Any] | None:
@@ -297,10 +303,12 @@ class Reader:
 
     def _highest_acked_epoch(self, flow: str) -> int:
         """Read when there is no plan, or not any more: the acks refuse whoever has a lower one."""
+        cursors = self._store.children(paths.acks(flow))
+        acked = self._store.children_many([paths.cursor(flow, cursor) for cursor in cursors])
         wanted = [
             paths.ack(flow, cursor, partition)
-            for cursor in self._store.children(paths.acks(flow))
-            for partition in self._store.children(paths.cursor(flow, cursor))
+            for cursor, partitions in zip(cursors, acked, strict=True)
+            for partition in partitions
         ]
         found = self._store.read_each(wanted)
         return max((ack.value.epoch for ack in found if isinstance(ack, Versioned)), default=0)
@@ -370,7 +378,7 @@ class Reader:
 
     def _as_snapshot(self) -> Snapshot:
         found, cluster = self._found(paths.cluster()), self._cluster()
-        masters = self._masters()
+        masters = self._share_masters()
         self._nodes = self._absences.mark(self._nodes, cluster, self._wall())
         draining = [(flow, name) for flow in self._flows.values() for name in flow.draining]
         moving = any(flow.tasks[name].target for flow, name in draining)
@@ -407,19 +415,19 @@ class Reader:
         slow = self._moments.lasting("starting", keys, START_SECONDS)
         return frozenset(key.rpartition("/")[0] for key in slow)
 
-    def _masters(self) -> dict[str, frozenset[str]]:
-        """The masters that take their share, and the flows that each cannot plan."""
-        found = {}
-        for text, live in self._znodes.items():
-            if not text.startswith(f"{paths.live_masters()}/"):
-                continue
+    def _share_masters(self) -> dict[str, frozenset[str]]:
+        """The masters that take their share, and the flows that each cannot plan; all live ones
+        when none says that it does."""
+        planning: dict[str, frozenset[str]] = {}
+        idle: dict[str, frozenset[str]] = {}
+        for name, live in self._masters.items():
             if isinstance(live, Unreadable):
-                found[live.path.name] = frozenset[str]()
-            elif live.value.plans:
-                troubles = map(str.split, live.value.troubles)
-                flows = (words[1] for words in troubles if len(words) == 2 and words[0] == "flow")
-                found[text.rpartition("/")[2]] = frozenset(flows)
-        return found
+                planning[name] = frozenset[str]()
+                continue
+            troubles = map(str.split, live.value.troubles)
+            flows = (words[1] for words in troubles if len(words) == 2 and words[0] == "flow")
+            (planning if live.value.plans else idle)[name] = frozenset(flows)
+        return planning or idle
 
     def _mine(self, masters: Mapping[str, frozenset[str]]) -> frozenset[str]:
         """The flows that this master looks after. What every master has trouble with, each does as
@@ -464,15 +472,27 @@ class Reader:
         return self._drained
 
     def _committing(self) -> frozenset[str]:
-        """Read after the acks: a commit that they have moved for is then listed or finished."""
-        found = frozenset(
-            name
+        """Read after the acks: a commit that they have moved for is then listed or finished.
+
+        A flow that has no collect task and had no commit begins none.
+        """
+        ending = {
+            name: flow
             for name, flow in self._flows.items()
-            if flow.record.state != "running" and self._store.children(paths.commits(name))
-        )
+            if flow.record.state in ("stopped", "deleted")
+            and self._without_commits.get(name) is not flow
+        }
+        commits = self._store.children_many([paths.commits(name) for name in ending])
+        found = {name for name, some in zip(ending, commits, strict=True) if some}
+        self._without_commits = {
+            name: flow
+            for name, flow in self._flows.items()
+            if (flow is self._without_commits.get(name))
+            or (name in ending and name not in found and not _is_collected(flow))
+        }
         if found:
             self._moments.look_in(UNWATCHED_SECONDS)
-        return found
+        return frozenset(found)
 
 
 def looks_after(flow: str, masters: Collection[str]) -> str | None:
@@ -505,6 +525,10 @@ def _paths_of(texts: Iterable[str]) -> list[Path]:
             assert names is not None
             found.append(row(*names))
     return found
+
+
+def _is_collected(flow: FlowView) -> bool:
+    return any(task.kind == COLLECT for task in flow.tasks.values())
 
 
 def _lacks_a_text(flow: FlowView) -> bool:

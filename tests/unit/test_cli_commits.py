@@ -106,9 +106,8 @@ def test_a_record_that_cannot_be_read_is_shown_and_can_be_dropped(
     assert staged.exists(), "its files are left to a person"
 
 
-def test_a_record_of_a_newer_flumeng_is_not_dropped(
-    shell: Shell, store: FakeStore, staged: Path
-) -> None:
+@pytest.mark.usefixtures("staged")
+def test_a_record_of_a_newer_flumeng_is_not_dropped(shell: Shell, store: FakeStore) -> None:
     store.tree.znodes[f"/commits/web/{NAME}"].data = b'{"v":2,"epoch":3,"staging":[],"files":[]}'
     refused = shell.run("ack", "drop", "web", NAME, "--yes")
     assert (refused.exit_code, "can finish it" in refused.stderr) == (3, True)

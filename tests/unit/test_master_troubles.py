@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -200,3 +201,96 @@ def test_what_alternates_is_said_once() -> None:
     assert said == ["nothing to do", "waiting"]
     clock.now += QUIET_SECONDS
     assert sayings.is_new("tick", "waiting")
+
+
+def test_masters_of_whom_none_can_plan_everything_still_share(store: FakeStore) -> None:
+    """More flows than a master may have trouble with are faulty for all masters alike."""
+    for number in range(40):
+        apply(store, f"f{number}")
+    masters = [Master(FakeStore(store.tree), f"m{number}", Clock()) for number in range(3)]
+    settle(*masters)
+    for number in range(daemon.TROUBLES + 1):
+        apply(store, f"f{number}", "place: {collect: {tasks: 2}}")
+        text = store.tree.znodes[str(paths.revision(f"f{number}", "2"))]
+        text.data = b'{"v":1,"author":"a","reason":"","time":0.0,"text":"flow: x"}'
+    for _ in range(6):
+        for master in masters:
+            master.tick()
+    assert not any(live(store, f"m{number}").plans for number in range(3))
+    shares = [master._reader.snapshot() for master in masters]
+    assert sum(len(share.mine) for share in shares) < 40 + 2 * (daemon.TROUBLES + 1) + 1
+    assert sum(share.leads for share in shares) == 1
+
+
+class Counting(FakeStore):
+    """Counts the waits for a list of names."""
+
+    waits = 0
+
+    def children(self, path: Path) -> list[str]:
+        self.waits += 1
+        return super().children(path)
+
+    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
+        self.waits += bool(wanted)
+        return super().children_many(wanted)
+
+
+class Telling(Planner):
+    """Tells which flows it looks at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked_at: list[str] = []
+
+    def _place(self, round_: Any) -> None:
+        self.looked_at = [name for name, changes in round_.change_sets.items() if changes]
+        super()._place(round_)
+
+
+@pytest.mark.parametrize("state", ["running", "suspended", "stopped"])
+def test_flows_at_rest_cost_an_idle_tick_nothing(store: FakeStore, state: str) -> None:
+    telling = Telling()
+
+    class Told(Master):
+        def make_planner(self) -> Planner:
+            return telling
+
+    counting = Counting(store.tree)
+    master = Told(counting, "m1", Clock())
+    for number in range(30):
+        apply(store, f"f{number}")
+    settle(master)
+    assert len(telling.looked_at) in (0, 30)
+    if state != "running":
+        for number in range(30):
+            flows.set_flow_state(store, f"f{number}", state, author="a", reason="", now=0.0)
+    settle(master)
+    counting.waits = 0
+    assert master.tick() == "nothing to do"
+    assert (telling.looked_at, counting.waits) == ([], 0)
+
+
+def test_a_stopped_flow_is_collected_until_its_commits_are_finished(store: FakeStore) -> None:
+    master = Master(FakeStore(store.tree), "m1", Clock())
+    apply(store, "a")
+    settle(master)
+    commit = records.Commit(epoch=1, staging=(), files=())
+    store.write(paths.commit("a", "collect.0@u"), commit, ABSENT)
+    flows.set_flow_state(store, "a", "stopped", author="a", reason="", now=0.0)
+    settle(master)
+    assert "a/collect.0" in told(store, "n1") | told(store, "n2")
+    store.remove(paths.commit("a", "collect.0@u"), ANY)
+    settle(master)
+    assert not told(store, "n1") | told(store, "n2")
+
+
+def test_what_was_said_costs_no_more_when_there_is_much() -> None:
+    clock = Clock()
+    sayings = Sayings(clock)
+    assert all(sayings.is_new(f"flow {number}", "why") for number in range(10_000))
+    clock.now += QUIET_SECONDS - 1
+    assert not any(sayings.is_new(f"flow {number}", "why") for number in range(10_000))
+    clock.now += 2 * QUIET_SECONDS
+    assert sayings.is_new("flow 1", "other")
+    assert len(sayings._heard) == 1, "what was long ago is forgotten"
