@@ -132,7 +132,10 @@ def _of_fault(problem: Problem, tree: Tree) -> Repair | None:
 
 
 def _new_plan(problem: Problem, tree: Tree) -> Repair:
-    """An empty plan whose epoch is above every one that it may have given: masters plan anew."""
+    """An empty plan whose epoch is above every one that it may have given: masters plan anew.
+
+    When only a bucket is damaged, the plan's own record tells that epoch, and how far a rollout is.
+    """
     row = table.find(problem.path)
     assert row is not None
     names = row.matches(problem.path)
@@ -140,12 +143,18 @@ def _new_plan(problem: Problem, tree: Tree) -> Repair:
     flow = names[0]
     plan = str(table.plan(flow))
     buckets = [Delete(path) for path in tree if path.startswith(f"{plan}/")]
-    document = _document(records.Plan(epoch=_highest_epoch(flow, tree) + EPOCH_GAP))
+    head = _readable(tree, table.plan(flow)) if row is table.plan_bucket else None
+    seen = _highest_epoch(flow, tree)
+    if head is None:
+        higher, empty = "a much higher epoch", records.Plan(epoch=seen + EPOCH_GAP)
+    else:
+        epoch = max(head.epoch, seen)
+        higher, empty = "a higher epoch", records.Plan(epoch=epoch, revision=head.revision)
     return Repair(
         problem.path,
         problem.what,
-        "the flow is planned anew: each of its tasks starts anew, under a much higher epoch",
-        (*buckets, Set(plan, document)),
+        f"the flow is planned anew: each of its tasks starts anew, under {higher}",
+        (*buckets, Set(plan, _document(empty))),
     )
 
 

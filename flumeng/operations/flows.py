@@ -143,6 +143,8 @@ def rollback_flow(
     why = f"rollback to revision {number}"
     schema = tree.require_versioned(store)
     (wanted,) = next_revisions(store, {flow: text}, expect_revision)
+    if wanted.current is None:
+        raise ConflictError(f"flow {flow} was deleted meanwhile")
     if wanted.changed:
         because = f"{why}: {reason}" if reason else why
         command = f"flow rollback {flow} {number} (revision {wanted.number})"

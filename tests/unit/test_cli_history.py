@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from cli.testing import NOON, Shell
-from flumeng.store import ABSENT, ANY, tree
+from flumeng.errors import ConflictError
+from flumeng.operations.flows import rollback_flow
+from flumeng.store import ABSENT, ANY, Found, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
+from zkschema.records import Record
+from zkschema.table import ZPath
 
+R = TypeVar("R", bound=Record)
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 
 
@@ -112,6 +119,23 @@ def test_a_flow_without_a_single_text_says_where_to_look(shell: Shell, store: Fa
 
 
 # -- rollback
+
+
+@pytest.mark.usefixtures("shell")
+def test_rollback_does_not_bring_back_a_flow_that_goes_meanwhile(store: FakeStore) -> None:
+    """The last masters' step of its deletion lies between two reads."""
+
+    class Going(FakeStore):
+        def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
+            found = super().read_each(wanted)
+            if any(path.row is paths.revision for path in wanted):
+                for path in [path for path in self.tree.znodes if "/web" in path]:
+                    del self.tree.znodes[path]
+            return found
+
+    with pytest.raises(ConflictError, match="web was deleted meanwhile"):
+        rollback_flow(Going(store.tree), "web", 1, author="a", reason="", now=NOON)
+    assert "web" not in store.children(paths.flows())
 
 
 def test_rollback_is_a_new_revision_with_the_old_text(shell: Shell, store: FakeStore) -> None:
