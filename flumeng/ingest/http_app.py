@@ -7,14 +7,16 @@ sends them again; then they may be there twice.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from flumeng.ingest import http_body
 from flumeng.ingest.framing import Messages
 from flumeng.ingest.http_body import RefusedError
+from flumeng.ingest.memory_bound import MemoryBound, OverBoundError, Share
 from flumeng.ingest.peers import address
 from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.ingest.source import SourceContext
@@ -27,8 +29,13 @@ HELD_SECONDS = 1.0
 
 DRAIN_SECONDS = 2.0
 RETRY_SECONDS = 1
-ALL_BODIES_BYTES = 64 << 20
-"""Of all requests together, as received: who comes when that much is held is asked to wait."""
+BODIES = MemoryBound(64 << 20)
+"""Of all requests of this process together, as received, unpacked and parsed, until their events
+are durable: who would take more is asked to come later."""
+
+PARSE_THREADS = 2
+PARSE_ASIDE_BYTES = 64 << 10
+"""A larger body, and each that is packed, is not parsed in the event loop's thread."""
 
 HEALTH_PATH = "/health"
 _ATTRIBUTE_CHARACTERS = 200
@@ -49,7 +56,6 @@ class HttpApp:
         self._context = context
         self._rules = LineRules(options.max_line_bytes, b"\r", keep_empty=False)
         self._stopping = False
-        self._held_bytes = 0
         self._undecided: set[asyncio.Future[None]] = set()
 
     def refuse(self, transport: asyncio.Transport) -> None:
@@ -65,17 +71,17 @@ class HttpApp:
         try:
             await self._take(scope, headers, body)
             status, said = 200, {}
-        except RefusedError as refused:
+        except RefusedError as refused:  # and with it goes what was received of the body
             status, said = refused.status, {"error": str(refused)}
-            if status in (400, 413, 415):
-                self._context.counters.malformed += 1
-            if status in (429, 503):
-                self._context.counters.refused += 1
-                more = [(b"retry-after", b"%d" % RETRY_SECONDS)]
-            if status == 405:
-                more = [(b"allow", b"POST, PUT")]
-            if not await body.is_read_to_its_end(self._options.max_body_bytes):
-                more.append((b"connection", b"close"))
+        if status in (400, 413, 415):
+            self._context.counters.malformed += 1
+        if status in (429, 503):
+            self._context.counters.refused += 1
+            more = [(b"retry-after", b"%d" % RETRY_SECONDS)]
+        if status == 405:
+            more = [(b"allow", b"POST, PUT")]
+        if status != 200 and not await body.is_read_to_its_end(self._options.max_body_bytes):
+            more.append((b"connection", b"close"))
         text = json.dumps(said).encode() + b"\n"
         length = (b"content-length", b"%d" % len(text))
         answer_headers = [(b"content-type", b"application/json"), length, *more]
@@ -132,37 +138,34 @@ class HttpApp:
         self._require_ready()
         if reading:
             return
-        with self._holding(body):
-            compressed = await body.read(self._options.max_body_bytes, self._count)
-            encoding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
-            limit = self._options.max_body_bytes
-            if encoding in ("", "identity"):
-                data = compressed
-            else:
-                data = await asyncio.to_thread(http_body.unpack, compressed, encoding, limit)
-            content_type = headers.get(b"content-type", b"").decode("latin-1")
-            pieces = list(http_body.messages(data, content_type))
-            self._require_ready()
-            if pieces:
-                await self._make_durable(pieces, self._origin(scope, content_type))
+        content_type = headers.get(b"content-type", b"").decode("latin-1")
+        try:
+            with BODIES.share() as memory:
+                pieces = await self._pieces(headers, content_type, body, memory)
+                memory.give_back_to(sum(len(piece.data) for piece in pieces))
+                self._require_ready()
+                if pieces:
+                    await self._make_durable(pieces, self._origin(scope, content_type))
+        except OverBoundError as error:
+            raise RefusedError(429, "too much at once: send this again a little later") from error
+
+    async def _pieces(
+        self, headers: Mapping[bytes, bytes], content_type: str, body: _Body, memory: Share
+    ) -> list[Messages]:
+        """Nothing else of the body is left in memory after it."""
+        limit = self._options.max_body_bytes
+        data = await body.read(limit, memory)
+        encoding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+        parse = functools.partial(http_body.pieces, data, encoding, content_type, limit, memory)
+        if encoding in ("", "identity") and len(data) <= PARSE_ASIDE_BYTES:
+            return parse()
+        return await asyncio.get_running_loop().run_in_executor(_parsers(), parse)
 
     def _require_ready(self) -> None:
         if self._stopping:
             raise _stopping()
         if self._paused:
             raise self._later()
-
-    @contextmanager
-    def _holding(self, body: _Body) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self._held_bytes -= body.size
-
-    def _count(self, size: int) -> None:
-        self._held_bytes += size
-        if self._held_bytes > ALL_BODIES_BYTES:
-            raise RefusedError(429, "too much at once: send this again a little later")
 
     async def _make_durable(self, pieces: list[Messages], origin: Origin) -> None:
         """The journal takes blocks in order, so that the last one speaks for all."""
@@ -201,27 +204,27 @@ class HttpApp:
 
 
 class _Body:
-    """A request's body, as it comes. ``size`` is how much of it was received so far."""
+    """A request's body, as it comes."""
 
     def __init__(self, receive: Receive, headers: Mapping[bytes, bytes]) -> None:
-        self.size = 0
         self._receive = receive
         self._announced = headers.get(b"content-length", b"")
         self._waits_for_us = b"expect" in headers
         self._more = True
 
-    async def read(self, most_bytes: int, count: Callable[[int], None]) -> bytes:
-        """``count`` is told the size of each part, and may raise. Raises RefusedError."""
+    async def read(self, most_bytes: int, memory: Share) -> bytes:
+        """Raises RefusedError, OverBoundError."""
         if self._announced.isdigit() and int(self._announced) > most_bytes:
             raise http_body.too_large(most_bytes)
         parts: list[bytes] = []
+        size = 0
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 while self._more:
                     part = await self._next()
-                    self.size += len(part)
-                    count(len(part))
-                    if self.size > most_bytes:
+                    size += len(part)
+                    memory.take(len(part))
+                    if size > most_bytes:
                         raise http_body.too_large(most_bytes)
                     parts.append(part)
         except TimeoutError as error:
@@ -249,6 +252,12 @@ class _Body:
         self._more = event.get("more_body", False)
         part: bytes = event.get("body", b"")
         return part
+
+
+@functools.cache
+def _parsers() -> ThreadPoolExecutor:
+    """Those of this process: what they take beside the bodies is bounded by their number."""
+    return ThreadPoolExecutor(PARSE_THREADS, "http")
 
 
 def _stopping() -> RefusedError:

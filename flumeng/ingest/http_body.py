@@ -1,7 +1,7 @@
 """What an HTTP body holds: unpacked within bounds, checked, and cut into pieces of whole events.
 
 Pure. Lines are never touched one by one: newlines are found by the commit thread, and JSON is
-checked a piece at a time.
+checked a piece at a time. What is to be allocated is taken from the memory of all bodies before.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from flumeng.ingest.framing import Messages
+from flumeng.ingest.memory_bound import Share
 from flumeng.journal.frame import MAX_ROWS
 
 PIECE_BYTES = 1 << 20
@@ -23,7 +24,12 @@ ENTRIES_AT_ONCE = 10_000
 MOST_ENTRIES = 100_000
 """Of an array. Each costs much more than its bytes, so that a body of commas must not be taken."""
 
-_NEWLINE = 10
+_VALUE_BYTES = 80
+"""Of memory, for each value that is decoded, beside its text."""
+
+_NEWLINE, _QUOTE, _COMMA, _OPEN, _CLOSE = b'\n",{}'
+_BRACKET_TO_BRACE = 0x20
+_SCAN_BYTES = 1 << 18
 _READ_BYTES = 1 << 18
 _CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
 _LINES_OF_JSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -42,9 +48,19 @@ class RefusedError(Exception):
         self.status = status
 
 
-def unpack(body: bytes, encoding: str, most_bytes: int) -> bytes:
+def pieces(
+    body: bytes, encoding: str, content_type: str, most_bytes: int, memory: Share
+) -> list[Messages]:
+    """The events of a received body, of which ``memory`` knows. Raises RefusedError, and
+    OverBoundError when there is no memory for them now."""
+    data = unpack(body, encoding, most_bytes, memory)
+    memory.take(_parse_bytes(data, content_type))
+    return list(messages(data, content_type))
+
+
+def unpack(body: bytes, encoding: str, most_bytes: int, memory: Share) -> bytes:
     """What ``encoding`` (a Content-Encoding) stands for, unpacked no further than a little over
-    ``most_bytes``. Raises RefusedError."""
+    ``most_bytes``. Raises RefusedError, OverBoundError."""
     if encoding in ("", "identity"):
         return body
     if encoding not in _CODECS:
@@ -53,18 +69,40 @@ def unpack(body: bytes, encoding: str, most_bytes: int) -> bytes:
     size = 0
     try:
         with pa.CompressedInputStream(pa.BufferReader(body), _CODECS[encoding]) as stream:
-            while part := stream.read(_READ_BYTES):
+            while True:
+                memory.take(_READ_BYTES)
+                part = stream.read(_READ_BYTES)
+                if not part:
+                    break
                 size += len(part)
                 if size > most_bytes:
                     raise too_large(most_bytes)
                 parts.append(part)
     except OSError as error:
         raise RefusedError(400, f"the body is not {encoding}: {error}") from error
-    return b"".join(parts)
+    memory.take(size)
+    data = b"".join(parts)
+    parts.clear()
+    memory.give_back_to(len(body) + size)
+    return data
 
 
 def too_large(most_bytes: int) -> RefusedError:
     return RefusedError(413, f"the body is larger than {most_bytes} bytes: send it in parts")
+
+
+def _parse_bytes(body: bytes, content_type: str) -> int:
+    """How much memory ``messages`` takes at most."""
+    kind = _kind(content_type)
+    if kind == _JSON:
+        entries = min(body.count(b","), MOST_ENTRIES) + 1
+        return 3 * len(body) + _VALUE_BYTES * entries
+    lines = min(body.count(b"\n"), MAX_ROWS) if kind in _LINES_OF_JSON else 0
+    return len(body) + _VALUE_BYTES * lines
+
+
+def _kind(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 def messages(body: bytes, content_type: str) -> Iterator[Messages]:
@@ -73,17 +111,16 @@ def messages(body: bytes, content_type: str) -> Iterator[Messages]:
     An array of JSON is one event for each entry, as it is written there; other JSON is one event.
     Everything else is lines, and lines of JSON are refused when one is not JSON.
     """
-    kind = content_type.partition(";")[0].strip().lower()
+    kind = _kind(content_type)
     if kind == _JSON:
         yield from _pieces_of_array(body)
         return
-    pieces = list(_pieces_of_lines(body))
-    if kind in _LINES_OF_JSON:
-        first_line = 1
-        for piece in pieces:
+    first_line = 1
+    for piece in _pieces_of_lines(body):
+        if kind in _LINES_OF_JSON:
             _check_lines(piece, first_line)
             first_line += piece.count(b"\n")
-    yield from map(Messages, pieces)
+        yield Messages(piece)
 
 
 def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
@@ -124,13 +161,30 @@ def _pieces_of_array(body: bytes) -> Iterator[Messages]:
         _check(body, "the body")
         yield Messages(body, (array("q", [0]), array("q", [len(body)])))
         return
+    if body.count(b",") >= MOST_ENTRIES and _entries(body) > MOST_ENTRIES:
+        raise RefusedError(413, f"more than {MOST_ENTRIES} entries: send lines, or it in parts")
     try:
         values = _decode_array(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise RefusedError(400, f"the body is not a JSON array: {error}") from error
-    if len(values) > MOST_ENTRIES:
-        raise RefusedError(413, f"more than {MOST_ENTRIES} entries: send lines, or it in parts")
     for begin in range(0, len(values), ENTRIES_AT_ONCE):
         piece = values[begin : begin + ENTRIES_AT_ONCE]
         ends = array("q", accumulate(map(len, piece)))
         yield Messages(b"".join(piece), (array("q", [0, *ends[:-1]]), ends))
+
+
+def _entries(array_of_json: bytes) -> int:
+    """How many entries an array has, found without decoding them; of what is no JSON, as many as
+    come before that shows."""
+    plain = array_of_json.replace(rb"\\", b"__").replace(rb"\"", b"__")
+    commas, depth, quoted = 0, 0, False
+    for begin in range(0, len(plain), _SCAN_BYTES):
+        part = np.frombuffer(plain, np.uint8, min(_SCAN_BYTES, len(plain) - begin), begin)
+        inside = np.logical_xor.accumulate(part == _QUOTE) ^ quoted
+        braces = part | _BRACKET_TO_BRACE
+        steps = (braces == _OPEN).astype(np.int8) - (braces == _CLOSE).astype(np.int8)
+        steps[inside] = 0
+        depths = depth + np.cumsum(steps, dtype=np.int32)
+        commas += int(np.count_nonzero((part == _COMMA) & (depths == 1) & ~inside))
+        depth, quoted = int(depths[-1]), bool(inside[-1])
+    return commas + 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import gzip
 import http.client
 import random
 import resource
@@ -21,6 +23,8 @@ LONG_LINE_BYTES = 1 << 30
 MAX_LINE_BYTES = 1 << 20
 SERVED_SECONDS = 30.0
 MOST_RSS_MB = 160
+BOMBS = 800
+MOST_RSS_BOMBED_MB = 320
 
 
 @pytest.fixture
@@ -129,6 +133,72 @@ def test_many_short_lines_with_long_attributes_are_stored_and_harm_nobody(
     assert len(worker.journals("f")) == 1
     assert all(problem["error"] is None for problem in worker.status["tasks"].values())
     assert peak_rss_mb(worker) < MOST_RSS_MB
+    worker.stop()
+
+
+def request(body: bytes, *headers: bytes) -> bytes:
+    lines = [b"POST / HTTP/1.1", b"Host: h", b"Content-Length: %d" % len(body), *headers, b"", b""]
+    return b"\r\n".join(lines) + body
+
+
+def status(connection: socket.socket) -> int:
+    connection.settimeout(2 * SERVED_SECONDS)
+    with connection.makefile("rb") as answer:
+        return int(answer.readline().split()[1])
+
+
+def test_zip_bombs_on_many_connections_at_once_take_bounded_memory(
+    worker: WorkerProcess, descriptors: int
+) -> None:
+    """3.2 GB in requests of 4 KB, larger ones than a body may be, and 4 MiB of commas: each is
+    answered, and so is a good sender meanwhile."""
+    assert descriptors > BOMBS + 500, f"needs more than {descriptors} open files"
+    worker.run(flow_text("f", 'http: {listen: "127.0.0.1:0"}'))
+    packed = b"Content-Encoding: gzip"
+    fitting = request(gzip.compress((b"x" * 999 + b"\n") * 4_000, 9), packed)
+    huge = request(gzip.compress(bytes(1 << 28), 1)[: 1 << 20], packed)
+    commas = request(b"[" + b"1," * ((2 << 20) - 1) + b"1]", b"Content-Type: application/json")
+    answers: collections.Counter[int] = collections.Counter()
+    slowest = 0.0
+    with contextlib.ExitStack() as stack:
+        for kind, count in ((fitting, BOMBS), (huge, 20), (commas, 4)):
+            senders = [stack.enter_context(worker.connect("f")) for _ in range(count)]
+            for sender in senders:
+                sender.sendall(kind)
+            began = time.monotonic()
+            with worker.connect("f") as good:
+                good.sendall(request(b"good\n"))
+                assert status(good) in (200, 429)
+            slowest = max(slowest, time.monotonic() - began)
+            said = collections.Counter(map(status, senders))
+            assert set(said) <= ({200, 429} if kind is fitting else {413, 429})
+            answers += said
+    assert answers[200] > 0
+    assert answers[413] > 0
+    assert slowest < SERVED_SECONDS
+    assert peak_rss_mb(worker) < MOST_RSS_BOMBED_MB
+    with worker.connect("f") as good:
+        good.sendall(request(b"good\n"))
+        assert status(good) == 200
+    worker.stop()
+
+
+def test_bodies_that_are_refused_while_they_come_are_let_go(worker: WorkerProcess) -> None:
+    """150 of 4 MiB, all of them at once and in small parts."""
+    worker.run(flow_text("f", 'http: {listen: "127.0.0.1:0"}'))
+    part = b"x" * (1 << 17)
+    head = request(b"x" * (4 << 20))[: -(4 << 20)]
+    with contextlib.ExitStack() as stack:
+        senders = [stack.enter_context(worker.connect("f")) for _ in range(150)]
+        for sender in senders:
+            sender.sendall(head)
+        for _ in range(32):
+            for sender in senders:
+                with contextlib.suppress(ConnectionError):
+                    sender.sendall(part)
+        with contextlib.suppress(ConnectionError):
+            assert {status(sender) for sender in senders} <= {200, 429}
+    assert peak_rss_mb(worker) < MOST_RSS_BOMBED_MB
     worker.stop()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -324,7 +326,7 @@ def test_slow_senders_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_app, "ALL_BODIES_BYTES", 100_000)
+    monkeypatch.setattr(http_app.BODIES, "most_bytes", 100_000)
 
     async def test() -> None:
         async with serving(Journal()) as (_, connect):
@@ -344,5 +346,61 @@ def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
             assert await holding.status() == 200
             one_more.post(b"x" * 20_000)
             assert await one_more.status() == 200
+
+    run(test)
+
+
+def test_a_large_body_is_parsed_aside_and_holds_up_nobody() -> None:
+    """While all threads that parse are taken, small bodies are answered, and the large one then."""
+
+    async def test() -> None:
+        free = threading.Event()
+        for _ in range(http_app.PARSE_THREADS):
+            http_app._parsers().submit(free.wait)
+        try:
+            async with serving(Journal()) as (_, connect):
+                large, packed, small = await connect(), await connect(), await connect()
+                large.post(b"1\n" * 200_000, "Content-Type: application/x-ndjson")
+                packed.post(gzip.compress(b"x"), "Content-Encoding: gzip")
+                for _ in range(3):
+                    small.post(b"1\n", "Content-Type: application/x-ndjson")
+                    assert await small.status() == 200
+                free.set()
+                assert [await client.status() for client in (large, packed)] == [200, 200]
+        finally:
+            free.set()
+
+    run(test)
+
+
+def test_unpacked_bytes_count_and_are_let_go_when_they_are_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A body of 4 KB that unpacks to 4 MB is one of 4 MB."""
+    monkeypatch.setattr(http_app.BODIES, "most_bytes", 6_000_000)
+    bomb = gzip.compress(b"x" * 4_000_000)
+
+    async def test() -> None:
+        journal = Journal(durable=False)
+        async with serving(journal, max_line_bytes=1 << 24) as (_, connect):
+            first, second = await connect(), await connect()
+            first.post(bomb, "Content-Encoding: gzip")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not journal.blocks:
+                    await asyncio.sleep(0.01)
+            assert 4_000_000 <= http_app.BODIES.held_bytes < 4_010_000
+            second.post(bomb, "Content-Encoding: gzip")
+            status, headers, said = await second.answer()
+            assert (status, headers["retry-after"]) == (429, "1")
+            assert "too much at once" in said["error"]
+            second.post(b"small")
+            journal.make_durable()
+            assert await first.status() == 200
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while len(journal.blocks) < 2:
+                    await asyncio.sleep(0.01)
+            journal.make_durable()
+            assert await second.status() == 200
+            assert http_app.BODIES.held_bytes == 0
 
     run(test)
