@@ -103,7 +103,7 @@ def commits(_context: CliContext, store: Store, flow: str | None, as_json: bool)
 
     The acks of such a commit are written: its events are in its files. A collector brings these to
     their place and the commit goes, mostly within a second. It cannot when files were taken away
-    from where they were staged: then its flow stands still until they are restored, or given up
+    from where they were staged: then its task stands still until they are restored, or given up
     with `flumeng ack drop`. STAGED and MISSING count files as this host sees them.
     """
     from flumeng.sinks.file_store import exists  # noqa: PLC0415  loads pyarrow

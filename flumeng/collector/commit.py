@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.ranges import Range
-from flumeng.errors import ConflictError, CorruptError, UnavailableError
+from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.sinks import BatchTooWideError
 from flumeng.sinks.file_store import FileStore, below, open_store
 from flumeng.store import ABSENT, ANY, Path, Put, Store
@@ -59,15 +59,27 @@ class Commits:
         """Finish every decided batch of the flow, then remove ``leftovers``.
 
         Call this after claiming and before staging anything. Records of other tasks are finished
-        too, since their owner may never come back, and finishing twice does no harm.
+        too, since their owner may never come back, and finishing twice does no harm. One that
+        cannot be finished stops its own task only; what it has staged is left alone, by all.
         """
+        removable = set(leftovers)
         for name in self._store.children(paths.commits(self._flow)):
             path = paths.commit(self._flow, name)
-            record = self._store.read(path)
-            if record is not None:
+            own = name.partition("@")[0] == self._task
+            staged: Iterable[str] = leftovers
+            try:
+                record = self._store.read(path)
+                if record is None:
+                    continue
+                staged = record.value.staging
                 log.info("%s/%s: finishing the commit %s", self._flow, self._task, name)
                 self._finish(path, record.value)
-        self._remove(*leftovers)
+            except (CorruptError, UserError, OSError) as error:
+                if own:
+                    raise
+                log.error("%s/%s goes on without %s: %s", self._flow, self._task, name, error)
+                removable -= set(staged)
+        self._remove(*sorted(removable))
 
     def stage(self, root: str, journal: str, epoch: int) -> str:
         """A new directory (URI) for a batch that reads ``journal`` among others."""

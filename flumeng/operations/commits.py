@@ -2,7 +2,7 @@
 
 The acks of such a commit are written, so its events are in its files and nowhere else for the flow.
 Collectors finish it by themselves, unless files of it were taken away from where they were staged:
-then the flow stands still until the files are restored or a person gives them up.
+then its task stands still until the files are restored or a person gives them up.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from itertools import chain
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
+from flumeng.operations.local_files import on_several_hosts
 from flumeng.operations.settings import without_chokes
 from flumeng.spec import check_flow
 from flumeng.spec.problems import nearest
@@ -112,6 +113,7 @@ def apply_flows(
     """
     schema = tree.require_versioned(store)
     wanted = next_revisions(store, texts, expect_revision)
+    refuse_several_hosts(store, wanted)
     yield [one.applied for one in wanted if not one.changed]
     for part in _in_transactions(
         (one, _writes(one, schema, author, reason, now)) for one in wanted if one.changed
@@ -287,6 +289,13 @@ def next_revisions(
         else NextRevision(flow, text, there[flow], there[flow].value.revision)
         for flow, text in texts.items()
     ]
+
+
+def refuse_several_hosts(store: Store, wanted: Iterable[NextRevision]) -> None:
+    """Raises ``RefusedError`` for those that this changes; see ``local_files``."""
+    refused = on_several_hosts(store, {one.flow: one.text for one in wanted if one.changed})
+    if refused:
+        raise RefusedError(refused)
 
 
 def _following(

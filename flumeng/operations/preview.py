@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from flumeng.operations.flows import next_revisions
+from flumeng.operations.flows import next_revisions, refuse_several_hosts
 from flumeng.operations.nodes import require_node
 from flumeng.operations.settings import refuse_in_maintenance
 from flumeng.operations.tasks import look, moved, restarted
@@ -58,7 +58,9 @@ def apply(store: Store, texts: Mapping[str, str], expect_revision: int | None = 
     """
     now = look(store)
     flows = dict(now.flows)
-    for wanted in next_revisions(store, texts, expect_revision):
+    revisions = next_revisions(store, texts, expect_revision)
+    refuse_several_hosts(store, revisions)
+    for wanted in revisions:
         name, place = wanted.flow, parse_flow(wanted.text).place
         view = flows.get(name)
         if view is None or wanted.current is None:

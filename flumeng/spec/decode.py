@@ -34,6 +34,7 @@ _NUMBERS: Mapping[Unit | None, tuple[Callable[[str], float], str]] = {
     "events": (quantities.whole_number, quantities.WHOLE_NUMBER),
     None: (quantities.whole_number, quantities.WHOLE_NUMBER),
 }
+SWITCH = "expected true or false"
 _KINDS: Mapping[str, Kind] = {"sources": "source", "filters": "filter", "sinks": "sink"}
 
 
@@ -120,6 +121,8 @@ class Decoder:
         if dataclasses.is_dataclass(hint):
             assert isinstance(hint, type)
             return self.mapping(hint, node, path)
+        if hint is bool:
+            return self._switch(node, path)
         if origin is None:
             return self._number(hint, node, path, option)
         if get_args(hint)[1] is float:
@@ -196,6 +199,12 @@ class Decoder:
             return self._refuse(node, path, str(error))
         return text
 
+    def _switch(self, node: yaml.Node, path: str) -> Any:
+        text = _scalar(node)
+        if text not in ("true", "false"):
+            return self._refuse(node, path, SWITCH)
+        return text == "true"
+
     def _number(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
         read, _ = _NUMBERS[option.unit]
         try:
@@ -246,6 +255,8 @@ def _wanted(hint: Any, option: Option) -> str:
     origin = get_origin(hint)
     if origin is Literal:
         return f"expected one of {', '.join(get_args(hint))}"
+    if hint is bool:
+        return SWITCH
     if hint in (int, float):
         return _NUMBERS[option.unit][1]
     sentence = option.doc.partition(". ")[0].rstrip(".")

@@ -36,9 +36,23 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
     ]
     if spec.durability != "disk" and replayed:
         sentences.append(f"What is lost nevertheless is read again by {', '.join(replayed)}.")
+    if paths := local_paths(spec):
+        sentences.append(_one_host(spec, paths))
     if sinks := sum(sink.name == "files" for sink in spec.sinks):
         sentences.append(_files_a_day(spec, sinks))
     return tuple(sentences)
+
+
+def local_paths(spec: FlowSpec) -> list[str]:
+    """Where its sinks write on the disk of the host that collects."""
+    return [s.options.path for s in spec.sinks if s.name == "files" and s.options.local]
+
+
+def _one_host(spec: FlowSpec, paths: list[str]) -> str:
+    where = f"{', '.join(paths)} is on the disk of each host that collects the flow"
+    if spec.delivery != "exactly-once":
+        return f"{where} (`shared: true` when all see the same files there)."
+    return f"{where}: only one may, unless all see the same files there (`shared: true`)."
 
 
 def _files_a_day(spec: FlowSpec, sinks: int) -> str:

@@ -100,6 +100,8 @@ def _value(hint: Any, option: Option) -> str:
         return "list of components" if item is Component else "list of texts"
     if dataclasses.is_dataclass(hint):
         return "see below"
+    if hint is bool:
+        return "`true` or `false`"
     if hint in (int, float):
         return f"{_UNIT_NAMES[option.unit] if option.unit else 'number'}{_bounds(option)}"
     return "labels" if get_origin(hint) is Mapping else "text"
@@ -116,6 +118,8 @@ def _default(value: Any, option: Option) -> str:
         return "empty"
     if isinstance(value, tuple):
         return f"`{', '.join(value)}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
     return f"`{_quantity(value, option)}`"
 
 

@@ -29,6 +29,17 @@ class Files:
         doc="How files are compressed; `snappy` only with `parquet`.", default="zstd"
     )
 
+    shared: bool = option(
+        doc="A path without a host is the same directory on all hosts that collect the flow, such "
+        "as a mounted NFS. A URL like `s3a://` always is.",
+        default=False,
+    )
+
+    @property
+    def local(self) -> bool:
+        """Whether each host has files of its own there."""
+        return not self.shared and self.path.startswith(("/", "file:"))
+
     def claims(self) -> Iterator[tuple[str, str]]:
         yield "path", self.path
 

@@ -209,6 +209,15 @@ def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
             )
         if flow.state not in ("running", "suspended"):
             continue
+        hosts = sorted({task.node for task in flow.tasks if task.kind == COLLECT and task.node})
+        if len(hosts) > 1 and flow.local_paths and flow.delivery == "exactly-once":
+            yield Cause(
+                f"flow {flow.flow} is collected on {', '.join(hosts[:3])} into "
+                f"{flow.local_paths[0]}, which is on the disk of each: a batch that is decided "
+                "when one dies cannot be finished by the others",
+                "say `shared: true` in the sink if they see the same files there; else write to a "
+                "URL, or let `place.collect.labels` name one host",
+            )
         if not flow.tasks and flow.state == "running" and not flow.problem:
             yield Cause(
                 f"flow {flow.flow} is not planned yet",

@@ -15,6 +15,7 @@ from flumeng.errors import CorruptError, UserError
 from flumeng.operations.flows import require_flow
 from flumeng.spec import FlowSpec, SpecError, parse_flow
 from flumeng.spec.flow import OTHER_SECONDS, Lag
+from flumeng.spec.guarantees import local_paths
 from flumeng.spec.outline import Outline, outline
 from flumeng.state import journal_registry
 from flumeng.state.snapshot import FlowView
@@ -72,6 +73,7 @@ class FlowRow:
     went_back: str
     lag_limit_seconds: float = Lag().seconds
     batch_seconds: float = OTHER_SECONDS
+    local_paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,11 @@ def _limits(spec: FlowSpec | None) -> _Limits:
     """What nobody has read counts as what is usual."""
     if spec is None:
         return {}
-    return {"lag_limit_seconds": spec.lag_limit_seconds, "batch_seconds": spec.batch_seconds}
+    return {
+        "lag_limit_seconds": spec.lag_limit_seconds,
+        "batch_seconds": spec.batch_seconds,
+        "local_paths": tuple(local_paths(spec)),
+    }
 
 
 def flow(store: Store, name: str) -> FlowDetail:
@@ -335,6 +341,7 @@ def _statuses(reading: Reading) -> task_status.Statuses:
 class _Limits(TypedDict, total=False):
     lag_limit_seconds: float
     batch_seconds: float
+    local_paths: tuple[str, ...]
 
 
 class _Seen(NamedTuple):

@@ -51,7 +51,7 @@ place: {{ingest: {{labels: {{kind: real}}}}, collect: {{labels: {{kind: real}}}}
 delivery: exactly-once
 batch: {{seconds: 0.2, events: 50000}}
 sinks:
-  - files: {{path: "{lake}", format: parquet}}
+  - files: {{path: "{lake}", format: parquet, shared: true}}
 """
 LIGHT_TEXT = """
 flow: light

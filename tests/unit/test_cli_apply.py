@@ -187,3 +187,56 @@ def test_no_more_is_read_of_a_file_than_a_flow_may_have(tmp_path: Path) -> None:
         file.truncate(1 << 40)
     with pytest.raises(FlowFilesError, match="is larger than 128 KiB"):
         read_flows([huge])
+
+
+LAKE = """flow: web
+sources: [tail: {{paths: [/a]}}]
+delivery: {delivery}
+place: {{collect: {{labels: {labels}}}}}
+sinks: [files: {{path: {path}{more}}}]
+"""
+
+
+def lake(
+    delivery: str = "exactly-once", labels: str = "{}", path: str = "/l", more: str = ""
+) -> str:
+    return LAKE.format(delivery=delivery, labels=labels, path=path, more=more)
+
+
+def add_node(store: FakeStore, name: str, roles: tuple[str, ...] = ("collect",)) -> None:
+    node = records.Node(uuid=name, roles=roles, labels={"host": name})
+    store.write(paths.node(name), node, ABSENT)
+
+
+def test_a_local_path_is_refused_where_several_hosts_may_collect(store: FakeStore) -> None:
+    add_node(store, "n1")
+    add_node(store, "n2", roles=("ingest",))
+    apply_flow(store, lake(), **SIGN)
+    add_node(store, "n3")
+    assert not apply_flow(store, lake(), **SIGN).changed
+    with pytest.raises(RefusedError, match=r"/l on the disk .* 2 hosts may \(n1, n3\).*shared"):
+        apply_flow(store, f"{lake()}# changed\n", **SIGN)
+    for allowed in (
+        lake(more=", shared: true"),
+        lake(path="s3://b/l"),
+        lake(delivery="at-least-once"),
+        lake(labels="{host: n3}"),
+    ):
+        assert apply_flow(store, allowed, **SIGN).changed
+
+
+def test_status_names_a_local_path_that_several_hosts_write_to(store: FakeStore) -> None:
+    add_node(store, "n1")
+    apply_flow(store, lake(), **SIGN)
+    planned = {
+        f"collect.{n}": records.PlannedTask(
+            kind="collect", node=f"n{n}", epoch=1, state="assigned", partitions=()
+        )
+        for n in (1, 2)
+    }
+    store.write(paths.plan("web"), records.Plan(tasks=planned), ABSENT)
+    said = [cause["what"] for cause in Shell(store.tree).json("status")["causes"]]
+    assert any("web is collected on n1, n2 into /l" in one for one in said)
+    apply_flow(store, lake(more=", shared: true"), **SIGN)
+    said = [cause["what"] for cause in Shell(store.tree).json("status")["causes"]]
+    assert not any("into /l" in one for one in said)

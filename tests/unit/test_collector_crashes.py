@@ -27,13 +27,14 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
 from flumeng.collector.task import Assignment, Batch, Task
 from flumeng.collector.testing import register
-from flumeng.errors import ConflictError, UnavailableError
+from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.sinks import Written, file_store
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, Expected, Remove, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
+from zkschema.records import Commit
 
 FLOW = "web"
 JOURNALS = {"web.n1.0.aaaaaaaa": 7, "web.n2.0.bbbbbbbb": 5}
@@ -508,6 +509,43 @@ def test_staging_that_vanished_under_a_decided_batch_is_said_loudly(tmp_path: Pa
     with pytest.raises(Exception, match="neither staged nor at their place"):
         world.collect(1)
     assert world.records() != []
+
+
+def test_a_commit_that_nobody_can_finish_stops_its_own_task_only(tmp_path: Path) -> None:
+    """Of a task that is on a host which died with its disk, or in a store that does not answer."""
+    world, store = World(tmp_path), FakeStore()
+    store.tree = world.tree
+    gone = str(tmp_path / "_flumeng" / f"{next(iter(JOURNALS))}.1.gone")
+    moves = ((f"{gone}/part-1", f"{tmp_path}/kind=0/part-1"),)
+    unfinished = paths.commit(FLOW, "collect.1@1")
+    store.write(unfinished, Commit(epoch=1, staging=(gone,), files=moves), ABSENT)
+    world.collect(1)
+    assert (world.acks(), world.records()) == (JOURNALS, ["collect.1@1"])
+    store.write(
+        paths.commit(FLOW, "collect.0@1"), Commit(epoch=1, staging=(gone,), files=moves), ABSENT
+    )
+    with pytest.raises(CorruptError, match=f"ack drop {FLOW} collect.0@1"):
+        world.collect(2)
+
+
+def test_what_an_unfinished_commit_has_staged_is_left_alone(tmp_path: Path) -> None:
+    """The journal of another task's commit is ours by now; half of its files cannot be renamed."""
+    world, store = World(tmp_path), FakeStore()
+    store.tree = world.tree
+    staged = tmp_path / "_flumeng" / f"{next(iter(JOURNALS))}.1.half"
+    staged.mkdir(parents=True)
+    (staged / "part-1").write_text("x")
+    (tmp_path / "obstacle").write_text("a file where a directory should be")
+    moves = ((f"{staged}/part-1", f"{tmp_path}/obstacle/part-1"),)
+    record = Commit(epoch=1, staging=(str(staged),), files=moves)
+    store.write(paths.commit(FLOW, "collect.1@1"), record, ABSENT)
+    world.collect(1)
+    assert world.acks() == JOURNALS
+    assert (staged / "part-1").read_text() == "x"
+    (tmp_path / "obstacle").unlink()
+    world.collect(2)
+    assert (tmp_path / "obstacle" / "part-1").read_text() == "x"
+    assert (world.records(), world.staged()) == ([], [])
 
 
 def test_another_clusters_staging_is_left_alone(tmp_path: Path) -> None:

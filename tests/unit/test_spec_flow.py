@@ -107,6 +107,18 @@ def test_a_flow_says_how_many_files_it_makes(rest: str, said: str) -> None:
     assert "files" not in promise(parse_flow(text.replace("files: {path: /lake}", "noop")))[-1]
 
 
+def test_a_local_path_is_of_one_host_unless_it_is_shared() -> None:
+    text = (
+        "flow: a\nsources: [syslog: {listen: 'x:1'}]\ndelivery: exactly-once\n"
+        "sinks: [files: {path: "
+    )
+    assert "/lake is on the disk of each host" in " ".join(promise(parse_flow(text + "/lake}]")))
+    for path in ("/lake, shared: true", "s3://b/lake"):
+        assert "on the disk" not in " ".join(promise(parse_flow(f"{text}{path}}}]")))
+    with pytest.raises(SpecError, match="expected true or false; found"):
+        parse_flow(f"{text}/lake, shared: maybe}}]")
+
+
 def test_numbers_arrive_in_the_unit_of_their_option() -> None:
     spec = parse_flow("""
 flow: a
