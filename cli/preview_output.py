@@ -20,3 +20,5 @@ def show_preview(found: Preview, *, as_json: bool) -> None:
     )
     for reason in found.why:
         click.echo(f"- {reason}")
+    if not found.complete:
+        click.echo("this is not all: more would follow")

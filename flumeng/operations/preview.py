@@ -36,10 +36,11 @@ class Move:
 
 @dataclass(frozen=True)
 class Preview:
-    """``why`` holds the planner's reasons, in its order."""
+    """``why`` holds the planner's reasons, in its order. ``complete``: nothing follows."""
 
     moves: tuple[Move, ...]
     why: tuple[str, ...]
+    complete: bool = True
 
 
 def drain(store: Store, node: str) -> Preview:
@@ -52,9 +53,10 @@ def drain(store: Store, node: str) -> Preview:
 
 
 def apply(store: Store, texts: Mapping[str, str], expect_revision: int | None = None) -> Preview:
-    """What these flows (name -> text) would change as ``apply_flows`` applies them.
+    """What these flows (name -> text) would have changed when their rollouts are over, as
+    ``apply_flows`` applies them. Raises as it does.
 
-    Raises as it does.
+    What masters do not plan now, because a record of it cannot be read, stays as it is.
     """
     now = look(store)
     flows = dict(now.flows)
@@ -67,8 +69,9 @@ def apply(store: Store, texts: Mapping[str, str], expect_revision: int | None = 
             flows[name] = FlowView(name, Flow(revision=wanted.number), Version(0), place)
         elif wanted.changed:
             record = replace(view.record, revision=wanted.number)
-            flows[name] = replace(view, record=record, place=place, problem="")
-    return _compare(now, replace(now, flows=flows, mine=frozenset(flows)))
+            flows[name] = replace(view, record=record, place=place, problem="", rollout=None)
+    new = flows.keys() - now.flows.keys()
+    return _compare(now, replace(now, flows=flows, mine=now.mine | new))
 
 
 def restart(store: Store, key: str) -> Preview:
@@ -88,10 +91,10 @@ def move(store: Store, key: str, node: str) -> Preview:
 
 
 def _compare(now: Snapshot, wanted: Snapshot) -> Preview:
-    before, said = _settle(now)
-    after, why = _settle(wanted)
+    before, said, _ = _settle(now)
+    after, why, complete = _settle(wanted)
     moves = tuple(_moves(_tasks(before), _tasks(after)))
-    return Preview(moves, tuple(reason for reason in why if reason not in said))
+    return Preview(moves, tuple(reason for reason in why if reason not in said), complete)
 
 
 Tasks = dict[str, tuple[PlannedTask, int]]
@@ -128,20 +131,21 @@ def _moves(before: Tasks, after: Tasks) -> Iterator[Move]:
         yield Move(key, old.node if old else None, new.node if new else None, what)
 
 
-def _settle(snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
-    """Plan and obey until nothing is left to do; with the reasons of all that was done."""
-    why: list[str] = []
+def _settle(snapshot: Snapshot) -> tuple[Snapshot, dict[str, None], bool]:
+    """Plan and obey until nothing is left to do, or for ``ROUNDS``; with the reasons of all that
+    was done, in order, and whether that was all."""
+    why: dict[str, None] = {}
     for _ in range(ROUNDS):
         actions = plan(snapshot)
         if not actions:
-            break
+            return snapshot, why, True
         for action in actions:
             snapshot = applied(snapshot, action)
-            why += (reason for reason in action.why if reason not in why)
+            why |= dict.fromkeys(action.why)
         nodes = {name: _obey(node) for name, node in snapshot.nodes.items()}
         running = (key for node in nodes.values() if node.status for key in node.status.tasks)
         snapshot = replace(snapshot, nodes=nodes, settled=frozenset(running))
-    return snapshot, why
+    return snapshot, why, not plan(snapshot)
 
 
 def _obey(node: NodeView) -> NodeView:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cli.testing import Shell
 from flumeng.errors import ConflictError, UserError
 from flumeng.master.daemon import Master
 from flumeng.operations import preview
@@ -129,6 +130,33 @@ def test_an_apply_moves_what_its_preview_says(
     settle(store)
     assert moves(found) == expected_moves(before, where(store))
     assert {move.what for move in found.moves} == what
+
+
+def test_a_change_that_is_rolled_out_is_told_to_its_end(store: FakeStore) -> None:
+    """Tasks take it one by one, in many more rounds than are looked at."""
+    slowly = "rollout: {max_parallel: 1}\n"
+    apply_flow(store, text("c", 130) + slowly, author="a", reason="", now=0.0)
+    settle(store)
+    found = preview.apply(store, {"c": text("c", 130) + slowly + "batch: {seconds: 3}\n"})
+    taken = [move.task for move in found.moves if move.what == "takes revision 2"]
+    assert (len(taken), found.complete) == (133, True)
+
+
+def test_a_preview_that_does_not_see_the_end_says_so(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preview, "ROUNDS", 1)
+    assert not preview.drain(store, "n1").complete
+    shown = Shell(store.tree).run("node", "drain", "n1", "--dry-run").stdout
+    assert shown.splitlines()[-1] == "this is not all: more would follow"
+
+
+def test_a_flow_that_nobody_plans_has_no_moves(store: FakeStore) -> None:
+    before = preview.apply(store, {"a": text("a", 4)})
+    store.tree.znodes[str(paths.plan("b"))].data = b"{"
+    after = preview.apply(store, {"a": text("a", 4)})
+    assert {move.task.partition("/")[0] for move in before.moves} == {"a"}
+    assert {move.task.partition("/")[0] for move in after.moves} == {"a"}
 
 
 def test_an_unchanged_text_moves_nothing(store: FakeStore) -> None:
