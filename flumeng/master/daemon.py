@@ -29,7 +29,7 @@ from flumeng.master.sayings import Sayings
 from flumeng.plan import Planner
 from flumeng.state.reader import WATCHED, Reader
 from flumeng.state.snapshot import Snapshot
-from flumeng.store import ABSENT, ANY, Store, tree
+from flumeng.store import ABSENT, ANY, Store, possible, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths, table
 from zkschema.records import LiveMaster
@@ -121,10 +121,10 @@ class Master:
             self._leave()
             return self.measures.ticked("failed", f"cannot plan: {error}")
         try:
-            self._tell(soon=False)
+            self._tell(look=True)
             sentence = self._turn()
             self._failures = 0
-            self._tell(soon=True)
+            self._tell(look=False)
         except UnavailableError as error:
             return self._fail(f"waiting for ZooKeeper: {error}")
         return sentence
@@ -167,12 +167,13 @@ class Master:
             self._failures = 0
             self._away_until = now + AWAY_SECONDS
             self.troubles = {"share": f"given to the other masters: {sentence}"}
-            with contextlib.suppress(UnavailableError):
-                self._tell(soon=False)
+            with contextlib.suppress(Exception):  # the failure that is told is the first one
+                self._tell(look=True)
         return self.measures.ticked(outcome, sentence)
 
-    def _tell(self, *, soon: bool) -> None:
-        """Bring the master's own record up to date; ``soon``: often enough, not at once."""
+    def _tell(self, *, look: bool) -> None:
+        """Bring the master's own record up to date: at once when its share is another one, or with
+        ``look`` when it is not there, else once in ``TELL_SECONDS``."""
         now = self._clock()
         flows = sum(topic.startswith("flow ") for topic in self.troubles)
         away = now < self._away_until
@@ -188,16 +189,21 @@ class Master:
                 for topic, why in sorted(self.troubles.items())[:TROUBLES]
             },
         )
-        if soon:
-            if record == self._told or now - self._told_at < TELL_SECONDS:
-                return
-            self._told_at = now
+        told = self._told
+        keeps_share = (
+            told is not None
+            and told.plans == record.plans
+            and told.troubles.keys() >= record.troubles.keys()
+        )
+        waits = keeps_share and (record == told or now - self._told_at < TELL_SECONDS)
+        if waits and not look:
+            return
         me = paths.live_master(self._name)
         there = self._store.exists(me)
-        if not there or record != self._told:
+        if not there or not waits:
             with contextlib.suppress(ConflictError):  # an earlier session of this name ended now
                 self._store.write(me, record, ANY if there else ABSENT)
-                self._told = record
+                self._told, self._told_at = record, now
 
     def _leave(self) -> None:
         """A master of another schema has no share."""
@@ -263,8 +269,10 @@ def run(
     """A master until SIGTERM or SIGINT. ZooKeeper away at start is waited for.
 
     ``metrics`` is where they are served, ``metrics_channel`` the descriptor over which the parent
-    asks for them. Raises UserError when that address cannot be had.
+    asks for them. Raises UserError when that address cannot be had, or for a name that is none.
     """
+    if name is not None and not possible([name]):
+        raise UserError(f"a master cannot be called {name!r}: letters, digits and ._:@=+- only")
     collect_garbage_rarely()
     store = ZooKeeperStore(hosts, session_seconds)
     master = Master(store, name or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")

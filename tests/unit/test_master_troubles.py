@@ -165,6 +165,42 @@ def test_a_master_that_cannot_plan_gives_its_share_to_the_others(store: FakeStor
     assert live(store, "m1").plans, "it tries again"
 
 
+def test_a_master_says_at_once_that_it_cannot_have_its_name() -> None:
+    with pytest.raises(UserError, match="a master cannot be called 'my master'"):
+        daemon.run("127.0.0.1:1", name="my master")
+
+
+def test_a_tick_raises_nothing_whatever_fails(store: FakeStore) -> None:
+    clock = Clock()
+    master = Master(store, "my master", clock)
+    for _ in range(8):
+        assert master.tick().startswith("cannot plan: ValueError")
+        clock.now += 2
+
+
+def test_troubles_that_change_all_the_time_are_told_now_and_then(store: FakeStore) -> None:
+    class Restless(FakeStore):
+        refusals = 0
+        told = 0
+
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            if any(isinstance(w, Put) and w.path == paths.assignment("n1") for w in writes):
+                self.refusals += 1
+                raise ConflictError(f"refused for the {self.refusals}th time")
+            self.told += any(write.path.row is paths.live_master for write in writes)
+            return super().commit(writes)
+
+    clock = Clock()
+    restless = Restless(store.tree)
+    master = Master(restless, "m1", clock)
+    apply(store, "a")
+    for _ in range(200):
+        master.tick()
+        clock.now += daemon.TELL_SECONDS / 100
+    assert 2 <= restless.told <= 4
+    assert "node n1" in live(store, "m1").troubles
+
+
 def test_a_master_of_another_schema_leaves(store: FakeStore) -> None:
     master = Master(FakeStore(store.tree), "m1", Clock())
     master.tick()
