@@ -18,6 +18,7 @@ from cli.options import (
     reason_option,
     revision_option,
     timeout_option,
+    zk_option,
 )
 from cli.output import show_json, show_table, when
 from cli.preview_output import show_preview
@@ -85,11 +86,10 @@ def validate(files: tuple[Path, ...], as_json: bool) -> None:
 @revision_option
 @dry_run_option
 @json_option
-@with_store
+@zk_option
 def apply(
-    context: CliContext,
-    store: Store,
     *,
+    hosts: str,
     files: tuple[Path, ...],
     reason: str,
     if_revision: int | None,
@@ -102,22 +102,24 @@ def apply(
     applied at once, very many in parts: when one of those fails, those before it are applied, and
     it is told which. --json lists what became of each file, also when the command fails.
     """
-    if if_revision is not None and len(files) > 1:
-        raise UserError("--if-revision goes with one file: apply the files one by one")
+    context = click.get_current_context().ensure_object(CliContext)
     outcome = ApplyOutcome(files)
     try:
+        if if_revision is not None and len(files) > 1:
+            raise UserError("--if-revision goes with one file: apply the files one by one")
         found = read_flows(files)
         texts = {file.spec.flow: file.text for file in found}
-        if dry_run:
-            show_preview(preview.apply(store, texts, if_revision), as_json=as_json)
-            return
         outcome.flows = {file.path: file.spec.flow for file in found}
-        audit_fields = context.audit_fields(reason)
-        for part in apply_flows(store, texts, expect_revision=if_revision, **audit_fields):
-            outcome.add(part)
-            if not as_json:
-                for applied in part:
-                    _tell(applied)
+        with context.store(hosts) as store:
+            if dry_run:
+                show_preview(preview.apply(store, texts, if_revision), as_json=as_json)
+                return
+            audit_fields = context.audit_fields(reason)
+            for part in apply_flows(store, texts, expect_revision=if_revision, **audit_fields):
+                outcome.add(part)
+                if not as_json:
+                    for applied in part:
+                        _tell(applied)
     except FlumengError as error:
         if as_json:
             show_json(outcome.rows(error))

@@ -42,7 +42,8 @@ def set_choke(
     refuse_deleted(flow, current.value, "its sources stop, there is nothing to choke")
     there: list[Write] = [Check(paths.flow(flow), current.version)]
     if node is not None:
-        there.append(Check(paths.node(node), require_node(store, node).version))
+        version = require_node(store, node).version
+        there.append(Check(paths.node(node), version))
     if rate is not None and rate <= 0:
         raise UserError("a choke lets something through: take a rate above 0, or pause the flow")
     found = store.read(paths.cluster())

@@ -61,7 +61,7 @@ class SettingRow:
     doc: str
 
 
-def _throttle(key: str, default: int | None, doc: str) -> Setting:
+def _throttle(key: str, default: int | None, doc: str, least: int = 0) -> Setting:
     return Setting(
         key,
         doc,
@@ -71,6 +71,7 @@ def _throttle(key: str, default: int | None, doc: str) -> Setting:
             cluster, throttles={k: most for k, most in cluster.throttles.items() if k != key}
         ),
         whole=True,
+        least=least,
     )
 
 
@@ -142,6 +143,7 @@ SETTINGS: Mapping[str, Setting] = {
             None,
             "tasks of lost nodes go to others while fewer collect tasks than this are starting; "
             "unset: all at once",
+            least=1,
         ),
         _limit(
             "maintenance_nodes",

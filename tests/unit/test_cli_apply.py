@@ -154,6 +154,22 @@ def test_json_lists_the_files_when_one_has_a_problem(store: FakeStore, tmp_path:
     assert store.children(paths.flows()) == []
 
 
+def test_json_lists_the_files_whatever_ended_the_command(store: FakeStore, tmp_path: Path) -> None:
+    files = write(tmp_path, "a", "b")
+    shell = Shell(store.tree)
+    refused = shell.run("flow", "apply", *files, "--if-revision", 1, "--json")
+    assert refused.exit_code == 2
+    assert [row["error"] for row in json.loads(refused.stdout)] == [
+        "--if-revision goes with one file: apply the files one by one"
+    ] * 2
+    shell.cut = True
+    away = shell.run("flow", "apply", *files, "--json")
+    assert away.exit_code == 4
+    rows = json.loads(away.stdout)
+    assert [(row["flow"], row["revision"]) for row in rows] == [("a", None), ("b", None)]
+    assert all("did not answer" in row["error"] for row in rows)
+
+
 def test_a_flow_with_a_damaged_text_gets_the_new_one_and_a_damaged_flow_is_refused(
     store: FakeStore,
 ) -> None:

@@ -41,6 +41,11 @@ def chokes(store: FakeStore) -> dict[str, float]:
     return dict(found.value.chokes)
 
 
+def test_a_choke_of_a_node_that_no_node_can_be_called_is_wrong_input(shell: Shell) -> None:
+    refused = shell.run("flow", "choke", "web", "10MB", "--node", "b b")
+    assert (refused.exit_code, 'there is no node "b b"' in refused.stderr) == (2, True)
+
+
 def test_a_choke_is_set_for_all_nodes_or_one_and_taken_away(shell: Shell, store: FakeStore) -> None:
     assert shell.run("flow", "choke", "web", "10MB").stdout == "choke of flow web is 10MB\n"
     shell.run("flow", "choke", "web", "1 MiB/s", "--node", "n1")

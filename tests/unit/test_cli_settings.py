@@ -131,6 +131,7 @@ def test_a_setting_gets_its_default_again(shell: Shell, store: FakeStore) -> Non
         ("grace_seconds", "inf", "takes a number, 0 or more, not inf"),
         ("balance", "1.5", "takes a whole number, 0 or more, not '1.5'"),
         ("maintenance_nodes", "0", "takes a whole number, 1 or more, not 0"),
+        ("recovery", "0", "takes a whole number, 1 or more, not 0"),
         ("maintenance_enter", "50", "takes a number, 0 to 1, not 50"),
         ("maintenance_leave", "0.9", "may not be above maintenance_enter (0.5)"),
         ("maintenance_enter", "0.1", "maintenance_leave (0.25) may not be above"),
