@@ -23,7 +23,9 @@ from flumeng.metrics.page import CONTENT_TYPE
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 4
-"""At once; who comes then ends the oldest, so that a client that is slow keeps no other out."""
+"""At once; who comes then ends the oldest, so that a client that is slow keeps no other out. So
+many at once may also wait for what children say: that may take longer than their clients stay."""
+BUSY = b"others wait for the same already: ask again in some seconds\n"
 
 REQUEST_SECONDS = 10.0
 PLAIN = "text/plain; charset=utf-8"
@@ -63,6 +65,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
     def __init__(self, address: tuple[str, int], instruments: Instruments) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.instruments = instruments
+        self.asking = threading.BoundedSemaphore(CONNECTIONS)
         self._open: deque[Any] = deque()
         self._changing = threading.Lock()
         super().__init__(address, _Handler)
@@ -95,16 +98,25 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        instruments = self.server.instruments
+        health = self.server.instruments.health
         path = self.path.partition("?")[0]
-        if path == "/metrics":
-            self._answer(HTTPStatus.OK, instruments.metrics(), CONTENT_TYPE)
-        elif path == "/healthz":
-            self._say([instruments.health.stuck] if instruments.health.stuck else [])
-        elif path == "/readyz":
-            self._say(instruments.unready())
-        else:
+        if path == "/healthz":
+            self._say([health.stuck] if health.stuck else [])
+        elif path not in ("/metrics", "/readyz"):
             self._answer(HTTPStatus.NOT_FOUND, b"only /metrics, /healthz and /readyz are here\n")
+        elif self.server.asking.acquire(blocking=False):
+            try:
+                self._ask(path)
+            finally:
+                self.server.asking.release()
+        else:
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, BUSY)
+
+    def _ask(self, path: str) -> None:
+        if path == "/metrics":
+            self._answer(HTTPStatus.OK, self.server.instruments.metrics(), CONTENT_TYPE)
+        else:
+            self._say(self.server.instruments.unready())
 
     def log_message(self, format: str, *args: Any) -> None:
         """Scrapes are no events of ours."""

@@ -46,6 +46,7 @@ class FlowLabels:
         self._name({flow for key in values if (flow := _flow(key)) is not None})
         merged: dict[Key, float | Histogram] = {}
         seen: dict[Key, float] = {}
+        grown: dict[Key, float] = {}
         for key, value in values.items():
             flow = _flow(key)
             if flow is None or flow in self._named:
@@ -57,10 +58,12 @@ class FlowLabels:
             if metric.kind == "counter":
                 seen[key] = value
                 before = self._seen.get(key, 0.0)
-                grown = value - before if value >= before else value
-                merged[other] = self._others[other] = self._others.get(other, 0.0) + grown
+                more = value - before if value >= before else value
+                grown[other] = metric.join(grown.get(other, 0.0), more)
             else:
                 merged[other] = metric.join(merged[other], value) if other in merged else value
+        for other, more in grown.items():
+            merged[other] = self._others[other] = self._others.get(other, 0.0) + more
         self._seen = seen
         return [Merged(*key, value) for key, value in merged.items()]
 

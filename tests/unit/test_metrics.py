@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -32,6 +33,8 @@ UNITS = ("seconds", "bytes", "info", "events")
 TAKEN = Metric("flumeng_test_taken_total", "counter", "test", "Taken.", ("flow",))
 HELD = Metric("flumeng_test_held_bytes", "gauge", "test", "Held.", ("flow",))
 AGE = Metric("flumeng_test_age_seconds", "gauge", "test", "Age.", ("flow",), largest=True)
+HOLD = Metric("flumeng_test_hold_total", "counter", "test", "Hold.", ("flow",), largest=True)
+BUSY = "others wait for the same already: ask again in some seconds\n"
 TOOK = Metric("flumeng_test_took_seconds", "histogram", "test", "Took.")
 
 
@@ -90,6 +93,20 @@ def test_what_flows_without_a_label_count_together_never_falls() -> None:
     assert taken(a=6, b=2) == {"a": 6, OTHER_FLOWS: 33}, "b began anew"
     assert taken(b=3) == {"b": 3}, "a label is free"
     assert taken(b=4, d=7) == {"b": 4, OTHER_FLOWS: 40}
+
+
+def test_of_counters_of_which_the_largest_counts_flows_without_a_label_are_not_added_up() -> None:
+    """Three flows that are held for ten seconds are not held for thirty."""
+    labels = FlowLabels(most=0)
+
+    def held(**flows: float) -> list[object]:
+        merge = labels.merge(Reading(HOLD, value, (flow,)) for flow, value in flows.items())
+        return [value for _, _, value in merge]
+
+    assert held(a=0, b=0, c=0) == [0]
+    assert held(a=10, b=10, c=4) == [10]
+    assert held(a=10, b=12) == [12]
+    assert held(a=11, b=12) == [13], "it never falls, and grows when any of them does"
 
 
 def test_readings_with_the_same_labels_are_one_sample() -> None:
@@ -303,6 +320,35 @@ def test_clients_that_say_nothing_keep_nobody_out() -> None:
     finally:
         for connection in silent:
             connection.close()
+        endpoint.close()
+
+
+def test_a_child_that_hangs_costs_a_bounded_number_of_threads() -> None:
+    """However many ask; and whether this process is well, each of them is told at once."""
+    channel = Channel("hung")
+    instruments = Instruments("p", Health(60), lambda: (), lambda: {"hung": channel}, 1.0)
+    endpoint = Endpoint("127.0.0.1:0", instruments)
+    host, _, port = endpoint.address.rpartition(":")
+    before = threading.active_count()
+    clients = []
+    try:
+        for _ in range(20 * CONNECTIONS):
+            clients.append(socket.create_connection((host, int(port))))
+            clients[-1].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            time.sleep(0.01)
+        assert threading.active_count() <= before + 2 * CONNECTIONS
+        assert get(endpoint.url) == (503, BUSY)
+        assert get(endpoint.url.replace("metrics", "readyz")) == (503, BUSY)
+        began = time.monotonic()
+        assert get(endpoint.url.replace("metrics", "healthz")) == (200, "ok\n")
+        assert time.monotonic() < began + 0.5
+        time.sleep(CONNECTIONS * 1.0 + 0.5)
+        assert get(endpoint.url)[0] == 200
+        assert threading.active_count() <= before + 1
+    finally:
+        for client in clients:
+            client.close()
+        channel.child_started()
         endpoint.close()
 
 
