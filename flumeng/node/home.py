@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flumeng.errors import UserError
+from flumeng.errors import UnavailableError, UserError
 from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
 from flumeng.node.known_flows import KnownFlows
@@ -26,6 +26,8 @@ T = TypeVar("T")
 ASSIGNMENT = "assignment.json"
 FLOWS = "flows.json"
 CLAIM = "claim.json"
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError)
+"""What parsing raises when a file does not hold what was written."""
 
 
 class Home:
@@ -89,8 +91,22 @@ class Home:
             )
 
     def claim(self) -> Claim:
-        """The last one that a process of this directory has made."""
-        return self._load(CLAIM, _claim) or Claim()
+        """The last one that a process of this directory has made. Raises UserError when it is
+        damaged, UnavailableError when it cannot be read now."""
+        file = self.path / CLAIM
+        try:
+            return _claim(json.loads(file.read_text()))
+        except FileNotFoundError:
+            return Claim()
+        except DAMAGE as error:
+            raise UserError(
+                f"{file} is damaged: {error}. It tells this directory from its copies, and what is "
+                "in here is sound. If no other directory was used under the node's name since, "
+                'write {"number": CLAIMS, "token": "CLAIMANT"} into the file, with `claims` and '
+                "`claimant` of the node's znode in `flumeng schema export`"
+            ) from error
+        except OSError as error:
+            raise UnavailableError(f"cannot read {file}: {error.strerror}") from error
 
     def keep_claim(self, claim: Claim) -> None:
         """Durable when this returns. Raises OSError."""
@@ -122,14 +138,17 @@ class Home:
         return self._load(FLOWS, _known_flows) or KnownFlows()
 
     def _load(self, name: str, parse: Callable[[Any], T]) -> T | None:
-        """What a file holds; one that is damaged is set aside, and that is a problem until the next
-        is written."""
+        """What a file holds; one that is damaged is set aside. That, or that it cannot be read now,
+        is a problem until the next is written."""
         file = self.path / name
         try:
             return parse(json.loads(file.read_text()))
         except FileNotFoundError:
             return None
-        except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+        except OSError as error:
+            self.problems[name] = f"cannot read {file}: {error.strerror}"
+            return None
+        except DAMAGE as error:
             aside = file.with_name(f"{name}.damaged")
             log.warning("%s is not used, it is %s now: %s", file, aside.name, error)
             self.problems[name] = f"{file} was damaged, and is {aside.name} now: {error}"

@@ -15,5 +15,7 @@ def write_durably(file: Path, text: str) -> None:
         os.fsync(handle.fileno())
     draft.rename(file)
     folder = os.open(file.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

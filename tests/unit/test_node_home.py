@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 
 import pytest
 
-from flumeng.errors import UserError
+from flumeng.errors import UnavailableError, UserError
 from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
 from flumeng.node.home import Home
@@ -109,3 +111,32 @@ def test_a_claim_is_kept(tmp_path: Path) -> None:
     assert home.claim() == Claim()
     home.keep_claim(Claim(3, "t"))
     assert home.claim() == Claim(3, "t")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"number": "x", "token": 5}'])
+def test_a_damaged_claim_says_what_to_do_and_stays(tmp_path: Path, text: str) -> None:
+    """It does not make the directory a copy, of which what it holds is to be thrown away."""
+    home = Home(tmp_path)
+    home.keep_claim(Claim(3, "t"))
+    (tmp_path / "claim.json").write_text(text)
+    with pytest.raises(UserError, match=r'claim\.json is damaged.*"number"'):
+        home.claim()
+    assert (tmp_path / "claim.json").read_text() == text
+
+
+def test_a_file_that_cannot_be_read_now_is_no_damage(tmp_path: Path) -> None:
+    """Such as for want of descriptors: it is not set aside."""
+    home = Home(tmp_path)
+    home.keep(wanted(1))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        assert home.kept() is None
+        with pytest.raises(UnavailableError, match=r"claim\.json"):
+            home.claim()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert home.kept() == wanted(1)
+    assert not (tmp_path / "assignment.json.damaged").exists()
