@@ -7,7 +7,7 @@ from click.shell_completion import CompletionItem
 
 from cli.context import CliContext, with_store
 from cli.options import json_option, reason_option
-from cli.output import show_json, show_table, when
+from cli.output import show_json, show_table
 from flumeng.errors import UserError
 from flumeng.operations.settings import (
     SETTINGS,
@@ -19,7 +19,7 @@ from flumeng.operations.settings import (
     unset_setting,
 )
 from flumeng.store import Store
-from flumeng.views import history
+from flumeng.views import history, moments
 from zkschema import records
 
 
@@ -81,7 +81,7 @@ def audit(_context: CliContext, store: Store, last: int, as_json: bool) -> None:
         return
     show_table(
         ("TIME (UTC)", "WHO", "COMMAND", "REASON"),
-        ((when(row.time), row.who, row.command, row.reason) for row in rows),
+        ((moments.utc(row.time), row.who, row.command, row.reason) for row in rows),
     )
 
 
@@ -130,4 +130,4 @@ def _said(found: records.Maintenance | None) -> str:
     if found is None:
         return "off"
     by = f"by itself ({found.who})" if found.automatic else f"by {found.who}"
-    return f"on {by} since {when(found.since)} UTC: {found.why}"
+    return f"on {by} since {moments.utc(found.since)} UTC: {found.why}"

@@ -20,7 +20,7 @@ from cli.options import (
     timeout_option,
     zk_option,
 )
-from cli.output import show_json, show_table, when
+from cli.output import show_json, show_table
 from cli.preview_output import show_preview
 from flumeng.errors import FlumengError, UserError
 from flumeng.operations import preview
@@ -35,7 +35,7 @@ from flumeng.operations.flows import (
 from flumeng.spec.flow_files import FlowFilesError, read_flows
 from flumeng.spec.guarantees import promise
 from flumeng.store import Store
-from flumeng.views import conditions, history, overview
+from flumeng.views import conditions, history, moments, overview
 
 files_argument = click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
@@ -168,7 +168,9 @@ def show(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
         return
     reason = f": {found.reason}" if found.reason else ""
     click.echo(f"flow {found.flow} is {found.state}")
-    click.echo(f"revision {found.revision} by {found.author}, {when(found.time)} UTC{reason}")
+    click.echo(
+        f"revision {found.revision} by {found.author}, {moments.utc(found.time)} UTC{reason}"
+    )
     if found.rollout:
         click.echo(f"rollout: {found.rollout}")
     if found.went_back:
@@ -204,7 +206,7 @@ def history_(_context: CliContext, store: Store, name: str, as_json: bool) -> No
         return
     show_table(
         ("REVISION", "CURRENT", "TIME (UTC)", "AUTHOR", "REASON"),
-        ((r.revision, r.current, when(r.time), r.author, r.reason) for r in rows),
+        ((r.revision, r.current, moments.utc(r.time), r.author, r.reason) for r in rows),
     )
 
 

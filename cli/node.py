@@ -22,7 +22,7 @@ from cli.options import (
     timeout_option,
     zk_option,
 )
-from cli.output import show_json, show_table, when
+from cli.output import show_json, show_table
 from cli.preview_output import show_preview
 from flumeng.node.policy import DEFAULT_FILE
 from flumeng.operations import preview
@@ -31,7 +31,7 @@ from flumeng.operations.nodes import decommission_node, label_node, resize_node,
 from flumeng.runtime import logs
 from flumeng.spec.problems import nearest
 from flumeng.store import Store
-from flumeng.views import conditions, details, overview
+from flumeng.views import conditions, details, moments, overview
 
 HEADERS = (
     "NODE",
@@ -126,7 +126,10 @@ def story(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
         click.echo(f"node {name} is not live; this is what it told last")
     show_table(
         ("TIME (UTC)", "WHO", "EVENT", "FROM", "TO", "CAUSE"),
-        ((when(li.time), li.who, li.event, li.before, li.after, li.cause) for li in found.lines),
+        (
+            (moments.utc(li.time), li.who, li.event, li.before, li.after, li.cause)
+            for li in found.lines
+        ),
     )
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,11 +47,6 @@ def make_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
 def count(number: int, noun: str) -> str:
     """``1 node``, ``2 nodes``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def when(seconds: float) -> str:
-    """A moment in UTC, to the second."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _cell(value: object) -> str:

@@ -40,7 +40,7 @@ def ask_all(
         for address in (live.value.addresses if live is not None else ())
         if address
     ]
-    answers = _together(ask, [address for _, address in served])
+    answers = _together(ask, list(dict.fromkeys(address for _, address in served)))
     by_node: dict[str, dict[str, A]] = {}
     silent = []
     for name, address in served:

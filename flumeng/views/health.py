@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from flumeng.journal.account import Account
 from flumeng.store import Store
-from flumeng.views import asking, counters, journals, lag, overview, unreadable
+from flumeng.views import asking, counters, journals, lag, moments, overview, unreadable
 from flumeng.views.lag import FlowLag
 from flumeng.views.overview import AckRow, FlowRow, NodeRow
 from flumeng.views.reading import Reading
@@ -155,7 +154,7 @@ def _of_troubles(
 def _of_maintenance(maintenance: records.Maintenance | None) -> Iterator[Cause]:
     if maintenance is None:
         return
-    since = f"{datetime.fromtimestamp(maintenance.since, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    since = f"{moments.utc(maintenance.since)} UTC"
     if maintenance.automatic:
         yield Cause(
             f"maintenance mode, begun by itself at {since}: {maintenance.why}",

@@ -305,6 +305,24 @@ def test_schema_verify_tells_what_is_wrong(shell: Shell, store: FakeStore) -> No
     assert [problem["path"] for problem in shell.json("schema", "verify")] == ["/flows/x"]
 
 
+def test_two_nodes_with_one_address_are_asked_once(store: FakeStore) -> None:
+    """As when a host was called anew, and its first session is not over."""
+    asked = []
+    for name in ("n8", "n9"):
+        store.write(paths.node(name), records.Node(uuid=name, roles=("ingest",)), ABSENT)
+        store.write(paths.live_node(name), live("one:7000"), ABSENT)
+
+    def ask(address: str) -> dict[str, Reached]:
+        asked.append(address)
+        return {"j": Reached(0, 1)}
+
+    began = time.monotonic()
+    found = overview.positions(store, ask)
+    assert time.monotonic() < began + asking.ASK_SECONDS / 2
+    assert asked.count("one:7000") == 1
+    assert found.by_node["n8"] == found.by_node["n9"]
+
+
 def test_frozen_nodes_cost_no_more_time_than_one(store: FakeStore) -> None:
     """Also when they are more than are asked at a time, and however long each takes."""
     released = threading.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,3 +167,22 @@ def test_a_journal_knows_how_far_it_was_a_minute_ago() -> None:
     assert past.minute_ago("j", 20.0) is None
     past.keep(["resting"])
     assert past.minute_ago("j", 200.0) is None
+
+
+@pytest.mark.parametrize("since", [NOON * 1000, -NOON * 1000, 1e300])
+def test_a_moment_that_no_calendar_has_is_shown_as_a_number(shell: Cluster, since: float) -> None:
+    """As when milliseconds were written for seconds; everything else is shown with it."""
+    shell.account = account(1, acked=5, safe=5, before=(5, 5))
+    store = FakeStore(shell.tree)
+    found = store.read(paths.cluster())
+    assert found is not None
+    maintenance = records.Maintenance(who="ann", why="disks", since=since)
+    store.write(paths.cluster(), replace(found.value, maintenance=maintenance), ANY)
+    revision = records.Revision(text=TEXT, author="ann", reason="", time=since)
+    store.write(paths.revision("web", "1"), revision, ANY)
+    line = records.StoryLine(time=since, who="node", event="start", before="", after="running")
+    store.write(paths.story("n1"), records.Story(lines=(line,)), ANY)
+    for command in ("status", "cluster show", "flow history web", "flow show web", "node story n1"):
+        shown = shell.run(*command.split())
+        assert shown.exception is None or isinstance(shown.exception, SystemExit), command
+        assert f"{since:g}" in shown.stdout, command
