@@ -123,6 +123,7 @@ class Node:
         self._machine = Machine(settings.roles, clock, settings.workers, settings.limits)
         self._storyteller = EventPublisher(store, settings.name, clock, time.time)
         self._children: dict[str, ChildProcess] = {}
+        self._killed: set[str] = set()
         self._status = NodeStatus(assignment_version=-1)
         self.channels: dict[str, Channel] = {}
         self.health = Health(STUCK_SECONDS, clock)
@@ -211,6 +212,8 @@ class Node:
     def _handle(self, event: Event) -> None:
         if isinstance(event, Tick):
             self._tick_at = self._clock() + TICK_SECONDS
+        elif isinstance(event, Ended):
+            self._killed.discard(event.child)
         self._act(self._machine.handle(event))
 
     def _act(self, instructions: list[Instruction]) -> None:
@@ -220,11 +223,17 @@ class Node:
             elif isinstance(instruction, Tell):
                 self._children[instruction.child].tell(instruction.message)
             elif isinstance(instruction, Kill):
-                log.warning("%s is killed: %s", instruction.child, instruction.why)
-                self._children[instruction.child].kill()
+                self._kill(instruction.child, instruction.why)
             else:
                 assert isinstance(instruction, Exit)
                 self._exit = True
+
+    def _kill(self, child: str, why: str) -> None:
+        """It is killed again until it ends; that is said once."""
+        if child not in self._killed:
+            log.warning("%s is killed: %s", child, why)
+        self._killed.add(child)
+        self._children[child].kill()
 
     def _start(self, child: str) -> None:
         common = ["--data", str(self._home.path), "--node", self._settings.name]

@@ -135,11 +135,11 @@ class ChildProcess:
 
 def _kill_session(leader: int) -> None:
     """SIGKILL to every process of the session that ``leader`` began, also to those that are forked
-    meanwhile. ``leader`` may have ended, and is not reaped."""
+    meanwhile, but for those of other users. ``leader`` may have ended, and is not reaped."""
     killed: set[int] = set()
     while fresh := _session(leader) - killed:
         for pid in fresh:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         killed |= fresh
 

@@ -125,6 +125,7 @@ def _is_task(task: object) -> bool:
         isinstance(task, Mapping)
         and isinstance(task.get("epoch"), int)
         and isinstance(task.get("revision"), int)
+        and isinstance(task.get("epoch_seen", 0), int)
         and task.get("state") in TASK_STATES
         and isinstance(task.get("error"), str | None)
     )

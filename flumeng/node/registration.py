@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from flumeng import __version__
 from flumeng.errors import CorruptError, UnavailableError, UserError
-from flumeng.journal.names import node_of
+from flumeng.journal.names import is_journal, node_of
 from flumeng.node.claim import Claim, SupplantedError, next_claim, require_own
 from flumeng.node.events import Acked, Wanted
 from flumeng.runtime import processes
@@ -361,7 +361,7 @@ class Registration:
         n nodes that read those of all would read n times n."""
         if self._registered is None:
             listed = self._store.children(paths.journals())
-            names = [name for name in listed if node_of(name) == self._me.name]
+            names = [n for n in listed if is_journal(n) and node_of(n) == self._me.name]
             for name in self._aside.difference(names):
                 self.problems.pop(str(paths.journal(name)), None)
             self._aside.clear()

@@ -79,7 +79,7 @@ def server_command(
     try:
         (data / "tree").mkdir(parents=True, exist_ok=True)
         (data / "log4j2.properties").write_text(LOGGING)
-        (data / "zoo.cfg").write_text(_configuration(data, port, host, ensemble))
+        (data / "zoo.cfg").write_text(configuration(data, port, host, ensemble))
         if ensemble:
             (data / "tree" / "myid").write_text(str(server_id))
     except OSError as error:
@@ -99,9 +99,9 @@ def server_command(
     ]
 
 
-def _configuration(data: Path, port: int, host: str, ensemble: Sequence[str]) -> str:
+def configuration(data: Path, port: int, host: str, ensemble: Sequence[str]) -> str:
     lines = [
-        f"dataDir={data / 'tree'}",
+        f"dataDir={_escaped(str(data / 'tree'))}",
         f"clientPort={port}",
         f"clientPortAddress={host}",
         f"tickTime={TICK_MILLISECONDS}",
@@ -117,6 +117,15 @@ def _configuration(data: Path, port: int, host: str, ensemble: Sequence[str]) ->
         *(f"server.{number}={address}" for number, address in enumerate(ensemble, start=1)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _escaped(value: str) -> str:
+    """As Java's properties have what is no ASCII, or an escape itself, by its UTF-16 units."""
+    units = value.encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[n : n + 2]) for n in range(0, len(units), 2))
+    return "".join(
+        chr(code) if code < 128 and chr(code) != "\\" else f"\\u{code:04x}" for code in codes
+    )
 
 
 def find_java() -> str:

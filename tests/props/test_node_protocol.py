@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ TASKS = st.fixed_dictionaries(
         "revision": st.integers() | VALUES,
         "state": st.sampled_from(["running", "failed", "stopped", "starting", "odd"]) | VALUES,
     },
-    optional={"error": st.text() | VALUES},
+    optional={"error": st.text() | VALUES, "epoch_seen": st.integers() | VALUES},
 )
 MESSAGES = st.fixed_dictionaries(
     {"type": st.sampled_from(["status", "alive", "sing"]) | VALUES},
@@ -52,3 +53,12 @@ def test_a_message_of_a_child_never_harms_the_node(lines: list[bytes]) -> None:
         if message["type"] != "ready":
             machine.handle(Said("ingest.0", message))
     codec.encode(machine.status)
+
+
+@pytest.mark.parametrize("field", ["epoch", "revision", "epoch_seen"])
+def test_text_in_place_of_a_number_is_refused(field: str) -> None:
+    """Where workers say different things of a task, their numbers are compared."""
+    task = {"epoch": 1, "revision": 1, "epoch_seen": 1, "state": "running"} | {field: "x"}
+    status = {"type": "status", "answers": 1, "tasks": {"f/t": task}}
+    with pytest.raises(MessageError):
+        from_child(json.dumps(status).encode() + b"\n")

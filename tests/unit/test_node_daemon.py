@@ -232,3 +232,31 @@ def test_a_node_that_is_stopped_before_it_may_start_starts_nothing(tmp_path: Pat
     node.stop()
     node.run()
     assert started == []
+
+
+def test_a_child_that_cannot_be_killed_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be held in the kernel for ever, by a disk that does not answer."""
+    now = [100.0]
+
+    class Child(ScriptedChild):
+        def kill(self) -> None: ...
+
+    def start(child: str) -> ScriptedChild:
+        return Child(child, "n1", node.hear)
+
+    def silence(seconds: float) -> int:
+        caplog.clear()
+        for _ in range(round(2 * seconds)):
+            now[0] += 0.5
+            node.turn()
+        return caplog.text.count("ingest.0 is killed: hung")
+
+    store = FakeStore()
+    tree.init(store)
+    settings = Settings("n1", tmp_path, "", roles=(INGEST,))
+    node = SteppedNode(settings, Home(tmp_path), store, lambda: now[0], start)
+    assert silence(60.0) == 1
+    node.hear(Ended("ingest.0", -9))
+    assert silence(60.0) == 1

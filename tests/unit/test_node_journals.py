@@ -163,6 +163,18 @@ def test_a_registration_of_no_possible_flow_harms_no_other(bench: Bench) -> None
     assert "/journals/web.n1.0.odd" in bench.status.problems
 
 
+def test_a_registration_with_a_name_that_no_journal_has_harms_nothing(bench: Bench) -> None:
+    odd = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
+    bench.store.write(paths.journal("web.n1.x.zz"), odd, ABSENT)
+    bench.store.write(paths.cursor("web", "main"), None, ANY)
+    znode = paths.ack("web", "main", "web.n1.x.zz")
+    bench.store.write(znode, records.Ack(epoch=1, offset=5), ABSENT)
+    bench.reconnect()
+    ack(bench, 900)
+    bench.turns()
+    assert told_acks(bench)[-1] == 900
+
+
 @pytest.mark.parametrize("path", ["/nodes/n1", "/schema", "/nodes/n1/status", "/nodes/n1/story"])
 def test_trimming_goes_on_whatever_of_the_node_is_damaged(
     bench: Bench, path: str, caplog: pytest.LogCaptureFixture

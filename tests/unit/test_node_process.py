@@ -9,6 +9,7 @@ import os
 import queue
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -198,3 +199,23 @@ def own_descriptors() -> set[str]:
 
 def own_children() -> set[str]:
     return set(Path("/proc/thread-self/children").read_text().split())
+
+
+STRANGERS = """
+import os, queue, sys, time
+from flumeng.node.process import ChildProcess
+heard = queue.SimpleQueue()
+child = ChildProcess("c", ["sh", "-c", "sleep 3 & exec sleep 1"], heard.put)
+time.sleep(0.2)
+os.setresuid(65534, 65534, 65534)
+child.kill()
+print(heard.get(timeout=10))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
+def test_the_end_of_a_child_is_heard_though_its_session_has_processes_of_others() -> None:
+    """Such as those that sudo has started: they cannot be killed."""
+    command = [sys.executable, "-c", STRANGERS]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.stdout == "Ended(child='c', code=0)\n", ran.stderr
