@@ -21,6 +21,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from flumeng.errors import UserError
 from flumeng.filters import syslog
 from flumeng.filters.byte_column import text
+from flumeng.filters.json_check import VALID, JsonCheck
 from flumeng.filters.lazy_batch import LazyBatch, Stage
 from flumeng.filters.local_times import to_utc
 from flumeng.filters.reasons import PARSE_ERROR, note
@@ -104,7 +105,10 @@ def _syslog_stage(timezone: str | None) -> SyslogStage:
 
 
 def _parse_json(batch: LazyBatch, ddl: str, ts_within_seconds: float) -> LazyBatch:
-    """Spark's own JSON reader, permissive. ``ts`` and ``host`` of the schema set the event's."""
+    """Spark's own JSON reader, permissive, behind a check that there is nothing but JSON.
+
+    ``ts`` and ``host`` of the schema set the event's.
+    """
     wanted = _schema(ddl)
     own = {field.name for field in wanted if field.name in ("ts", "host")}
     for name, kind in (("ts", TimestampType()), ("host", StringType())):
@@ -118,8 +122,9 @@ def _parse_json(batch: LazyBatch, ddl: str, ts_within_seconds: float) -> LazyBat
     def transform(rows: DataFrame) -> DataFrame:
         parsed = F.from_json(F.col("body").cast("string"), schema, options)
         rows = rows.withColumn(PARSED, parsed)
-        good = F.col(PARSED).isNotNull() & F.col(PARSED)[MALFORMED].isNull()
-        reason = F.create_map(F.lit(PARSE_ERROR), F.lit("json: malformed"))
+        good = F.col(VALID) & F.col(PARSED).isNotNull() & F.col(PARSED)[MALFORMED].isNull()
+        why = F.when(F.col(VALID), "json: not of the schema").otherwise("json: malformed")
+        reason = F.create_map(F.lit(PARSE_ERROR), why)
         changed = {
             "attrs": F.when(good, F.col("attrs")).otherwise(F.map_concat(F.col("attrs"), reason)),
             **{name: F.coalesce(F.when(good, F.col(PARSED)[name]), F.col(name)) for name in own},
@@ -140,7 +145,8 @@ def _parse_json(batch: LazyBatch, ddl: str, ts_within_seconds: float) -> LazyBat
         ]
         return rows.select(*kept, *new)
 
-    return batch.sql(transform)
+    checked = batch.arrow(JsonCheck(), batch.schema.append(pa.field(VALID, pa.bool_())))
+    return checked.sql(transform)
 
 
 def _schema(ddl: str) -> StructType:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from flumeng.ingest.framing import Messages
 from flumeng.ingest.memory_bound import Share
 from flumeng.journal.frame import MAX_ROWS
+from flumeng.runtime.json_text import without_surrogates
 
 PIECE_BYTES = 1 << 20
 ENTRIES_AT_ONCE = 10_000
@@ -139,14 +140,21 @@ def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
 
 def _check_lines(piece: bytes, first_line: int) -> None:
     """A value on each line is quickly seen; what else it is, is looked for line by line."""
-    try:
-        if len(_decode_lines(piece)) == piece.count(b"\n"):
-            return
-    except (msgspec.DecodeError, RecursionError):
-        pass
+    if _are_lines(piece):
+        return
+    piece = without_surrogates(piece)
+    if _are_lines(piece):
+        return
     for number, line in enumerate(io.BytesIO(piece), first_line):
         if not line.isspace():
             _check(line, f"line {number}")
+
+
+def _are_lines(piece: bytes) -> bool:
+    try:
+        return len(_decode_lines(piece)) == piece.count(b"\n")
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def _check(text: bytes, where: str) -> None:
@@ -156,15 +164,33 @@ def _check(text: bytes, where: str) -> None:
         raise RefusedError(400, f"{where} is not JSON: {error}") from error
 
 
+def _values(body: bytes) -> list[msgspec.Raw]:
+    """The entries of an array as written.
+
+    Each is found at once: only white space and a comma come before it, with which none begins.
+    """
+    plain = without_surrogates(body)
+    values = _decode_array(plain)
+    if plain is body:
+        return values
+    end = 0
+    written = []
+    for value in values:
+        start = plain.index(value, end)
+        end = start + len(value)
+        written.append(msgspec.Raw(body[start:end]))
+    return written
+
+
 def _pieces_of_array(body: bytes) -> Iterator[Messages]:
     if not body.lstrip(b" \t\r\n").startswith(b"["):
-        _check(body, "the body")
+        _check(without_surrogates(body), "the body")
         yield Messages(body, (array("q", [0]), array("q", [len(body)])))
         return
     if body.count(b",") >= MOST_ENTRIES and _entries(body) > MOST_ENTRIES:
         raise RefusedError(413, f"more than {MOST_ENTRIES} entries: send lines, or it in parts")
     try:
-        values = _decode_array(body)
+        values = _values(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise RefusedError(400, f"the body is not a JSON array: {error}") from error
     for begin in range(0, len(values), ENTRIES_AT_ONCE):

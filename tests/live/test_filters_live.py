@@ -163,6 +163,29 @@ def test_json_with_a_time_far_from_the_receipt_keeps_that_of_the_receipt(frame: 
     assert [row["user"] for row in found] == ["ann"] * 3
 
 
+def test_json_is_the_whole_body_and_of_the_schema(frame: Frames) -> None:
+    bodies = (
+        b'{"user": "ann"}',
+        b' {"user": "ann"}\n',
+        b"{}}",
+        b'{"user": "ann"} x',
+        b'{"user": "ann"}#',
+        b"{'user': 'ann'}",
+        b'["user"]',
+        b"1",
+        b'{"ms": "slow"}',
+        b'{"user": "\\ud83d"}',
+    )
+    found = rows(ParseFilter(Parse("json", schema="user STRING, ms DOUBLE")).apply(frame(*bodies)))
+    malformed, other = "json: malformed", "json: not of the schema"
+    assert [row["attrs"].get("parse_error") for row in found] == [
+        None, None, *[malformed] * 4, *[other] * 3, None,
+    ]  # fmt: skip
+    assert [row["user"] for row in found] == ["ann", "ann", *[None] * 7, "?"]
+    assert [row["body"] for row in found] == list(bodies)
+    assert set(found[0]) == {*READ_SCHEMA.names, "user", "ms"}
+
+
 def test_json_then_syslog_keeps_the_first_reason(frame: Frames) -> None:
     first = ParseFilter(Parse("json", schema="user STRING")).apply(frame(b"junk"))
     (found,) = rows(ParseFilter(SYSLOG).apply(first))

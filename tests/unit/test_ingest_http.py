@@ -288,6 +288,21 @@ def test_many_events_in_a_body_fit_into_frames_each() -> None:
         list(http_body.messages(b"[" + b"1," * 100_000 + b"1]", "application/json"))
 
 
+def test_half_of_a_surrogate_pair_is_json() -> None:
+    lines = b'{"a":"\\ud83d"}\n["\\\\\\udE00x", 1]\n'
+    (piece,) = http_body.messages(lines, "application/x-ndjson")
+    assert piece.data == lines
+    with pytest.raises(RefusedError, match="line 3 is not JSON"):
+        list(http_body.messages(lines + b'"\\ud83"\n', "application/x-ndjson"))
+    one = b'{"a":"\\ud83d"}'
+    assert [p.data for p in http_body.messages(one, "application/json")] == [one]
+    entries = [one, b'"\\ud83d\\ude00"', b"1", b'"\\\\ud83d"', b'"\\uDE00"']
+    for between in (b",", b" , \n"):
+        array = b"[ " + between.join(entries) + b" ]"
+        (piece,) = http_body.messages(array, "application/json")
+        assert bodies_of(piece) == entries
+
+
 def bodies_of(piece: Messages) -> list[bytes]:
     assert piece.bounds is not None
     assert len(piece.bounds[0]) <= MAX_ROWS

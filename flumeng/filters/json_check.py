@@ -1,0 +1,74 @@
+"""Whether bodies are JSON, each one text and nothing behind it.
+
+Spark's reader stops where the first value ends and does not look at the rest, so that is looked at
+here, for many bodies at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.runtime.json_text import without_surrogates
+
+VALID = "_flumeng_is_json"
+ROWS_AT_A_TIME = 8192
+
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_one = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+@dataclass(frozen=True)
+class JsonCheck:
+    """Adds the column VALID, for the SQL that comes behind it."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
+                rows = batch.slice(start, ROWS_AT_A_TIME)
+                yield rows.append_column(VALID, are_json(rows["body"]))
+
+
+def are_json(bodies: pa.Array) -> pa.Array:
+    """Of each body whether it is JSON; null is not."""
+    bodies = pc.fill_null(bodies, b"")
+    everything = pa.ListArray.from_arrays(pa.array([0, len(bodies)], pa.int32()), bodies)
+    joined = pc.binary_join(everything, b",")[0].as_py()
+    lengths = pc.binary_length(bodies).to_numpy(zero_copy_only=False)
+    if _are_values(joined, lengths):
+        return pa.array(np.ones(len(bodies), np.bool_))
+    joined = without_surrogates(joined)
+    if _are_values(joined, lengths):
+        return pa.array(np.ones(len(bodies), np.bool_))
+    ends = np.cumsum(lengths + 1) - 1
+    pieces = zip((ends - lengths).tolist(), ends.tolist(), strict=True)
+    return pa.array([_is_json(joined[start:end]) for start, end in pieces], pa.bool_())
+
+
+def _are_values(joined: bytes, lengths: npt.NDArray[np.int32]) -> bool:
+    """Whether an array of them all has as many values as there are bodies, each as long as a body.
+
+    Then nothing but one comma is between two values, so each is a body. It is false too where white
+    space surrounds a body: that one is looked at alone.
+    """
+    try:
+        values = _decode_array(b"[" + joined + b"]")
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    if len(values) != len(lengths):
+        return False
+    return bool((np.fromiter(map(len, values), np.int64, len(values)) == lengths).all())
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        _decode_one(body)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
