@@ -22,14 +22,17 @@ from zkschema.records import COLLECT
 def flow_running(store: Store, flow: str) -> list[str]:
     """Every task that the flow asks for runs what it is to run now, which during a rollout may be
     the revision before. Raises ``UserError`` without the flow."""
-    found = overview.flow(store, flow)
-    if found.problem:
-        return [f"flow {flow}: {found.problem}"]
-    if found.state != "running":
-        return [f"flow {flow} is to be {found.state}"]
-    if not found.tasks:
-        return [f"flow {flow} is not planned yet"]
-    return _unplanned(found) + [_line(task) for task in found.tasks if task.state != "running"]
+    return _not_running(overview.flow(store, flow))
+
+
+def _not_running(flow: FlowDetail) -> list[str]:
+    if flow.problem:
+        return [f"flow {flow.flow}: {flow.problem}"]
+    if flow.state != "running":
+        return [f"flow {flow.flow} is to be {flow.state}"]
+    if not flow.tasks:
+        return [f"flow {flow.flow} is not planned yet"]
+    return _unplanned(flow) + [_line(task) for task in flow.tasks if task.state != "running"]
 
 
 def flow_rolled_out(store: Store, flow: str) -> list[str]:
@@ -43,7 +46,7 @@ def flow_rolled_out(store: Store, flow: str) -> list[str]:
             f"flow {flow} went back to revision {found.revision}: {found.went_back}"
         )
     still = [str(found.rollout)] if found.rollout else []
-    return still + flow_running(store, flow)
+    return still + _not_running(found)
 
 
 def flow_stopped(store: Store, flow: str) -> list[str]:

@@ -8,7 +8,7 @@ journal's node does not answer. A registration that cannot be read leaves what t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flumeng.errors import UserError
 from flumeng.journal.account import Account
@@ -94,14 +94,8 @@ def pick(rows: Sequence[JournalRow], name: str) -> JournalRow:
 
 def _with_account(row: JournalRow, account: Account, now: float) -> JournalRow:
     oldest = account.oldest_unacked_us
-    return JournalRow(
-        row.journal,
-        row.node,
-        row.flow,
-        row.term,
-        row.closed,
-        row.end,
-        problem=row.problem,
+    return replace(
+        row,
         durability=account.durability,
         floor=account.floor,
         acked=account.acked,

@@ -22,9 +22,9 @@ class TaskRow:
 
     ``state`` is ``running``, ``draining``, ``starting`` (told, not done yet), ``failed``,
     ``stopped``, ``waiting`` (nobody can run it), ``away`` (its node is not live) or ``unknown``
-    (what its node says cannot be read). ``wanted`` is
-    the revision that it is to run now, ``revision`` the one that its node applied. ``why`` tells of
-    a task that runs in which journals it stands still.
+    (what its node says cannot be read). ``wanted`` is the revision that it is to run now,
+    ``revision`` the one that its node applied. ``why`` tells of a task that runs in which journals
+    it stands still.
     """
 
     flow: str
