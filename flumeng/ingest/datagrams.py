@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import sys
 from array import array
@@ -18,8 +19,11 @@ from itertools import accumulate
 from typing import Any
 
 from flumeng.ingest.framing import Messages
-from flumeng.ingest.peers import Reception
+from flumeng.ingest.peers import Reception, address
 from flumeng.ingest.received_block import Origin, ReceivedBlock
+from flumeng.ingest.seldom import Seldom
+
+log = logging.getLogger(__name__)
 
 KERNEL_BUFFER_BYTES = 16 << 20
 DATAGRAMS_AT_ONCE = 512
@@ -48,6 +52,7 @@ class Datagrams:
         self._paused = False
         self._next_read: asyncio.TimerHandle | None = None
         self._dropped = 0
+        self._malformed = Seldom()
         self._drops_timer: asyncio.TimerHandle | None = None
 
     async def start(self, listener: socket.socket) -> None:
@@ -144,8 +149,11 @@ class Datagrams:
             for datagram in datagrams:
                 cut = cutter()
                 found += [*cut.feed(datagram, len(datagram)), *cut.end()]
-                context.counters.malformed += cut.malformed
                 context.counters.discarded_bytes += cut.skipped
+                if cut.malformed:
+                    context.counters.malformed += 1
+                    if self._malformed.is_due():
+                        log.warning("%s sent %s", address(peer), cut.complaint)
         for messages in found:
             sender = self._origin(peer)
             if messages.incomplete:

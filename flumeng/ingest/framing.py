@@ -216,7 +216,7 @@ class PrefixedFramer(Framer):
     """Each message follows its length, four bytes, the highest first."""
 
     __slots__ = ()
-    complaint = "something else than messages after their lengths; its connection is closed"
+    complaint = "something else than messages after their lengths; the rest of it is not taken"
     hopeless = True
 
     def __init__(self, max_line_bytes: int) -> None:

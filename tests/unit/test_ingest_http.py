@@ -419,3 +419,21 @@ def test_unpacked_bytes_count_and_are_let_go_when_they_are_durable(
             assert http_app.BODIES.held_bytes == 0
 
     run(test)
+
+
+def test_what_can_never_be_stored_is_told_to_its_sender() -> None:
+    async def test() -> None:
+        journal = Journal(durable=False)
+        async with serving(journal) as (_, connect):
+            client = await connect()
+            client.post(b"x")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not journal.blocks:
+                    await asyncio.sleep(0.01)
+            (block,) = journal.blocks
+            assert block.on_unfit is not None
+            block.on_unfit("too odd")
+            status, _, said = await client.answer()
+            assert (status, said["error"]) == (400, "this cannot be stored: too odd")
+
+    run(test)

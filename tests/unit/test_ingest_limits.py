@@ -223,6 +223,25 @@ def test_datagrams_that_the_kernel_drops_are_counted() -> None:
     run(test)
 
 
+def test_what_is_no_message_in_a_datagram_is_counted() -> None:
+    async def test() -> None:
+        received = Received()
+        source = UdpSource(
+            Udp("127.0.0.1:0", framing="length-prefixed", max_line_bytes=64), received.context
+        )
+        await source.start()
+        place = ("127.0.0.1", int(source.addresses[0].rpartition(":")[2]))
+        with socket.socket(type=socket.SOCK_DGRAM) as sender:
+            for datagram in (b"GET / HTTP/1.1", b"\0\0\0\1a\0\0", b"\0\0\0\x64" + b"x" * 100):
+                sender.sendto(datagram, place)
+        await eventually(lambda: len(received.blocks) == 2)
+        counters = received.context.counters
+        assert (counters.malformed, counters.discarded_bytes) == (1, 14 + 2 + 33)
+        await source.stop()
+
+    run(test)
+
+
 def waits(choke: RateLimit, takes: Sequence[tuple[float, int]]) -> list[float]:
     return [round(choke.take(nbytes, now), 6) for now, nbytes in takes]
 
