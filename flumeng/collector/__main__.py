@@ -13,6 +13,7 @@ from threading import Thread
 from pyspark.sql import SparkSession
 
 from flumeng.collector import class_archive, spark
+from flumeng.node.in_progress import InProgress
 from flumeng.node.protocol import Parent
 from flumeng.runtime import logs, parentage
 
@@ -44,6 +45,7 @@ def main() -> int:
         session_seconds=given.session_seconds,
         cache=cache,
         policy_file=given.policy,
+        in_progress=InProgress(given.data),
         metrics_channel=given.metrics_channel,
     )
 

@@ -62,7 +62,7 @@ class Claim:
             self,
             events,
             self._pipeline.shareable,
-            apart or self.slow,
+            apart or self.slow or self.assignment.flow in self._jobs.suspects,
             self._pipeline.spec.batch_seconds,
         )
         self._jobs.ask(self._request)

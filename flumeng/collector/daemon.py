@@ -25,6 +25,7 @@ from flumeng.collector.task import Assignment
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
 from flumeng.node import policy
+from flumeng.node.in_progress import InProgress
 from flumeng.node.policy import Policy
 from flumeng.node.protocol import Parent
 from flumeng.sinks import file_store
@@ -47,13 +48,14 @@ def run(
     session_seconds: float,
     cache: Path,
     policy_file: Path | None,
+    in_progress: InProgress,
     metrics_channel: int | None,
 ) -> int:
     """Until the node says stop or is gone; the exit code.
 
     ``starting`` gives Spark's session, or raises UserError. ``hosts`` are ZooKeeper's, ``cache`` is
     for the archive of classes, ``policy_file`` the node's, and ``metrics_channel`` the descriptor
-    to ask for metrics.
+    to ask for metrics. ``in_progress`` is told what runs.
     """
     measures = Measures()
     instruments = _serve(measures, metrics_channel)
@@ -102,6 +104,7 @@ def run(
         positions=lambda wake: WatchedJournals(watcher, probes, wake),
         on_stuck=give_up,
         open_store=bounded(allowed),
+        in_progress=in_progress,
         measures=measures,
     ).run()
     store.close()

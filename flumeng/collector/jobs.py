@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -28,6 +29,11 @@ log = logging.getLogger(__name__)
 APART_SLOTS = 2
 SHARED_LIMIT_SECONDS = 60.0
 CANCEL_SECONDS = 30.0
+
+
+def unrecorded(_flows: Collection[str]) -> AbstractContextManager[None]:
+    """Where nobody asks what ran when the process ended."""
+    return nullcontext()
 
 
 class Engine(Protocol):
@@ -55,7 +61,8 @@ class _Job:
 
 
 class Jobs:
-    """Used from any thread. ``slots`` jobs run at once, and ``APART_SLOTS`` for tasks apart."""
+    """Used from any thread. ``slots`` jobs run at once, and ``APART_SLOTS`` for tasks apart.
+    ``in_progress`` is entered with the flows of each job while it runs."""
 
     def __init__(
         self,
@@ -63,6 +70,7 @@ class Jobs:
         slots: int,
         *,
         on_stuck: Callable[[str], None],
+        in_progress: Callable[[Collection[str]], AbstractContextManager[None]] = unrecorded,
         shared_limit_seconds: float = SHARED_LIMIT_SECONDS,
         cancel_seconds: float = CANCEL_SECONDS,
         start_seconds: float = START_SECONDS,
@@ -70,6 +78,8 @@ class Jobs:
     ) -> None:
         self._engine = engine
         self._on_stuck = on_stuck
+        self._in_progress = in_progress
+        self._suspects: frozenset[str] = frozenset()
         self._shared_limit_seconds = shared_limit_seconds
         self._cancel_seconds = cancel_seconds
         self.start_seconds = start_seconds
@@ -83,9 +93,20 @@ class Jobs:
         self._numbers = itertools.count(1)
         self._starts = Starts(self._on_late, start_seconds, clock)
         for number in range(slots):
-            self._open(f"job-{number}", apart=False)
+            self._open(f"job-{number}")
         for number in range(APART_SLOTS):
-            self._open(f"job-apart-{number}", apart=True)
+            self._open(f"job-apart-{number}", apart=True, spare=number > 0)
+
+    @property
+    def suspects(self) -> frozenset[str]:
+        """The flows one of which ends this process: their jobs run one at a time, all apart."""
+        return self._suspects
+
+    @suspects.setter
+    def suspects(self, flows: frozenset[str]) -> None:
+        with self._news:
+            self._suspects = flows
+            self._news.notify_all()
 
     @property
     def load(self) -> tuple[int, int]:
@@ -136,15 +157,17 @@ class Jobs:
         for job in stuck:
             self._on_stuck(f"{job.name} was cancelled {self._cancel_seconds:.0f} s ago and goes on")
 
-    def _open(self, slot: str, *, apart: bool) -> None:
-        vital.start(slot, partial(self._work, slot, apart))
+    def _open(self, slot: str, *, apart: bool = False, spare: bool = False) -> None:
+        vital.start(slot, partial(self._work, slot, apart, spare))
 
-    def _work(self, slot: str, apart: bool) -> None:
+    def _work(self, slot: str, apart: bool, spare: bool) -> None:
+        """A ``spare`` slot stands still while there are suspects."""
         while True:
             with self._news:
                 while True:
-                    late = [self._late.popleft()] if apart and self._late else []
-                    requests = [] if late else self._slots.next(apart=apart)
+                    still = spare and bool(self._suspects)
+                    late = [self._late.popleft()] if apart and self._late and not still else []
+                    requests = [] if late or still else self._slots.next(apart=apart)
                     if late or requests:
                         break
                     self._news.wait()
@@ -173,7 +196,8 @@ class Jobs:
         with self._news:
             self._jobs[job.name] = job
         try:
-            outcomes = self._engine.write(works, job.name, slot)
+            with self._in_progress({work.pipeline.spec.flow for work in works}):
+                outcomes = self._engine.write(works, job.name, slot)
         except Exception as error:
             if len(works) > 1:
                 log.warning("a job for %d batches broke down: %s", len(works), error)

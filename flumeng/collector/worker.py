@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from flumeng.collector import vital
 from flumeng.collector.commit import OpenStore
-from flumeng.collector.jobs import Engine, Jobs
+from flumeng.collector.jobs import Engine, Jobs, unrecorded
 from flumeng.collector.journals import Reachable
 from flumeng.collector.measures import Measures
 from flumeng.collector.publisher import Publisher
@@ -21,6 +21,7 @@ from flumeng.collector.runner import STARTING, Runner, Status, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment
 from flumeng.collector.work import Pipeline
+from flumeng.node.in_progress import InProgress
 from flumeng.node.protocol import Message, Parent
 from flumeng.sinks import file_store
 from flumeng.store import Store
@@ -34,7 +35,8 @@ LOOK_SECONDS = 1.0
 class Worker:
     """Talks to ``parent``; tasks take their turns in threads of a scheduler's.
 
-    ``open_store`` finds file stores, and refuses where nothing may be written.
+    ``in_progress`` is told what runs. ``open_store`` finds file stores, and refuses where nothing
+    may be written.
     ``engine`` runs ``slots`` batches at once, ``build`` makes the pipeline of an assignment, and
     ``positions`` what a task asks for its journals' ends. ``on_stuck`` is told when nothing can be
     expected of the engine any more.
@@ -51,12 +53,18 @@ class Worker:
         positions: Callable[[Callable[[], None]], Reachable],
         on_stuck: Callable[[str], None],
         open_store: OpenStore = file_store.open_store,
+        in_progress: InProgress | None = None,
         measures: Measures | None = None,
     ) -> None:
         self._parent = parent
         self._reports = Reports(parent)
         self._scheduler = Scheduler()
-        self._jobs = Jobs(engine, slots, on_stuck=on_stuck)
+        self._jobs = Jobs(
+            engine,
+            slots,
+            on_stuck=on_stuck,
+            in_progress=unrecorded if in_progress is None else in_progress.job,
+        )
         publisher = Publisher(store)
         self._measures = measures or Measures()
         self._measures.jobs = lambda: self._jobs.load
@@ -82,6 +90,7 @@ class Worker:
         vital.start("watch", self._watch)
         for message in self._parent.messages():
             if message["type"] == "configure":
+                self._jobs.suspects = frozenset(message.get("suspects", ()))
                 wanted = {task.key: task for task in map(_assignment, message["tasks"])}
                 self._configure(message["number"], wanted)
             elif message["type"] == "stop":

@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 from flumeng.node.events import Wanted
+from flumeng.node.suspects import Suspects
 from zkschema.records import INGEST, AssignedTask, TaskStatus
 
 _WORST_LAST = ("running", "stopped", "starting", "failed")
@@ -50,7 +51,8 @@ class Child:
 
     ``heard_at`` is when it said last that its work goes on, ``held`` what it waits for since
     ``held_at``; ``trouble`` is how it ended last, until it is ready again. ``starts`` and ``hangs``
-    are counted since the node started.
+    are counted since the node started. ``suspects`` are the flows whose jobs a collector was told
+    to run one at a time.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Child:
     trouble: str = ""
     starts: int = 0
     hangs: int = 0
+    suspects: frozenset[str] = frozenset()
 
     @property
     def role(self) -> str:
@@ -160,6 +163,17 @@ def unreadable(said: Mapping[str, TaskStatus], wanted: Wanted) -> dict[str, Task
         for task in wanted.assignment.tasks
         if (key := f"{task.flow}/{task.task}") in said
         and (why := wanted.unreadable.get((task.flow, task.revision))) is not None
+    }
+
+
+def set_aside(
+    said: Mapping[str, TaskStatus], assigned: Iterable[AssignedTask], suspects: Suspects
+) -> dict[str, TaskStatus]:
+    """The tasks of flows that take the collector down, as failed."""
+    return {
+        key: replace(said[key], state="failed", error=why)
+        for task in assigned
+        if (key := f"{task.flow}/{task.task}") in said and (why := suspects.why(task)) is not None
     }
 
 

@@ -37,6 +37,7 @@ from flumeng.node.events import (
     Wanted,
 )
 from flumeng.node.home import Home
+from flumeng.node.in_progress import InProgress
 from flumeng.node.known_flows import KnownFlows
 from flumeng.node.machine import Machine
 from flumeng.node.pace import Pace
@@ -137,6 +138,8 @@ class Node:
         self._ack_pace, self._flow_pace = Pace(clock), Pace(clock)
         self._generation = 0
         self._known_flows = home.known_flows()
+        self._in_progress = InProgress(home.path)
+        self._in_progress.take()
         self._unknown: set[str] = set()
         self._exit = self._registered = self._stopping = False
         self._session = 0
@@ -283,8 +286,11 @@ class Node:
         return f"{', '.join(waiting)} not running" if waiting else None
 
     def _hear_child(self, event: Event) -> None:
-        if isinstance(event, Ended) and event.code != 0:
-            log.warning("%s ended with code %d", event.child, event.code)
+        if isinstance(event, Ended):
+            if event.code != 0:
+                log.warning("%s ended with code %d", event.child, event.code)
+            if event.child == COLLECT:
+                event = replace(event, running=self._in_progress.take())
         self.hear(event)
 
     def _publish(self) -> None:

@@ -30,10 +30,11 @@ class Said:
 
 @dataclass(frozen=True)
 class Ended:
-    """A child's process is gone."""
+    """A child's process is gone; of ``running`` flows, a collector's jobs had not ended."""
 
     child: str
     code: int
+    running: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ Rules
 6. A child that says nothing of its work for longer than its limit is killed and counts as one that
    has ended. Time in which this machine was not asked (its process stood still, or waited for
    ZooKeeper) is no silence of its children.
-7. Stopping: first nothing new is accepted, then the collector drains within its time, and only
+7. A flow that takes the collector down again and again is set aside: see ``Suspects``.
+8. Stopping: first nothing new is accepted, then the collector drains within its time, and only
    then the journals stop being served.
 """
 
@@ -44,6 +45,7 @@ from flumeng.node.events import (
     Tick,
     Wanted,
 )
+from flumeng.node.suspects import Suspects
 from zkschema.records import COLLECT, INGEST, AssignedTask, NodeStatus
 
 STORY_EVENTS = 200
@@ -84,6 +86,7 @@ class Machine:
         self._applied = -1
         self._acks: dict[str, int] = {}
         self._stopping: Stop | None = None
+        self._suspects = Suspects()
         self.changes = 0
         self.story: deque[Step] = deque(maxlen=STORY_EVENTS)
         self._record("node", "start", "", "running")
@@ -111,8 +114,18 @@ class Machine:
             return [i for child in self._children.values() for i in self._step(child, "tick")]
         child = self._children[event.child]
         if isinstance(event, Ended):
+            if child.state in (State.RUNNING, State.HUNG):
+                self._suspect(child, event)
             return self._step(child, "ended", event.code)
         return self._step(child, str(event.message["type"]), event.message)
+
+    def _suspect(self, child: Child, event: Ended) -> None:
+        assigned = self._wanted.assignment.tasks if self._wanted else ()
+        how = child.trouble if child.state is State.HUNG else f"ended with code {event.code}"
+        before = self._suspects.aside
+        self._suspects = self._suspects.after_end(self._clock(), event.running, assigned, how)
+        for flow in sorted(self._suspects.aside.keys() - before.keys()):
+            self._record(flow, "ended", "", "set aside", self._suspects.aside[flow].why)
 
     def _discount_pause(self) -> None:
         now = self._clock()
@@ -134,6 +147,7 @@ class Machine:
         tasks = children.statuses(self._children.values(), assigned)
         if self._wanted and self._wanted.unreadable:
             tasks |= children.unreadable(tasks, self._wanted)
+        tasks |= children.set_aside(tasks, assigned, self._suspects)
         return NodeStatus(
             assignment_version=self._applied,
             tasks=tasks,
@@ -302,6 +316,12 @@ class Machine:
         child.held = held
         return []
 
+    def _watch(self, child: Child, _detail: object) -> list[Instruction]:
+        """A collector hears when flows are suspects no more."""
+        if child.role == COLLECT and child.suspects != self._suspects.at(self._clock()):
+            return [*self._kill_if_hung(child, None), *self._on_wanted_running(child, None)]
+        return self._kill_if_hung(child, None)
+
     def _kill_if_hung(self, child: Child, _detail: object) -> list[Instruction]:
         why = child.hang(self._clock(), self._limits)
         if not why:
@@ -381,7 +401,7 @@ class Machine:
 
     def _tasks(self, child: Child) -> list[AssignedTask]:
         tasks = self._wanted.assignment.tasks if self._wanted else ()
-        return [task for task in tasks if task.kind == child.role]
+        return [task for task in tasks if task.kind == child.role and not self._suspects.why(task)]
 
     def _configure(self, child: Child) -> list[Instruction]:
         if self._wanted is None:
@@ -406,6 +426,9 @@ class Machine:
             "tasks": tasks,
             "chokes": dict(self._wanted.assignment.chokes),
         }
+        if child.role == COLLECT:
+            child.suspects = self._suspects.at(self._clock())
+            message["suspects"] = sorted(child.suspects)
         return [Tell(child.name, message)]
 
     def _alive(self, name: str) -> bool:
@@ -435,7 +458,7 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.STARTING, "ended"): Machine._on_unasked_end,
     (State.STARTING, "stop"): Machine._cancel_start,
     (State.RUNNING, "wanted"): Machine._on_wanted_running,
-    (State.RUNNING, "tick"): Machine._kill_if_hung,
+    (State.RUNNING, "tick"): Machine._watch,
     (State.RUNNING, "alive"): Machine._on_alive,
     (State.RUNNING, "status"): Machine._on_status,
     (State.RUNNING, "ended"): Machine._on_unasked_end,

@@ -126,6 +126,12 @@ def test_columns_follow_from_filter_to_filter() -> None:
     )
 
 
+def test_a_value_does_not_grow_without_end_through_several_filters() -> None:
+    doubled = "  - select: ['concat(host, host) AS host']\n"
+    check_flow(FLOW % (doubled * 6, "noop"))
+    assert "filters[6].select[0]: a value may become 128 times" in problem(doubled * 7)
+
+
 @pytest.mark.parametrize(
     ("filters", "sinks", "said"),
     [

@@ -1,0 +1,46 @@
+"""Which flows a collector works on at a moment, for the node to read when the collector has ended.
+
+One small file a job, in ``DATA/jobs``. They are not synced: the end of a process leaves them, and
+after the end of a host nobody asks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+DIRECTORY = "jobs"
+
+
+class InProgress:
+    """``data`` is the node's data directory. May be used from any thread."""
+
+    def __init__(self, data: Path) -> None:
+        self._directory = data / DIRECTORY
+        self._numbers = itertools.count()
+
+    @contextmanager
+    def job(self, flows: Collection[str]) -> Iterator[None]:
+        """While a job for ``flows`` runs. A full disk keeps no job from running."""
+        file = self._directory / str(next(self._numbers))
+        with suppress(OSError):
+            self._directory.mkdir(mode=0o700, exist_ok=True)
+            file.write_text(json.dumps(sorted(flows)))
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                file.unlink()
+
+    def take(self) -> frozenset[str]:
+        """The flows of the jobs that did not end, which are forgotten."""
+        flows: set[str] = set()
+        for file in self._directory.glob("*"):
+            with suppress(OSError, ValueError):
+                flows.update(map(str, json.loads(file.read_text())))
+            with suppress(OSError):
+                file.unlink()
+        return frozenset(flows)
