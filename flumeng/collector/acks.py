@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterable, Sequence
 
 from flumeng.collector.publisher import Publisher
@@ -47,6 +48,8 @@ class Acks:
         self._flow = flow
         self._paths: dict[str, ZPath[Ack]] = {}
         self._versions: dict[str, Version] = {}
+        self._moving = threading.Lock()
+        """Held while an ack moves: it looks like somebody else's until its version is known."""
         self.epoch = epoch
         self.offsets: dict[str, int] = {}
         self.inherited: set[str] = set()
@@ -130,18 +133,20 @@ class Acks:
             ack = self.offsets[piece.journal]
             assert piece.start == ack < piece.end, f"{piece} does not follow the ack {ack}"
             writes.append(self._put(piece.journal, piece.end, self._versions[piece.journal]))
-        versions = self._publisher.commit(writes, also)
-        for piece, version in zip(ranges, versions, strict=True):
-            self._versions[piece.journal] = version
-            self.offsets[piece.journal] = piece.end
+        with self._moving:
+            versions = self._publisher.commit(writes, also)
+            for piece, version in zip(ranges, versions, strict=True):
+                self._versions[piece.journal] = version
+                self.offsets[piece.journal] = piece.end
 
     def require_ours(self, partitions: Iterable[str]) -> None:
         """Raises ConflictError when somebody else has written one of them, UnavailableError."""
         names = sorted(partitions)
-        found = self._store.read_many([self._paths[name] for name in names])
-        for name, ack in zip(names, found, strict=True):
-            if ack is None or ack.version != self._versions[name]:
-                raise ConflictError(f"the ack of {name} was written by somebody else")
+        with self._moving:
+            found = self._store.read_many([self._paths[name] for name in names])
+            for name, ack in zip(names, found, strict=True):
+                if ack is None or ack.version != self._versions[name]:
+                    raise ConflictError(f"the ack of {name} was written by somebody else")
 
     def _put(self, partition: str, offset: int, expect: Expected) -> Put:
         return Put(self._paths[partition], Ack(epoch=self.epoch, offset=offset), expect)

@@ -182,6 +182,9 @@ class Publisher:
             except UnavailableError as trouble:
                 error = trouble
                 self._sleep(LOOK_SECONDS)
+            except Exception as trouble:  # an ack that cannot be read, say, or a write too large
+                call.error = trouble
+                return
         call.error = error
 
 

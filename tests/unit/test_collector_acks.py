@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
@@ -171,3 +174,23 @@ def test_a_journal_that_the_session_has_not_seen_yet_is_claimed() -> None:
     store.behind = True
     acks = Acks.claim(store, Publisher(store, gap_seconds=0.0), "web", 1, ["a"])
     assert acks.offsets == {"a": 0}
+
+
+def test_an_ack_that_moves_is_not_taken_for_somebody_elses(store: SizingStore) -> None:
+    """It is looked at, to see whether an operator has moved it, while a batch is committed."""
+    acks = claim(store, 1, ["a"])
+    looks: list[Future[None]] = []
+    written, commit = threading.Event(), store.commit
+
+    def slow(writes: Sequence[Write]) -> list[Version]:
+        versions = commit(writes)
+        written.set()
+        time.sleep(0.3)
+        return versions
+
+    with ThreadPoolExecutor(2) as pool:
+        store.commit = slow  # type: ignore[method-assign]
+        advanced = pool.submit(acks.advance, [Range("a", 0, 1)])
+        assert written.wait(10)
+        looks.append(pool.submit(acks.require_ours, ["a"]))
+        assert (advanced.result(), looks[0].result()) == (None, None)

@@ -16,7 +16,7 @@ from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
 from flumeng.collector.ranges import Range
 from flumeng.collector.testing import register
-from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.store import ABSENT, Put, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
@@ -317,3 +317,23 @@ def test_every_call_is_answered_whatever_the_timing(store: WatchedStore) -> None
         call.result()
     assert [offset(store, f"p{n}") for n in range(20)] == [25] * 20
     assert len(store.sizes) < 20 * 25
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(1, CorruptError), (99, UserError)], ids=["damaged", "newer"]
+)
+def test_an_ack_that_cannot_be_read_fails_its_own_task_and_nobody_waits_for_ever(
+    store: WatchedStore, publisher: Publisher, version: int, error: type[Exception]
+) -> None:
+    tasks = [claim(store, publisher, f"a{n}") for n in range(3)]
+    advance(claim(store, publisher, "first"))
+
+    def spoil(writes: Sequence[Write]) -> list[Version]:
+        path = paths.ack("web", CURSOR_MAIN, "a0")
+        store.tree.znodes[str(path)].data = b'{"v": %d}' % version
+        return store.lose_request(writes)
+
+    store.commits.append(spoil)
+    first, *others = at_once([partial(advance, acks) for acks in tasks])
+    assert isinstance(first.exception(PATIENCE_SECONDS), error)
+    assert [call.exception(PATIENCE_SECONDS) for call in others] == [None, None]
