@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from flumeng.collector.idle_clients import IdleClients
 from flumeng.collector.ranges import Split
 from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.journal.client import JournalClient
@@ -50,30 +51,19 @@ class UnreadableError(FlumengError):
         return cls(found[1], int(found[3]), found[4], damaged=found[2] == _DAMAGED)
 
 
-_idle: dict[str, list[JournalClient]] = {}
-"""Connections of this executor that nobody reads from: to open one costs more than a small read."""
-_IDLE_EACH = 4
-_IDLE_SERVERS = 256
+_idle = IdleClients()
 
 
 @contextmanager
 def _client(address: str) -> Iterator[JournalClient]:
     """A client of that server. It is kept for the next read when this one raises nothing."""
-    try:
-        client = _idle[address].pop()
-    except (KeyError, IndexError):
-        client = JournalClient(address, READ_SECONDS)
+    client = _idle.take(address) or JournalClient(address, READ_SECONDS)
     try:
         yield client
     except BaseException:
         client.close()
         raise
-    if len(_idle) >= _IDLE_SERVERS and address not in _idle:
-        client.close()
-    elif len(kept := _idle.setdefault(address, [])) < _IDLE_EACH:
-        kept.append(client)
-    else:
-        client.close()
+    _idle.keep(address, client)
 
 
 @functools.cache

@@ -15,6 +15,8 @@ from flumeng.errors import UnavailableError
 from flumeng.journal.client import JournalClient
 
 THREADS = 4
+KEEP_SECONDS = 60.0
+"""So long it is kept in mind which servers have let a try wait."""
 
 
 class Probes:
@@ -43,8 +45,12 @@ class Probes:
             with JournalClient(address, READ_SECONDS) as client:
                 next(client.read(journal, start, end), None)
         except UnavailableError as error:
+            now = time.monotonic()
             with self._lock:
-                self._hung[address] = (time.monotonic(), error)
+                self._hung[address] = (now, error)
+                self._hung = {
+                    a: hung for a, hung in self._hung.items() if now - hung[0] < KEEP_SECONDS
+                }
             raise
         with self._lock:
             self._hung.pop(address, None)
