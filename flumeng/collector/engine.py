@@ -19,6 +19,10 @@ from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Work
 from flumeng.errors import FlumengError
 from flumeng.sinks import Row
 
+MOST_BYTES = 500_000
+"""Larger jobs send their units as data. What a job does is faster to send, but from 1 MiB on Spark
+writes it into a file that is there until the session ends."""
+
 
 class SparkEngine:
     """See ``Engine``. Its pipelines are ``SparkPipeline``."""
@@ -65,6 +69,9 @@ class SparkEngine:
         tasks = len(all_units.shares)
         if not tasks:
             return []
+        if all_units.size_bytes > MOST_BYTES:
+            shares = self._context.parallelize(all_units.shares, tasks)
+            return shares.mapPartitions(Units((), all_units.together).run).collect()
         if tasks not in self._numbers:
             self._numbers[tasks] = self._context.parallelize(range(tasks), tasks)
         return self._numbers[tasks].mapPartitions(all_units).collect()

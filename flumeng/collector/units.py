@@ -62,8 +62,15 @@ class Units:
     together: bool
 
     def __call__(self, numbers: Iterable[int]) -> Iterator[Result]:
-        for number in numbers:
-            units = self.shares[number]
+        return self.run(self.shares[number] for number in numbers)
+
+    @property
+    def size_bytes(self) -> int:
+        """About as much is sent to executors; a stage that several units have counts once."""
+        return sum(map(len, {unit.stage for share in self.shares for unit in share}))
+
+    def run(self, shares: Iterable[tuple[Unit, ...]]) -> Iterator[Result]:
+        for units in shares:
             yield from run_together(units) if self.together else (unit.run() for unit in units)
 
 

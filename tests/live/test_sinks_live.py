@@ -222,3 +222,35 @@ def test_spark_sql_takes_a_slot_of_its_own(spark: SparkSession) -> None:
     with_sql = SparkPipeline(spark, parse_flow(text % "select: [upper(host) AS host]"))
     without = SparkPipeline(spark, parse_flow(text % "where: 'seq > 100'"))
     assert (with_sql.shareable, without.shareable) == (False, True)
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_large_job_leaves_no_files_behind(
+    spark: SparkSession, tmp_path: Path, together: int
+) -> None:
+    """Spark keeps a file of each command over 1 MB until the session ends."""
+    journal = Journal.create(tmp_path, JOURNAL)
+    journal.append(numbered_events(0, 50))
+    journal.sync()
+    server = JournalServer("127.0.0.1", journals=lambda: {JOURNAL: journal})
+    addresses = {f"web.n{number}.0.00000000": server.address for number in range(50_000)}
+    pipeline = SparkPipeline(
+        spark, parse_flow("{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}")
+    )
+    works = [
+        Work(
+            pipeline,
+            [Range(JOURNAL, 0, 50)],
+            {JOURNAL: server.address, **addresses},
+            {},
+            60.0,
+            lambda _: None,
+        )
+        for _ in range(together)
+    ]
+    kept = Path(spark.sparkContext._temp_dir)
+    before = sorted(kept.iterdir())
+    assert SparkEngine(spark).write(works, "job", "slot") == [[Written(50)]] * together
+    assert sorted(kept.iterdir()) == before
+    server.stop()
+    journal.close()
