@@ -74,23 +74,29 @@ def advance(
         raise UserError("name the journals, or take --all")
     floors = _floors(context, store, journals)
     found = behind(store, floors)
+    for one in found.unreadable:
+        click.echo(f"flumeng: {one}: it stays as it is", err=True)
     for name in journals:
-        if not any(one.journal == name for one in found):
+        for one in found.unreadable:
+            if one.path.name == name:
+                raise one.error
+        if not any(one.journal == name for one in found.advanced):
             raise UserError(
                 f"journal {name} keeps everything from its ack on: nothing to pass over"
             )
     if not dry_run:
         found = advance_acks(store, floors, **context.audit_fields(reason))
     if as_json:
-        show_json(found)
+        show_json(found.advanced)
         return
     goes = "would go" if dry_run else "goes"
-    for one in found:
+    for moved in found.advanced:
         click.echo(
-            f"journal {one.journal} of flow {one.flow} {goes} on at seq {one.floor}: {one.events} "
-            f"events below are not in it any more (cursor {one.cursor} was at {one.acked})"
+            f"journal {moved.journal} of flow {moved.flow} {goes} on at seq {moved.floor}: "
+            f"{moved.events} events below are not in it any more (cursor {moved.cursor} was at "
+            f"{moved.acked})"
         )
-    if not found:
+    if not found.advanced:
         click.echo("no ack lies below what its journal keeps")
 
 

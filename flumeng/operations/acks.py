@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.operations import audit
 from flumeng.operations.documents import in_transactions
-from flumeng.store import ABSENT, Put, Store
+from flumeng.store import ABSENT, Put, Store, Unreadable, Versioned
 from zkschema import paths, records
 
 
@@ -32,41 +32,57 @@ class Advanced:
         return self.floor - self.acked
 
 
-def behind(store: Store, floors: Mapping[str, int]) -> list[Advanced]:
+@dataclass(frozen=True)
+class Advances:
+    """``unreadable``: journals and acks of which nobody can tell; they stay as they are."""
+
+    advanced: tuple[Advanced, ...]
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+def behind(store: Store, floors: Mapping[str, int]) -> Advances:
     """The acks of journals that lie below the ``floors`` of these."""
-    return [advanced for advanced, _ in _found(store, floors)]
+    found, unreadable = _found(store, floors)
+    return Advances(tuple(advanced for advanced, _ in found), unreadable)
 
 
 def advance_acks(
     store: Store, floors: Mapping[str, int], *, author: str, reason: str, now: float
-) -> list[Advanced]:
+) -> Advances:
     """Move every ack that lies below its journal's floor to it; gives those that were moved.
 
-    In transactions of many acks each; interrupted, it is gone on with by calling it again. Raises
-    ``ConflictError`` when an ack changes meanwhile, ``UnavailableError``.
+    In transactions of many acks each, without what cannot be read; interrupted, it is gone on with
+    by calling it again. Raises ``ConflictError`` when an ack changes meanwhile,
+    ``UnavailableError``.
     """
-    found = _found(store, floors)
+    found, unreadable = _found(store, floors)
     for part in in_transactions((put, 0) for _, put in found):
         command = " ".join(["ack advance", *(write.path.name for write in part)])
         entry = records.Audit(who=author, command=command, reason=reason, time=now)
         audit.commit(store, part, entry)
-    return [advanced for advanced, _ in found]
+    return Advances(tuple(advanced for advanced, _ in found), unreadable)
 
 
-def _found(store: Store, floors: Mapping[str, int]) -> list[tuple[Advanced, Put]]:
+def _found(
+    store: Store, floors: Mapping[str, int]
+) -> tuple[list[tuple[Advanced, Put]], tuple[Unreadable, ...]]:
     names = sorted(floors)
-    journals = store.read_many([paths.journal(name) for name in names])
+    journals = store.read_each([paths.journal(name) for name in names])
     flows = {
-        name: journal.value.flow for name, journal in zip(names, journals, strict=True) if journal
+        name: journal.value.flow
+        for name, journal in zip(names, journals, strict=True)
+        if isinstance(journal, Versioned)
     }
     cursors = {flow: store.children(paths.acks(flow)) for flow in set(flows.values())}
     places = [(name, flow, cursor) for name, flow in flows.items() for cursor in cursors[flow]]
-    acks = store.read_many([paths.ack(flow, cursor, name) for name, flow, cursor in places])
+    acks = store.read_each([paths.ack(flow, cursor, name) for name, flow, cursor in places])
     found = []
     for (name, flow, cursor), ack in zip(places, acks, strict=True):
+        if isinstance(ack, Unreadable):
+            continue
         before = ack.value if ack else records.Ack(epoch=0, offset=0)
         if before.offset < floors[name]:
             moved = replace(before, offset=floors[name])
             put = Put(paths.ack(flow, cursor, name), moved, ack.version if ack else ABSENT)
             found.append((Advanced(name, flow, cursor, before.offset, floors[name]), put))
-    return found
+    return found, tuple(one for one in (*journals, *acks) if isinstance(one, Unreadable))

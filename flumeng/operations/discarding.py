@@ -15,7 +15,7 @@ from flumeng.operations.documents import in_transactions
 from flumeng.operations.nodes import absent, below, require_node
 from flumeng.operations.settings import without_chokes
 from flumeng.state import journal_registry
-from flumeng.store import ANY, Path, Remove, Store, Write
+from flumeng.store import ANY, Path, Remove, Store, Unreadable, Write
 from zkschema import bootstrap, paths, records
 
 
@@ -23,7 +23,8 @@ from zkschema import bootstrap, paths, records
 class DataLoss:
     """One journal, as one cursor reads it: what lies from ``acked`` up to ``end`` is given up.
 
-    ``end`` and ``events`` are None when only the node knew how far its journal reached.
+    ``end`` and ``events`` are None when only the node knew how far its journal reached, or the ack
+    cannot be read.
     """
 
     journal: str
@@ -47,10 +48,12 @@ def data_loss(store: Store, node: str) -> list[DataLoss]:
     found = []
     for name, journal in _journals(store, node).items():
         cursors = store.children(paths.acks(journal.flow)) or [bootstrap.CURSOR_MAIN]
-        acks = store.read_many([paths.ack(journal.flow, cursor, name) for cursor in cursors])
+        acks = store.read_each([paths.ack(journal.flow, cursor, name) for cursor in cursors])
         end = journal.end if journal.closed else None
         found += [
-            DataLoss(name, journal.flow, cursor, ack.value.offset if ack else 0, end)
+            DataLoss(name, journal.flow, cursor, 0, None)
+            if isinstance(ack, Unreadable)
+            else DataLoss(name, journal.flow, cursor, ack.value.offset if ack else 0, end)
             for cursor, ack in zip(cursors, acks, strict=True)
         ]
     return found

@@ -12,7 +12,7 @@ from flumeng.errors import ConflictError
 from flumeng.operations import documents
 from flumeng.operations.acks import advance_acks
 from flumeng.operations.flows import apply_flow
-from flumeng.store import ABSENT, ANY, tree
+from flumeng.store import ABSENT, ANY, Path, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
 
@@ -94,6 +94,34 @@ def test_all_are_moved_that_need_it_also_those_that_nobody_has_claimed(
     )
 
 
+@pytest.mark.parametrize(
+    "path",
+    [paths.journal(name_of("sound")), paths.ack("web", "main", name_of("sound"))],
+    ids=["journal", "ack"],
+)
+def test_what_cannot_be_read_is_named_and_ends_nothing_else(
+    shell: Shell, store: FakeStore, path: Path
+) -> None:
+    store.tree.znodes[str(path)].data = b"{"
+    done = shell.run("ack", "advance", "--all")
+    assert done.exit_code == 0
+    assert f"{path}: " in done.stderr
+    assert {offset for _, offset in acks_but(store, "sound").values()} == {500, 70}
+    alone = shell.run("ack", "advance", name_of("sound"))
+    assert (alone.exit_code, f"{path}: " in alone.stderr) == (1, True)
+    other = shell.run("ack", "advance", name_of("lost"))
+    assert other.exit_code == 2, "it was moved before"
+
+
+def acks_but(store: FakeStore, left_out: str) -> dict[str, tuple[int, int]]:
+    found = {
+        what: store.read(paths.ack("web", "main", name_of(what)))
+        for what in KEPT
+        if what != left_out
+    }
+    return {what: (ack.value.epoch, ack.value.offset) for what, ack in found.items() if ack}
+
+
 def test_a_journal_of_a_flow_that_is_gone_is_left_alone(shell: Shell, store: FakeStore) -> None:
     orphan = records.Journal(flow="gone", node="n1", primary="n1", term=1, in_sync=("n1",))
     store.write(paths.journal("gone.n1.0.aa"), orphan, ABSENT)
@@ -139,6 +167,6 @@ def test_thousands_are_moved_in_bounded_transactions(
     monkeypatch.setattr(documents, "TRANSACTION_WRITES", 1)
     floors = {name_of(what): kept.floor for what, kept in KEPT.items()}
     before = len(store.children(paths.audits()))
-    assert len(advance_acks(store, floors, **SIGN)) == 2
+    assert len(advance_acks(store, floors, **SIGN).advanced) == 2
     assert len(store.children(paths.audits())) == before + 2
     assert acks(store)["lost"] == (3, 500)

@@ -19,6 +19,7 @@ from flumeng.state.task_map import read_plan
 from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
+from zkschema.table import ZPath
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 SIGN: AuditFields = {"author": "ann", "reason": "", "now": 0.0}
@@ -110,6 +111,19 @@ def test_a_discarded_node_is_gone_with_its_journals_and_the_plan_heals(
         "collect.0": "n2", "ingest.n2": "n2",
     }  # fmt: skip
     assert plan.value.tasks["collect.0"].partitions == ("web.n2.0.aa",)
+
+
+def test_an_ack_that_cannot_be_read_does_not_keep_a_node(shell: Shell, store: FakeStore) -> None:
+    store.tree.znodes[str(paths.ack("web", "main", "web.n1.0.closed"))].data = b"{"
+    said = shell.run("node", "decommission", "n1", "--discard", "--yes", "--reason", "gone")
+    assert said.exit_code == 0, said.stderr
+    told = [row.value.command for row in map(store.read, audited(store)) if row]
+    assert "web.n1.0.closed of web for main: unknown events" in told[-1]
+    assert "n1" not in store.children(paths.nodes())
+
+
+def audited(store: FakeStore) -> list[ZPath[records.Audit]]:
+    return [paths.audit(name) for name in store.children(paths.audits())]
 
 
 def test_every_cursor_of_a_journal_is_told(shell: Shell, store: FakeStore) -> None:
