@@ -95,6 +95,20 @@ class CompressedFile(TailedFile):
                 self._drop()
         raise ReplacedError
 
+    def begins_alike(self, path: str) -> bool:
+        """Whether there is a compressed file that begins as this one did. Raises OSError when there
+        is no descriptor."""
+        head = self.cursor.head
+        try:
+            self._open(path)
+            return head.length > 0 and Mark.of(self._head[: head.length]) == head
+        except OSError as error:
+            if error.errno in OUT_OF_DESCRIPTORS:
+                raise
+            return False
+        finally:
+            self._drop()
+
     def _open(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._require_allowed(fd)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True)
 class Counters:
-    """Numbers that only grow, but for ``unread_bytes``.
+    """Numbers that only grow, but for the last two.
 
     ``events`` and ``bytes`` (as received, with framing) were taken. ``truncated`` events were cut.
     ``discarded_bytes`` were received and are in no event: the rest of over-long messages, what
@@ -18,7 +18,9 @@ class Counters:
     ``overfull``: all unfinished messages together took too much memory. ``dropped`` datagrams found
     the kernel's buffer full. ``skipped`` files were not read, since they are compressed.
     ``cut`` files were cut short or written anew, and what was not read yet was in no copy.
-    ``unread_bytes`` are in followed files and not taken yet.
+    ``missed`` files, or copies, were gone or compressed before they were read to the end.
+    ``unread_bytes`` are in followed files and not taken yet. ``lost_files`` are the ``cut`` and
+    ``missed`` ones, until there was none for a day.
     """
 
     events: int = 0
@@ -32,7 +34,9 @@ class Counters:
     dropped: int = 0
     skipped: int = 0
     cut: int = 0
+    missed: int = 0
     unread_bytes: int = 0
+    lost_files: int = 0
 
 
 def total(counters: Iterable[Counters]) -> Counters:

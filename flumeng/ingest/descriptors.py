@@ -8,13 +8,16 @@ files by this budget: a file that is not open is opened when something is new in
 from __future__ import annotations
 
 import functools
+import os
 import resource
 import threading
 
 from flumeng.ingest.listening import reserved_files
+from flumeng.journal.disk import OUT_OF_DESCRIPTORS
 
 MOST_FILES = 4096
 LEAST_FILES = 4
+SCAN_DESCRIPTORS = 4  # so many directories may be open at once while files are looked for
 SHARE = 3
 """Followed files may hold the third part of what is not reserved."""
 
@@ -61,3 +64,17 @@ def of_followed_files() -> Descriptors:
     """The budget of this process."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Descriptors(max(LEAST_FILES, min(MOST_FILES, (most - reserved_files(most)) // SHARE)))
+
+
+def require_directories() -> None:
+    """Raises OSError when there are no descriptors for looking into directories, one in another."""
+    probes: list[int] = []
+    try:
+        for _ in range(SCAN_DESCRIPTORS):
+            probes.append(os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno in OUT_OF_DESCRIPTORS:
+            raise
+    finally:
+        for probe in probes:
+            os.close(probe)

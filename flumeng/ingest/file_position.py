@@ -1,8 +1,8 @@
 """How far a file is journaled, in the form in which it lies in the journal's state.
 
-A file is known by device and inode, since names change at rotation. Inode numbers are used again,
-and files are written anew, copied or compressed, so a cursor also knows how its file begins and
-what stands right before its offset.
+A file is found by device and inode, since names change at rotation, and known by its content, since
+those change too: a volume is attached anew, inode numbers are used again, files are written anew,
+copied or compressed. So a cursor knows how its file begins and what stands right before its offset.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 MARK_BYTES = 256
 _PREFIX = "tail:"
 
 
 class FileKey(NamedTuple):
-    """What names a file as long as it exists.
+    """By what a file is found.
 
     What was in a file before it was cut has the key of that file and a ``cut`` above 0.
     """
@@ -62,20 +62,15 @@ class Place(NamedTuple):
     last: Mark
 
 
-_BEGINNING = Place(0, NO_MARK)
-
-
 @dataclass(frozen=True)
 class FilePosition:
     """Everything below ``offset`` is journaled or, in an over-long line, skipped.
 
     ``path`` is the name by which the file was found first, ``folder`` the one in which it lay then,
     with symlinks resolved. ``head`` are its first bytes, ``last`` those before the offset.
-    ``skipping``: the offset lies within a line whose rest is not wanted. ``earlier`` are two places
-    where it stood some seconds ago; while that is within the first 256 bytes, ``start`` are these.
-    ``modified_ns`` is when the file was changed last, as of the last look.
-
-    Of a copy: ``identity`` is that of the file that it was made of, ``end`` its size.
+    ``skipping``: the offset lies within a line whose rest is not wanted. ``size`` and
+    ``modified_ns`` are those of the last look. ``identity`` is that of the file that this one goes
+    on for, if it had another key: of a copy, or on a device that was attached anew.
     """
 
     path: str
@@ -84,20 +79,9 @@ class FilePosition:
     head: Mark = NO_MARK
     last: Mark = NO_MARK
     skipping: bool = False
-    earlier: tuple[Place, Place] = (_BEGINNING, _BEGINNING)
-    start: bytes = b""
+    size: int = 0
     modified_ns: int = 0
     identity: str = ""
-    end: int = 0
-
-    @property
-    def is_young(self) -> bool:
-        return self.earlier[0].offset < MARK_BYTES
-
-    @property
-    def is_emptied(self) -> bool:
-        """Whether it is, in a state, that of a file that was seen cut and not read since."""
-        return not self.offset and not self.end and self.modified_ns > 0
 
     @property
     def beginning(self) -> Place:
@@ -108,8 +92,9 @@ class FilePosition:
         return Place(self.offset, self.last)
 
     @classmethod
-    def new(cls, path: str) -> FilePosition:
-        return cls(path, str(Path(os.path.realpath(path)).parent))
+    def new(cls, path: str, *, size: int = 0, modified_ns: int = 0) -> FilePosition:
+        folder = str(Path(os.path.realpath(path)).parent)
+        return cls(path, folder, size=size, modified_ns=modified_ns)
 
     def to_state(self) -> dict[str, object]:
         return {
@@ -119,15 +104,14 @@ class FilePosition:
             "head": list(self.head),
             "last": list(self.last),
             "skipping": self.skipping,
-            "start": self.start.decode("latin-1") if self.is_young else "",
-            "earlier": [[offset, *last] for offset, last in self.earlier],
+            "size": self.size,
             "modified_ns": self.modified_ns,
             "identity": self.identity,
-            "end": self.end,
         }
 
     @classmethod
     def from_state(cls, value: Mapping[str, object]) -> FilePosition:
+        """Older versions knew the size of copies only, as their ``end``."""
         return cls(
             cast("str", value["path"]),
             cast("str", value["folder"]),
@@ -135,17 +119,10 @@ class FilePosition:
             Mark(*cast("tuple[int, str]", value["head"])),
             Mark(*cast("tuple[int, str]", value["last"])),
             cast("bool", value["skipping"]),
-            _places(cast("list[list[Any]]", value["earlier"])),
-            cast("str", value["start"]).encode("latin-1"),
+            cast("int", value["size"] if "size" in value else value.get("end", 0)),
             cast("int", value["modified_ns"]),
             cast("str", value["identity"]),
-            cast("int", value["end"]),
         )
-
-
-def _places(value: list[list[Any]]) -> tuple[Place, Place]:
-    first, second = (Place(offset, Mark(length, digest)) for offset, length, digest in value)
-    return first, second
 
 
 def state_key(key: FileKey) -> str:

@@ -19,6 +19,7 @@ from flumeng.ingest.back_pressure import BackPressure, Held
 from flumeng.ingest.counters import Counters, total
 from flumeng.ingest.journal_appender import JournalAppender
 from flumeng.ingest.journal_store import JournalStore
+from flumeng.ingest.noted_state import NotedState
 from flumeng.ingest.rate_limit import RateLimit
 from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.ingest.source_runner import SourceRunner
@@ -85,6 +86,7 @@ class FlowRunner:
         self._policy = policy
         self._acked = acked
         self._appender: JournalAppender | None = None
+        self._noted: NotedState | None = None
         self._sources: list[SourceRunner] = []
         self.counted: list[tuple[str, Counters]] = []
         self._gone: dict[str, Counters] = {}
@@ -177,6 +179,7 @@ class FlowRunner:
             journal = await asyncio.to_thread(
                 self._journal_store.take, task.flow, durability, limits
             )
+            self._noted = await asyncio.to_thread(self._journal_store.noted, task.flow)
             self._appender = JournalAppender(journal, self._on_pressure, self._on_failed)
             self._appender.trim(self._acked(journal.id))
         if self._appender is not None:
@@ -189,13 +192,22 @@ class FlowRunner:
         for component in components:
             if component not in running:
                 assert self._appender is not None
-                self._sources.append(self._make_source(component, self._appender))
+                assert self._noted is not None
+                source = self._make_source(component, self._appender, self._noted)
+                self._sources.append(source)
         self._set_choke()
 
-    def _make_source(self, component: Component, appender: JournalAppender) -> SourceRunner:
+    def _make_source(
+        self, component: Component, appender: JournalAppender, noted: NotedState
+    ) -> SourceRunner:
         async def settled_state() -> Mapping[str, object]:
             await appender.drain(DRAIN_SECONDS)
-            return dict(appender.journal.state)
+            journaled = appender.journal.state
+            await asyncio.to_thread(noted.note, {}, journaled)
+            return {**noted.state, **journaled}
+
+        def note(changes: Mapping[str, object]) -> None:
+            noted.note(changes, appender.journal.state)
 
         def submit(block: ReceivedBlock, counters: Counters) -> None:
             appender.submit(block, counters)
@@ -210,6 +222,7 @@ class FlowRunner:
             settled_state=settled_state,
             changed=self._changed,
             held_by=lambda: appender.held_by,
+            note=note,
         )
         self.counted = [*self.counted, (component.name, source.counters)]
         if self._pressure.paused:

@@ -18,6 +18,7 @@ from pathlib import Path
 from flumeng.errors import CorruptError, FlumengError, UserError
 from flumeng.ingest.batch import NO_EVENTS
 from flumeng.ingest.kept_state import KeptState
+from flumeng.ingest.noted_state import NotedState
 from flumeng.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.journal.checkpoint import Durability
 from flumeng.journal.disk import TimedDisk
@@ -76,6 +77,8 @@ class JournalStore:
             self._journals.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._journals.chmod(0o700)  # perhaps somebody else made it
             self._kept = KeptState(data / "sources" / str(group.number))
+            self._noted = data / "sources" / str(group.number) / "noted"
+            self._noted.mkdir(exist_ok=True, mode=0o700)
             found = [path.name for place in self._places() for path in Journal.find(place)]
         except OSError as error:
             raise UserError(f"cannot use the directory {data}: {error.strerror}") from error
@@ -221,10 +224,18 @@ class JournalStore:
         """The flows whose source state is kept beside the journals; waits for no disk."""
         return self._kept.flows()
 
+    def noted(self, flow: str) -> NotedState:
+        """The state of its sources that is not journaled yet. Raises OSError."""
+        return NotedState(self._noted_file(flow))
+
     def forget(self, flow: str) -> None:
         """The flow is gone: one of the same name starts afresh."""
         with self._lock:
             self._kept.forget(flow)
+            self._noted_file(flow).unlink(missing_ok=True)
+
+    def _noted_file(self, flow: str) -> Path:
+        return self._noted / f"{flow}.json"
 
     def close(self) -> None:
         with self._lock:

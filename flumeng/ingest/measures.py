@@ -34,6 +34,7 @@ TAKEN: Mapping[str, Metric] = {
     "dropped": table.INGEST_DROPPED,
     "skipped": table.INGEST_SKIPPED,
     "cut": table.INGEST_CUT,
+    "missed": table.INGEST_MISSED,
 }
 """Each of ``Counters`` that only grows, by its name."""
 

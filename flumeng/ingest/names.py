@@ -11,11 +11,20 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
 from flumeng.ingest.file_position import FileKey, FilePosition
 
 
-def matching(patterns: Sequence[str]) -> dict[FileKey, str]:
+class Sight(NamedTuple):
+    """A file as it was seen in a folder."""
+
+    path: str
+    size: int
+    modified_ns: int
+
+
+def matching(patterns: Sequence[str]) -> dict[FileKey, Sight]:
     """Regular files that match, each under the first of its names."""
     return _regular_files(
         path
@@ -62,7 +71,7 @@ def is_numbered(name: str, original: str) -> bool:
     return dated is not None and "".join(dated.groups()) == original
 
 
-def copies_beside(cursor: FilePosition) -> dict[FileKey, str]:
+def copies_beside(cursor: FilePosition) -> dict[FileKey, Sight]:
     """What may be copies of a file, by their names, where it was found."""
     original = Path(cursor.path).name
     return _regular_files(
@@ -77,25 +86,26 @@ class Folders:
     """Where files are now, by what they are. Good for one moment: make a new one for the next."""
 
     def __init__(self) -> None:
-        self._names: dict[str, dict[FileKey, str]] = {}
+        self._files: dict[str, dict[FileKey, Sight]] = {}
 
     def find(self, key: FileKey, cursor: FilePosition) -> str | None:
         """The name that a file has now where it was found: in the folder of that name, and in what
         that folder was then."""
         for folder in dict.fromkeys((str(Path(cursor.path).parent), cursor.folder)):
-            if folder not in self._names:
-                self._names[folder] = _regular_files(Path(folder).glob("*"))
-            if key in self._names[folder]:
-                return self._names[folder][key]
+            if folder not in self._files:
+                self._files[folder] = _regular_files(Path(folder).glob("*"))
+            if key in self._files[folder]:
+                return self._files[folder][key].path
         return None
 
 
-def _regular_files(paths: Iterable[str | Path]) -> dict[FileKey, str]:
+def _regular_files(paths: Iterable[str | Path]) -> dict[FileKey, Sight]:
     """Those that can be seen now, each under the first of its names."""
-    found: dict[FileKey, str] = {}
+    found: dict[FileKey, Sight] = {}
     for path in paths:
         with contextlib.suppress(OSError):
             status = Path(path).stat()
             if stat.S_ISREG(status.st_mode):
-                found.setdefault(FileKey.of(status), str(path))
+                sight = Sight(str(path), status.st_size, status.st_mtime_ns)
+                found.setdefault(FileKey.of(status), sight)
     return found

@@ -31,7 +31,10 @@ class SourceContext:
     ``share_ports``: other workers of this node run the same source on the same address.
     ``counters`` are the source's own; what is submitted is counted by whoever takes it. ``policy``
     is for what only shows when a file is opened; the options were checked against it. ``held_by``
-    says why the journal can take nothing now; it is empty when it can, or is only behind.
+    says why the journal can take nothing now; it is empty when it can, or is only behind. ``note``
+    makes changes of the source state durable at once and beside the journal, also when that takes
+    nothing: what is journaled under such a key counts before it. It blocks, raises OSError, and is
+    for any thread.
     """
 
     hostname: str
@@ -44,6 +47,7 @@ class SourceContext:
     counters: Counters = field(default_factory=Counters)
     policy: Policy = UNRESTRICTED
     held_by: Callable[[], str] = str
+    note: Callable[[Mapping[str, object]], None] = lambda _: None
 
 
 class Source(ABC):

@@ -27,7 +27,7 @@ class SourceRunner:
     """One source of a flow, for as long as its options stay the same.
 
     ``held_by`` says why the journal can take nothing now. ``settled_state`` gives the flow's source
-    state when everything submitted so far is durable.
+    state when everything submitted so far is durable; ``note`` changes it beside the journal.
     ``counters`` go on over all runs.
     ``changed`` is called when ``running``, ``problem`` or ``addresses`` are others than before.
     """
@@ -43,6 +43,7 @@ class SourceRunner:
         settled_state: Callable[[], Awaitable[Mapping[str, object]]],
         changed: Callable[[], None],
         held_by: Callable[[], str] = str,
+        note: Callable[[Mapping[str, object]], None] = lambda _: None,
     ) -> None:
         self.component = component
         self.counters = Counters()
@@ -54,6 +55,7 @@ class SourceRunner:
         self._settled_state = settled_state
         self._changed = changed
         self._held_by = held_by
+        self._note_state = note
         self._source: Source | None = None
         self._paused = False
         self._stopping = False
@@ -124,6 +126,7 @@ class SourceRunner:
             counters=self.counters,
             policy=self._policy,
             held_by=self._held_by,
+            note=self._note_state,
         )
         make = registry.get("source", self.component.name).implementation_class()
         source: Source = make(self.component.options, context)

@@ -8,7 +8,6 @@ are so many sources that their looks would take more than a small part of a proc
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import time
@@ -16,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.ingest.source import Source, SourceContext
-from flumeng.ingest.tailer import MEASURE_SECONDS, Tailer
+from flumeng.ingest.tailer import Tailer
 from flumeng.spec.sources import Tail
 
 log = logging.getLogger(__name__)
@@ -29,6 +28,7 @@ at which something was new in the last ``ACTIVE_SECONDS``."""
 
 ACTIVE_SECONDS = 5.0
 TELL_AGAIN_SECONDS = 60.0
+LOST_SECONDS = 86_400.0
 
 
 @functools.cache
@@ -46,11 +46,12 @@ class TailSource(Source):
     def __init__(self, options: Tail, context: SourceContext) -> None:
         self._options = options
         self._context = context
-        self._stopping = asyncio.Event()
-        self._open = asyncio.Event()
-        self._open.set()
+        self._stopping = False
+        self._paused = False
+        self._wake = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        self._tell_at = float("-inf")
+        self._tell_at = self._lost_at = float("-inf")
+        self._lost = 0
 
     async def start(self) -> None:
         context = self._context
@@ -59,45 +60,43 @@ class TailSource(Source):
             context.hostname,
             context.state,
             context.clock_us,
+            note=context.note,
             allows=context.policy.allows_file,
         )
         self._running = asyncio.create_task(self._run(tailer))
 
     async def stop(self) -> None:
         """What was read has been submitted; what was not will be read by the next run."""
-        self._stopping.set()
-        self._open.set()
+        self._stopping = True
+        self._wake.set()
         if self._running is not None:
             await self._running
 
     def pause(self) -> None:
-        if not self._stopping.is_set():
-            self._open.clear()
+        self._paused = True
 
     def resume(self) -> None:
-        self._open.set()
+        self._paused = False
+        self._wake.set()
 
     async def _run(self, tailer: Tailer) -> None:
         loop = asyncio.get_running_loop()
         counters = self._context.counters
-        skipped, cut = counters.skipped, counters.cut
+        skipped, cut, missed = counters.skipped, counters.cut, counters.missed
         active_until = float("-inf")
         TailSource.followers += 1
         try:
-            while True:
-                while not self._open.is_set():
-                    await loop.run_in_executor(_readers(), tailer.measure, loop.time())
-                    counters.unread_bytes = tailer.unread_bytes
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._open.wait(), MEASURE_SECONDS)
-                if self._stopping.is_set():
-                    return
-                blocks, took = await loop.run_in_executor(_readers(), _look, tailer, loop.time())
+            while not self._stopping:
+                self._wake.clear()
+                look = _watch if self._paused else _look
+                blocks, took = await loop.run_in_executor(_readers(), look, tailer, loop.time())
                 for block in blocks:
                     self._context.submit(block)
                 counters.skipped = skipped + tailer.skipped
                 counters.cut = cut + tailer.cut
+                counters.missed = missed + tailer.missed
                 counters.unread_bytes = tailer.unread_bytes
+                counters.lost_files = self._lost_lately(tailer, loop.time())
                 self._tell_held(tailer.starved, loop.time())
                 self._tell_problem(tailer)
                 if blocks:
@@ -114,9 +113,15 @@ class TailSource(Source):
     async def _sleep(self, at_least: float) -> None:
         try:
             seconds = max(self._options.poll_seconds, at_least)
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            await asyncio.wait_for(self._wake.wait(), seconds)
         except TimeoutError:
             return
+
+    def _lost_lately(self, tailer: Tailer, now: float) -> int:
+        lost = tailer.cut + tailer.missed
+        if lost > self._lost:
+            self._lost, self._lost_at = lost, now
+        return lost if now - self._lost_at < LOST_SECONDS else 0
 
     def _tell_held(self, starved: bool, now: float) -> None:
         if starved and not self.held_by:
@@ -128,7 +133,9 @@ class TailSource(Source):
 
     def _tell_problem(self, tailer: Tailer) -> None:
         problem = None
-        if unreadable := tailer.unreadable:
+        if tailer.not_noted:
+            problem = f"cannot note which files there are: {tailer.not_noted}"
+        elif unreadable := tailer.unreadable:
             path, reason = next(iter(unreadable.items()))
             others = len(unreadable) - 1
             problem = f"cannot read {path}: {reason}" + (f" (and {others} more)" if others else "")
@@ -141,3 +148,10 @@ def _look(tailer: Tailer, now: float) -> tuple[list[ReceivedBlock], float]:
     """What is new, and the processor time that it took."""
     began = time.thread_time()
     return tailer.poll(now), time.thread_time() - began
+
+
+def _watch(tailer: Tailer, now: float) -> tuple[list[ReceivedBlock], float]:
+    """What there is, and the processor time that it took."""
+    began = time.thread_time()
+    tailer.watch(now)
+    return [], time.thread_time() - began

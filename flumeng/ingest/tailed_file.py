@@ -21,8 +21,6 @@ from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.journal.frame import MAX_ROWS
 
 READ_BYTES = 1 << 20
-EARLIER_SECONDS = 2.0
-"""The earlier of the two earlier places of a cursor is left behind for this long at least."""
 
 _NEWLINE = 10
 
@@ -35,8 +33,9 @@ class TailedFile:
     """``cursor`` is ahead of the journal by the blocks that are not durable yet. ``unread`` is how
     many bytes the file had beyond it when it was last looked at. The tailer keeps ``name`` (where
     it is now, None when it is gone), ``followed`` (whether the globs mean it), ``trusted`` (whether
-    they have meant it since it is open) and ``emptied`` (its cursor as of the last look, from when
-    it was seen cut until something is read of it).
+    they have meant it since it is open) and ``copy_of`` (of which file it was seen to have the
+    first bytes, and how many). Of what was in a file before it was cut: ``suspect`` (whether there
+    may have been more than was seen) and ``look_at`` (when a copy is looked for the last time).
 
     Reading needs it open and raises ``OSError``, and ``ReplacedError``.
     """
@@ -56,7 +55,9 @@ class TailedFile:
         self.name: str | None = cursor.path
         self.followed = False
         self.trusted = False
-        self.emptied: FilePosition | None = None
+        self.copy_of: tuple[FileKey, int] | None = None
+        self.suspect = False
+        self.look_at: float | None = None
         self.quiet_since = 0.0
         self.unread = 0
         self._limit = rules.max_line_bytes + TRAILER_BYTES + 1
@@ -65,7 +66,6 @@ class TailedFile:
         self._descriptors = of_followed_files()
         self._fd = -1
         self._left: tuple[int, int] | None = None
-        self._next_earlier = float("-inf")
         self._hostname, self._rules = hostname, rules
         self.continue_from(cursor)
 
@@ -96,13 +96,11 @@ class TailedFile:
         """Whether it does not lie there as it was when it was left or read to its end. It may have
         grown; and what is shorter, or younger, may be another file with its inode."""
         status = os.stat(path)  # noqa: PTH116  a Path for each of 100,000 files costs more
+        if FileKey.of(status) != self.key:
+            return False  # renamed meanwhile
         left = self._left or (self.cursor.offset, self.cursor.modified_ns)
-        self.note_size(status.st_size)
+        self.unread = max(0, status.st_size - self.cursor.offset)
         return (status.st_size, status.st_mtime_ns) != left
-
-    def note_size(self, size: int) -> None:
-        """How large it is now."""
-        self.unread = max(0, size - self.cursor.offset)
 
     def open(self, path: str) -> bool:
         """Open it under ``path``; False when that is the name of another file now.
@@ -169,6 +167,7 @@ class TailedFile:
             head=Mark.of(self.beginning(min(size, MARK_BYTES))),
             last=Mark.of(before),
             skipping=before[-1:] not in (b"", b"\n"),
+            size=size,
             modified_ns=status.st_mtime_ns,
         )
         return self._block(b"", size)
@@ -178,16 +177,12 @@ class TailedFile:
         status = os.fstat(self._fd)
         size, seen = status.st_size, (status.st_size, status.st_mtime_ns)
         if seen != self._seen:
-            head = self.cursor.head
-            if size < self.cursor.offset or Mark.of(self.beginning(head.length)) != head:
+            head, least = self.cursor.head, self.cursor.offset or self.cursor.size
+            if size < least or Mark.of(self.beginning(head.length)) != head:
                 raise ReplacedError
             self._seen, self.quiet_since = seen, now
-            self.cursor = replace(self.cursor, modified_ns=status.st_mtime_ns)
-        if now >= self._next_earlier:
-            self._next_earlier = now + EARLIER_SECONDS
-            earlier = self.cursor.earlier[1], self.cursor.place
-            self.cursor = replace(self.cursor, earlier=earlier)
-        self.note_size(size)
+            self.cursor = replace(self.cursor, size=size, modified_ns=status.st_mtime_ns)
+        self.unread = max(0, size - self.cursor.offset)
         return size > self.cursor.offset and size != self._size_of_rest
 
     def read(self, *, ended: bool = False) -> ReceivedBlock | None:
@@ -233,8 +228,8 @@ class TailedFile:
         the file may be another one by now."""
         offset = self.cursor.offset + taken
         if self.cursor.head.length < MARK_BYTES:
-            start = (before + block[:MARK_BYTES])[: min(offset, MARK_BYTES)]
-            self.cursor = replace(self.cursor, start=start, head=Mark.of(start))
+            head = before + block[:MARK_BYTES]
+            self.cursor = replace(self.cursor, head=Mark.of(head[: min(offset, MARK_BYTES)]))
         last = Mark.of(_last(before, block, taken))
         self.unread = max(0, self.unread - taken)
         self.cursor = replace(self.cursor, offset=offset, last=last, skipping=skipping)

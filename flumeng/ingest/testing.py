@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,8 @@ def flow_text(name: str, *sources: str) -> str:
 
 
 class Follower:
-    """A tailer with a journal that keeps what is committed, and forgets the rest in a crash.
+    """A tailer with a journal that keeps what is committed or noted, and forgets the rest in a
+    crash.
 
     Nothing is written to disk; time passes by ``poll``.
     """
@@ -173,13 +174,31 @@ class Follower:
         self.options = Tail(paths=tuple(map(str, paths)), **options)
         self.events: list[dict[str, Any]] = []
         self.state: dict[str, object] = {}
+        self.noted: dict[str, object] = {}
         self.now = 0.0
         self.truncated = 0
         self.submitted: list[ReceivedBlock] = []
         self.tailer = self._start()
 
     def _start(self) -> Tailer:
-        return Tailer(self.options, "me", self.state, clock_us=lambda: 7, timer=lambda: 0.0)
+        self._note({})
+        return Tailer(
+            self.options,
+            "me",
+            {**self.noted, **self.state},
+            clock_us=lambda: 7,
+            timer=lambda: 0.0,
+            note=self._note,
+        )
+
+    def _note(self, changes: Mapping[str, object]) -> None:
+        noted = {**self.noted, **changes}
+        self.noted = {k: v for k, v in noted.items() if v is not None and k not in self.state}
+
+    def watch(self, seconds: float = 10.0) -> None:
+        """As while the flow is held."""
+        self.now += seconds
+        self.tailer.watch(self.now)
 
     def poll(self, seconds: float = 0.1) -> int:
         self.now += seconds

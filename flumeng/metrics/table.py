@@ -245,6 +245,13 @@ INGEST_CUT = _counter(
     FLOW,
     "source",
 )
+INGEST_MISSED = _counter(
+    "flumeng_ingest_missed_files_total",
+    INGEST,
+    "Files that were gone or compressed before they were read to the end: lines are lost.",
+    FLOW,
+    "source",
+)
 INGEST_UNREAD = _gauge(
     "flumeng_ingest_unread_bytes",
     INGEST,

@@ -54,6 +54,7 @@ def status(
         *_of_nodes(nodes, silent),
         *_of_flows(flows, reading),
         *_of_held(told),
+        *_of_lost(told),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
     return {
@@ -121,6 +122,22 @@ def _of_held(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
                         f"{row['held_seconds']:.0f} s: {row['held_by']}",
                         "senders wait meanwhile; make room, or see why the flow is behind",
                     )
+
+
+def _of_lost(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
+    """The sources that may have lost lines of files in the last day."""
+    for node, answers in sorted(told.items()):
+        lost: Counter[tuple[str, str]] = Counter()
+        for _, counted in answers.values():
+            for row in counted:
+                lost[row["flow"], row["source"]] += row.get("lost_files", 0)
+        for (flow, source), files in sorted(lost.items()):
+            if files:
+                yield Cause(
+                    f"flow {flow}: {source} on node {node}: files that were cut, deleted or "
+                    f"compressed before they were read to the end: {files}",
+                    "the node's log names them; rotate later or delay compression",
+                )
 
 
 def _of_masters(masters: Mapping[str, LiveMaster | None]) -> Iterator[Cause]:

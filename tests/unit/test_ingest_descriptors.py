@@ -73,7 +73,7 @@ def test_what_is_not_read_yet_is_counted(tmp_path: Path, budget: Descriptors) ->
     assert follower.tailer.unread_bytes == 0
     write(log, "two\nthr")
     follower.now += 10
-    follower.tailer.measure(follower.now)
+    follower.tailer.watch(follower.now)
     assert follower.tailer.unread_bytes == 7
     follower.settle()
     assert follower.tailer.unread_bytes == 3

@@ -155,6 +155,19 @@ def test_a_source_that_is_held_is_named_with_what_holds_it(shell: Cluster) -> No
     assert cause["what"] == ("flow web: tail on node n1 takes nothing for 31 s: the disk is full")
 
 
+def test_files_that_were_lost_are_told(shell: Cluster) -> None:
+    shell.account = account(3, acked=100, safe=900, before=(90, 800))
+    shell.counted[ADDRESS] = [
+        {"flow": "web", "source": "tail", "cut": 1, "missed": 1, "lost_files": lost}
+        for lost in (2, 0, 1)
+    ]
+    (cause,) = status(shell)["causes"]
+    assert cause["what"] == (
+        "flow web: tail on node n1: files that were cut, deleted or compressed before they were "
+        "read to the end: 3"
+    )
+
+
 def test_a_journal_knows_how_far_it_was_a_minute_ago() -> None:
     past = Past()
     for second in range(0, 201, 5):

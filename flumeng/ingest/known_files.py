@@ -1,0 +1,208 @@
+"""Which files a tail source knows and where they are now: finds them, notes them, counts what it
+cannot read. It reads nothing; the rules are those of ``tailer``. Blocking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from flumeng.ingest.compressed_file import CompressedFile, has_compressed_name
+from flumeng.ingest.copies import Copies, Make
+from flumeng.ingest.descriptors import require_directories
+from flumeng.ingest.file_position import FileKey, FilePosition, cursors, state_key
+from flumeng.ingest.names import Folders, Sight, matches, matching
+from flumeng.ingest.tailed_file import TailedFile
+from flumeng.spec.sources import Tail
+
+log = logging.getLogger(__name__)
+
+BLOCK_STATES = 100
+_SEEN_PREFIX = "tail-seen:"
+
+
+class KnownFiles:
+    """``files`` are those that are known. Of what a scan finds, ``found`` is told about each, and
+    what there is ``to_skip`` is not wanted. ``skipped``, ``missed`` and ``not_noted`` are those of
+    the tailer, as are the arguments.
+    """
+
+    def __init__(
+        self,
+        options: Tail,
+        state: Mapping[str, object],
+        make: Make,
+        note: Callable[[Mapping[str, object]], None],
+        found: Callable[[FileKey], None],
+    ) -> None:
+        self._patterns = options.paths
+        self._make = make
+        self._note = note
+        self.skipped = self.missed = 0
+        self.not_noted = ""
+        self.files: dict[FileKey, TailedFile] = {}
+        self.copies = Copies(self.files, make)
+        self._found = found
+        self._packed: dict[FileKey, str] = {}
+        """The names of those that are skipped; under another name it may be another file."""
+        self._to_note: dict[str, object] = {}
+        self._noted: set[FileKey] = set()
+        self._changes: dict[str, object] = {}
+        """Of the state, to be journaled with the next blocks."""
+        for key, cursor in cursors(state).items():
+            if self.are_meant(cursor.path):
+                self.add(key, cursor).suspect = key.cut > 0
+                if not cursor.offset:
+                    self._noted.add(key)
+        self._skip_what_is_there: list[str] = []
+        if options.start_from == "end":
+            self._skip_what_is_there = [
+                pattern for pattern in self._patterns if _SEEN_PREFIX + pattern not in state
+            ]
+        self.to_skip: set[FileKey] = set()
+
+    def are_meant(self, path: str) -> bool:
+        """Whether the globs mean what has that path."""
+        return any(matches(path, pattern) for pattern in self._patterns)
+
+    def take_changes(self) -> Iterator[dict[str, object]]:
+        """Of the state, that are to be journaled now, in parts."""
+        if self._skip_what_is_there and not self.to_skip:
+            self._changes |= {_SEEN_PREFIX + pattern: True for pattern in self._skip_what_is_there}
+            self._skip_what_is_there = []
+        changes, self._changes = list(self._changes.items()), {}
+        for start in range(0, len(changes), BLOCK_STATES):
+            yield dict(changes[start : start + BLOCK_STATES])
+
+    def measure(self) -> int:
+        """How many bytes are unread in all files."""
+        total = 0
+        for file in self.files.values():
+            if file.name is not None:
+                with contextlib.suppress(OSError):
+                    file.has_changed(file.name)
+            if file.key in self._noted and file.unread > 0 == file.cursor.size:
+                file.cursor = replace(file.cursor, size=file.unread)
+                self._to_note[state_key(file.key)] = file.cursor.to_state()
+            total += file.unread
+        return total
+
+    def forget(self, file: TailedFile) -> None:
+        file.close()
+        del self.files[file.key]
+        self.copies.changed()
+        self.to_skip.discard(file.key)
+        self.unnote(file.key)
+
+    def unnote(self, key: FileKey) -> None:
+        """Nothing is lost when it goes."""
+        if key in self._noted:
+            self._noted.discard(key)
+            self._to_note[state_key(key)] = None
+
+    def add(self, key: FileKey, cursor: FilePosition) -> TailedFile:
+        return self.enter(self._make(key, cursor, TailedFile))
+
+    def enter(self, file: TailedFile) -> TailedFile:
+        self.files[file.key] = file
+        self.copies.changed()
+        return file
+
+    def scan(self, now: float) -> None:
+        """Take note of what the globs mean now, and where everything else is. Raises OSError when
+        there is no descriptor: where directories cannot be opened, files only seem to be gone."""
+        require_directories()
+        found = matching(self._patterns)
+        require_directories()
+        self._packed = {key: path for key, path in self._packed.items() if key in found}
+        renamed = self._locate(found, now)
+        unseen = {path: self.copies.unseen_beside(path) for path in renamed}
+        for key, sight in found.items():
+            if key in self.files:
+                continue
+            if has_compressed_name(sight.path):
+                self.skip_packed(key, sight.path)
+            elif self._packed.get(key) != sight.path and not self._goes_on(key, sight.path, found):
+                if any(matches(sight.path, pattern) for pattern in self._skip_what_is_there):
+                    self.to_skip.add(key)
+                self._meet(key, sight.path, sight).followed = True
+        for path, sights in unseen.items():
+            for key, sight in sights.items():
+                if has_compressed_name(sight.path):
+                    self.miss(f"{sight.path} was compressed before it was found")
+                elif key not in self.files:
+                    log.info("%s was %s before it was found; reading it", sight.path, path)
+                    self._meet(key, path, sight)
+
+    def _locate(self, found: Mapping[FileKey, Sight], now: float) -> set[str]:
+        """Note where each file is now; the paths that the newest file left since the last time."""
+        folders = Folders()
+        renamed = set()
+        for key, file in self.files.items():
+            if isinstance(file, CompressedFile):
+                continue
+            file.followed = key in found
+            name = found[key].path if key in found else folders.find(key, file.cursor)
+            if name is None and file.name is not None and _is_there(key, file.name):
+                continue  # a folder could not be looked into
+            if name != file.name:
+                file.name, file.quiet_since = name, now
+                if name != file.cursor.path and not key.cut:
+                    renamed.add(file.cursor.path)
+        return {path for path in renamed if not self.copies.newest(path).name == path}
+
+    def _meet(self, key: FileKey, path: str, sight: Sight) -> TailedFile:
+        """Follow a new file from its beginning, as what was found under that path."""
+        cursor = FilePosition.new(path, size=sight.size, modified_ns=sight.modified_ns)
+        file = self.add(key, cursor)
+        file.name = sight.path
+        self._found(key)
+        if key not in self.to_skip:
+            self._noted.add(key)
+            self._to_note[state_key(key)] = cursor.to_state()
+        return file
+
+    def note_changes(self) -> None:
+        if not self._to_note:
+            return
+        try:
+            self._note(self._to_note)
+        except OSError as error:
+            self.not_noted = error.strerror or str(error)
+        else:
+            self.not_noted, self._to_note = "", {}
+
+    def _goes_on(self, key: FileKey, path: str, found: Mapping[FileKey, Sight]) -> bool:
+        """Whether it is a known file that is gone, from where that was read. Raises OSError."""
+        for known in self.copies.known_as(path):
+            gone = known.name is None and not known.is_open and not known.key.cut
+            if gone and known.cursor.offset and self.copies.has_content(key, path, known):
+                log.info("%s is known by its content, and read on", path)
+                identity = known.cursor.identity or known.key.identity
+                del self.files[known.key]
+                cursor = replace(known.cursor, identity=identity)
+                self._changes |= {state_key(known.key): None, state_key(key): cursor.to_state()}
+                file = self.add(key, cursor)
+                file.name, file.followed = path, key in found
+                return True
+        return False
+
+    def miss(self, what: str) -> None:
+        self.missed += 1
+        log.warning("%s", what)
+
+    def skip_packed(self, key: FileKey, path: str) -> None:
+        if key not in self._packed:
+            self.skipped += 1
+            log.info("%s is compressed and not read", path)
+        self._packed[key] = path
+
+
+def _is_there(key: FileKey, path: str) -> bool:
+    try:
+        return FileKey.of(os.stat(path)) == key  # noqa: PTH116  needs no descriptor
+    except OSError:
+        return False

@@ -1,0 +1,268 @@
+"""What is known of files outlives their names, their devices and the worker."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from flumeng.ingest.file_position import MARK_BYTES
+from flumeng.ingest.testing import Follower, write
+
+LONG = "a line that is longer than a mark " * 10
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "app.log"
+
+
+def rotate(log: Path, older: int = 0) -> None:
+    for number in range(older, 0, -1):
+        log.with_name(f"app.log.{number}").rename(log.with_name(f"app.log.{number + 1}"))
+    log.rename(log.with_name("app.log.1"))
+
+
+def attach_anew(follower: Follower) -> None:
+    """The same files have another device now; simulated in what the journal knows."""
+
+    def elsewhere(name: str) -> str:
+        kind, device, rest = name.split(":", 2)
+        return f"{kind}:{int(device) + 1}:{rest}"
+
+    follower.state = {elsewhere(name): value for name, value in follower.state.items()}
+    follower.noted = {elsewhere(name): value for name, value in follower.noted.items()}
+    follower.crash()
+
+
+@pytest.mark.parametrize("seen_as", ["held", "killed"])
+def test_generations_that_were_seen_and_not_read_are_read_under_their_new_names(
+    log: Path, seen_as: str
+) -> None:
+    follower = Follower(log)
+    write(log, "0\n")
+    follower.settle()
+    for generation in range(1, 4):
+        rotate(log, generation - 1)
+        write(log, f"{generation}\n")
+        if seen_as == "held":
+            follower.watch()
+        else:
+            follower.poll()
+            follower.crash()
+    follower.crash()
+    assert sorted(follower.finish()) == ["0", "1", "2", "3"]
+    assert follower.tailer.missed == 0
+    assert {follower.attrs(row)["path"] for row in range(4)} == {str(log)}
+    follower.crash()
+    assert len(follower.finish()) == 4
+    assert follower.tailer.missed == 0
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_generations_that_came_and_went_between_two_looks_are_read(log: Path, down: bool) -> None:
+    """They are told by their number and age; one that is older than what is known is left alone."""
+    old = log.with_name("app.log.7")
+    write(old, "before the flow\n")
+    os.utime(old, (1e9, 1e9))
+    follower = Follower(log)
+    write(log, "0\n")
+    follower.settle()
+    os.utime(log, (2e9, 2e9))
+    follower.settle()
+    for generation in range(1, 4):
+        rotate(log, generation - 1)
+        write(log, f"{generation}\n")
+        os.utime(log, (2e9 + generation, 2e9 + generation))
+    if down:
+        follower.crash()
+    assert sorted(follower.finish()) == ["0", "1", "2", "3"]
+    follower.crash()
+    assert len(follower.finish()) == 4
+    assert follower.tailer.missed == 0
+
+
+@pytest.mark.parametrize("pattern", ["app.log", "app.log*"])
+def test_a_generation_that_was_compressed_before_it_was_found_is_counted(
+    log: Path, pattern: str
+) -> None:
+    """The known one that was compressed too is finished, and is not one of them."""
+    follower = Follower(log.with_name(pattern))
+    write(log, "0\n")
+    follower.settle()
+    write(log, "0 rest\n")
+    for number, lines in ((2, None), (1, "1\n")):
+        if lines:
+            write(log, lines)
+        packed = log.with_name(f"app.log.{number}.gz")
+        packed.write_bytes(gzip.compress(log.read_bytes()))
+        os.utime(packed, (2e9 - number, 2e9 - number))
+        log.unlink()
+    write(log, "2\n")
+    follower.crash()
+    assert sorted(follower.finish()) == ["0", "0 rest", "2"]
+    assert follower.tailer.missed == 1
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_file_that_is_deleted_with_unread_lines_is_counted(log: Path, begun: bool) -> None:
+    follower = Follower(log)
+    if begun:
+        write(log, "0\n")
+        follower.settle()
+        follower.crash()
+    write(log, "lost\n")
+    follower.watch()
+    log.unlink()
+    assert follower.finish() == ["0"][: int(begun)]
+    assert (follower.tailer.missed, follower.tailer.cut) == (1, 0)
+    follower.crash()
+    follower.finish()
+    assert follower.tailer.missed == 0
+    assert (follower.state, follower.noted) == ({}, {})
+
+
+def test_a_file_that_was_seen_and_is_gone_at_the_next_start_is_counted(log: Path) -> None:
+    """Also when it was empty at first."""
+    log.touch()
+    follower = Follower(log)
+    follower.watch()
+    write(log, "lost\n")
+    follower.watch()
+    log.unlink()
+    follower.crash()
+    assert follower.finish() == []
+    assert follower.tailer.missed == 1
+
+
+def test_a_file_that_is_cut_before_anything_of_it_was_read_is_counted(log: Path) -> None:
+    write(log, "lost\n")
+    follower = Follower(log)
+    follower.watch()
+    os.truncate(log, 0)
+    write(log, "1\n")
+    assert follower.finish() == ["1"]
+    assert follower.tailer.cut == 1
+
+
+def test_a_deleted_file_that_was_read_is_not_counted(log: Path) -> None:
+    for crash in (False, True):
+        follower = Follower(log)
+        write(log, "0\n")
+        follower.settle()
+        log.unlink()
+        if crash:
+            follower.crash()
+        assert follower.finish() == ["0"]
+        assert follower.tailer.missed == 0
+
+
+def test_what_cannot_be_noted_is_told_and_tried_again(log: Path) -> None:
+    follower = Follower(log)
+    kept = follower.tailer._known._note
+
+    def refuse(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    follower.tailer._known._note = refuse
+    write(log, "1\n")
+    follower.watch()
+    assert follower.tailer.not_noted == "No space left on device"
+    follower.tailer._known._note = kept
+    follower.watch()
+    assert follower.tailer.not_noted == ""
+    assert len(follower.noted) == 1
+
+
+@pytest.mark.parametrize("text", ["1", LONG])
+@pytest.mark.parametrize("pattern", ["app.log", "app.log*"])
+def test_a_volume_that_is_attached_anew_is_read_on(log: Path, pattern: str, text: str) -> None:
+    follower = Follower(log.with_name(pattern))
+    write(log, f"{text} rotated\n")
+    follower.settle()
+    identity = follower.attrs(0)["inode"]
+    rotate(log)
+    write(log, f"{text}\n")
+    log.with_name("app.log.empty").touch()
+    lines = list(follower.settle())
+    attach_anew(follower)
+    write(log, "2\n")
+    write(log.with_name("app.log.1"), "late\n")
+    lines += ["2", "late"]
+    assert sorted(follower.finish()) == sorted(lines)
+    row = follower.lines.index("2")
+    device, inode = follower.attrs(row)["inode"].split(":")
+    assert int(device) == log.stat().st_dev + 1
+    assert int(inode) == log.stat().st_ino
+    assert identity != follower.attrs(row)["inode"]
+    for _ in range(2):
+        attach_anew(follower)
+        assert len(follower.finish()) == len(lines)
+    assert (follower.tailer.cut, follower.tailer.missed) == (0, 0)
+    write(log, "3\n")
+    assert follower.finish()[-1] == "3"
+    follower.crash()
+    assert len(follower.finish()) == len(lines) + 1
+
+
+def test_many_files_of_equal_content_are_all_known_on_another_device(tmp_path: Path) -> None:
+    """By their paths; and a new one of the same content is read."""
+    follower = Follower(tmp_path / "*.log")
+    for number in range(20):
+        write(tmp_path / f"{number}.log", "started\n")
+    assert follower.settle() == ["started"] * 20
+    (tmp_path / "7.log").unlink()
+    write(tmp_path / "new.log", "started\n")
+    attach_anew(follower)
+    assert follower.finish() == ["started"] * 21
+
+
+def test_another_file_on_another_device_is_read_from_its_beginning(log: Path) -> None:
+    write(log, "1\n")
+    follower = Follower(log)
+    follower.settle()
+    log.write_text("other\n")
+    attach_anew(follower)
+    assert follower.finish() == ["1", "other"]
+
+
+@pytest.mark.parametrize(("text", "again"), [("short\n", True), ("x" * MARK_BYTES + "\n", False)])
+def test_a_restored_file_is_known_by_its_content_when_there_is_enough_of_it(
+    log: Path, text: str, again: bool
+) -> None:
+    """Of the same device and with another inode; a short one may be another that begins alike."""
+    write(log, text)
+    follower = Follower(log)
+    follower.settle()
+    follower.crash()
+    shutil.copyfile(log, log.with_name("restored"))
+    log.unlink()
+    log.with_name("restored").rename(log)
+    write(log, "more\n")
+    assert follower.finish() == [text.strip()] * (1 + again) + ["more"]
+
+
+def test_the_state_of_older_versions_is_taken_over(log: Path) -> None:
+    """It lies in the form that this project wrote until its state knew sizes."""
+    rotated = log.with_name("app.log.1")
+    follower = Follower(log)
+    write(log, f"{LONG}\n")
+    follower.settle()
+    rotate(log)
+    write(log, "1\n")
+    follower.settle()
+    for value in follower.state.values():
+        cursor = cast("dict[str, Any]", value)
+        del cursor["size"]
+        mark = [0, 0, "e4a6a0577479b2b4"]
+        cursor |= {"start": "", "earlier": [mark, mark], "end": 0}
+    follower.noted.clear()
+    follower.crash()
+    write(log, "2\n")
+    write(rotated, "late\n")
+    assert sorted(follower.finish()) == sorted([LONG, "1", "2", "late"])
+    assert (follower.tailer.cut, follower.tailer.missed) == (0, 0)
