@@ -182,7 +182,8 @@ def rest_of(copy: TailedFile, file: TailedFile) -> FilePosition | None:
     """From where to read a copy of what was read of a file; None when it is no copy.
 
     What was written and read after it was copied and before the file was cut is not in the copy:
-    then nothing is left to read. That is known of one that was seen while the file was whole.
+    then nothing is left to read. That is known of one that was seen while the file was whole, all
+    of it or enough.
     """
     size, cursor = copy.size, file.cursor
     if not cursor.offset:
@@ -191,7 +192,8 @@ def rest_of(copy: TailedFile, file: TailedFile) -> FilePosition | None:
     if size >= cursor.offset:
         is_one = copy.has_before(cursor.beginning) and copy.has_before(cursor.place)
         return rest if is_one else None
-    if copy.copy_of != (file.key._replace(cut=0), size):
+    original, seen = copy.copy_of or (None, 0)
+    if original != file.key._replace(cut=0) or (seen < MARK_BYTES and seen != size):
         return None
     offset, last = copy.place_at(size)
     return replace(rest, offset=offset, last=last, head=Mark.of(copy.beginning(MARK_BYTES)))

@@ -146,12 +146,20 @@ class AnyRenaming(Following):
         self.append(text)
         self.part += text
 
+    @rule(held=st.booleans())
+    def find(self, held: bool) -> None:
+        """From now on the log is known by its inode, whatever becomes of the worker; before that no
+        one could tell it from other files once it has another name."""
+        if held:
+            self.follower.watch(1.0)
+        else:
+            self.follower.poll(1.0)
+        self.known = self.log.exists()
+
     @rule()
     def read_and_commit(self) -> None:
-        """From now on the journal knows the log by its inode; before that no one could tell it from
-        other files once it has another name."""
         self.follower.settle()
-        self.known = self.known or self.has_lines
+        self.known = self.log.exists()
         self.begun = self.has_lines
 
     @precondition(lambda self: self.known)
