@@ -152,7 +152,7 @@ class KnownFiles:
                 file.name, file.quiet_since = name, now
                 if name != file.cursor.path and not key.cut:
                     renamed.add(file.cursor.path)
-        return {path for path in renamed if not self.copies.newest(path).name == path}
+        return {path for path in renamed if self.copies.newest(path).name != path}
 
     def _meet(self, key: FileKey, path: str, sight: Sight) -> TailedFile:
         """Follow a new file from its beginning, as what was found under that path."""
