@@ -34,10 +34,10 @@ from flumeng.spec import check_flow
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema.records import COLLECT
 
-LEAST_SLOTS = 2
-
 if TYPE_CHECKING:
     from flumeng.metrics.instruments import Instruments
+
+LEAST_SLOTS = 2
 
 
 def run(

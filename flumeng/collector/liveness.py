@@ -13,11 +13,10 @@ log = logging.getLogger(__name__)
 
 
 class Liveness:
-    """A thread that says ``alive`` after each round in which all of ``probes`` have returned.
+    """Says ``alive``, in a thread of its own, after each round in which all of ``probes`` returned.
 
-    A probe returns when what it asks has answered: Spark's JVM, or a loop that has turned since the
-    last round. A probe that raises or does not return keeps the collector silent, and the node ends
-    it.
+    A probe returns when what it asks has answered, as Spark's JVM does. One that raises or does not
+    return keeps the collector silent, and the node ends it.
     """
 
     def __init__(

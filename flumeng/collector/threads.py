@@ -33,7 +33,8 @@ class _Call:
 
 
 class Threads:
-    """Threads start when they are needed. ``clock`` gives seconds that only grow."""
+    """A thread starts when a call waits and none is idle, up to ``most``; it ends only when another
+    has taken its place. ``clock`` gives seconds that only grow."""
 
     def __init__(
         self,
