@@ -13,7 +13,7 @@ from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from flumeng.collector import units
-from flumeng.collector.pipeline import SparkPipeline, of_kind, one_line
+from flumeng.collector.pipeline import Run, SparkPipeline, of_kind, one_line
 from flumeng.collector.units import Result, Unit, Units
 from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Work
 from flumeng.errors import FlumengError
@@ -39,8 +39,15 @@ class SparkEngine:
                 return self._write_units(works)
             (work,) = works
             pipeline = _pipeline(work)
-            rows = [batch.collect() for batch in pipeline.plan(work).batches]
-            return [pipeline.written([[row.asDict() for row in of] for of in rows])]
+            plan = pipeline.plan(work)
+            rows: list[list[Row]] = [[] for _ in work.pipeline.spec.sinks]
+            try:
+                for run in plan.runs:
+                    for sink, of in run.rows([row.asDict() for row in run.batch.collect()]):
+                        rows[sink] += of
+            finally:
+                plan.release()
+            return [pipeline.written(rows)]
         except FlumengError:
             raise
         except Exception as error:
@@ -54,15 +61,15 @@ class SparkEngine:
         chosen: list[tuple[_Part, int, Unit]] = []
         weights = []
         for part in parts:
-            for sink, stage in enumerate(part.stages):
+            for run, stage in enumerate(part.stages):
                 for split, events in enumerate(part.events):
-                    chosen.append((part, sink, Unit(len(chosen), split, stage)))
+                    chosen.append((part, run, Unit(len(chosen), split, stage)))
                     weights.append(events)
         shares = spread(weights, self._context.defaultParallelism)
         given = tuple(tuple(chosen[number][2] for number in share) for share in shares)
         for result in self._run(Units(given, together=len(works) > 1)):
-            part, sink, _ = chosen[result[0]]
-            part.take(sink, result)
+            part, run, _ = chosen[result[0]]
+            part.take(run, result)
         return [part.outcome() for part in parts]
 
     def _run(self, all_units: Units) -> list[Result]:
@@ -78,12 +85,13 @@ class SparkEngine:
 
 
 class _Part:
-    """One batch of a job: its ``stages``, one a sink, and the ``events`` of its splits."""
+    """One batch of a job: its ``stages``, one a run, and the ``events`` of its splits."""
 
     def __init__(self, work: Work) -> None:
         self._pipeline = _pipeline(work)
         self.stages: list[bytes] = []
         self.events: list[int] = []
+        self._runs: tuple[Run, ...] = ()
         self._rows: list[list[Row]] = []
         self._error: Exception | None = None
 
@@ -92,18 +100,20 @@ class _Part:
         part = cls(work)
         try:
             plan = part._pipeline.plan(work)
-            part.stages = [pickle.dumps(batch.all_arrow) for batch in plan.batches]
+            part._runs = plan.runs
+            part.stages = [pickle.dumps(run.batch.all_arrow) for run in plan.runs]
             part.events = [sum(piece.events for piece in split) for split in plan.splits]
-            part._rows = [[] for _ in part.stages]
+            part._rows = [[] for _ in work.pipeline.spec.sinks]
         except Exception as error:
             part._error = error
         return part
 
-    def take(self, sink: int, result: Result) -> None:
+    def take(self, run: int, result: Result) -> None:
         """A unit has ended; what the first one that failed says is the batch's error."""
         _, kind, content = result
         if kind == units.ROWS:
-            self._rows[sink] += units.read_rows(content)
+            for sink, rows in self._runs[run].rows(units.read_rows(content)):
+                self._rows[sink] += rows
         elif self._error is None:
             self._error = _error(kind, content)
 

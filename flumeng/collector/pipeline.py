@@ -6,7 +6,7 @@ Made from the flow's text each time a task is taken; filters and sinks come from
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 
 from flumeng.collector.fetch import Fetch, UnreadableError
 from flumeng.collector.ranges import Split, split
+from flumeng.collector.units import read_rows
 from flumeng.collector.work import BatchFailedError, Work
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.filters import Filter
-from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.sinks import BatchTooWideError, Row, Sink, Written
 from flumeng.spec import FlowSpec, registry
@@ -28,11 +29,34 @@ _RAISED = re.compile(r"^([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
+class Run:
+    """A batch as far as the last stage of ``sinks``; of several it yields BRANCH_SCHEMA."""
+
+    batch: LazyBatch
+    sinks: tuple[int, ...]
+
+    def rows(self, found: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
+        """What each of its sinks has yielded, out of what the batch has."""
+        if len(self.sinks) == 1:
+            yield self.sinks[0], list(found)
+            return
+        for row in found:
+            yield self.sinks[row["branch"]], list(read_rows(row["rows"]))
+
+
+@dataclass(frozen=True)
 class Plan:
-    """A batch as far as each sink's last stage; ``splits`` is what each Spark task reads of it."""
+    """What is to be run so that each event is read and filtered once. ``splits`` is what each Spark
+    task reads, ``cached`` what several runs have in common."""
 
     splits: tuple[Split, ...]
-    batches: tuple[LazyBatch, ...]
+    runs: tuple[Run, ...]
+    cached: LazyBatch | None = None
+
+    def release(self) -> None:
+        """Nothing of it runs any more."""
+        if self.cached is not None:
+            self.cached.release()
 
 
 class SparkPipeline:
@@ -52,7 +76,8 @@ class SparkPipeline:
         ]
         self.roots = tuple(sorted({sink.root for sink in self._sinks if sink.root}))
         tried = self._plan(Fetch(((),), {}), ((),), {})
-        self.shareable = all(batch.all_arrow is not None for batch in tried.batches)
+        self.shareable = all(run.batch.all_arrow is not None for run in tried.runs)
+        tried.release()
 
     def plan(self, work: Work) -> Plan:
         """What is to be run of a batch. Raises UserError, BatchFailedError."""
@@ -69,12 +94,34 @@ class SparkPipeline:
             batch = LazyBatch.of_splits(self._spark, len(splits), fetch, READ_SCHEMA)
             for step in self._filters:
                 batch = step.apply(batch)
-            stage = [sink.stage(batch, staging.get(sink.root or "", "")) for sink in self._sinks]
-            return Plan(splits, tuple(stage))
+            return self._share(batch, splits, staging)
         except FlumengError:
             raise
         except Exception as error:
             raise one_line(error) from error
+
+    def _share(
+        self, batch: LazyBatch, splits: tuple[Split, ...], staging: Mapping[str, str]
+    ) -> Plan:
+        """The sinks over one computation of ``batch``: those that go on in Arrow are branches of
+        one run; when others go on in Spark SQL, Spark keeps the batch for them."""
+        staged = self._stage(batch, staging)
+        cached = None
+        if len(staged) > 1 and any(one.after(batch) is None for one in staged):
+            cached = batch = batch.cached()
+            staged = self._stage(batch, staging)
+        tails = {number: one.after(batch) for number, one in enumerate(staged)}
+        arrow = tuple(number for number, tail in tails.items() if tail is not None)
+        runs = [Run(one, (n,)) for n, one in enumerate(staged) if n not in arrow]
+        if len(arrow) == 1:
+            runs.append(Run(staged[arrow[0]], arrow))
+        elif arrow:
+            branches = Branches(tuple(Fused(tails[number] or ()) for number in arrow))
+            runs.append(Run(batch.arrow(branches, BRANCH_SCHEMA), arrow))
+        return Plan(splits, tuple(runs), cached)
+
+    def _stage(self, batch: LazyBatch, staging: Mapping[str, str]) -> list[LazyBatch]:
+        return [sink.stage(batch, staging.get(sink.root or "", "")) for sink in self._sinks]
 
 
 def one_line(error: Exception) -> FlumengError:

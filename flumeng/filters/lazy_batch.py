@@ -9,8 +9,10 @@ same one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from tempfile import SpooledTemporaryFile
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -48,6 +50,19 @@ class LazyBatch:
         schema = to_arrow_schema(rows.schema, timezone="UTC")
         return replace(self, source=rows, pending=(), schema=schema)
 
+    def cached(self) -> LazyBatch:
+        """The same, computed once by Spark however often it is run; to be given back."""
+        return replace(self, source=self.rows().persist(), pending=())
+
+    def release(self) -> None:
+        """Give back what was cached."""
+        if self.source is not None:
+            self.source.unpersist()
+
+    def after(self, shared: LazyBatch) -> tuple[Stage, ...] | None:
+        """The Arrow stages behind ``shared``; None when Spark SQL follows it."""
+        return self.pending[len(shared.pending) :] if self.source is shared.source else None
+
     @property
     def all_arrow(self) -> Stage | None:
         """All stages as one, which takes batches of split numbers; None when one of them is SQL."""
@@ -66,6 +81,40 @@ class LazyBatch:
     def collect(self) -> list[Row]:
         """Run it. Only for frames whose last stage yields a few rows a split."""
         return self.rows().collect()
+
+
+HELD_BYTES = 64 * 1024 * 1024
+BRANCH_SCHEMA = pa.schema([pa.field("branch", pa.int32()), pa.field("rows", pa.binary())])
+
+
+@dataclass(frozen=True)
+class Branches:
+    """Each of ``stages`` over the same batches, which are computed once: what it yields is a row of
+    BRANCH_SCHEMA, as an Arrow stream. Batches that take more than HELD_BYTES wait on disk."""
+
+    stages: tuple[Stage, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with SpooledTemporaryFile(HELD_BYTES) as held:
+            empty = not write_stream(batches, held)
+            for number, stage in enumerate(self.stages):
+                held.seek(0)
+                found = pa.BufferOutputStream()
+                write_stream(stage(iter(()) if empty else pa.ipc.open_stream(held)), found)
+                row = {"branch": number, "rows": found.getvalue().to_pybytes()}
+                yield pa.RecordBatch.from_pylist([row], BRANCH_SCHEMA)
+
+
+def write_stream(batches: Iterable[pa.RecordBatch], sink: Any) -> bool:
+    """Write them as an Arrow stream; False, and nothing written, when there are none."""
+    writer = None
+    for batch in batches:
+        if writer is None:
+            writer = pa.ipc.new_stream(sink, batch.schema)
+        writer.write_batch(batch)
+    if writer is not None:
+        writer.close()
+    return writer is not None
 
 
 @dataclass(frozen=True)
