@@ -42,6 +42,9 @@ class CapacityIndex:
         for key, pool in self._pools.items():
             self._enter(key, pool, name)
 
+    def knows(self, node: str) -> bool:
+        return node in self._nodes
+
     def add(self, node: str, weight: Amounts, count: int = 1) -> None:
         """Count so many tasks of this weight on a node; fewer, when negative."""
         used = self._used.get(node)
@@ -49,6 +52,8 @@ class CapacityIndex:
             used = self._used[node] = {}
         for dimension, amount in weight:
             used[dimension] = used.get(dimension, 0) + count * amount
+        if count < 0 and not any(used.values()):
+            del self._used[node]
         pools = self._pools_of.get(node)
         if pools:
             fullness = self.fullness(node)
@@ -146,3 +151,5 @@ class CapacityIndex:
         elif name in pool.ranks:
             pool.discard(name)
             self._pools_of[name].remove(pool)
+            if not self._pools_of[name]:
+                del self._pools_of[name]

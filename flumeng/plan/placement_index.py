@@ -36,7 +36,8 @@ class FlowIndex:
 class PlacementIndex:
     """All flow_indexes, what each node has of every kind, and how full it is.
 
-    ``active`` nodes are to work, and are not away for long; those in ``away`` are not live.
+    ``active`` nodes are to work, and are not away for long; those in ``away`` are not live, or gone
+    with tasks planned on them. A node that is gone leaves nothing behind.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class PlacementIndex:
         self.away.discard(name)
         if view is not None and view.record.desired == "active" and not view.long_gone:
             self.active.add(name)
-        if view is None or not view.live:
+        if name in self._of_node if view is None else not view.live:
             self.away.add(name)
 
     @property
@@ -84,7 +85,10 @@ class PlacementIndex:
 
     def seat(self, flow: FlowView, node: str, weight: Amounts, count: int = 1) -> None:
         """Count so many tasks of this weight on the node."""
-        self.flow_index(flow.name).nodes[node] += count
+        nodes = self.flow_index(flow.name).nodes
+        nodes[node] += count
+        if not nodes[node]:
+            del nodes[node]
         self.capacity.add(node, weight, count)
 
     def enter_seated(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
@@ -110,7 +114,10 @@ class PlacementIndex:
     def leave(self, flow: FlowView, name: str, task: PlannedTask) -> None:
         """A task that the index has is not so any more."""
         if task.node is not None:
-            del self._of_node[task.node][flow.name, name]
+            held = self._of_node[task.node]
+            del held[flow.name, name]
+            if not held:
+                self._let_go(task.node)
         if task.kind != COLLECT:
             return
         flow_index = self.flow_index(flow.name)
@@ -122,6 +129,12 @@ class PlacementIndex:
                 del flow_index.task_of[partition]
         flow_index.sizes.discard(name)
         flow_index.unsettled.discard(name)
+
+    def _let_go(self, node: str) -> None:
+        """Nothing is planned on the node any more."""
+        del self._of_node[node]
+        if not self.capacity.knows(node):
+            self.away.discard(node)
 
     def put(
         self, flow: FlowView, name: str, before: PlannedTask | None, after: PlannedTask | None

@@ -561,6 +561,38 @@ def test_a_task_that_never_starts_holds_up_no_recovery() -> None:
     assert owners(state) == {"b": 8} or owners(state)["a"] == 0
 
 
+def test_nodes_that_come_and_go_leave_nothing_in_a_planner() -> None:
+    planner = Planner()
+    state = cluster([flow(spread="zone")], [node("stays", roles=(INGEST, COLLECT))])
+
+    def settle(snapshot: Snapshot) -> Snapshot:
+        for _ in range(20):
+            actions = planner.plan(snapshot)
+            if not actions:
+                return snapshot
+            snapshot = obeyed(carried_out(snapshot, actions))
+        raise AssertionError("the plan does not come to rest")
+
+    def held() -> dict[str, int]:
+        index = planner._index
+        parts = {
+            **vars(index),
+            **vars(index.capacity),
+            **{key: vars(one) for key, one in index._flow_indexes.items()},
+        }
+        sizes = {key: len(part) for key, part in parts.items() if hasattr(part, "__len__")}
+        return sizes | {"nodes of f": len(index.flow_index("f").nodes)}
+
+    state = settle(state)
+    before = held()
+    for number in range(5):
+        guest = node(f"x{number}", roles=(INGEST, COLLECT))
+        state = settle(replace(state, nodes={**state.nodes, guest.name: guest}))
+        kept = {name: view for name, view in state.nodes.items() if name != guest.name}
+        state = settle(replace(state, nodes=kept))
+    assert held() == before
+
+
 # -- maintenance mode
 
 
