@@ -188,7 +188,8 @@ def rest_of(copy: TailedFile, file: TailedFile) -> FilePosition | None:
     size, cursor = copy.size, file.cursor
     if not cursor.offset:
         return None
-    rest = replace(cursor, size=size, identity=cursor.identity or file.key.identity)
+    identity = cursor.identity or file.key.identity
+    rest = replace(cursor, size=size, identity=identity, suspect=False)
     if size >= cursor.offset:
         is_one = copy.has_before(cursor.beginning) and copy.has_before(cursor.place)
         return rest if is_one else None

@@ -71,6 +71,7 @@ class FilePosition:
     ``skipping``: the offset lies within a line whose rest is not wanted. ``size`` and
     ``modified_ns`` are those of the last look. ``identity`` is that of the file that this one goes
     on for, if it had another key: of a copy, or on a device that was attached anew.
+    ``suspect``: of what was in a file before it was cut there may have been more than was seen.
     """
 
     path: str
@@ -82,6 +83,7 @@ class FilePosition:
     size: int = 0
     modified_ns: int = 0
     identity: str = ""
+    suspect: bool = False
 
     @property
     def beginning(self) -> Place:
@@ -107,6 +109,7 @@ class FilePosition:
             "size": self.size,
             "modified_ns": self.modified_ns,
             "identity": self.identity,
+            "suspect": self.suspect,
         }
 
     @classmethod
@@ -122,6 +125,7 @@ class FilePosition:
             cast("int", value["size"] if "size" in value else value.get("end", 0)),
             cast("int", value["modified_ns"]),
             cast("str", value["identity"]),
+            cast("bool", value.get("suspect", False)),
         )
 
 

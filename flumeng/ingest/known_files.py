@@ -54,7 +54,7 @@ class KnownFiles:
         """Of the state, to be journaled with the next blocks."""
         for key, cursor in cursors(state).items():
             if self.are_meant(cursor.path):
-                self.add(key, cursor).suspect = key.cut > 0
+                self.add(key, cursor)
                 if not cursor.offset:
                     self._noted.add(key)
         self._skip_what_is_there: list[str] = []

@@ -34,8 +34,8 @@ class TailedFile:
     many bytes the file had beyond it when it was last looked at. The tailer keeps ``name`` (where
     it is now, None when it is gone), ``followed`` (whether the globs mean it), ``trusted`` (whether
     they have meant it since it is open) and ``copy_of`` (of which file it was seen to have the
-    first bytes, and how many). Of what was in a file before it was cut: ``suspect`` (whether there
-    may have been more than was seen) and ``look_at`` (when a copy is looked for the last time).
+    first bytes, and how many). Of what was in a file before it was cut, a copy is looked for the
+    last time at ``look_at``.
 
     Reading needs it open and raises ``OSError``, and ``ReplacedError``.
     """
@@ -56,7 +56,6 @@ class TailedFile:
         self.followed = False
         self.trusted = False
         self.copy_of: tuple[FileKey, int] | None = None
-        self.suspect = False
         self.look_at: float | None = None
         self.quiet_since = 0.0
         self.unread = 0

@@ -276,8 +276,9 @@ class Tailer:
     def _keep(self, key: FileKey, cursor: FilePosition, *, suspect: bool) -> dict[str, object]:
         """Look for what a file had in it until now, under a key of its own."""
         gone = next(cut for n in count(1) if (cut := key._replace(cut=n)) not in self._files)
-        file = self._known.add(gone, replace(cursor, identity=cursor.identity or key.identity))
-        file.name, file.suspect = None, suspect
+        identity = cursor.identity or key.identity
+        file = self._known.add(gone, replace(cursor, identity=identity, suspect=suspect))
+        file.name = None
         return {state_key(gone): file.cursor.to_state()}
 
     def _is_newest(self, cursor: FilePosition) -> bool:
@@ -296,8 +297,7 @@ class Tailer:
             return self._give_up(file, now)
         file.close()
         compressed = self._make(file.key, file.cursor, CompressedFile)
-        compressed.suspect, compressed.unread = file.suspect, file.unread
-        compressed.copy_of = file.copy_of
+        compressed.unread, compressed.copy_of = file.unread, file.copy_of
         return self._take(self._known.enter(compressed), now)
 
     def _hand_over(self, file: TailedFile, copy: TailedFile, rest: FilePosition) -> ReceivedBlock:
@@ -317,11 +317,11 @@ class Tailer:
 
     def _give_up(self, file: CompressedFile, now: float) -> ReceivedBlock | None:
         cursor = file.cursor
-        if file.suspect and file.look_at is None:
+        if cursor.suspect and file.look_at is None:
             file.look_at = now + QUIET_SECONDS
             file.close()
             return None
-        if file.suspect:
+        if cursor.suspect:
             self.cut += 1
             log.warning(
                 "%s was cut and no copy was found: what came after its first %d bytes may be lost",

@@ -266,3 +266,21 @@ def test_the_state_of_older_versions_is_taken_over(log: Path) -> None:
     write(rotated, "late\n")
     assert sorted(follower.finish()) == sorted([LONG, "1", "2", "late"])
     assert (follower.tailer.cut, follower.tailer.missed) == (0, 0)
+
+
+def test_a_read_generation_whose_inode_is_used_again_is_not_counted(log: Path) -> None:
+    """Also when the worker ends before it has given up on it."""
+    rotated = log.with_name("app.log.1")
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    rotate(log)
+    write(log, "2\n")
+    follower.finish()
+    rotated.write_text("strange\n")
+    follower.crash()
+    follower.poll()
+    follower.commit()
+    follower.crash()
+    assert follower.finish() == ["1", "2"]
+    assert (follower.tailer.cut, follower.tailer.missed) == (0, 0)
