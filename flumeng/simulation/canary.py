@@ -13,7 +13,7 @@ from zkschema import paths
 from zkschema.records import COLLECT, Flow, Plan, PlannedTask, Revision
 
 CANARY = 1
-BROKEN = "filters: [{where: broken}]\n"
+BROKEN = "filters: [{where: host = 'broken'}]\n"
 """Whoever runs a collect task of a revision with this fails."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
@@ -74,6 +75,7 @@ class ModelHome(Home):
 
     def __init__(self, data_id: str) -> None:
         self._id = data_id
+        self.path = Path("/nonexistent")
         self.problems = {}
         self._kept: Wanted | None = None
         self._known_flows = KnownFlows()
