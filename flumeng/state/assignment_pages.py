@@ -16,8 +16,8 @@ from flumeng.store import ABSENT, ANY, Expected, Put, Store, Versioned, Write
 from zkschema import paths
 from zkschema.records import AssignedTask, Assignment
 
-INLINE_ITEMS = 20_000
-"""Tasks and partitions that one znode certainly holds."""
+INLINE_ITEMS = 12_000
+"""Tasks and partitions that one znode holds, also when UUIDs are the names of hosts."""
 PAGES = 64
 STEP_ITEMS = 20_000
 """Tasks and partitions that one transaction certainly carries."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import uuid
 
 import pytest
 
+from flumeng.state.assignment_pages import INLINE_ITEMS
 from zkschema import bootstrap, codec, paths, records, table
 from zkschema.verify import verify
 
@@ -112,6 +114,19 @@ def test_verify_finds_each_kind_of_fault_and_nothing_in_a_good_tree() -> None:
         ("/live", "4 bytes, at most 0 are allowed"),
         ("/live/nodes/n", "5000 bytes, at most 4096 are allowed"),
     ]
+
+
+def test_an_assignment_of_hosts_that_are_named_by_uuids_fits_into_its_znode() -> None:
+    chance = random.Random(3)
+    names = tuple(
+        f"web-logs.{uuid.UUID(int=chance.getrandbits(128))}.0.{chance.getrandbits(32):08x}"
+        for _ in range(INLINE_ITEMS)
+    )
+    task = records.AssignedTask(
+        flow="web-logs", task="collect.0", kind="collect", epoch=1, revision=1, state="running",
+        partitions=names,
+    )  # fmt: skip
+    assert len(codec.encode(records.Assignment(tasks=(task,)))) < paths.assignment.size_bytes
 
 
 def test_a_status_of_many_failing_tasks_can_be_written() -> None:
