@@ -263,6 +263,9 @@ class Tailer:
             if file.followed and file.name is not None:
                 anew = FilePosition.new(file.name)
                 self._known.add(key, anew).followed = True
+            elif may_be_made_of(file) and not before.identity:  # a generation with an old inode
+                anew = FilePosition.new(before.path)
+                self._known.add(key, anew).name = file.name
         state: dict[str, object] = {state_key(key): anew and anew.to_state()}
         if not is_copy or before.offset < before.size:
             state |= self._keep(key, before, suspect=suspect)

@@ -277,10 +277,24 @@ def test_a_read_generation_whose_inode_is_used_again_is_not_counted(log: Path) -
     rotate(log)
     write(log, "2\n")
     follower.finish()
-    rotated.write_text("strange\n")
+    rotated.rename(log.with_name("strange")).write_text("strange\n")
     follower.crash()
     follower.poll()
     follower.commit()
     follower.crash()
     assert follower.finish() == ["1", "2"]
     assert (follower.tailer.cut, follower.tailer.missed) == (0, 0)
+
+
+def test_a_generation_with_the_inode_of_an_older_one_is_read_under_its_rotated_name(
+    log: Path,
+) -> None:
+    rotated = log.with_name("app.log.1")
+    follower = Follower(log)
+    write(log, "1\n")
+    follower.settle()
+    follower.crash()
+    rotate(log)
+    rotated.write_text("another generation\n")
+    write(log, "3\n")
+    assert sorted(follower.finish()) == ["1", "3", "another generation"]
