@@ -75,17 +75,18 @@ class Copies:
         """The largest copy of a file that is gone, open, and the cursor from which it is to be read
         on. Raises OSError when what may be one cannot be read."""
         best: tuple[TailedFile, FilePosition] | None = None
-        for copy in self._beside(file.cursor):
-            try:
+        copy: TailedFile | None = None
+        try:
+            for copy in self._beside(file.cursor):
                 rest = rest_of(copy, file)
-            except OSError:
-                self._let_go(copy, best and best[0])
-                raise
-            if rest is None or (best and rest.size <= best[1].size) or self._is_old(copy, rest):
-                self._let_go(copy)
-                continue
-            self._let_go(best and best[0])
-            best = copy, rest
+                if rest is None or (best and rest.size <= best[1].size) or self._is_old(copy, rest):
+                    self._let_go(copy)
+                    continue
+                self._let_go(best and best[0])
+                best = copy, rest
+        except OSError:
+            self._let_go(copy, best and best[0])
+            raise
         return best
 
     def has_content(self, key: FileKey, path: str, known: TailedFile) -> bool:

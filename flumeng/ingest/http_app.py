@@ -119,7 +119,9 @@ class HttpApp:
                     future.set_exception(self._later())
 
     def _later(self) -> RefusedError:
-        cause = self._context.held_by() or "the journal cannot keep up"
+        cause = (
+            self._context.held_by() or "the flow's rate limit is reached, or its journal is behind"
+        )
         return RefusedError(429, f"{cause}: send this again a little later")
 
     async def settle(self, timeout_seconds: float) -> None:

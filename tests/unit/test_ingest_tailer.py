@@ -301,6 +301,22 @@ def test_a_busy_file_does_not_starve_the_others(tmp_path: Path) -> None:
     assert "b" in follower.lines
 
 
+def test_files_with_a_backlog_starve_neither_each_other_nor_others(tmp_path: Path) -> None:
+    """Each look takes some megabytes, which the first few of them have for very many looks."""
+    for number in range(8):
+        (tmp_path / f"{number}.log").write_bytes((b"x" * 99 + b"\n") * 120_000)
+    follower = Follower(tmp_path / "*.log")
+    for _ in range(3):
+        follower.poll()
+    write(tmp_path / "late.log", "late\n")
+    follower.now += 100
+    for _ in range(12):
+        follower.poll()
+    follower.commit()
+    assert "late" in follower.lines
+    assert {Path(dict(event["attrs"])["path"]).stem for event in follower.events} > set("01234567")
+
+
 def test_a_file_that_cannot_be_read_is_told_and_read_once_it_can(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
