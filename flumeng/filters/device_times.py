@@ -123,7 +123,9 @@ def _clock(cursor: Cursor) -> tuple[Positions, Positions, Mask]:
     pointed = cursor.skip(".,")
     if not pointed.any():
         return seconds, np.zeros(len(seconds), np.int64), valid
+    unpointed = cursor.places
     fraction, width = cursor.number(FRACTION_DIGITS)
+    cursor.return_to(unpointed, ~pointed)
     nanos = fraction * 10 ** (FRACTION_DIGITS - width)
     return seconds, np.where(pointed, nanos // 1000, 0), valid & (~pointed | (width > 0))
 
@@ -147,12 +149,14 @@ def _zone(cursor: Cursor) -> tuple[Positions, Mask, Mask]:
     seconds = np.zeros(len(zulu), np.int64)
     valid = np.ones(len(zulu), np.bool_)
     if signed.any():
+        unsigned = cursor.places
         hour, width = cursor.number(2)
         valid = ~signed | ((width == 2) & (hour < 24))
         colon = cursor.skip(":")
         minute, width = cursor.number(2)
         valid &= ~signed | ((minute < 60) & ((width == 2) | ((width == 0) & ~colon)))
         seconds = np.where(sign == ord("-"), -1, 1) * (hour * 3600 + minute * 60)
+        cursor.return_to(unsigned, ~signed)
     universal = _zone_name(cursor)
     return np.where(signed, seconds, 0), zulu | signed | universal, valid
 

@@ -27,8 +27,10 @@ flow: {name}
 sources: [{{tail: {{paths: ["{folder}/{name}.log"]}}}}]
 delivery: exactly-once
 batch: {{seconds: 0.3}}
+place: {{collect: {{labels: {{host: {host}}}}}}}
 sinks: [{{files: {{path: "{folder}/lake/{name}"}}}}]
 """
+COLLECTED_ON = {"by-new": "n1", "by-old": "n2"}
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +101,9 @@ class Hosts:
 
     def apply(self, name: str, *, old: bool, comment: str = "") -> None:
         file = self.folder / f"{name}.yaml"
-        file.write_text(FLOW.format(name=name, folder=self.folder) + comment)
+        file.write_text(
+            FLOW.format(name=name, folder=self.folder, host=COLLECTED_ON[name]) + comment
+        )
         self.done("flow", "apply", file, old=old)
 
     def write(self, name: str, count: int) -> None:
@@ -152,6 +156,9 @@ def test_hosts_are_upgraded_one_by_one_and_the_tree_at_the_end(hosts: Hosts) -> 
     hosts.start("master", old=True)
     hosts.start("n1", old=True)
     hosts.start("n2", old=False)
+    eventually(lambda: hosts.live() == {"n1", "n2"}, "both are there")
+    for node in ("n1", "n2"):
+        hosts.done("node", "label", node, f"host={node}", old=node == "n1")
     for flow, old in (("by-new", False), ("by-old", True)):
         hosts.apply(flow, old=old)
         hosts.write(flow, 500)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flumeng.filters import syslog
@@ -363,6 +363,8 @@ likely = st.builds(lambda head, rest: head + b"".join(rest),
 
 
 @given(st.lists(st.binary(max_size=60) | likely), st.sampled_from([None, "Asia/Kathmandu"]))
+@example([b"+", b"<0>0001-01-01T0:00:000"], None)
+@example([b"<0>Nov 5 2:00:00.5 h", b"<0>Nov 5 2:00:000 h", b"<0>Nov 5 2:00:00+01 h"], None)
 @settings(max_examples=500)
 def test_no_bytes_whatever_raise_or_change_another_row(
     lines: list[bytes], timezone: str | None

@@ -218,4 +218,4 @@ def test_the_end_of_a_child_is_heard_though_its_session_has_processes_of_others(
     """Such as those that sudo has started: they cannot be killed."""
     command = [sys.executable, "-c", STRANGERS]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.stdout == "Ended(child='c', code=0)\n", ran.stderr
+    assert ran.stdout == "Ended(child='c', code=0, running=frozenset())\n", ran.stderr
