@@ -176,10 +176,10 @@ class FlowRunner:
         if self._appender is not None and self._appender.journal.durability != durability:
             await self._let_go()
         if self._appender is None and components:
+            self._noted = await asyncio.to_thread(self._journal_store.noted, task.flow)
             journal = await asyncio.to_thread(
                 self._journal_store.take, task.flow, durability, limits
             )
-            self._noted = await asyncio.to_thread(self._journal_store.noted, task.flow)
             self._appender = JournalAppender(journal, self._on_pressure, self._on_failed)
             self._appender.trim(self._acked(journal.id))
         if self._appender is not None:

@@ -225,7 +225,7 @@ class JournalStore:
         return self._kept.flows()
 
     def noted(self, flow: str) -> NotedState:
-        """The state of its sources that is not journaled yet. Raises OSError."""
+        """The state of its sources that is not journaled yet. Raises OSError, CorruptError."""
         return NotedState(self._noted_file(flow))
 
     def forget(self, flow: str) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from flumeng.runtime.whole_files import write_durably
+from flumeng.runtime.whole_files import read_object, write_durably
 
 
 class KeptState:
@@ -29,13 +29,8 @@ class KeptState:
         return sorted(self._flows)
 
     def of(self, flow: str) -> Mapping[str, object]:
-        """Empty when nothing is kept."""
-        if flow not in self._flows:
-            return {}
-        file = self._file(flow)
-        state = json.loads(file.read_text())
-        assert isinstance(state, dict), file
-        return state
+        """Empty when nothing is kept. Raises CorruptError: to begin anew would read all again."""
+        return read_object(self._file(flow)) if flow in self._flows else {}
 
     def keep(self, flow: str, state: Mapping[str, object]) -> None:
         """Durable when this returns."""

@@ -11,16 +11,17 @@ import threading
 from collections.abc import Container, Mapping
 from pathlib import Path
 
-from flumeng.runtime.whole_files import write_durably
+from flumeng.runtime.whole_files import read_object, write_durably
 
 
 class NotedState:
-    """One small JSON file. Raises OSError. For any thread."""
+    """One small JSON file. Raises OSError, and CorruptError when it is damaged: then nobody knows
+    what was seen. For any thread."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lock = threading.Lock()
-        self._state: dict[str, object] = json.loads(file.read_text()) if file.exists() else {}
+        self._state = read_object(file)
 
     @property
     def state(self) -> Mapping[str, object]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+
+from flumeng.errors import CorruptError
 
 
 def write_durably(file: Path, text: str) -> None:
@@ -19,3 +22,21 @@ def write_durably(file: Path, text: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def read_object(file: Path) -> dict[str, object]:
+    """The JSON object in ``file``; empty when that is not there. Raises OSError, and CorruptError
+    for anything else than an object."""
+    try:
+        found = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError) as error:
+        raise _damaged(file, error) from error
+    if not isinstance(found, dict):
+        raise _damaged(file, "it holds no object")
+    return found
+
+
+def _damaged(file: Path, why: object) -> CorruptError:
+    return CorruptError(f"{file} is damaged: {why}; move it away to go on without it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from flumeng.errors import CorruptError, UserError
 from flumeng.ingest import flow as flow_module
-from flumeng.ingest import journal_store as shelf_module
+from flumeng.ingest import journal_store as journal_store_module
 from flumeng.ingest import source_runner
 from flumeng.ingest.batch import NO_EVENTS
 from flumeng.ingest.counters import Counters
@@ -36,7 +37,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_module, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(source_runner, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(flow_module, "DRAIN_SECONDS", 0.2)
-    monkeypatch.setattr(shelf_module, "PREDECESSOR_SECONDS", 0.0)
+    monkeypatch.setattr(journal_store_module, "PREDECESSOR_SECONDS", 0.0)
 
 
 def tail_task(log: Path, revision: int = 1, epoch: int = 1) -> Task:
@@ -404,3 +405,33 @@ def test_a_directory_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot use the directory"):
         JournalStore(tmp_path / "file", "n")
+
+
+@pytest.mark.parametrize("folder", ["noted", "."])
+@pytest.mark.parametrize("found", ["{", "[]", "[" * 100_000])
+def test_damaged_notes_fail_the_flow_with_what_to_do_and_make_no_journals(
+    tmp_path: Path, folder: str, found: str
+) -> None:
+    async def test() -> None:
+        running = Running(tmp_path)
+        running.write("1")
+        await running.all_safe()
+        await running.end()
+        damaged = tmp_path / "sources" / "0" / folder / "f.json"
+        damaged.write_text(found)
+        if folder == ".":  # asked for where there is no journal
+            shutil.rmtree(tmp_path / "journals")
+        running.journal_store = JournalStore(tmp_path, "here")
+        before = len(running.journal_store.journals)
+        running.flow = FlowRunner(
+            tail_task(running.log), running.journal_store, "here", lambda: None
+        )
+        status = await running.status("failed")
+        assert f"{damaged} is damaged" in status["error"]
+        await asyncio.sleep(0.3)
+        assert len(running.journal_store.journals) == before
+        damaged.unlink()
+        await running.status("running")
+        await running.end()
+
+    run(test)
