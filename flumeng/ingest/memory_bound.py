@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class OverBoundError(Exception):
@@ -19,12 +20,18 @@ class MemoryBound:
         self.held_bytes = 0
         self.lock = threading.Lock()
 
-    def share(self) -> Share:
-        return Share(self)
+    @contextmanager
+    def share(self) -> Iterator[Share]:
+        """For one user, who has given all back when the block ends."""
+        share = Share(self)
+        try:
+            yield share
+        finally:
+            share.give_back_to(0)
 
 
 class Share:
-    """What one user holds; it gives all back when its block ends."""
+    """What one user holds."""
 
     def __init__(self, bound: MemoryBound) -> None:
         self.held_bytes = 0
@@ -45,14 +52,3 @@ class Share:
         with self._bound.lock:
             self._bound.held_bytes -= max(0, self.held_bytes - nbytes)
             self.held_bytes = min(self.held_bytes, nbytes)
-
-    def __enter__(self) -> Share:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.give_back_to(0)

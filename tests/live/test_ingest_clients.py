@@ -10,7 +10,6 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,14 +24,6 @@ action(type="omfwd" Target="127.0.0.1" Port="{port}" Protocol="tcp" TCP_Framing=
        template="RSYSLOG_SyslogProtocol23Format")
 """
 PATIENCE_SECONDS = 30.0
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(tmp_path / "node")
-    yield worker
-    if worker.process.poll() is None:
-        worker.kill()
 
 
 def port(worker: WorkerProcess, source: int = 0) -> int:

@@ -6,23 +6,12 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from flumeng.ingest.testing import WorkerProcess
 
 SOON_SECONDS = 10.0
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(tmp_path / "node")
-    yield worker
-    if worker.process.poll() is None:
-        worker.kill()
 
 
 def flow(name: str, source: str) -> str:

@@ -28,14 +28,6 @@ MOST_RSS_BOMBED_MB = 320
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(tmp_path / "node")
-    yield worker
-    if worker.process.poll() is None:
-        worker.kill()
-
-
-@pytest.fixture
 def descriptors() -> Iterator[int]:
     """As many as the system lets us have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

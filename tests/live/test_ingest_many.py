@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,14 +20,6 @@ LOOK_SECONDS = 5.0
 UDP = 'syslog: {{listen: "127.0.0.1:0", protocol: udp}}'
 HTTP = 'http: {{listen: "127.0.0.1:0"}}'
 TAIL = 'tail: {{paths: ["{logs}/{number}/*.log"]}}'
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(tmp_path / "node")
-    yield worker
-    if worker.process.poll() is None:
-        worker.kill()
 
 
 def cpu_seconds(pid: int) -> float:

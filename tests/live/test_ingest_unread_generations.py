@@ -6,7 +6,7 @@ import base64
 import gzip
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,14 +16,6 @@ from flumeng.ingest.testing import WorkerProcess, flow_text
 
 FULL_BYTES = 20 << 20
 LINE_BYTES = 1024
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(tmp_path / "node")
-    yield worker
-    if worker.process.poll() is None:
-        worker.kill()
 
 
 def rotate(log: Path, generations: int) -> None:

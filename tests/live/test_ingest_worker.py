@@ -9,21 +9,12 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flumeng.ingest.testing import WorkerProcess, flow_text
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(tmp_path / "node")
-    yield worker
-    if worker.process.poll() is None:
-        worker.kill()
 
 
 def tcp(listen: str = "127.0.0.1:0", **options: Any) -> str:

@@ -22,7 +22,7 @@ from flumeng.ingest import batch, http_body
 from flumeng.ingest.framing import Cutter, Framing, Messages, cutter
 from flumeng.ingest.http import HttpSource
 from flumeng.ingest.http_body import RefusedError
-from flumeng.ingest.memory_bound import MemoryBound
+from flumeng.ingest.memory_bound import MemoryBound, Share
 from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.ingest.source import SourceContext
 from flumeng.ingest.syslog import SyslogSource
@@ -118,7 +118,7 @@ bodies = st.one_of(
 def test_any_body_is_events_or_a_refusal(body: bytes, encoding: str, kind: str) -> None:
     limit = 1_000_000
     try:
-        data = http_body.unpack(body, encoding, limit, MemoryBound(0).share())
+        data = http_body.unpack(body, encoding, limit, Share(MemoryBound(0)))
         found = list(http_body.messages(data, kind))
     except RefusedError as refused:
         assert refused.status in (400, 413, 415)

@@ -20,7 +20,7 @@ JSON = "application/json"
 
 
 def lone() -> Share:
-    return MemoryBound(0).share()
+    return Share(MemoryBound(0))
 
 
 def test_shares_together_take_no_more_than_the_bound_and_one_alone_what_it_needs() -> None:
