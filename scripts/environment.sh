@@ -88,5 +88,7 @@ want() {
     fi
 }
 
+# Else each process compiles all of flumeng at its start, and each run of the tests all of them.
+unset PYTHONDONTWRITEBYTECODE
 export PYSPARK_PYTHON="$python"
 export FLUMENG_CACHE="$top/.venv/cache"

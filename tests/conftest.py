@@ -2,7 +2,7 @@
 
 By default one embedded server a test session. ``FLUMENG_TEST_ZK=host:port`` points the tests at a
 server that runs already, ``FLUMENG_TEST_ZK=docker`` at a container. Each test gets a chroot of its
-own.
+own. ``FLUMENG_TEST_EXAMPLES`` says how many examples are drawn by chance for a property.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from flumeng.store import Store
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 
-settings.register_profile("untimed", deadline=None)  # machines are shared: speed is for benches
+settings.register_profile(
+    "untimed",
+    deadline=None,  # machines are shared: speed is for benches
+    max_examples=int(os.environ.get("FLUMENG_TEST_EXAMPLES", "100")),
+)
 settings.load_profile("untimed")
 
 

@@ -157,7 +157,7 @@ class World(RuleBasedStateMachine):
 
 
 TestWorld = World.TestCase
-TestWorld.settings = settings(max_examples=200, deadline=None)
+TestWorld.settings = settings(max_examples=2 * settings().max_examples)
 
 
 def test_of_two_copies_that_start_at_once_one_works() -> None:

@@ -64,13 +64,13 @@ def replaced(tree: Any, path: list[int], other: Any) -> Any:
 
 
 @given(trees)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 def test_any_tree_of_our_words_is_a_flow_or_its_problems(tree: Any) -> None:
     check(yaml.safe_dump(tree))
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=5), trees)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 def test_a_flow_with_one_part_replaced_is_a_flow_or_its_problems(
     path: list[int], other: Any
 ) -> None:
@@ -78,7 +78,7 @@ def test_a_flow_with_one_part_replaced_is_a_flow_or_its_problems(
 
 
 @given(st.integers(0, len(VALID)), st.integers(0, 12), st.text(max_size=6))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings().max_examples)
 def test_a_flow_with_typing_errors_is_a_flow_or_its_problems(
     at: int, length: int, typed: str
 ) -> None:

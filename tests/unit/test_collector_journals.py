@@ -246,7 +246,7 @@ def test_many_make_a_short_sentence(servers: Servers, journals: Journals) -> Non
     names = [f"web.n{number}.0.00000000" for number in range(1000)]
     servers.reach = {name: Reach("a:1", 100) for name in names}
     for name in names:
-        journals.stop(UnreadableError(name, 0, "bad " * 10_000))
+        journals.stop(UnreadableError(name, 0, "bad " * 1_000))
     journals.of(dict.fromkeys(names, 0))
     said = journals.trouble
     assert said is not None

@@ -12,7 +12,7 @@ rows = st.lists(st.none() | st.binary(max_size=12) | st.text(max_size=6).map(str
 
 
 @given(rows, st.integers(0, 3))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_text_decodes_each_row_by_itself(given_rows: list[bytes | None], skip: int) -> None:
     column = pa.array(given_rows, pa.binary()).slice(skip)
     decoded = text(column)
@@ -48,7 +48,7 @@ attributes = st.none() | st.dictionaries(
     st.lists(st.tuples(attributes, st.none() | st.sampled_from(["bad", "worse"]))),
     st.integers(0, 2),
 )
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_a_reason_is_added_where_there_is_one_and_none_yet(
     given_rows: list[tuple[dict[str, str] | None, str | None]], skip: int
 ) -> None:

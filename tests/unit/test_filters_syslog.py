@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from flumeng.filters import syslog
@@ -365,7 +365,7 @@ likely = st.builds(lambda head, rest: head + b"".join(rest),
 @given(st.lists(st.binary(max_size=60) | likely), st.sampled_from([None, "Asia/Kathmandu"]))
 @example([b"+", b"<0>0001-01-01T0:00:000"], None)
 @example([b"<0>Nov 5 2:00:00.5 h", b"<0>Nov 5 2:00:000 h", b"<0>Nov 5 2:00:00+01 h"], None)
-@settings(max_examples=500)
+@settings(max_examples=5 * settings().max_examples)
 def test_no_bytes_whatever_raise_or_change_another_row(
     lines: list[bytes], timezone: str | None
 ) -> None:
@@ -383,8 +383,10 @@ def test_a_slice_reads_as_its_rows_do(lines: list[bytes], start: int) -> None:
 
 
 @given(moments, st.sampled_from([b"%b %d %H:%M:%S", b"%Y-%m-%dT%H:%M:%SZ"]))
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 def test_both_ways_to_read_a_time_agree(moment: datetime, form: bytes) -> None:
+    is_leap_day = (moment.month, moment.day) == (2, 29)
+    assume(b"%Y" in form or not is_leap_day)  # of which no year is near enough
     stamp = moment.strftime(form.decode()).encode()
     (usual,) = parse(b"<13>" + stamp + b" h a: x")
     (rare,) = parse(b"<13>1: " + stamp + b": h a: x")
@@ -403,7 +405,7 @@ def test_no_time_leaves_the_calendar() -> None:
 
 
 @given(st.integers(0, 191), moments, st.lists(word, min_size=4, max_size=4), st.binary(max_size=20))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_rfc_5424_reads_as_a_regular_expression_would(
     priority: int, moment: datetime, words: list[bytes], message: bytes
 ) -> None:
@@ -421,7 +423,7 @@ def test_rfc_5424_reads_as_a_regular_expression_would(
 
 
 @given(moments, st.timedeltas(timedelta(days=-30), timedelta(days=330)))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_rfc_3164_times_come_back(moment: datetime, delay: timedelta) -> None:
     moment = moment.replace(microsecond=0)
     stamp = f"{moment:%b} {moment.day:>2} {moment:%H:%M:%S}".encode()

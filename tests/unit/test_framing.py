@@ -243,7 +243,7 @@ parts = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=5 * settings().max_examples)
 @given(
     st.lists(parts, max_size=12).map(b"".join),
     st.lists(st.integers(0, 10**6), max_size=20),

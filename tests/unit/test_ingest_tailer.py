@@ -304,7 +304,7 @@ def test_a_busy_file_does_not_starve_the_others(tmp_path: Path) -> None:
 def test_files_with_a_backlog_starve_neither_each_other_nor_others(tmp_path: Path) -> None:
     """Each look takes some megabytes, which the first few of them have for very many looks."""
     for number in range(8):
-        (tmp_path / f"{number}.log").write_bytes((b"x" * 99 + b"\n") * 120_000)
+        (tmp_path / f"{number}.log").write_bytes((b"x" * 9_999 + b"\n") * 1_200)
     follower = Follower(tmp_path / "*.log")
     for _ in range(3):
         follower.poll()
