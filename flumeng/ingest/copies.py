@@ -94,7 +94,12 @@ class Copies:
         tells. On the same device it is another file unless there is enough to compare. Raises
         OSError when there is no descriptor."""
         is_short = known.key.device == key.device and known.cursor.offset < MARK_BYTES
-        return not is_short and self._has_rest(key, path, known)
+        return not is_short and bool(self._is_rest(key, path, known))
+
+    def is_another(self, file: TailedFile, path: str) -> bool:
+        """Whether what lies there with the inode of a closed file has not what was read of that.
+        Raises OSError when there is no descriptor."""
+        return self._is_rest(file.key, path, file) is False
 
     def newest(self, path: str) -> TailedFile:
         """Of the files that were found under that path; of equals the one that is there."""
@@ -121,18 +126,19 @@ class Copies:
         """Whether a file that is not followed has the content of a known one, or is just being
         compressed from it."""
         if not has_compressed_name(path):
-            return self._has_rest(key, path, known)
+            return bool(self._is_rest(key, path, known))
         compressed = self._make(known.key, known.cursor, CompressedFile)
         return known.name == path.removesuffix(Path(path).suffix) or compressed.begins_alike(path)
 
-    def _has_rest(self, key: FileKey, path: str, known: TailedFile) -> bool:
+    def _is_rest(self, key: FileKey, path: str, known: TailedFile) -> bool | None:
+        """Whether what lies there has the content of a known file; None when it cannot be read."""
         file = self._make(key, known.cursor, TailedFile)
         try:
-            return file.open(path) and rest_of(file, known) is not None
+            return rest_of(file, known) is not None if file.open(path) else None
         except OSError as error:
             if error.errno in OUT_OF_DESCRIPTORS:
                 raise
-            return False
+            return None
         finally:
             file.close()
 

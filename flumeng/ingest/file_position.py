@@ -16,6 +16,7 @@ from typing import NamedTuple, cast
 
 MARK_BYTES = 256
 _PREFIX = "tail:"
+_ANEW_PREFIX = "tail-anew:"
 
 
 class FileKey(NamedTuple):
@@ -133,11 +134,25 @@ def state_key(key: FileKey) -> str:
     return f"{_PREFIX}{key}"
 
 
+def anew_key(key: FileKey) -> str:
+    """Under it a file is noted whose inode the journal knows as that of an older one."""
+    return f"{_ANEW_PREFIX}{key}"
+
+
 def cursors(state: Mapping[str, object]) -> dict[FileKey, FilePosition]:
     """The cursors in a journal's source state."""
+    return _positions(state, _PREFIX)
+
+
+def anew(state: Mapping[str, object]) -> dict[FileKey, FilePosition]:
+    """The files in the noted source state that have the inode of an older one."""
+    return _positions(state, _ANEW_PREFIX)
+
+
+def _positions(state: Mapping[str, object], prefix: str) -> dict[FileKey, FilePosition]:
     found = {}
     for name, value in state.items():
-        if name.startswith(_PREFIX):
-            key = FileKey(*map(int, name.removeprefix(_PREFIX).split(":")))
+        if name.startswith(prefix):
+            key = FileKey(*map(int, name.removeprefix(prefix).split(":")))
             found[key] = FilePosition.from_state(cast("Mapping[str, object]", value))
     return found

@@ -9,11 +9,19 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 
 from flumeng.ingest.compressed_file import CompressedFile, has_compressed_name
 from flumeng.ingest.copies import Copies, Make
 from flumeng.ingest.descriptors import require_directories
-from flumeng.ingest.file_position import FileKey, FilePosition, cursors, state_key
+from flumeng.ingest.file_position import (
+    FileKey,
+    FilePosition,
+    anew,
+    anew_key,
+    cursors,
+    state_key,
+)
 from flumeng.ingest.names import Folders, Sight, matches, matching
 from flumeng.ingest.tailed_file import TailedFile
 from flumeng.spec.sources import Tail
@@ -49,20 +57,30 @@ class KnownFiles:
         self._packed: dict[FileKey, str] = {}
         """The names of those that are skipped; under another name it may be another file."""
         self._to_note: dict[str, object] = {}
-        self._noted: set[FileKey] = set()
+        self.to_skip: set[FileKey] = set()
+        self._noted: dict[FileKey, str] = {}
+        """Under which keys of the noted state they are."""
+        self._compared: dict[FileKey, Sight] = {}
+        """As what closed files had the content that they are known by."""
         self._changes: dict[str, object] = {}
         """Of the state, to be journaled with the next blocks."""
         for key, cursor in cursors(state).items():
             if self.are_meant(cursor.path):
                 self.add(key, cursor)
                 if not cursor.offset:
-                    self._noted.add(key)
+                    self._noted[key] = state_key(key)
+        for key, cursor in anew(state).items():
+            self._noted[key] = anew_key(key)
+            known = self.files.get(key)
+            if known is not None and known.cursor.modified_ns < cursor.modified_ns:
+                self._begin_anew(known, cursor)
+            else:
+                self.unnote(key)  # by now the journal knows of it
         self._skip_what_is_there: list[str] = []
         if options.start_from == "end":
             self._skip_what_is_there = [
                 pattern for pattern in self._patterns if _SEEN_PREFIX + pattern not in state
             ]
-        self.to_skip: set[FileKey] = set()
 
     def are_meant(self, path: str) -> bool:
         """Whether the globs mean what has that path."""
@@ -86,7 +104,7 @@ class KnownFiles:
                     file.has_changed(file.name)
             if file.key in self._noted and file.unread > 0 == file.cursor.size:
                 file.cursor = replace(file.cursor, size=file.unread)
-                self._to_note[state_key(file.key)] = file.cursor.to_state()
+                self._to_note[self._noted[file.key]] = file.cursor.to_state()
             total += file.unread
         return total
 
@@ -95,13 +113,13 @@ class KnownFiles:
         del self.files[file.key]
         self.copies.changed()
         self.to_skip.discard(file.key)
+        self._compared.pop(file.key, None)
         self.unnote(file.key)
 
     def unnote(self, key: FileKey) -> None:
         """Nothing is lost when it goes."""
         if key in self._noted:
-            self._noted.discard(key)
-            self._to_note[state_key(key)] = None
+            self._to_note[self._noted.pop(key)] = None
 
     def add(self, key: FileKey, cursor: FilePosition) -> TailedFile:
         return self.enter(self._make(key, cursor, TailedFile))
@@ -111,6 +129,23 @@ class KnownFiles:
         self.copies.changed()
         return file
 
+    def keep(self, key: FileKey, before: FilePosition, *, suspect: bool) -> dict[str, object]:
+        """Look for what a file had in it until now, under a key of its own; that is for the state.
+        What may be a copy of a ``suspect`` one, and cannot be compared, is counted."""
+        gone = next(cut for n in count(1) if (cut := key._replace(cut=n)) not in self.files)
+        identity = before.identity or key.identity
+        file = self.add(gone, replace(before, identity=identity, suspect=suspect))
+        file.name = None
+        for sight in self.copies.unseen_beside(before.path).values() if suspect else ():
+            if not self.are_meant(sight.path):
+                self.miss(f"{sight.path} may be a copy of {before.path} that was never read")
+        return {state_key(gone): file.cursor.to_state()}
+
+    def is_newest(self, cursor: FilePosition) -> bool:
+        """Of the files that were found under the same name; the others were rotated before."""
+        newest = self.copies.newest(cursor.path).cursor
+        return newest.modified_ns <= cursor.modified_ns
+
     def scan(self, now: float) -> None:
         """Take note of what the globs mean now, and where everything else is. Raises OSError when
         there is no descriptor: where directories cannot be opened, files only seem to be gone."""
@@ -118,6 +153,7 @@ class KnownFiles:
         found = matching(self._patterns)
         require_directories()
         self._packed = {key: path for key, path in self._packed.items() if key in found}
+        self._find_others(found)
         renamed = self._locate(found, now)
         unseen = {path: self.copies.unseen_beside(path) for path in renamed}
         for key, sight in found.items():
@@ -136,6 +172,38 @@ class KnownFiles:
                 elif key not in self.files:
                     log.info("%s was %s before it was found; reading it", sight.path, path)
                     self._meet(key, path, sight)
+
+    def _find_others(self, found: Mapping[FileKey, Sight]) -> None:
+        """Those with the inode of a closed file, and not its content. They are noted before they
+        may have another name."""
+        for key, sight in found.items():
+            file = self.files.get(key)
+            if file is None or file.is_open or not file.cursor.offset:
+                continue
+            if file.is_as_left(sight.size, sight.modified_ns) or self._compared.get(key) == sight:
+                continue
+            if self.copies.is_another(file, sight.path):
+                cursor = FilePosition.new(
+                    sight.path, size=sight.size, modified_ns=sight.modified_ns
+                )
+                self._begin_anew(file, cursor)
+                self._found(key)
+                self._noted[key] = anew_key(key)
+                self._to_note[anew_key(key)] = cursor.to_state()
+            else:
+                self._compared[key] = sight
+
+    def _begin_anew(self, file: TailedFile, cursor: FilePosition) -> None:
+        """Another file has its inode now."""
+        before, key = file.cursor, file.key
+        is_copy = before.identity and cursor.path != before.path
+        was_cut = cursor.path == before.path and self.is_newest(before)
+        self.forget(file)
+        before = replace(before, size=max(before.size, before.offset + file.unread))
+        if not is_copy or before.offset < before.size:
+            self._changes |= self.keep(key, before, suspect=was_cut)
+        self.add(key, cursor)
+        self._changes[state_key(key)] = cursor.to_state()
 
     def _locate(self, found: Mapping[FileKey, Sight], now: float) -> set[str]:
         """Note where each file is now; the paths that the newest file left since the last time."""
@@ -161,7 +229,7 @@ class KnownFiles:
         file.name = sight.path
         self._found(key)
         if key not in self.to_skip:
-            self._noted.add(key)
+            self._noted[key] = state_key(key)
             self._to_note[state_key(key)] = cursor.to_state()
         return file
 

@@ -97,9 +97,12 @@ class TailedFile:
         status = os.stat(path)  # noqa: PTH116  a Path for each of 100,000 files costs more
         if FileKey.of(status) != self.key:
             return False  # renamed meanwhile
-        left = self._left or (self.cursor.offset, self.cursor.modified_ns)
         self.unread = max(0, status.st_size - self.cursor.offset)
-        return (status.st_size, status.st_mtime_ns) != left
+        return not self.is_as_left(status.st_size, status.st_mtime_ns)
+
+    def is_as_left(self, size: int, modified_ns: int) -> bool:
+        left = self._left or (self.cursor.offset, self.cursor.modified_ns)
+        return (size, modified_ns) == left
 
     def open(self, path: str) -> bool:
         """Open it under ``path``; False when that is the name of another file now.

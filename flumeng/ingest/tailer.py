@@ -29,7 +29,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import count
 
 from flumeng.ingest.compressed_file import MAGIC_BYTES, CompressedFile, is_compressed
 from flumeng.ingest.copies import Kind, may_be_made_of, rest_of
@@ -80,7 +79,7 @@ class Tailer:
         self._allows = allows
         self._poll_seconds = options.poll_seconds
         self._timer = timer
-        self._next_scan = self._next_measure = float("-inf")
+        self._next_scan = self._next_measure = self._next_sum = float("-inf")
         self._descriptors = of_followed_files()
         self.starved = False
         self.unread_bytes = 0
@@ -120,14 +119,12 @@ class Tailer:
             file = self._files.get(key)
             if file is None:
                 continue
-            before = file.unread
             block = self._step(file, now)
             if block is not None:
                 blocks.append(block)
                 taken += len(block.data)
                 self._turns.had_news(key, now)
-            if self._files.get(key) is file:
-                self.unread_bytes += file.unread - before
+        self._sum_up(now)
         changes = map(self._state_chunk, self._known.take_changes())
         return [*changes, *blocks]
 
@@ -146,6 +143,13 @@ class Tailer:
     def close(self) -> None:
         for file in self._files.values():
             file.close()
+
+    def _sum_up(self, now: float) -> None:
+        if now < self._next_sum:
+            return
+        began = self._timer()
+        self.unread_bytes = sum([file.unread for file in self._files.values()])
+        self._next_sum = now + (self._timer() - began) / SCAN_SHARE
 
     def _make(self, key: FileKey, cursor: FilePosition, kind: type[Kind]) -> Kind:
         return kind(key, cursor, self._hostname, self._rules, self._clock_us, allows=self._allows)
@@ -253,7 +257,8 @@ class Tailer:
             log.info("%s was cut or written anew; reading it from its beginning", file.name)
         before, key = file.cursor, file.key
         is_copy = before.identity and file.name != before.path
-        suspect = file.trusted or (file.followed and self._is_newest(before))
+        was_there = file.followed and file.name == before.path
+        suspect = file.trusted or (was_there and self._known.is_newest(before))
         anew = None
         if file.trusted and not is_copy:
             anew = FilePosition(before.path, before.folder, modified_ns=before.modified_ns)
@@ -268,28 +273,8 @@ class Tailer:
                 self._known.add(key, anew).name = file.name
         state: dict[str, object] = {state_key(key): anew and anew.to_state()}
         if not is_copy or before.offset < before.size:
-            state |= self._keep(key, before, suspect=suspect)
-            for sight in self._copies.unseen_beside(before.path).values() if suspect else ():
-                if not self._known.are_meant(sight.path):
-                    self._known.miss(
-                        f"{sight.path} may be a copy of {before.path} that was never read"
-                    )
+            state |= self._known.keep(key, before, suspect=suspect)
         return self._state_chunk(state)
-
-    def _keep(self, key: FileKey, cursor: FilePosition, *, suspect: bool) -> dict[str, object]:
-        """Look for what a file had in it until now, under a key of its own."""
-        gone = next(cut for n in count(1) if (cut := key._replace(cut=n)) not in self._files)
-        identity = cursor.identity or key.identity
-        file = self._known.add(gone, replace(cursor, identity=identity, suspect=suspect))
-        file.name = None
-        return {state_key(gone): file.cursor.to_state()}
-
-    def _is_newest(self, cursor: FilePosition) -> bool:
-        """Of the files that were found under the same name; the others were rotated before."""
-        return not any(
-            file.cursor.path == cursor.path and file.cursor.modified_ns > cursor.modified_ns
-            for file in self._files.values()
-        )
 
     def _finish(self, file: TailedFile, now: float) -> ReceivedBlock | None:
         """The file is gone, but perhaps not all that was in it."""
@@ -313,7 +298,7 @@ class Tailer:
         if not before.offset or rest_of(copy, copy) is None:
             copy.continue_from(rest)
             if 0 < before.offset < before.size:
-                state = self._keep(copy.key, before, suspect=True)
+                state = self._known.keep(copy.key, before, suspect=True)
         forgotten = self._forget(file)
         state |= {**(forgotten.state or {}), state_key(copy.key): copy.cursor.to_state()}
         return replace(forgotten, state=state)
@@ -339,8 +324,6 @@ class Tailer:
 
     def _forget(self, file: TailedFile) -> ReceivedBlock:
         self._known.forget(file)
-        self.unread_bytes -= file.unread
-        file.unread = 0
         self._unreadable.pop(file.key, None)
         return self._state_chunk({state_key(file.key): None})
 

@@ -5,16 +5,21 @@ that serves the journal and a collector run as their own processes, spoken to as
 is the steady state: events and seconds between the first ack that moved and the last ack, so that
 the start of Spark and its first, cold batch do not count. The Parquet files are read back: every
 event must be there once.
+
+``parquet_cpu_ratio`` is the CPU time of all processes over that of one plain process which copies
+the same journal into Parquet (``plain_copy``), each for an event.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Thread
@@ -64,6 +69,7 @@ def run(events: int = 12_000_000) -> dict[str, object]:
         files = f'files: {{path: "{lake}/dt=%Y-%m-%d/hour=%H", format: parquet}}'
         parquet = _measure(place, "parquet", "exactly-once", files, events)
         _check(lake, events)
+        plain = _plain_copy(place / "journals" / "0" / JOURNAL, place / "plain.parquet", events)
         parquet_mb = sum(file.stat().st_size for file in lake.rglob("*.parquet")) / 1e6
     return {
         "events": events,
@@ -77,6 +83,11 @@ def run(events: int = 12_000_000) -> dict[str, object]:
         "events_timed_parquet": parquet["timed"],
         "cpu_seconds_per_million_noop": noop["cpu"],
         "cpu_seconds_per_million": parquet["cpu"],
+        "cpu_seconds_per_million_by_part_noop": noop["cpu_of"],
+        "cpu_seconds_per_million_by_part": parquet["cpu_of"],
+        "cpu_seconds_per_million_plain": round(plain["cpu_seconds"], 3),
+        "cpu_seconds_per_million_plain_writing": round(plain["writing"], 3),
+        "parquet_cpu_ratio": round(parquet["cpu"] / plain["cpu_seconds"], 2),
         "rss_mb": parquet["rss_mb"],
         "parquet_mb": round(parquet_mb, 1),
     }
@@ -154,7 +165,7 @@ def _enter(store: Store, flow: str, address: str) -> None:
 def _watch(store: Store, flow: str, events: int, parts: dict[str, int]) -> dict[str, Any]:
     """Follow the ack from its first move to the end."""
     acked = 0
-    first: tuple[int, float, float] | None = None
+    first: tuple[int, float, dict[str, float]] | None = None
     deadline = time.monotonic() + PATIENCE_SECONDS
     while acked < events:
         if time.monotonic() > deadline:
@@ -163,16 +174,29 @@ def _watch(store: Store, flow: str, events: int, parts: dict[str, int]) -> dict[
         ack = store.read(paths.ack(flow, CURSOR_MAIN, JOURNAL))
         acked = ack.value.offset if ack else 0
         if acked and first is None:
-            first = acked, time.monotonic(), _cpu_of(parts.values())
+            first = acked, time.monotonic(), _cpu_of(parts)
     assert first is not None
     timed, seconds = events - first[0], time.monotonic() - first[1]
     assert timed > 0, f"{events} events are one batch: take more"
+    used = {
+        name: (cpu - first[2].get(name, 0.0)) / timed * 1e6 for name, cpu in _cpu_of(parts).items()
+    }
     return {
         "rate": timed / seconds,
         "timed": timed,
-        "cpu": round((_cpu_of(parts.values()) - first[2]) / timed * 1e6, 3),
+        "cpu": round(sum(used.values()), 3),
+        "cpu_of": {name: round(cpu, 3) for name, cpu in used.items()},
         "rss_mb": {name: mb for part, pid in parts.items() for name, mb in _peaks(part, pid)},
     }
+
+
+def _plain_copy(journal: Path, target: Path, events: int) -> dict[str, float]:
+    """CPU seconds for a million events: all, and those of writing."""
+    command = [sys.executable, "-m", "benches.plain_copy", str(journal), str(target)]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert found.pop("events") == events
+    _check(target, events)
+    return {name: seconds / events * 1e6 for name, seconds in found.items()}
 
 
 def _check(lake: Path, events: int) -> None:
@@ -218,8 +242,19 @@ class _Child:
         self._process.wait(timeout=60)
 
 
-def _cpu_of(heads: Iterable[int]) -> float:
-    return sum(cpu_seconds(pid) for head in heads for pid in family(head))
+def _cpu_of(parts: Mapping[str, int]) -> dict[str, float]:
+    """CPU seconds so far of each part: of a collector its own, the JVM's and that of all Spark's
+    Python workers."""
+    used: defaultdict[str, float] = defaultdict(float)
+    for part, head in parts.items():
+        for pid in family(head):
+            used[part if pid == head else f"{part}: {_kind(pid)}"] += cpu_seconds(pid)
+    return used
+
+
+def _kind(pid: int) -> str:
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
+    return "JVM" if b"java" in command else "python"
 
 
 def _peaks(part: str, head: int) -> Iterator[tuple[str, float]]:
@@ -232,6 +267,6 @@ def _peaks(part: str, head: int) -> Iterator[tuple[str, float]]:
             continue  # it has ended
         name = part
         if pid != head:
-            is_java = b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
-            name = f"{part}: JVM" if is_java else f"{part}: python {next(workers)}"
+            name = f"{part}: {_kind(pid)}"
+            name += f" {next(workers)}" if name.endswith("python") else ""
         yield name, round(peaks[0] * 1024 / 1e6, 1)

@@ -464,7 +464,7 @@ def test_a_task_recovers_its_batch_size_after_failures(world: World) -> None:
     until(lambda: not failures)
     until(lambda: world.ack() == 2_000_000)
     sizes = [sum(piece.events for piece in batch) for batch in pipeline.batches]
-    assert min(sizes[:3]) < SMALL_EVENTS / 4
+    assert min(sizes[:3]) < SMALL_EVENTS / 2
     assert max(sizes) > 10 * SMALL_EVENTS
     runner.stop()
 

@@ -298,3 +298,58 @@ def test_a_generation_with_the_inode_of_an_older_one_is_read_under_its_rotated_n
     rotated.write_text("another generation\n")
     write(log, "3\n")
     assert sorted(follower.finish()) == ["1", "3", "another generation"]
+
+
+def take_inode(of: Path, path: Path) -> None:
+    """A new, empty file has the inode of one that was deleted."""
+    of.rename(path)
+    os.truncate(path, 0)
+
+
+@pytest.mark.parametrize("ends", ["no worker", "the first", "the second", "both"])
+@pytest.mark.parametrize("text", ["1", LONG])
+def test_a_file_with_the_inode_of_another_log_is_read_though_it_leaves_the_globs_while_held(
+    tmp_path: Path, text: str, ends: str
+) -> None:
+    """What was known of the other log is still in the journal, under that inode."""
+    old, new = tmp_path / "old.log", tmp_path / "new.log"
+    follower = Follower(old, new)
+    write(old, f"0 {LONG}\n")
+    follower.settle()
+    follower.now += 100  # so that it is closed
+    follower.settle()
+    if ends in ("the first", "both"):
+        follower.crash()
+    take_inode(old, new)
+    write(new, f"{text}\n")
+    follower.watch()
+    rotated = new.with_name("new.log.1")
+    new.rename(rotated)
+    follower.watch()
+    write(rotated, "2\n")
+    if ends in ("the second", "both"):
+        follower.crash()
+    follower.watch()
+    assert follower.finish() == [f"0 {LONG}", text, "2"]
+    assert {follower.attrs(row)["path"] for row in (1, 2)} == {str(new)}
+    follower.crash()
+    assert len(follower.finish()) == 3
+    assert (follower.tailer.missed, follower.tailer.cut) == (0, 0)
+    assert not follower.noted
+
+
+def test_what_was_unread_of_a_deleted_file_is_counted_though_another_has_its_inode(
+    tmp_path: Path,
+) -> None:
+    old, new = tmp_path / "old.log", tmp_path / "new.log"
+    follower = Follower(old, new)
+    write(old, f"0 {LONG}\n")
+    follower.settle()
+    follower.crash()
+    write(old, "lost\n")
+    follower.watch()
+    take_inode(old, new)
+    write(new, "1\n")
+    follower.watch()
+    assert follower.finish() == [f"0 {LONG}", "1"]
+    assert (follower.tailer.missed, follower.tailer.cut) == (1, 0)

@@ -1,0 +1,59 @@
+"""What the same work costs where nothing is distributed: one plain process reads a journal's
+segments from disk and writes its events into one Parquet file like those of the files sink.
+
+    python -m benches.plain_copy JOURNAL_DIRECTORY FILE
+
+prints the events and the CPU seconds, all and those of writing, without the start of Python.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flumeng.journal.journal import Journal
+from flumeng.journal.schema import READ_SCHEMA
+
+ROW_GROUP_BYTES = 64 << 20
+REPEATED = ["host", "attrs.key_value.key", "attrs.key_value.value", "journal", "replayed"]
+WITH_STATISTICS = [name for name in READ_SCHEMA.names if name != "body"]
+
+
+def copy(directory: Path, target: Path) -> dict[str, float]:
+    journal = Journal.open(directory)
+    began, writing = time.process_time(), 0.0
+    with pq.ParquetWriter(
+        target,
+        READ_SCHEMA,
+        compression="zstd",
+        use_dictionary=REPEATED,
+        write_statistics=WITH_STATISTICS,
+    ) as file:
+        for group in _groups(journal.read(journal.floor, journal.safe)):
+            read = time.process_time()
+            file.write_table(group)
+            writing += time.process_time() - read
+    journal.close()
+    cpu = time.process_time() - began
+    return {"events": journal.safe - journal.floor, "cpu_seconds": cpu, "writing": writing}
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    group: list[pa.RecordBatch] = []
+    for batch in batches:
+        group.append(batch)
+        if sum(part.nbytes for part in group) >= ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(group)
+            group = []
+    if group:
+        yield pa.Table.from_batches(group)
+
+
+if __name__ == "__main__":
+    print(json.dumps(copy(Path(sys.argv[1]), Path(sys.argv[2]))))
