@@ -20,6 +20,8 @@ from flumeng.store import Store
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 
+LANES = 2
+
 settings.register_profile(
     "untimed",
     deadline=None,  # machines are shared: speed is for benches
@@ -28,17 +30,23 @@ settings.register_profile(
 settings.load_profile("untimed")
 
 
-class LiveBesideOthers(LoadScopeScheduling):  # type: ignore[misc]
-    """Tests of real processes one after the other, since they take turns with ports and processors;
-    of the others whole files."""
+class InLanes(LoadScopeScheduling):  # type: ignore[misc]
+    """Whole files, and those of real processes in lanes, so that few of them take turns with the
+    processors."""
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+        self._lanes: dict[str, int] = {}
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "live" if file.startswith("tests/live/") else file
+        if not file.startswith("tests/live/"):
+            return file
+        return f"live {self._lanes.setdefault(file, len(self._lanes) % LANES)}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    return LiveBesideOthers(config, log)
+    return InLanes(config, log)
 
 
 @pytest.fixture(scope="session")

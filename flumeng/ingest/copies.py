@@ -182,7 +182,12 @@ class Copies:
 
 def may_be_made_of(file: TailedFile) -> bool:
     """Whether rotation may give its name to what was found under its path."""
-    return file.name is not None and file.cursor.path in {file.name, *_originals(file.name)}
+    return file.name is not None and is_name_of(file.name, file.cursor.path)
+
+
+def is_name_of(name: str, path: str) -> bool:
+    """Whether what was found under ``path`` may have that name after rotation."""
+    return path in {name, *_originals(name)}
 
 
 def rest_of(copy: TailedFile, file: TailedFile) -> FilePosition | None:

@@ -207,7 +207,7 @@ class FlowRunner:
             return {**noted.state, **journaled}
 
         def note(changes: Mapping[str, object]) -> None:
-            noted.note(changes, appender.journal.state)
+            noted.note(changes, appender.durable_keys)
 
         def submit(block: ReceivedBlock, counters: Counters) -> None:
             appender.submit(block, counters)

@@ -42,7 +42,7 @@ class JournalAppender:
     ``on_pressure(True)`` asks to submit nothing more for now; ``held_by`` says why, when the
     journal can take nothing, and is empty when it is only behind. ``on_failed`` is called once:
     nothing that is submitted from then on is kept. ``acked`` is what was last said to ``trim``; the
-    journal may not have done it yet.
+    journal may not have done it yet. ``durable_keys`` are those of the durable source state.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class JournalAppender:
         on_failed: Callable[[Exception], None],
     ) -> None:
         self.journal = journal
+        self.durable_keys = set(journal.state)
         self.acked = 0
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
@@ -153,6 +154,12 @@ class JournalAppender:
         return batch.encode(list(owners), count, leave_out)
 
     def _tell_durable(self, group: list[_Received]) -> None:
+        for block, _ in group:
+            for key, value in (block.state or {}).items():
+                if value is None:
+                    self.durable_keys.discard(key)
+                else:
+                    self.durable_keys.add(key)
         told = [
             block.on_durable
             for block, _ in group

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import count
 
 from flumeng.ingest.compressed_file import CompressedFile, has_compressed_name
-from flumeng.ingest.copies import Copies, Make
+from flumeng.ingest.copies import Copies, Make, is_name_of, may_be_made_of
 from flumeng.ingest.descriptors import require_directories
 from flumeng.ingest.file_position import (
     FileKey,
@@ -73,7 +73,8 @@ class KnownFiles:
             self._noted[key] = anew_key(key)
             known = self.files.get(key)
             if known is not None and known.cursor.modified_ns < cursor.modified_ns:
-                self._begin_anew(known, cursor)
+                self._changes |= self.keep(key, known.cursor, suspect=False)
+                self._changes[state_key(key)] = self.add(key, cursor).cursor.to_state()
             else:
                 self.unnote(key)  # by now the journal knows of it
         self._skip_what_is_there: list[str] = []
@@ -153,7 +154,6 @@ class KnownFiles:
         found = matching(self._patterns)
         require_directories()
         self._packed = {key: path for key, path in self._packed.items() if key in found}
-        self._find_others(found)
         renamed = self._locate(found, now)
         unseen = {path: self.copies.unseen_beside(path) for path in renamed}
         for key, sight in found.items():
@@ -173,54 +173,79 @@ class KnownFiles:
                     log.info("%s was %s before it was found; reading it", sight.path, path)
                     self._meet(key, path, sight)
 
-    def _find_others(self, found: Mapping[FileKey, Sight]) -> None:
-        """Those with the inode of a closed file, and not its content. They are noted before they
-        may have another name."""
-        for key, sight in found.items():
-            file = self.files.get(key)
-            if file is None or file.is_open or not file.cursor.offset:
-                continue
-            if file.is_as_left(sight.size, sight.modified_ns) or self._compared.get(key) == sight:
-                continue
-            if self.copies.is_another(file, sight.path):
-                cursor = FilePosition.new(
-                    sight.path, size=sight.size, modified_ns=sight.modified_ns
-                )
-                self._begin_anew(file, cursor)
-                self._found(key)
-                self._noted[key] = anew_key(key)
-                self._to_note[anew_key(key)] = cursor.to_state()
-            else:
-                self._compared[key] = sight
-
-    def _begin_anew(self, file: TailedFile, cursor: FilePosition) -> None:
-        """Another file has its inode now."""
-        before, key = file.cursor, file.key
-        is_copy = before.identity and cursor.path != before.path
-        was_cut = cursor.path == before.path and self.is_newest(before)
-        self.forget(file)
-        before = replace(before, size=max(before.size, before.offset + file.unread))
-        if not is_copy or before.offset < before.size:
-            self._changes |= self.keep(key, before, suspect=was_cut)
-        self.add(key, cursor)
-        self._changes[state_key(key)] = cursor.to_state()
-
     def _locate(self, found: Mapping[FileKey, Sight], now: float) -> set[str]:
         """Note where each file is now; the paths that the newest file left since the last time."""
         folders = Folders()
         renamed = set()
-        for key, file in self.files.items():
+        for key, file in list(self.files.items()):
+            sight = found.get(key) or folders.find(key, file.cursor)
+            if sight is not None and self._is_another(file, sight, followed=key in found):
+                if sight.path != file.cursor.path:
+                    renamed.add(file.cursor.path)
+                self._give_place(file, sight, followed=key in found)
+                continue
             if isinstance(file, CompressedFile):
                 continue
             file.followed = key in found
-            name = found[key].path if key in found else folders.find(key, file.cursor)
+            name = sight and sight.path
             if name is None and file.name is not None and _is_there(key, file.name):
                 continue  # a folder could not be looked into
             if name != file.name:
                 file.name, file.quiet_since = name, now
                 if name != file.cursor.path and not key.cut:
                     renamed.add(file.cursor.path)
-        return {path for path in renamed if self.copies.newest(path).name != path}
+        return {
+            path
+            for path in renamed
+            if self.copies.known_as(path) and self.copies.newest(path).name != path
+        }
+
+    def _is_another(self, file: TailedFile, sight: Sight, *, followed: bool) -> bool:
+        """Whether what was seen has the inode of a closed file, and not its content; or, where
+        nothing of that is known, no name that it may have by now."""
+        if file.is_open:
+            return False
+        if not file.cursor.offset:
+            return not followed and not is_name_of(sight.path, file.cursor.path)
+        if file.is_as_left(sight.size, sight.modified_ns) or self._compared.get(file.key) == sight:
+            return False
+        another = self.copies.is_another(file, sight.path)
+        if not another:
+            self._compared[file.key] = sight
+        return another
+
+    def _give_place(self, file: TailedFile, sight: Sight, *, followed: bool) -> None:
+        """To the other file that was seen; it is noted before it may have another name."""
+        key = file.key
+        file.name, file.followed = sight.path, followed
+        suspect = followed and file.name == file.cursor.path and self.is_newest(file.cursor)
+        self._changes |= self.begin_anew(file, suspect=suspect, size=sight.size)
+        anew = self.files.get(key)
+        if anew is not None:
+            log.info("%s is another file than before; reading it from its beginning", sight.path)
+            self._found(key)
+            self._noted[key] = anew_key(key)
+            noted = replace(anew.cursor, modified_ns=sight.modified_ns)
+            self._to_note[anew_key(key)] = noted.to_state()
+
+    def begin_anew(self, file: TailedFile, *, suspect: bool, size: int = 0) -> dict[str, object]:
+        """What has the inode of that file is another one: it is read if it is followed, or if it is
+        a generation of the same log by its name. The changes of the state."""
+        before, key, name, followed = file.cursor, file.key, file.name, file.followed
+        is_copy = before.identity and name != before.path
+        path = name if followed else None
+        if not followed and may_be_made_of(file) and not before.identity:
+            path = before.path
+        before = replace(before, size=max(before.size, before.offset + file.unread))
+        self.forget(file)
+        state: dict[str, object] = {state_key(key): None}
+        if not is_copy or before.offset < before.size:
+            state |= self.keep(key, before, suspect=suspect)
+        if path is not None:
+            anew = self.add(key, FilePosition.new(path, size=size))
+            anew.name, anew.followed = name, followed
+            state[state_key(key)] = anew.cursor.to_state()
+        return state
 
     def _meet(self, key: FileKey, path: str, sight: Sight) -> TailedFile:
         """Follow a new file from its beginning, as what was found under that path."""

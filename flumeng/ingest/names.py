@@ -88,14 +88,14 @@ class Folders:
     def __init__(self) -> None:
         self._files: dict[str, dict[FileKey, Sight]] = {}
 
-    def find(self, key: FileKey, cursor: FilePosition) -> str | None:
-        """The name that a file has now where it was found: in the folder of that name, and in what
-        that folder was then."""
+    def find(self, key: FileKey, cursor: FilePosition) -> Sight | None:
+        """How a file is seen now where it was found: in the folder of that name, and in what that
+        folder was then."""
         for folder in dict.fromkeys((str(Path(cursor.path).parent), cursor.folder)):
             if folder not in self._files:
                 self._files[folder] = _regular_files(Path(folder).glob("*"))
             if key in self._files[folder]:
-                return self._files[folder][key].path
+                return self._files[folder][key]
         return None
 
 

@@ -29,7 +29,8 @@ class NotedState:
             return dict(self._state)
 
     def note(self, changes: Mapping[str, object], journaled: Container[str]) -> None:
-        """Durable when this returns. A key with None is dropped, as is what is ``journaled``."""
+        """Durable when this returns. A key with None is dropped, as is what is ``journaled``, which
+        must be durable itself."""
         with self._lock:
             state = {k: v for k, v in {**self._state, **changes}.items() if v is not None}
             state = {key: value for key, value in state.items() if key not in journaled}

@@ -255,26 +255,16 @@ class Tailer:
         """It was cut, written anew, or is another file; what was in it before is gone."""
         if file.followed or file.trusted:
             log.info("%s was cut or written anew; reading it from its beginning", file.name)
-        before, key = file.cursor, file.key
+        before = file.cursor
         is_copy = before.identity and file.name != before.path
         was_there = file.followed and file.name == before.path
         suspect = file.trusted or (was_there and self._known.is_newest(before))
-        anew = None
-        if file.trusted and not is_copy:
-            anew = FilePosition(before.path, before.folder, modified_ns=before.modified_ns)
-            file.continue_from(anew)
-        else:
-            self._forget(file)
-            if file.followed and file.name is not None:
-                anew = FilePosition.new(file.name)
-                self._known.add(key, anew).followed = True
-            elif may_be_made_of(file) and not before.identity:  # a generation with an old inode
-                anew = FilePosition.new(before.path)
-                self._known.add(key, anew).name = file.name
-        state: dict[str, object] = {state_key(key): anew and anew.to_state()}
-        if not is_copy or before.offset < before.size:
-            state |= self._known.keep(key, before, suspect=suspect)
-        return self._state_chunk(state)
+        if not file.trusted or is_copy:
+            return self._state_chunk(self._known.begin_anew(file, suspect=suspect))
+        anew = FilePosition(before.path, before.folder, modified_ns=before.modified_ns)
+        file.continue_from(anew)
+        kept = self._known.keep(file.key, before, suspect=True)
+        return self._state_chunk({**kept, state_key(file.key): anew.to_state()})
 
     def _finish(self, file: TailedFile, now: float) -> ReceivedBlock | None:
         """The file is gone, but perhaps not all that was in it."""

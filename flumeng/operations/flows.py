@@ -147,6 +147,7 @@ def rollback_flow(
     (wanted,) = next_revisions(store, {flow: text}, expect_revision)
     if wanted.current is None:
         raise ConflictError(f"flow {flow} was deleted meanwhile")
+    refuse_several_hosts(store, [wanted])
     if wanted.changed:
         because = f"{why}: {reason}" if reason else why
         command = f"flow rollback {flow} {number} (revision {wanted.number})"

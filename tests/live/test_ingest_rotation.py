@@ -365,7 +365,14 @@ class Torture:
             return error.code
 
     def _wait(self, ask: Callable[[Generation], bool], generation: Generation) -> None:
-        self.worker.eventually(lambda: ask(generation))
+        try:
+            self.worker.eventually(lambda: ask(generation))
+        except AssertionError as error:
+            unread = sorted(generation.offsets.keys() - self.reader.taken.keys(), key=len)
+            lines = f"{len(unread)} of {len(generation.offsets)} lines"
+            raise AssertionError(
+                f"{generation.identities}: {lines} are not read: {unread[:3]}"
+            ) from error
 
 
 def test_each_line_once_by_file_and_offset(

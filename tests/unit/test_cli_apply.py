@@ -12,7 +12,13 @@ import pytest
 from cli.context import AuditFields
 from cli.testing import NOON, Shell
 from flumeng.errors import ConflictError
-from flumeng.operations.flows import RefusedError, apply_flow, apply_flows, delete_flow
+from flumeng.operations.flows import (
+    RefusedError,
+    apply_flow,
+    apply_flows,
+    delete_flow,
+    rollback_flow,
+)
 from flumeng.spec.document import MAX_BYTES
 from flumeng.spec.flow_files import FlowFilesError, read_flows
 from flumeng.store import ABSENT, Store, Version, Write, tree
@@ -239,6 +245,9 @@ def test_a_local_path_is_refused_where_several_hosts_may_collect(store: FakeStor
         lake(labels="{host: n3}"),
     ):
         assert apply_flow(store, allowed, **SIGN).changed
+    with pytest.raises(RefusedError, match=r"/l on the disk .* 2 hosts may \(n1, n3\)"):
+        rollback_flow(store, "web", 1, **SIGN)
+    assert rollback_flow(store, "web", 2, **SIGN).changed
 
 
 def test_status_names_a_local_path_that_several_hosts_write_to(store: FakeStore) -> None:

@@ -51,3 +51,30 @@ def test_one_bad_block_is_left_out_counted_and_told(
     assert "surrogates not allowed" in unfit[0]
     assert "7 bytes from h cannot be stored and are lost" in caplog.text
     assert failed == []
+
+
+def test_source_state_counts_as_journaled_once_it_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is noted of a source is dropped then, and a power cut may take all that was not."""
+    journal = MemoryJournal.create(tmp_path, "f.n.0.00000001")
+    seen: list[tuple[bool, bool]] = []
+    sync = journal.sync
+
+    async def test() -> None:
+        appender = JournalAppender(journal, lambda _: None, lambda _: None)
+
+        def look_and_sync() -> int:
+            seen.append(("a" in journal.state, "a" in appender.durable_keys))
+            return sync()
+
+        monkeypatch.setattr(journal, "sync", look_and_sync)
+        for state in ({"a": 1, "b": 1}, {"b": None}):
+            appender.submit(ReceivedBlock(b"", GOOD, 0, state=state), Counters())
+            await appender.drain(60)
+        assert appender.durable_keys == {"a"}
+        await appender.stop()
+
+    uvloop.run(test())
+    assert seen[0] == (True, False)
+    journal.close()

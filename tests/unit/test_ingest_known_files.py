@@ -353,3 +353,31 @@ def test_what_was_unread_of_a_deleted_file_is_counted_though_another_has_its_ino
     follower.watch()
     assert follower.finish() == [f"0 {LONG}", "1"]
     assert (follower.tailer.missed, follower.tailer.cut) == (1, 0)
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_generation_that_took_the_inode_of_another_log_between_two_looks_is_read(
+    tmp_path: Path, read: bool
+) -> None:
+    """It was never seen under a name that the globs mean."""
+    old, log = tmp_path / "old.log", tmp_path / "app.log"
+    follower = Follower(old, log)
+    write(log, "0\n")
+    follower.settle()
+    write(old, f"{LONG}\n")
+    if read:
+        follower.settle()
+    else:
+        follower.watch()
+    follower.crash()
+    follower.watch()
+    rotate(log)
+    os.utime(log.with_name("app.log.1"), (2e9, 2e9))
+    take_inode(old, log)
+    write(log, "1\n")
+    os.utime(log, (2e9 + 1, 2e9 + 1))
+    rotate(log, 1)
+    write(log, "2\n")
+    assert sorted(follower.finish()) == sorted(["0", "1", "2", *[LONG][: int(read)]])
+    assert follower.tailer.missed == int(not read)
+    assert follower.tailer.cut == 0
