@@ -219,16 +219,17 @@ class KnownFiles:
         key = file.key
         file.name, file.followed = sight.path, followed
         suspect = followed and file.name == file.cursor.path and self.is_newest(file.cursor)
-        self._changes |= self.begin_anew(file, suspect=suspect, size=sight.size)
+        self._changes |= self.begin_anew(file, suspect=suspect, sight=sight)
         anew = self.files.get(key)
         if anew is not None:
             log.info("%s is another file than before; reading it from its beginning", sight.path)
             self._found(key)
             self._noted[key] = anew_key(key)
-            noted = replace(anew.cursor, modified_ns=sight.modified_ns)
-            self._to_note[anew_key(key)] = noted.to_state()
+            self._to_note[anew_key(key)] = anew.cursor.to_state()
 
-    def begin_anew(self, file: TailedFile, *, suspect: bool, size: int = 0) -> dict[str, object]:
+    def begin_anew(
+        self, file: TailedFile, *, suspect: bool, sight: Sight | None = None
+    ) -> dict[str, object]:
         """What has the inode of that file is another one: it is read if it is followed, or if it is
         a generation of the same log by its name. The changes of the state."""
         before, key, name, followed = file.cursor, file.key, file.name, file.followed
@@ -242,7 +243,8 @@ class KnownFiles:
         if not is_copy or before.offset < before.size:
             state |= self.keep(key, before, suspect=suspect)
         if path is not None:
-            anew = self.add(key, FilePosition.new(path, size=size))
+            size, modified_ns = (sight.size, sight.modified_ns) if sight else (0, 0)
+            anew = self.add(key, FilePosition.new(path, size=size, modified_ns=modified_ns))
             anew.name, anew.followed = name, followed
             state[state_key(key)] = anew.cursor.to_state()
         return state

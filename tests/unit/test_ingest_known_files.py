@@ -306,7 +306,7 @@ def take_inode(of: Path, path: Path) -> None:
     os.truncate(path, 0)
 
 
-@pytest.mark.parametrize("ends", ["no worker", "the first", "the second", "both"])
+@pytest.mark.parametrize("ends", ["no worker", "the first", "the second", "both", "half journaled"])
 @pytest.mark.parametrize("text", ["1", LONG])
 def test_a_file_with_the_inode_of_another_log_is_read_though_it_leaves_the_globs_while_held(
     tmp_path: Path, text: str, ends: str
@@ -330,8 +330,13 @@ def test_a_file_with_the_inode_of_another_log_is_read_though_it_leaves_the_globs
     if ends in ("the second", "both"):
         follower.crash()
     follower.watch()
+    if ends == "half journaled":
+        follower.poll()
+        follower.commit(1)  # what is known of the files, and no line
+        follower.crash()
     assert follower.finish() == [f"0 {LONG}", text, "2"]
     assert {follower.attrs(row)["path"] for row in (1, 2)} == {str(new)}
+    assert (follower.tailer.missed, follower.tailer.cut) == (0, 0)
     follower.crash()
     assert len(follower.finish()) == 3
     assert (follower.tailer.missed, follower.tailer.cut) == (0, 0)
