@@ -179,7 +179,7 @@ class KnownFiles:
         renamed = set()
         for key, file in list(self.files.items()):
             sight = found.get(key) or folders.find(key, file.cursor)
-            if sight is not None and self._is_another(file, sight, followed=key in found):
+            if sight is not None and self._is_another(file, sight):
                 if sight.path != file.cursor.path:
                     renamed.add(file.cursor.path)
                 self._give_place(file, sight, followed=key in found)
@@ -200,13 +200,13 @@ class KnownFiles:
             if self.copies.known_as(path) and self.copies.newest(path).name != path
         }
 
-    def _is_another(self, file: TailedFile, sight: Sight, *, followed: bool) -> bool:
+    def _is_another(self, file: TailedFile, sight: Sight) -> bool:
         """Whether what was seen has the inode of a closed file, and not its content; or, where
         nothing of that is known, no name that it may have by now."""
         if file.is_open:
             return False
         if not file.cursor.offset:
-            return not followed and not is_name_of(sight.path, file.cursor.path)
+            return not is_name_of(sight.path, file.cursor.path)
         if file.is_as_left(sight.size, sight.modified_ns) or self._compared.get(file.key) == sight:
             return False
         another = self.copies.is_another(file, sight.path)
@@ -238,9 +238,10 @@ class KnownFiles:
         if not followed and may_be_made_of(file) and not before.identity:
             path = before.path
         before = replace(before, size=max(before.size, before.offset + file.unread))
+        is_renamed = followed and not before.offset and name != before.path
         self.forget(file)
         state: dict[str, object] = {state_key(key): None}
-        if not is_copy or before.offset < before.size:
+        if not is_renamed and (not is_copy or before.offset < before.size):
             state |= self.keep(key, before, suspect=suspect)
         if path is not None:
             size, modified_ns = (sight.size, sight.modified_ns) if sight else (0, 0)

@@ -386,3 +386,14 @@ def test_a_generation_that_took_the_inode_of_another_log_between_two_looks_is_re
     assert sorted(follower.finish()) == sorted(["0", "1", "2", *[LONG][: int(read)]])
     assert follower.tailer.missed == int(not read)
     assert follower.tailer.cut == 0
+
+
+def test_a_log_that_took_the_inode_of_an_unread_file_is_that_log(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.log", tmp_path / "new.log"
+    follower = Follower(tmp_path / "*.log")
+    write(old, "lost\n")
+    follower.watch()
+    take_inode(old, new)
+    write(new, "1\n")
+    assert follower.finish() == ["1"]
+    assert follower.attrs(0)["path"] == str(new)
