@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -154,8 +154,18 @@ class KnownFiles:
         found = matching(self._patterns)
         require_directories()
         self._packed = {key: path for key, path in self._packed.items() if key in found}
-        renamed = self._locate(found, now)
-        unseen = {path: self.copies.unseen_beside(path) for path in renamed}
+        folders = Folders()
+        sights = {
+            key: found.get(key) or folders.find(key, file.cursor)
+            for key, file in self.files.items()
+        }
+        others = self._make_room(found, sights)
+        left = {file.cursor.path for key, file in others.items() if file.name != file.cursor.path}
+        unseen = {
+            path: self.copies.unseen_beside(path)
+            for path in left | self._locate(found, sights, now)
+            if self.copies.known_as(path) and self.copies.newest(path).name != path
+        }
         for key, sight in found.items():
             if key in self.files:
                 continue
@@ -164,29 +174,48 @@ class KnownFiles:
             elif self._packed.get(key) != sight.path and not self._goes_on(key, sight.path, found):
                 if any(matches(sight.path, pattern) for pattern in self._skip_what_is_there):
                     self.to_skip.add(key)
-                self._meet(key, sight.path, sight).followed = True
-        for path, sights in unseen.items():
-            for key, sight in sights.items():
+                self._meet(key, sight.path, sight, others).followed = True
+        for key, file in others.items():
+            at = sights[key]
+            if at and key not in self.files and may_be_made_of(file) and not file.cursor.identity:
+                unseen.setdefault(file.cursor.path, {})[key] = at
+        for path, seen in unseen.items():
+            for key, sight in seen.items():
                 if has_compressed_name(sight.path):
                     self.miss(f"{sight.path} was compressed before it was found")
                 elif key not in self.files:
                     log.info("%s was %s before it was found; reading it", sight.path, path)
-                    self._meet(key, path, sight)
+                    self._meet(key, path, sight, others)
 
-    def _locate(self, found: Mapping[FileKey, Sight], now: float) -> set[str]:
-        """Note where each file is now; the paths that the newest file left since the last time."""
-        folders = Folders()
-        renamed = set()
-        for key, file in list(self.files.items()):
-            sight = found.get(key) or folders.find(key, file.cursor)
-            if sight is not None and self._is_another(file, sight):
-                if sight.path != file.cursor.path:
-                    renamed.add(file.cursor.path)
-                self._give_place(file, sight, followed=key in found)
+    def _make_room(
+        self, found: Mapping[FileKey, Sight], sights: Mapping[FileKey, Sight | None]
+    ) -> dict[FileKey, TailedFile]:
+        """For files that have the inode of known ones, and not their content: those are left."""
+        others = {}
+        for key, sight in sights.items():
+            file = self.files[key]
+            if sight is None or not self._is_another(file, sight):
                 continue
+            others[key] = file
+            file.name, file.followed = sight.path, key in found
+            was_cut = file.followed and file.name == file.cursor.path
+            suspect = was_cut and self.is_newest(file.cursor)
+            self._changes |= self.leave(file, suspect=suspect)
+        return others
+
+    def _locate(
+        self,
+        found: Mapping[FileKey, Sight],
+        sights: Mapping[FileKey, Sight | None],
+        now: float,
+    ) -> set[str]:
+        """Note where each file is now; the paths that files left since the last time."""
+        renamed = set()
+        for key, file in self.files.items():
             if isinstance(file, CompressedFile):
                 continue
             file.followed = key in found
+            sight = sights.get(key)
             name = sight and sight.path
             if name is None and file.name is not None and _is_there(key, file.name):
                 continue  # a folder could not be looked into
@@ -194,11 +223,7 @@ class KnownFiles:
                 file.name, file.quiet_since = name, now
                 if name != file.cursor.path and not key.cut:
                     renamed.add(file.cursor.path)
-        return {
-            path
-            for path in renamed
-            if self.copies.known_as(path) and self.copies.newest(path).name != path
-        }
+        return renamed
 
     def _is_another(self, file: TailedFile, sight: Sight) -> bool:
         """Whether what was seen has the inode of a closed file, and not its content; or, where
@@ -214,51 +239,33 @@ class KnownFiles:
             self._compared[file.key] = sight
         return another
 
-    def _give_place(self, file: TailedFile, sight: Sight, *, followed: bool) -> None:
-        """To the other file that was seen; it is noted before it may have another name."""
-        key = file.key
-        file.name, file.followed = sight.path, followed
-        suspect = followed and file.name == file.cursor.path and self.is_newest(file.cursor)
-        self._changes |= self.begin_anew(file, suspect=suspect, sight=sight)
-        anew = self.files.get(key)
-        if anew is not None:
-            log.info("%s is another file than before; reading it from its beginning", sight.path)
-            self._found(key)
-            self._noted[key] = anew_key(key)
-            self._to_note[anew_key(key)] = anew.cursor.to_state()
-
-    def begin_anew(
-        self, file: TailedFile, *, suspect: bool, sight: Sight | None = None
-    ) -> dict[str, object]:
-        """What has the inode of that file is another one: it is read if it is followed, or if it is
-        a generation of the same log by its name. The changes of the state."""
-        before, key, name, followed = file.cursor, file.key, file.name, file.followed
-        is_copy = before.identity and name != before.path
-        path = name if followed else None
-        if not followed and may_be_made_of(file) and not before.identity:
-            path = before.path
+    def leave(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
+        """Another file has its inode. What was in it is looked for, unless it was only renamed
+        before anything was read. The changes of the state."""
+        before, key = file.cursor, file.key
+        is_copy = before.identity and file.name != before.path
+        is_renamed = file.followed and not before.offset and file.name != before.path
         before = replace(before, size=max(before.size, before.offset + file.unread))
-        is_renamed = followed and not before.offset and name != before.path
         self.forget(file)
         state: dict[str, object] = {state_key(key): None}
         if not is_renamed and (not is_copy or before.offset < before.size):
             state |= self.keep(key, before, suspect=suspect)
-        if path is not None:
-            size, modified_ns = (sight.size, sight.modified_ns) if sight else (0, 0)
-            anew = self.add(key, FilePosition.new(path, size=size, modified_ns=modified_ns))
-            anew.name, anew.followed = name, followed
-            state[state_key(key)] = anew.cursor.to_state()
         return state
 
-    def _meet(self, key: FileKey, path: str, sight: Sight) -> TailedFile:
-        """Follow a new file from its beginning, as what was found under that path."""
+    def _meet(
+        self, key: FileKey, path: str, sight: Sight, others: Container[FileKey]
+    ) -> TailedFile:
+        """Follow a new file from its beginning, as what was found under that path. The journal may
+        know ``others`` as something else."""
         cursor = FilePosition.new(path, size=sight.size, modified_ns=sight.modified_ns)
         file = self.add(key, cursor)
         file.name = sight.path
         self._found(key)
+        if key in others:
+            self._changes[state_key(key)] = cursor.to_state()
         if key not in self.to_skip:
-            self._noted[key] = state_key(key)
-            self._to_note[state_key(key)] = cursor.to_state()
+            self._noted[key] = anew_key(key) if key in others else state_key(key)
+            self._to_note[self._noted[key]] = cursor.to_state()
         return file
 
     def note_changes(self) -> None:

@@ -260,11 +260,25 @@ class Tailer:
         was_there = file.followed and file.name == before.path
         suspect = file.trusted or (was_there and self._known.is_newest(before))
         if not file.trusted or is_copy:
-            return self._state_chunk(self._known.begin_anew(file, suspect=suspect))
+            return self._state_chunk(self._begin_anew(file, suspect=suspect))
         anew = FilePosition(before.path, before.folder, modified_ns=before.modified_ns)
         file.continue_from(anew)
         kept = self._known.keep(file.key, before, suspect=True)
         return self._state_chunk({**kept, state_key(file.key): anew.to_state()})
+
+    def _begin_anew(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
+        """What has its inode is another file: it is read when it is followed, or a generation of
+        the same log by its name."""
+        before, key = file.cursor, file.key
+        path = file.name if file.followed else None
+        if not file.followed and may_be_made_of(file) and not before.identity:
+            path = before.path
+        state = self._known.leave(file, suspect=suspect)
+        if path is not None:
+            anew = self._known.add(key, FilePosition.new(path))
+            anew.name, anew.followed = file.name, file.followed
+            state[state_key(key)] = anew.cursor.to_state()
+        return state
 
     def _finish(self, file: TailedFile, now: float) -> ReceivedBlock | None:
         """The file is gone, but perhaps not all that was in it."""

@@ -394,6 +394,37 @@ def test_a_log_that_took_the_inode_of_an_unread_file_is_that_log(tmp_path: Path)
     write(old, "lost\n")
     follower.watch()
     take_inode(old, new)
-    write(new, "1\n")
-    assert follower.finish() == ["1"]
+    write(new, f"{LONG}\n")
+    assert follower.finish() == [LONG]
     assert follower.attrs(0)["path"] == str(new)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_generations_that_all_took_inodes_of_other_files_while_the_worker_was_down_are_read(
+    tmp_path: Path, held: bool
+) -> None:
+    """Of other logs, and of an older generation of the same one."""
+    olds, log = [tmp_path / f"old{number}.log" for number in range(2)], tmp_path / "app.log"
+    follower = Follower(log, *olds)
+    for path in (log, *olds):
+        write(path, f"{path.name} {LONG}\n")
+    follower.settle()
+    rotate(log)
+    write(log, "current\n")
+    read = follower.settle()
+    follower.crash()
+    generations = {3: olds[0], 2: log.with_name("app.log.1"), 0: olds[1]}
+    log.rename(log.with_name("app.log.4"))
+    os.utime(log.with_name("app.log.4"), (2e9, 2e9))
+    for number, inode in generations.items():
+        path = log.with_name(f"app.log.{number}") if number else log
+        take_inode(inode, path)
+        write(path, f"generation {number}\n")
+        os.utime(path, (2e9 + 9 - number, 2e9 + 9 - number))
+    if held:
+        follower.watch()
+        follower.crash()
+    assert sorted(follower.finish()) == sorted([*read, *(f"generation {n}" for n in generations)])
+    assert (follower.tailer.missed, follower.tailer.cut) == (0, 0)
+    follower.crash()
+    assert len(follower.finish()) == len(read) + 3
