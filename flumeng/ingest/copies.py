@@ -31,13 +31,24 @@ class Make(Protocol):
 
 
 class Copies:
-    """Looks among ``files``, those of the tailer, and beside them. ``changed`` must be called when
-    a file came, went, or has another path."""
+    """Looks among ``files``, those of the tailer, and beside them. ``came`` and ``went`` must be
+    called for each that does, and ``changed`` when one has another path."""
 
     def __init__(self, files: dict[FileKey, TailedFile], make: Make) -> None:
         self._files = files
         self._make = make
         self._by_path: dict[str, list[TailedFile]] = {}
+
+    def came(self, file: TailedFile) -> None:
+        if self._by_path:
+            self._by_path.setdefault(file.cursor.path, []).append(file)
+
+    def went(self, file: TailedFile) -> None:
+        known = self._by_path.get(file.cursor.path, [])
+        if file in known:
+            known.remove(file)
+        else:
+            self.changed()
 
     def changed(self) -> None:
         self._by_path.clear()

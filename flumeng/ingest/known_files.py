@@ -111,8 +111,7 @@ class KnownFiles:
 
     def forget(self, file: TailedFile) -> None:
         file.close()
-        del self.files[file.key]
-        self.copies.changed()
+        self.copies.went(self.files.pop(file.key))
         self.to_skip.discard(file.key)
         self._compared.pop(file.key, None)
         self.unnote(file.key)
@@ -126,8 +125,10 @@ class KnownFiles:
         return self.enter(self._make(key, cursor, TailedFile))
 
     def enter(self, file: TailedFile) -> TailedFile:
+        if file.key in self.files:
+            self.copies.went(self.files[file.key])
         self.files[file.key] = file
-        self.copies.changed()
+        self.copies.came(file)
         return file
 
     def keep(self, key: FileKey, before: FilePosition, *, suspect: bool) -> dict[str, object]:
@@ -285,7 +286,7 @@ class KnownFiles:
             if gone and known.cursor.offset and self.copies.has_content(key, path, known):
                 log.info("%s is known by its content, and read on", path)
                 identity = known.cursor.identity or known.key.identity
-                del self.files[known.key]
+                self.copies.went(self.files.pop(known.key))
                 cursor = replace(known.cursor, identity=identity)
                 self._changes |= {state_key(known.key): None, state_key(key): cursor.to_state()}
                 file = self.add(key, cursor)

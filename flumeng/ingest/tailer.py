@@ -301,6 +301,7 @@ class Tailer:
         state: dict[str, object] = {}
         if not before.offset or rest_of(copy, copy) is None:
             copy.continue_from(rest)
+            self._copies.changed()
             if 0 < before.offset < before.size:
                 state = self._known.keep(copy.key, before, suspect=True)
         forgotten = self._forget(file)
