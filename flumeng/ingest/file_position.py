@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 
 MARK_BYTES = 256
 _PREFIX = "tail:"
-_ANEW_PREFIX = "tail-anew:"
+_REUSED_PREFIX = "tail-reused:"
 
 
 class FileKey(NamedTuple):
@@ -134,9 +134,9 @@ def state_key(key: FileKey) -> str:
     return f"{_PREFIX}{key}"
 
 
-def anew_key(key: FileKey) -> str:
+def reused_key(key: FileKey) -> str:
     """Under it a file is noted whose inode the journal knows as that of an older one."""
-    return f"{_ANEW_PREFIX}{key}"
+    return f"{_REUSED_PREFIX}{key}"
 
 
 def cursors(state: Mapping[str, object]) -> dict[FileKey, FilePosition]:
@@ -144,9 +144,9 @@ def cursors(state: Mapping[str, object]) -> dict[FileKey, FilePosition]:
     return _positions(state, _PREFIX)
 
 
-def anew(state: Mapping[str, object]) -> dict[FileKey, FilePosition]:
+def reused(state: Mapping[str, object]) -> dict[FileKey, FilePosition]:
     """The files in the noted source state that have the inode of an older one."""
-    return _positions(state, _ANEW_PREFIX)
+    return _positions(state, _REUSED_PREFIX)
 
 
 def _positions(state: Mapping[str, object], prefix: str) -> dict[FileKey, FilePosition]:

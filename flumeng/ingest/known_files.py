@@ -17,9 +17,9 @@ from flumeng.ingest.descriptors import require_directories
 from flumeng.ingest.file_position import (
     FileKey,
     FilePosition,
-    anew,
-    anew_key,
     cursors,
+    reused,
+    reused_key,
     state_key,
 )
 from flumeng.ingest.names import Folders, Sight, matches, matching
@@ -69,8 +69,8 @@ class KnownFiles:
                 self.add(key, cursor)
                 if not cursor.offset:
                     self._noted[key] = state_key(key)
-        for key, cursor in anew(state).items():
-            self._noted[key] = anew_key(key)
+        for key, cursor in reused(state).items():
+            self._noted[key] = reused_key(key)
             known = self.files.get(key)
             if known is not None and known.cursor.modified_ns < cursor.modified_ns:
                 self._changes |= self.keep(key, known.cursor, suspect=False)
@@ -265,7 +265,7 @@ class KnownFiles:
         if key in others:
             self._changes[state_key(key)] = cursor.to_state()
         if key not in self.to_skip:
-            self._noted[key] = anew_key(key) if key in others else state_key(key)
+            self._noted[key] = reused_key(key) if key in others else state_key(key)
             self._to_note[self._noted[key]] = cursor.to_state()
         return file
 

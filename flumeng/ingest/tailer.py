@@ -169,6 +169,8 @@ class Tailer:
                 raise
             self._starve()
         else:
+            known = self._files.keys() & self._unreadable.keys()
+            self._unreadable = {key: self._unreadable[key] for key in known}
             self._next_scan = now + max(self._poll_seconds, (self._timer() - began) / SCAN_SHARE)
         self._known.note_changes()
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,6 @@ from flumeng.ingest.testing import WorkerProcess, flow_text
 from flumeng.journal.account import Account
 
 LINES = 2000
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(tmp_path / "node")
-    yield worker
-    if worker.process.poll() is None:
-        worker.kill()
 
 
 def flow(durability: str, *sources: str, more: str = "") -> str:

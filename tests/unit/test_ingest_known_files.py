@@ -428,3 +428,20 @@ def test_generations_that_all_took_inodes_of_other_files_while_the_worker_was_do
     assert (follower.tailer.missed, follower.tailer.cut) == (0, 0)
     follower.crash()
     assert len(follower.finish()) == len(read) + 3
+
+
+def test_a_file_that_could_not_be_read_and_has_left_the_globs_is_no_problem_any_more(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    write(log, "1\n")
+    follower = Follower(log)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        follower.settle()
+    assert list(follower.tailer.unreadable) == [str(log)]
+    log.rename(log.with_name("elsewhere"))
+    follower.finish()
+    assert follower.tailer.unreadable == {}
