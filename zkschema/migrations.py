@@ -61,10 +61,16 @@ def _add_intents_and_logs(tree: Tree) -> list[Change]:
     ]
 
 
+def _nothing(_tree: Tree) -> list[Change]:
+    """What the next version adds is only made when it is used."""
+    return []
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         1, "queues become logs; intents of tasks and pushes get a place", _add_intents_and_logs
     ),
+    Migration(2, "pushes keep what they change, to be undone", _nothing),
 )
 
 

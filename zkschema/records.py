@@ -400,14 +400,73 @@ class Intent(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Push(Record):
-    """The push that made this cluster what it is; ``inventory`` is the hash of its content."""
+class PushSource(Record):
+    """What a push brings: the ``digest`` of the content of the ``inventory`` of that name, its
+    ``revision`` where it is under version control, and who pushes it, and why."""
 
     push: str
     inventory: str
+    digest: str
     author: str
     reason: str
     time: float
+    revision: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushClaim(Record):
+    """The process that pushes now; nobody else does until it lets go, or has certainly ended.
+
+    ``boot`` is the id of its host's boot and container, in which ``pid`` counts.
+    """
+
+    who: str
+    push: str
+    boot: str
+    pid: int
+    since: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push(Record):
+    """The push that made this cluster what it is, and what of the cluster pushes look after.
+
+    ``resources``: key -> digest of the value that a resource got from a push or was adopted with.
+    ``state``: ``applying`` until the cluster was seen to be no worse than before, when only the
+    ``baseline`` was wrong in it; then ``applied``, or ``failed`` with ``why``. ``next_entry`` is
+    the number of the next entry below; those that are there are one after the other.
+    """
+
+    source: PushSource | None = None
+    state: str = "applied"
+    why: str = ""
+    baseline: tuple[str, ...] = ()
+    resources: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    next_entry: int = 0
+    claim: PushClaim | None = None
+
+    def bounded(self) -> Self:
+        return replace(self, why=cut(self.why)) if self.why else self
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceChange(Record):
+    """What a push made of one resource: the value ``before`` (None: it was not there) and the
+    digest of the one ``after``. ``owned_before`` is the digest that pushes knew before; None: it
+    was none of theirs."""
+
+    before: str | None
+    after: str | None
+    owned_before: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushEntry(Record):
+    """One transaction of a push; ``verb`` is ``apply``, ``rollback`` or ``adopt``."""
+
+    verb: str
+    source: PushSource
+    changes: Mapping[str, ResourceChange] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from zkschema.records import Record
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
-VERSION = 2
+VERSION = 3
 OLDEST = 1
 KIB = 1024
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
@@ -286,9 +286,17 @@ push = _row(
     "/push",
     records.Push,
     "push tool",
-    "which push, of which inventory content, made this cluster what it is",
-    size_bytes=64 * KIB,
+    "which push, of which inventory content, made this cluster what it is, and who pushes now",
+    size_bytes=512 * KIB,
     since=2,
+)
+push_entry = _row(
+    "/push/{entry}",
+    records.PushEntry,
+    "push tool",
+    "one transaction of a push: what it changed, and what was there before; bounded",
+    size_bytes=512 * KIB,
+    since=3,
 )
 audits = _folder("/audit", "bootstrap", "who changed what, bounded")
 audit = _row(

@@ -1,4 +1,4 @@
-"""Schema migrations on a fake store: that of this flumeng from version 1 to 2, and an example.
+"""Schema migrations on a fake store: those of this flumeng from version 1 on, and an example.
 
 `tests/live/test_upgrade.py` runs an older flumeng beside this one.
 """
@@ -26,7 +26,8 @@ from zkschema.migrations import MIGRATIONS, Change, Delete, Migration, Set, Tree
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
-(TO_2,) = MIGRATIONS
+TO_2, TO_3 = MIGRATIONS
+NEXT = table.VERSION + 1
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def store() -> FakeStore:
     store = FakeStore()
     tree.init(store)
     fill(store)
-    live = records.LiveMaster(host="h", pid=1, version="0", since=NOON, schema=3)
+    live = records.LiveMaster(host="h", pid=1, version="0", since=NOON, schema=table.VERSION + 1)
     store.write(paths.live_master("m1"), live, ABSENT)
     return store
 
@@ -47,7 +48,9 @@ def old() -> FakeStore:
     for path, record in bootstrap.initial("c", version=1):
         store.write(path, record, ABSENT)
     fill(store)
-    live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="9", since=0.0, schema=2)
+    live = records.LiveNode(
+        uuid="u", incarnation="i", pid=1, version="9", since=0.0, schema=table.VERSION
+    )
     store.write(paths.live_node("n1"), live, ABSENT)
     return store
 
@@ -92,12 +95,13 @@ def test_the_tree_is_raised_while_new_processes_run(shell: Shell, old: FakeStore
     assert shell.run("schema", "migrate").stdout.splitlines()[-1].endswith("migrate --finish`")
     assert tree.require(old).version == 1, "nothing is raised without --finish"
     done = shell.run("schema", "migrate", "--finish", "--yes", "--reason", "upgraded")
-    assert (done.exit_code, tree.require(old).version) == (0, 2)
+    assert (done.exit_code, tree.require(old).version) == (0, 3)
     assert tree.verify(old) == []
     assert old.exists(paths.intents("web"))
-    assert "schema migrate 1 -> 2" in commands(old)
+    assert {"schema migrate 1 -> 2", "schema migrate 2 -> 3"} < set(commands(old))
+    assert TO_3.changes(documents_of(old)) == []
     assert "nothing is left to do" in shell.run("schema", "migrate").stdout
-    assert shell.json("schema", "migrate") == {"version": 2, "pending": [], "older": []}
+    assert shell.json("schema", "migrate") == {"version": 3, "pending": [], "older": []}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +185,7 @@ def test_from_every_prefix_of_its_writes_it_leads_to_the_same_tree() -> None:
     assert TO_2.changes(used) == [], "what version 2 writes stays"
 
 
-# -- version 3 of this example keeps a flow's acks of a cursor in one znode
+# -- the next version, in this example, keeps a flow's acks of a cursor in one znode
 
 
 def _acks_in_one_znode(before: Tree) -> list[Change]:
@@ -200,7 +204,7 @@ def _acks_in_one_znode(before: Tree) -> list[Change]:
     return changes
 
 
-MIGRATION = Migration(2, "acks of a cursor are one znode", _acks_in_one_znode)
+MIGRATION = Migration(table.VERSION, "acks of a cursor are one znode", _acks_in_one_znode)
 
 
 def after(before: Tree, changes: Sequence[Change]) -> dict[str, Any]:
@@ -235,16 +239,16 @@ def test_a_migration_leads_to_the_same_tree_from_every_prefix_of_its_writes(
 
 def test_a_cluster_is_migrated(store: FakeStore) -> None:
     expected = after(documents_of(store), _acks_in_one_znode(documents_of(store)))
-    (pending,) = pending_migrations(store, 3, [MIGRATION])
+    (pending,) = pending_migrations(store, NEXT, [MIGRATION])
     assert migrate_cluster(store, pending, **SIGN) == 2, "a folder and its ack"
     found = documents_of(store)
     audits = {path for path in found if path.startswith("/audit/")} - set(expected)
     assert {path: doc for path, doc in found.items() if path not in audits} == expected
-    assert json.loads(store.dump()["/schema"])["version"] == 3
-    assert "schema migrate 2 -> 3" in commands(store)
-    with pytest.raises(UserError, match="schema version 3, this flumeng knows 1 to 2"):
+    assert json.loads(store.dump()["/schema"])["version"] == NEXT
+    assert f"schema migrate {table.VERSION} -> {NEXT}" in commands(store)
+    with pytest.raises(UserError, match=f"version {NEXT}, this flumeng knows 1 to {table.VERSION}"):
         tree.require(store)
-    assert pending_migrations(store, 3, [MIGRATION]) == []
+    assert pending_migrations(store, NEXT, [MIGRATION]) == []
 
 
 def test_an_interrupted_migration_is_gone_on_with(store: FakeStore) -> None:
@@ -283,16 +287,16 @@ def test_a_migration_heeds_a_change_that_it_did_not_see_at_first(store: FakeStor
             store.write(ack, records.Ack(epoch=3, offset=99), ANY)
         return _acks_in_one_znode(before)
 
-    migrate_cluster(store, Migration(2, "", late), **SIGN)
+    migrate_cluster(store, Migration(table.VERSION, "", late), **SIGN)
     found = documents_of(store)["/acks/web/main"]
     assert found["acks"]["web.n1.0.aa"]["offset"] == 99
 
 
 def test_a_missing_migration_is_said_before_anything_is_done(store: FakeStore) -> None:
-    assert path_to(2, 3, [MIGRATION]) == [MIGRATION]
-    with pytest.raises(UserError, match="no migration from schema version 2 to 4"):
-        pending_migrations(store, 4, [MIGRATION])
-    newer = codec.encode(records.Schema(version=3))
+    assert path_to(table.VERSION, NEXT, [MIGRATION]) == [MIGRATION]
+    with pytest.raises(UserError, match=f"version {table.VERSION} to {NEXT + 1}"):
+        pending_migrations(store, NEXT + 1, [MIGRATION])
+    newer = codec.encode(records.Schema(version=NEXT))
     store.tree.znodes["/schema"] = replace(store.tree.znodes["/schema"], data=newer)
     with pytest.raises(UserError, match="use the flumeng that matches"):
         pending_migrations(store)

@@ -1,0 +1,42 @@
+"""What a push looks after: keys and values. Pure.
+
+A key is ``KIND/NAME``: ``flow/web``, ``setting/grace_seconds``, ``choke/web``, ``choke/web@n1``,
+``label/n1/role``, ``capacity/n1/slots``. A value is a text: a flow's is its file's, a number's is
+the shortest that reads back as the same number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+FLOW, SETTING, CHOKE, LABEL, CAPACITY = "flow", "setting", "choke", "label", "capacity"
+KINDS = (FLOW, SETTING, CHOKE, LABEL, CAPACITY)
+
+Resources = Mapping[str, str]
+"""Key -> value."""
+
+
+def kind_of(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def name_of(key: str) -> str:
+    return key.partition("/")[2]
+
+
+def of_node(key: str) -> tuple[str, str]:
+    """The node, and the name of its label or dimension of capacity. A label may hold slashes, a
+    node's name cannot."""
+    node, _, name = name_of(key).partition("/")
+    return node, name
+
+
+def number_text(value: float) -> str:
+    """``5`` for 5.0, and what reads back as the same number."""
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def digest(value: str) -> str:
+    """What stands for a value where only its equality matters: 128 bits of its SHA-256."""
+    return hashlib.sha256(value.encode()).hexdigest()[:32]
