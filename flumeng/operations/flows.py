@@ -19,6 +19,7 @@ from flumeng.store import (
     WIRE_LIMIT_BYTES,
     Check,
     Put,
+    ReadableStore,
     Remove,
     Store,
     Unreadable,
@@ -116,7 +117,7 @@ def apply_flows(
     refuse_several_hosts(store, wanted)
     yield [one.applied for one in wanted if not one.changed]
     for part in _in_transactions(
-        (one, _writes(one, schema, author, reason, now)) for one in wanted if one.changed
+        (one, revision_writes(one, schema, author, reason, now)) for one in wanted if one.changed
     ):
         said = ", ".join(f"{one.flow} (revision {one.number})" for one, _ in part)
         entry = records.Audit(who=author, command=f"flow apply {said}", reason=reason, time=now)
@@ -152,7 +153,7 @@ def rollback_flow(
         because = f"{why}: {reason}" if reason else why
         command = f"flow rollback {flow} {number} (revision {wanted.number})"
         entry = records.Audit(who=author, command=command, reason=because, time=now)
-        audit.commit(store, _writes(wanted, schema, author, because, now), entry)
+        audit.commit(store, revision_writes(wanted, schema, author, because, now), entry)
     return wanted.applied
 
 
@@ -213,7 +214,7 @@ def delete_flow(
     return True
 
 
-def require_flow(store: Store, flow: str) -> Versioned[records.Flow]:
+def require_flow(store: ReadableStore, flow: str) -> Versioned[records.Flow]:
     """The flow's record. Raises ``UserError`` with the nearest name when there is none."""
     tree.require(store)
     known = store.children(paths.flows())
@@ -224,7 +225,7 @@ def require_flow(store: Store, flow: str) -> Versioned[records.Flow]:
     return found
 
 
-def require_revision(store: Store, flow: str, number: int) -> records.Revision:
+def require_revision(store: ReadableStore, flow: str, number: int) -> records.Revision:
     """One kept revision. Raises ``UserError`` that names those that are there."""
     found = store.read(paths.revision(flow, str(number)))
     if found is None:
@@ -252,7 +253,7 @@ def refuse_deleted(flow: str, record: records.Flow, advice: str) -> None:
 
 
 def next_revisions(
-    store: Store, texts: Mapping[str, str], expect_revision: int | None = None
+    store: ReadableStore, texts: Mapping[str, str], expect_revision: int | None = None
 ) -> list[NextRevision]:
     """What an apply of these texts makes of each flow. Raises ``RefusedError`` for all together
     that may not be applied now."""
@@ -292,7 +293,7 @@ def next_revisions(
     ]
 
 
-def refuse_several_hosts(store: Store, wanted: Iterable[NextRevision]) -> None:
+def refuse_several_hosts(store: ReadableStore, wanted: Iterable[NextRevision]) -> None:
     """Raises ``RefusedError`` for those that this changes; see ``local_files``."""
     refused = on_several_hosts(store, {one.flow: one.text for one in wanted if one.changed})
     if refused:
@@ -300,7 +301,7 @@ def refuse_several_hosts(store: Store, wanted: Iterable[NextRevision]) -> None:
 
 
 def _following(
-    store: Store, flow: str, text: str, current: Versioned[records.Flow], run_by_all: int
+    store: ReadableStore, flow: str, text: str, current: Versioned[records.Flow], run_by_all: int
 ) -> NextRevision:
     kept = tuple(_kept(store, flow))
     number = max([current.value.revision, *kept]) + 1
@@ -308,7 +309,7 @@ def _following(
 
 
 def _current_texts(
-    store: Store, flows: Mapping[str, Versioned[records.Flow]]
+    store: ReadableStore, flows: Mapping[str, Versioned[records.Flow]]
 ) -> dict[str, str | None]:
     """None where there is no text that can be read: whatever is applied is another one."""
     wanted = [paths.revision(flow, str(it.value.revision)) for flow, it in flows.items()]
@@ -319,7 +320,7 @@ def _current_texts(
     }
 
 
-def _writes(
+def revision_writes(
     one: NextRevision, schema: Versioned[records.Schema], author: str, reason: str, now: float
 ) -> list[Write]:
     """What makes the revision the current one; all of it in one transaction."""
@@ -360,11 +361,11 @@ def _in_transactions(planned: Iterable[Planned]) -> Iterator[list[Planned]]:
         yield part
 
 
-def _kept(store: Store, flow: str) -> list[int]:
+def _kept(store: ReadableStore, flow: str) -> list[int]:
     return sorted(int(name) for name in store.children(paths.revisions(flow)))
 
 
-def _holders_of_journals(store: Store) -> dict[str, set[str]]:
+def _holders_of_journals(store: ReadableStore) -> dict[str, set[str]]:
     """Flow -> the nodes that have journals of it."""
     holders: dict[str, set[str]] = {}
     for journal in journal_registry.journals(store).values():

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.spec.guarantees import local_paths
-from flumeng.store import Store, Unreadable
+from flumeng.store import ReadableStore, Unreadable
 from zkschema import paths, records
 
 EXACTLY_ONCE = "exactly-once"
 NAMED = 3
 
 
-def on_several_hosts(store: Store, texts: Mapping[str, str]) -> dict[str, str]:
+def on_several_hosts(store: ReadableStore, texts: Mapping[str, str]) -> dict[str, str]:
     """Flow -> why it may not be applied: those that several hosts may collect, although they write
     exactly once to a path which is not said to be shared."""
     specs = [parse_flow(text) for text in texts.values() if EXACTLY_ONCE in text]

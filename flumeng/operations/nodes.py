@@ -22,6 +22,7 @@ from flumeng.store import (
     ANY,
     Path,
     Put,
+    ReadableStore,
     Remove,
     Store,
     Unreadable,
@@ -183,7 +184,7 @@ def decommission_node(store: Store, node: str, *, author: str, reason: str, now:
     audit.commit(store, own, entry)
 
 
-def require_node(store: Store, node: str) -> Versioned[records.Node]:
+def require_node(store: ReadableStore, node: str) -> Versioned[records.Node]:
     """The node's record. Raises ``UserError`` with the nearest name when there is none."""
     tree.require(store)
     known = store.children(paths.nodes())

@@ -18,7 +18,7 @@ from flumeng.plan import plan
 from flumeng.plan.applied import applied
 from flumeng.spec import parse_flow
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
-from flumeng.store import Store, Version
+from flumeng.store import ReadableStore, Store, Version
 from zkschema.records import Flow, NodeStatus, PlannedTask, TaskStatus
 
 ROUNDS = 100
@@ -43,7 +43,7 @@ class Preview:
     complete: bool = True
 
 
-def drain(store: Store, node: str) -> Preview:
+def drain(store: ReadableStore, node: str) -> Preview:
     """What a drain of the node would move. Raises ``UserError`` for an unknown node."""
     require_node(store, node)
     now = look(store)
@@ -52,7 +52,9 @@ def drain(store: Store, node: str) -> Preview:
     return _compare(now, replace(now, nodes={**now.nodes, node: wanted}))
 
 
-def apply(store: Store, texts: Mapping[str, str], expect_revision: int | None = None) -> Preview:
+def apply(
+    store: ReadableStore, texts: Mapping[str, str], expect_revision: int | None = None
+) -> Preview:
     """What these flows (name -> text) would have changed when their rollouts are over, as
     ``apply_flows`` applies them. Raises as it does.
 

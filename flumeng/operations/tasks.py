@@ -18,7 +18,7 @@ from flumeng.spec.problems import nearest
 from flumeng.state.reader import Reader
 from flumeng.state.snapshot import FlowView, Snapshot
 from flumeng.state.task_map import Tasks, leaving, plan_writes
-from flumeng.store import Check, Store, tree
+from flumeng.store import Check, ReadableStore, Store, tree
 from zkschema import paths, records
 from zkschema.records import COLLECT, INGEST, PlannedTask
 
@@ -44,7 +44,7 @@ class TaskChange:
         return replace(snapshot, flows={**snapshot.flows, self.flow: changed})
 
 
-def look(store: Store) -> Snapshot:
+def look(store: ReadableStore) -> Snapshot:
     """The cluster as a master that looks after all flows sees it."""
     tree.require(store)
     found = Reader(store, "operator", time.monotonic, time.time).snapshot()

@@ -135,6 +135,11 @@ class Session:
     def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
         return [self.children(path) for path in wanted]
 
+    def look(
+        self, wanted: Sequence[ZPath[R]], folders: Sequence[Path]
+    ) -> tuple[list[Found[R]], list[list[str]]]:
+        return self.read_each(wanted), self.children_many(folders)
+
     def exists(self, path: Path) -> bool:
         self._reach()
         return self.ensemble.read(str(path), self.zxid) is not None

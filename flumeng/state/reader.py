@@ -26,7 +26,16 @@ from flumeng.state.rollouts import Rollouts
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.state.task_map import Tasks
 from flumeng.state.timers import Moments, Pauses
-from flumeng.store import ABSENT, Expected, Found, Path, Store, Unreadable, Version, Versioned
+from flumeng.store import (
+    ABSENT,
+    Expected,
+    Found,
+    Path,
+    ReadableStore,
+    Unreadable,
+    Version,
+    Versioned,
+)
 from zkschema import paths, table
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import (
@@ -69,7 +78,7 @@ class Reader:
 
     def __init__(
         self,
-        store: Store,
+        store: ReadableStore,
         me: str,
         clock: Callable[[], float],
         wall: Callable[[], float],

@@ -116,20 +116,8 @@ Refused = ConflictError | UserError | None
 """Why a transaction was not carried out; None when it was."""
 
 
-class Store(Protocol):
-    """One session. Ephemeral znodes are those whose row in the table says so."""
-
-    @property
-    def connected(self) -> bool:
-        """Whether the session certainly lives: there is a connection, and ZooKeeper has answered
-        something that was asked within the last two thirds of the session's timeout.
-
-        Owned work begins nothing while this is False, and no call has a chance.
-        """
-
-    @property
-    def session(self) -> int:
-        """Id of the session; another number after an expiry, 0 before the first connection."""
+class ReadableStore(Protocol):
+    """A cluster that can be looked at: a store, or a copy of what one held."""
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
         """The record at ``path``, or None when there is no such znode.
@@ -161,6 +149,27 @@ class Store(Protocol):
 
     def exists(self, path: Path) -> bool:
         """Whether there is such a znode, whatever it holds."""
+
+
+class Store(ReadableStore, Protocol):
+    """One session. Ephemeral znodes are those whose row in the table says so."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the session certainly lives: there is a connection, and ZooKeeper has answered
+        something that was asked within the last two thirds of the session's timeout.
+
+        Owned work begins nothing while this is False, and no call has a chance.
+        """
+
+    @property
+    def session(self) -> int:
+        """Id of the session; another number after an expiry, 0 before the first connection."""
+
+    def look(
+        self, wanted: Sequence[ZPath[R]], folders: Sequence[Path]
+    ) -> tuple[list[Found[R]], list[list[str]]]:
+        """As ``read_each`` and ``children_many``, with one wait for both."""
 
     def make_root(self) -> None:
         """Create the chroot, with what is above it, when it is not there."""

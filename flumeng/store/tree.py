@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from flumeng.errors import ConflictError, UserError
-from flumeng.store import ABSENT, Store, Versioned
+from flumeng.store import ABSENT, ReadableStore, Store, Versioned
 from zkschema import bootstrap, paths, table
 from zkschema.records import Schema
 from zkschema.verify import Problem
@@ -30,12 +30,12 @@ def verify(store: Store) -> list[Problem]:
     return verify_tree(store.dump())
 
 
-def require(store: Store) -> Schema:
+def require(store: ReadableStore) -> Schema:
     """The cluster's schema; UserError unless it is there, of a version that this code can use."""
     return require_versioned(store).value
 
 
-def require_versioned(store: Store) -> Versioned[Schema]:
+def require_versioned(store: ReadableStore) -> Versioned[Schema]:
     """As ``require``, for a write that holds only while the version stays what it is."""
     found = store.read(paths.schema())
     if found is None:

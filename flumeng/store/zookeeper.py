@@ -192,6 +192,15 @@ class ZooKeeperStore:
         calls = (self._client.get_children_async(str(path)) for path in wanted)
         return [_names(call) for call in _in_flight(calls, READS_AT_ONCE)]
 
+    def look(
+        self, wanted: Sequence[ZPath[R]], folders: Sequence[Path]
+    ) -> tuple[list[Found[R]], list[list[str]]]:
+        self._require_connection()
+        first = [self._client.get_children_async(str(path)) for path in folders[:READS_AT_ONCE]]
+        found = self.read_each(wanted)
+        listed = [_names(call) for call in first]
+        return found, [*listed, *self.children_many(folders[READS_AT_ONCE:])]
+
     def exists(self, path: Path) -> bool:
         self._require_connection()
         return _wait(self._client.exists_async(str(path))) is not None

@@ -9,7 +9,7 @@ from flumeng.operations.nodes import left, require_node
 from flumeng.plan.task_count import task_count
 from flumeng.spec import SpecError, parse_flow
 from flumeng.state import journal_registry
-from flumeng.store import Store
+from flumeng.store import ReadableStore, Store
 from flumeng.views import overview
 from flumeng.views.overview import FlowDetail
 from flumeng.views.task_status import TaskRow
@@ -19,7 +19,7 @@ from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import COLLECT
 
 
-def flow_running(store: Store, flow: str) -> list[str]:
+def flow_running(store: ReadableStore, flow: str) -> list[str]:
     """Every task that the flow asks for runs what it is to run now, which during a rollout may be
     the revision before. Raises ``UserError`` without the flow."""
     return _not_running(overview.flow(store, flow))
@@ -35,7 +35,7 @@ def _not_running(flow: FlowDetail) -> list[str]:
     return _unplanned(flow) + [_line(task) for task in flow.tasks if task.state != "running"]
 
 
-def flow_rolled_out(store: Store, flow: str) -> list[str]:
+def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
     """Every task of the flow runs its current revision, and no canary or wave is out.
 
     Raises ``UserError`` without the flow, ``UnsatisfiableError`` when it went back by itself.

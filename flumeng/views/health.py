@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from flumeng.journal.account import Account
-from flumeng.store import Store
+from flumeng.store import ReadableStore
 from flumeng.views import asking, counters, journals, lag, moments, overview, unreadable
 from flumeng.views.lag import FlowLag
 from flumeng.views.overview import AckRow, FlowRow, NodeRow
@@ -28,7 +28,7 @@ HELD_SECONDS = 5.0
 
 
 def status(
-    store: Store, ask: journals.Ask, ask_counters: counters.Ask, now: float
+    store: ReadableStore, ask: journals.Ask, ask_counters: counters.Ask, now: float
 ) -> dict[str, Any]:
     """``now`` is in seconds since the epoch. Raises ``UserError`` when there is no cluster,
     ``UnavailableError``."""

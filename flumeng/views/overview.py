@@ -20,7 +20,7 @@ from flumeng.spec.outline import Outline, outline
 from flumeng.state import journal_registry
 from flumeng.state.snapshot import FlowView
 from flumeng.state.task_map import read_plans
-from flumeng.store import Found, Store, Unreadable, Versioned
+from flumeng.store import Found, ReadableStore, Store, Unreadable, Versioned
 from flumeng.views import asking, task_status
 from flumeng.views.reading import Reading
 from flumeng.views.task_status import RolloutRow, TaskRow
@@ -144,12 +144,12 @@ class Positions:
         return self.by_node.get(journal.primary, {}).get(name)
 
 
-def positions(source: Store | Reading, ask: Ask) -> Positions:
+def positions(source: ReadableStore | Reading, ask: Ask) -> Positions:
     """Ask all live nodes that serve journals."""
     return Positions(*asking.ask_all(Reading.of(source), ask))
 
 
-def flows(source: Store | Reading, *, checked: bool = True) -> list[FlowRow]:
+def flows(source: ReadableStore | Reading, *, checked: bool = True) -> list[FlowRow]:
     """``checked``: say of every text whether this flumeng can read it, which takes longer."""
     reading = Reading.of(source)
     statuses = _statuses(reading)
@@ -193,7 +193,7 @@ def _limits(spec: FlowSpec | None) -> _Limits:
     }
 
 
-def flow(store: Store, name: str) -> FlowDetail:
+def flow(store: ReadableStore, name: str) -> FlowDetail:
     """Raises ``UserError`` when there is no such flow, ``CorruptError`` when its text is gone or
     cannot be read."""
     require_flow(store, name)
@@ -234,7 +234,7 @@ def dimensions(store: Store) -> set[str]:
     return {dimension for place in places for dimension in place.collect.weight}
 
 
-def tasks(source: Store | Reading) -> list[TaskRow]:
+def tasks(source: ReadableStore | Reading) -> list[TaskRow]:
     """All planned tasks of all flows."""
     reading = Reading.of(source)
     statuses = _statuses(reading)
@@ -245,7 +245,7 @@ def tasks(source: Store | Reading) -> list[TaskRow]:
     ]
 
 
-def nodes(source: Store | Reading) -> list[NodeRow]:
+def nodes(source: ReadableStore | Reading) -> list[NodeRow]:
     reading = Reading.of(source)
     names = reading.children(paths.nodes())
     found = reading.read_each([paths.node(name) for name in names])
@@ -279,7 +279,7 @@ def nodes(source: Store | Reading) -> list[NodeRow]:
     ]
 
 
-def acks(source: Store | Reading, where: Positions) -> list[AckRow]:
+def acks(source: ReadableStore | Reading, where: Positions) -> list[AckRow]:
     """One row for each cursor and partition, also for journals that nobody has acked yet."""
     reading = Reading.of(source)
     known = journal_registry.journals(reading)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from flumeng.store import Found, Path, Store, Unreadable, Versioned, tree
+from flumeng.store import Found, Path, ReadableStore, Unreadable, Versioned, tree
 from zkschema import paths
 from zkschema.records import Record
 from zkschema.table import ZPath
@@ -16,12 +16,12 @@ R = TypeVar("R", bound=Record)
 class Reading:
     """Of one look at a cluster. ``unreadable`` has by path what was set aside so far."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ReadableStore) -> None:
         self.store = store
         self.unreadable: dict[str, Unreadable] = {}
 
     @classmethod
-    def of(cls, source: Store | Reading) -> Reading:
+    def of(cls, source: ReadableStore | Reading) -> Reading:
         """The reading itself, or a new one of a cluster; raises as ``require``."""
         if isinstance(source, Reading):
             return source

@@ -1,0 +1,178 @@
+"""A site as it was at one moment: read in few round trips, then looked at as often as one likes.
+
+All that views, previews and writes want to know of a cluster is read in three waits, level by
+level. Whatever in it an operator may change is read once more with the last level, and if it is not
+as it was, all is read again. So between the first and the last of these reads nothing that a push
+compares or writes was changed. Acks and what nodes say of themselves change all the time: they are
+as they were at some point in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from flumeng.errors import ConflictError
+from flumeng.state import journal_registry
+from flumeng.store import Found, Path, Store, Unreadable, Versioned, readable
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN
+from zkschema.records import Flow, Plan, Record
+from zkschema.table import ZPath
+
+R = TypeVar("R", bound=Record)
+
+ATTEMPTS = 5
+TOPS = (paths.schema(), paths.cluster(), paths.push())
+FOLDERS = (
+    paths.flows(),
+    paths.nodes(),
+    paths.live_nodes(),
+    paths.live_masters(),
+    paths.journals(),
+    paths.push(),
+    paths.audits(),
+)
+
+
+@dataclass(frozen=True)
+class SiteCopy:
+    """Reads as a ``Store`` does, from memory. What was never looked for is a fault of ours: it
+    raises ``KeyError``, and is not taken for absent."""
+
+    znodes: Mapping[str, Found[Any]]
+    folders: Mapping[str, Sequence[str]]
+
+    def read(self, path: ZPath[R]) -> Versioned[R] | None:
+        return readable(self._found(path))
+
+    def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        return [self.read(path) for path in wanted]
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
+        return [self._found(path) for path in wanted]
+
+    def children(self, path: Path) -> list[str]:
+        return list(self.folders[str(path)])
+
+    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
+        return [self.children(path) for path in wanted]
+
+    def exists(self, path: Path) -> bool:
+        return self._found(path) is not None
+
+    def _found(self, path: ZPath[R]) -> Found[R]:
+        found: Found[R] = self.znodes[str(path)]
+        return found
+
+
+def copy_site(store: Store) -> SiteCopy:
+    """Raises ``UnavailableError``, ``ConflictError`` when the site never holds still."""
+    for _ in range(ATTEMPTS):
+        copy = _Reading(store).copy()
+        if copy is not None:
+            return copy
+    raise ConflictError("the site was changed while it was read, again and again: try again")
+
+
+class _Reading:
+    """One attempt."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._znodes: dict[str, Found[Any]] = {}
+        self._folders: dict[str, list[str]] = {}
+
+    def copy(self) -> SiteCopy | None:
+        """None when something was changed meanwhile."""
+        self._look(TOPS, FOLDERS)
+        heads = self._heads()
+        self._look(*self._second_level())
+        before = self._versions(heads)
+        others = self._other_cursors()
+        wanted = [*self._third_level(), *heads, *TOPS]
+        self._look(wanted, [paths.flows(), paths.nodes(), *others])
+        if self._versions(heads) != before:
+            return None
+        if others:
+            self._look([ack for cursor in others for ack in self._acks(cursor)], [])
+        return SiteCopy(self._znodes, self._folders)
+
+    def _look(self, wanted: Sequence[Path], folders: Sequence[Path]) -> None:
+        found, listed = self._store.look(wanted, folders)
+        self._znodes |= zip(map(str, wanted), found, strict=True)
+        self._folders |= zip(map(str, folders), listed, strict=True)
+
+    def _heads(self) -> list[Path]:
+        """What operators change; it tells of all that they change."""
+        return [
+            *(paths.flow(name) for name in self._names(paths.flows())),
+            *(paths.node(name) for name in self._names(paths.nodes())),
+        ]
+
+    def _versions(self, heads: Iterable[Path]) -> list[object]:
+        found = [self._znodes[str(path)] for path in (*heads, *TOPS)]
+        listed = [self._names(paths.flows()), self._names(paths.nodes())]
+        return [*listed, *((one.created, one.version) if one else None for one in found)]
+
+    def _second_level(self) -> tuple[list[Path], list[Path]]:
+        flows, nodes = self._names(paths.flows()), self._names(paths.nodes())
+        live = self._names(paths.live_nodes())
+        wanted: list[Path] = [
+            row(flow) for flow in flows for row in (paths.flow, paths.plan, paths.partitions)
+        ]
+        wanted += [
+            row(node) for node in nodes for row in (paths.node, paths.assignment, paths.status)
+        ]
+        wanted += [paths.status(node) for node in live if node not in set(nodes)]
+        wanted += [paths.live_node(node) for node in sorted({*live, *nodes})]
+        wanted += [paths.live_master(name) for name in self._names(paths.live_masters())]
+        wanted += [paths.journal(name) for name in self._names(paths.journals())]
+        folders: list[Path] = [
+            row(flow) for flow in flows for row in (paths.revisions, paths.acks, paths.commits)
+        ]
+        folders += [paths.cursor(flow, CURSOR_MAIN) for flow in flows]
+        return wanted, folders
+
+    def _third_level(self) -> list[Path]:
+        wanted: list[Path] = []
+        for flow in self._names(paths.flows()):
+            numbers = [self._value(paths.flow(flow)), self._value(paths.plan(flow))]
+            revisions = {str(one.revision) for one in numbers if isinstance(one, Flow | Plan)}
+            wanted += [paths.revision(flow, number) for number in sorted(revisions - {"0"})]
+            plan = self._value(paths.plan(flow))
+            buckets = plan.buckets if isinstance(plan, Plan) else 0
+            wanted += [paths.plan_bucket(flow, str(number)) for number in range(buckets)]
+            wanted += self._acks(paths.cursor(flow, CURSOR_MAIN))
+        for name in self._names(paths.journals()):
+            path = paths.journal(name)
+            journal = self._znodes[str(path)]
+            if journal is not None:
+                own = journal_registry.as_known(path, journal)
+                cursors = self._folders.get(str(paths.acks(own.flow)), [CURSOR_MAIN])
+                wanted += [paths.ack(own.flow, cursor, name) for cursor in cursors]
+        for node in self._names(paths.nodes()):
+            assignment = self._value(paths.assignment(node))
+            pages = assignment.pages if assignment else 0
+            wanted += [paths.assignment_page(node, str(number)) for number in range(pages)]
+        return list(dict.fromkeys(wanted))
+
+    def _other_cursors(self) -> list[Path]:
+        return [
+            paths.cursor(flow, cursor)
+            for flow in self._names(paths.flows())
+            for cursor in self._names(paths.acks(flow))
+            if cursor != CURSOR_MAIN
+        ]
+
+    def _acks(self, cursor: Path) -> list[Path]:
+        flow = cursor.path.split("/")[2]
+        return [paths.ack(flow, cursor.name, partition) for partition in self._names(cursor)]
+
+    def _names(self, folder: Path) -> Sequence[str]:
+        return self._folders[str(folder)]
+
+    def _value(self, path: Path) -> Any:
+        found = self._znodes[str(path)]
+        return None if found is None or isinstance(found, Unreadable) else found.value

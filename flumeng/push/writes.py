@@ -1,0 +1,251 @@
+"""From changes to one transaction on the site that they were compared with. Pure.
+
+Every write expects what the copy has, and so does that of ``/push``: of two who change a site at
+the same moment one is done and the other refused. With the changes goes an entry of what was
+there before, and one for the audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from flumeng.errors import ConflictError
+from flumeng.operations import audit
+from flumeng.operations.flows import next_revisions, revision_writes
+from flumeng.operations.local_files import on_several_hosts
+from flumeng.operations.settings import SETTINGS
+from flumeng.push.comparison import Change
+from flumeng.push.resources import (
+    CAPACITY,
+    CHOKE,
+    FLOW,
+    LABEL,
+    SETTING,
+    kind_of,
+    name_of,
+    of_node,
+)
+from flumeng.push.site_copy import SiteCopy
+from flumeng.push.site_state import DELETED
+from flumeng.store import ABSENT, ANY, WIRE_LIMIT_BYTES, Check, Expected, Path, Put, Remove, Write
+from zkschema import paths, records
+from zkschema.records import PushEntry, PushSource, ResourceChange
+
+V = TypeVar("V")
+
+KEEP_ENTRIES = 100
+CHANGES_BYTES = WIRE_LIMIT_BYTES - 64 * 1024
+"""For the texts of one transaction; the rest is for what pushes know of all resources."""
+CHANGE_BYTES = 300
+"""What a change takes in a transaction besides its texts."""
+REMOVED_AT_ONCE = 20
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """``push`` is what ``/push`` holds when it is done."""
+
+    writes: tuple[Write, ...]
+    push: records.Push
+    audit: Put
+
+
+def first_part(changes: Sequence[Change]) -> list[Change]:
+    """As many of the changes as fit into one transaction; in almost all cases all."""
+    part: list[Change] = []
+    room = CHANGES_BYTES
+    for change in changes:
+        room -= change.weight_bytes + CHANGE_BYTES
+        if part and room < 0:
+            break
+        part.append(change)
+    return part
+
+
+def refused_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
+    """Key -> why the flow may not get that text there now."""
+    texts = _texts(changes)
+    refused = {}
+    for name, text in texts.items():
+        try:
+            next_revisions(copy, {name: text})
+        except ConflictError as error:
+            refused[f"{FLOW}/{name}"] = str(error)
+    several = on_several_hosts(copy, texts)
+    return refused | {f"{FLOW}/{name}": why for name, why in several.items()}
+
+
+def transaction(
+    copy: SiteCopy,
+    changes: Sequence[Change],
+    push: records.Push,
+    source: PushSource,
+    verb: str,
+) -> Transaction:
+    """What carries the changes out and lets the site know. ``push`` is what ``/push`` is to say
+    besides. Raises ``ConflictError``."""
+    known = {**push.resources}
+    for change in changes:
+        if change.owned_after is None:
+            known.pop(change.key, None)
+        else:
+            known[change.key] = change.owned_after
+    after = replace(push, source=source, resources=known, next_entry=push.next_entry + 1)
+    entry = PushEntry(
+        verb=verb,
+        source=source,
+        changes={
+            change.key: ResourceChange(
+                before=change.before, after=change.owned_after, owned_before=change.owned_before
+            )
+            for change in changes
+        },
+    )
+    writes: list[Write] = [
+        *_schema(copy),
+        *put_push(copy, after),
+        Put(paths.push_entry(entry_name(push.next_entry)), entry, ABSENT),
+        *_flows(copy, changes, source),
+        *_cluster(copy, changes),
+        *_nodes(copy, changes),
+        *_old(copy),
+    ]
+    said = ", ".join(f"{change.verb} {change.key}" for change in changes)
+    content = f"inventory {source.inventory} {source.digest}"
+    content += f", revision {source.revision}" if source.revision else ""
+    command = f"push {verb} {source.push} ({content}): {said}"
+    told = audit.put(
+        records.Audit(who=source.author, command=command, reason=source.reason, time=source.time)
+    )
+    return Transaction(tuple(writes), after, told)
+
+
+def put_push(copy: SiteCopy, push: records.Push) -> list[Write]:
+    """What lets ``/push`` say this."""
+    return [Put(paths.push(), push, _version(copy, paths.push()))]
+
+
+def entry_name(number: int) -> str:
+    """So that names sort by number."""
+    return f"{number:010d}"
+
+
+def _schema(copy: SiteCopy) -> list[Write]:
+    schema = copy.read(paths.schema())
+    assert schema is not None
+    return [Check(paths.schema(), schema.version)]
+
+
+def _flows(copy: SiteCopy, changes: Sequence[Change], source: PushSource) -> Iterable[Write]:
+    texts = _texts(changes)
+    schema = copy.read(paths.schema())
+    assert schema is not None
+    for wanted in next_revisions(copy, texts):
+        assert wanted.changed
+        yield from revision_writes(wanted, schema, source.author, _reason(source), source.time)
+    for change in changes:
+        if kind_of(change.key) == FLOW and change.verb == "delete":
+            flow = copy.read(paths.flow(name_of(change.key)))
+            assert flow is not None
+            record = replace(flow.value, state=DELETED)
+            yield Put(paths.flow(name_of(change.key)), record, flow.version)
+
+
+def _reason(source: PushSource) -> str:
+    return f"push {source.push}: {source.reason}" if source.reason else f"push {source.push}"
+
+
+def _texts(changes: Iterable[Change]) -> dict[str, str]:
+    """Those that become the text of a flow."""
+    return {
+        name_of(change.key): change.after
+        for change in changes
+        if kind_of(change.key) == FLOW and change.after is not None and change.verb != "take"
+    }
+
+
+def _cluster(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
+    """Settings and chokes. Of what a choke is for somebody could take it away meanwhile."""
+    found = copy.read(paths.cluster())
+    own = [change for change in _real(changes) if kind_of(change.key) in (SETTING, CHOKE)]
+    if found is None or not own:
+        return
+    cluster = found.value
+    chokes = dict(cluster.chokes)
+    for change in own:
+        name = name_of(change.key)
+        if kind_of(change.key) == CHOKE:
+            chokes.pop(name, None)
+            if change.after is not None:
+                chokes[name] = float(change.after)
+                yield from _still_there(copy, changes, name)
+        else:
+            setting = SETTINGS[name]
+            cluster = (
+                setting.unset(cluster)
+                if change.after is None
+                else setting.put(cluster, setting.parse(change.after))
+            )
+    yield Put(paths.cluster(), replace(cluster, chokes=chokes), found.version)
+
+
+def _still_there(copy: SiteCopy, changes: Sequence[Change], choke: str) -> Iterable[Write]:
+    """Checks the flow of the choke, and its node, unless this transaction writes them."""
+    flow, _, node = choke.partition("@")
+    written = {change.key for change in _real(changes)}
+    written_nodes = {of_node(key)[0] for key in written if kind_of(key) in (LABEL, CAPACITY)}
+    if f"{FLOW}/{flow}" not in written and flow in copy.children(paths.flows()):
+        found = copy.read(paths.flow(flow))
+        if found is not None:
+            yield Check(paths.flow(flow), found.version)
+    if node and node not in written_nodes:
+        registered = copy.read(paths.node(node))
+        if registered is not None:
+            yield Check(paths.node(node), registered.version)
+
+
+def _nodes(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
+    by_node: dict[str, list[Change]] = {}
+    for change in _real(changes):
+        if kind_of(change.key) in (LABEL, CAPACITY):
+            by_node.setdefault(of_node(change.key)[0], []).append(change)
+    for node, own in by_node.items():
+        found = copy.read(paths.node(node))
+        assert found is not None, f"{node} waits to be registered"
+        labels, capacity = dict(found.value.labels), dict(found.value.capacity)
+        for change in own:
+            name = of_node(change.key)[1]
+            if kind_of(change.key) == LABEL:
+                _set(labels, name, change.after)
+            else:
+                _set(capacity, name, None if change.after is None else float(change.after))
+        record = replace(found.value, labels=labels, capacity=capacity)
+        yield Put(paths.node(node), record, found.version)
+
+
+def _set(target: dict[str, V], name: str, value: V | None) -> None:
+    target.pop(name, None)
+    if value is not None:
+        target[name] = value
+
+
+def _real(changes: Iterable[Change]) -> list[Change]:
+    """Those that change the resource itself."""
+    return [change for change in changes if change.verb in ("make", "change", "delete")]
+
+
+def _old(copy: SiteCopy) -> Iterable[Write]:
+    """What goes so that entries and audits stay bounded."""
+    entries = copy.children(paths.push())
+    for name in entries[: len(entries) - KEEP_ENTRIES + 1][:REMOVED_AT_ONCE]:
+        yield Remove(paths.push_entry(name), ANY)
+    audits = copy.children(paths.audits())
+    for name in audits[: len(audits) - audit.KEEP_AUDIT + 1][:REMOVED_AT_ONCE]:
+        yield Remove(paths.audit(name), ANY)
+
+
+def _version(copy: SiteCopy, path: Path) -> Expected:
+    found = copy.znodes[str(path)]
+    return found.version if found else ABSENT
