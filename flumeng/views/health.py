@@ -59,12 +59,16 @@ def status(
     ]
     return {
         "health": "degraded" if causes else "ok",
-        "causes": [{"what": cause.what, "advice": cause.advice} for cause in causes],
+        "causes": [_cause(cause) for cause in causes],
         "maintenance": maintenance is not None,
         "masters": names,
         "nodes": {"live": sum(node.live for node in nodes), "registered": len(nodes)},
         "flows": _rows(flows, acks, lags),
     }
+
+
+def _cause(cause: Cause) -> dict[str, str]:
+    return {"what": cause.what, "advice": cause.advice, "about": cause.identity}
 
 
 def _accounts(answers: Iterable[Answer]) -> dict[str, Account]:
@@ -121,6 +125,7 @@ def _of_held(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
                         f"flow {row['flow']}: {row['source']} on node {node} takes nothing for "
                         f"{row['held_seconds']:.0f} s: {row['held_by']}",
                         "senders wait meanwhile; make room, or see why the flow is behind",
+                        about=f"flow {row['flow']}: {row['source']} on node {node} takes nothing",
                     )
 
 
@@ -137,6 +142,7 @@ def _of_lost(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
                     f"flow {flow}: {source} on node {node}: files that were cut, deleted or "
                     f"compressed before they were read to the end: {files}",
                     "the node's log names them; rotate later or delay compression",
+                    about=f"flow {flow}: {source} on node {node}: lost files",
                 )
 
 
@@ -148,6 +154,7 @@ def _of_masters(masters: Mapping[str, LiveMaster | None]) -> Iterator[Cause]:
             yield Cause(
                 f"master {name} cannot plan: {live.troubles['share']}",
                 "look at its log; it tries again by itself",
+                about=f"master {name} cannot plan",
             )
 
 
@@ -165,6 +172,7 @@ def _of_troubles(
         yield Cause(
             f"{topic}: {why} (master {', '.join(names)})",
             "it stays as it is, and is tried again each minute; the master's log says more",
+            about=f"{topic}: troubles of masters",
         )
 
 
@@ -177,11 +185,13 @@ def _of_maintenance(maintenance: records.Maintenance | None) -> Iterator[Cause]:
             f"maintenance mode, begun by itself at {since}: {maintenance.why}",
             "bring the missing nodes back: it ends by itself; or, when they are gone for good, end "
             "it with `flumeng cluster maintenance off`",
+            about="maintenance mode",
         )
     else:
         yield Cause(
             f"maintenance mode, by {maintenance.who} at {since}: {maintenance.why}",
             "tasks stay where they are until `flumeng cluster maintenance off`",
+            about="maintenance mode",
         )
 
 
@@ -201,11 +211,13 @@ def _of_nodes(nodes: Sequence[NodeRow], silent: Sequence[str]) -> Iterator[Cause
                     f"node {node.node}: {what}: {why}",
                     f"`flumeng node story {node.node}` tells what happened; a znode that cannot be "
                     "read: `flumeng schema verify`",
+                    about=f"node {node.node}: {what}",
                 )
         if node.node in silent:
             yield Cause(
                 f"node {node.node} does not serve its journals at {node.address}",
                 "look at its log, and whether the port can be reached from here",
+                about=f"node {node.node} does not serve its journals",
             )
 
 
@@ -215,6 +227,7 @@ def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
             yield Cause(
                 f"flow {flow.flow}: {flow.problem}",
                 "apply a corrected file with `flumeng flow apply`",
+                about=f"flow {flow.flow}: problem",
             )
         if flow.went_back:
             yield Cause(
@@ -233,6 +246,7 @@ def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
                 "when one dies cannot be finished by the others",
                 "say `shared: true` in the sink if they see the same files there; else write to a "
                 "URL, or let `place.collect.labels` name one host",
+                about=f"flow {flow.flow}: a local path on several hosts",
             )
         if not flow.tasks and flow.state == "running" and not flow.problem:
             yield Cause(
@@ -247,6 +261,7 @@ def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
                     f"task {task.key} runs, but not in all of its journals: {task.why}",
                     "the others go on, and so do these once they can be read; docs/journal.md "
                     "says what to do about damage",
+                    about=f"task {task.key}: unread journals",
                 )
 
 
@@ -262,5 +277,7 @@ def _of_task(task: TaskRow) -> Cause:
     }
     what = f"task {task.flow}/{task.task} is {task.state}"
     return Cause(
-        f"{what}: {task.why}" if task.why else what, advice.get(task.state, advice["stopped"])
+        f"{what}: {task.why}" if task.why else what,
+        advice.get(task.state, advice["stopped"]),
+        about=f"task {task.flow}/{task.task}",
     )

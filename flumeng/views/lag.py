@@ -73,6 +73,7 @@ def causes(flow: FlowRow, lag: FlowLag) -> Iterator[Cause]:
     yield Cause(
         f"flow {flow.flow} is behind: {lag.events} events wait{oldest}{limit}{trend}: {reason}",
         advice,
+        about=f"flow {flow.flow}: lag",
     )
 
 

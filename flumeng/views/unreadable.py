@@ -13,10 +13,20 @@ from zkschema.table import Row
 
 @dataclass(frozen=True)
 class Cause:
-    """One reason why a cluster is degraded, and what to do about it."""
+    """One reason why a cluster is degraded, and what to do about it.
+
+    ``about`` says what it is of where ``what`` holds numbers or reasons that change from one look
+    to the next; empty: ``what`` stays the same.
+    """
 
     what: str
     advice: str
+    about: str = ""
+
+    @property
+    def identity(self) -> str:
+        """By this it is known again at the next look."""
+        return self.about or self.what
 
 
 FLOW_STAYS = "masters leave the flow's tasks as they are"
@@ -48,11 +58,15 @@ def causes(found: Iterable[Unreadable]) -> Iterator[Cause]:
     for pattern, some in kinds.items():
         for one in some[:WORST]:
             yield Cause(
-                f"{one.path} cannot be read: {one.why}; {meaning(one.path.row)}", advice(one)
+                f"{one.path} cannot be read: {one.why}; {meaning(one.path.row)}",
+                advice(one),
+                about=f"{one.path} cannot be read",
             )
         if len(some) > WORST:
             yield Cause(
-                f"and {len(some) - WORST} more of {pattern} cannot be read", advice(some[-1])
+                f"and {len(some) - WORST} more of {pattern} cannot be read",
+                advice(some[-1]),
+                about=f"more of {pattern} cannot be read",
             )
 
 

@@ -262,9 +262,10 @@ def test_status_tells_of_tasks_that_nobody_can_run(cluster: Shell, store: FakeSt
     away = records.PlannedTask(kind="ingest", node="n2", epoch=1, state="assigned")
     tasks = {"collect-0": waiting, "ingest-n2": away}
     store.write(paths.plan("web"), replace(plan.value, tasks=tasks), ANY)
-    said = [cause["what"] for cause in cluster.json("status")["causes"]]
-    assert "task web/collect-0 is waiting: no node has the labels" in said
-    assert "task web/ingest-n2 is away: node n2 is not live" in said
+    said = {cause["what"]: cause["about"] for cause in cluster.json("status")["causes"]}
+    assert said["task web/collect-0 is waiting: no node has the labels"] == "task web/collect-0"
+    assert said["task web/ingest-n2 is away: node n2 is not live"] == "task web/ingest-n2"
+    assert said["node n2 is not live"] == "node n2 is not live"
 
 
 def test_a_revision_of_another_flumeng_is_shown_not_fatal(cluster: Shell, store: FakeStore) -> None:

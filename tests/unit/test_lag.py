@@ -155,6 +155,26 @@ def test_a_source_that_is_held_is_named_with_what_holds_it(shell: Cluster) -> No
     assert cause["what"] == ("flow web: tail on node n1 takes nothing for 31 s: the disk is full")
 
 
+def test_a_cause_is_known_again_though_its_numbers_change(shell: Cluster) -> None:
+    def look(age: float, seconds: float) -> dict[str, str]:
+        shell.account = account(age, acked=100, safe=int(900 + age), before=(90, 800))
+        held = {"flow": "web", "source": "tail", "held_by": "full", "held_seconds": seconds}
+        shell.counted[ADDRESS] = [{**held, "lost_files": int(seconds)}]
+        return {cause["about"]: cause["what"] for cause in status(shell)["causes"]}
+
+    before, after = look(400, 31), look(500, 131)
+    assert (
+        [*before]
+        == [*after]
+        == [
+            "flow web: tail on node n1 takes nothing",
+            "flow web: tail on node n1: lost files",
+            "flow web: lag",
+        ]
+    )
+    assert not {*before.values()} & {*after.values()}
+
+
 def test_files_that_were_lost_are_told(shell: Cluster) -> None:
     shell.account = account(3, acked=100, safe=900, before=(90, 800))
     shell.counted[ADDRESS] = [
