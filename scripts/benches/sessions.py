@@ -1,7 +1,7 @@
 """What hundreds of nodes cost ZooKeeper: while they join, while nothing happens, while half leave.
 
 Light nodes, many in a process: real sessions, registration, machine and znodes, over children that
-only say that they run. Real masters, one real ZooKeeper, and two proxies that count what nodes and
+only say that they run. Real masters, one real ZooKeeper, and two links that count what nodes and
 masters exchange with it. The nodes that leave are killed, so their sessions end by their timeout;
 leaving is timed from the first session that has ended.
 """
@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benches.counting import PING, CountingProxy, Counts
 from benches.server import transactions
 from flumeng.operations.flows import apply_flow
+from flumeng.runtime.counting import PING, Counts
+from flumeng.runtime.links import Link, Links
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
@@ -48,14 +49,14 @@ class World:
 
     server: RealZooKeeper
     store: Store
-    nodes: CountingProxy
-    masters: CountingProxy
+    nodes: Link
+    masters: Link
     light: list[subprocess.Popen[bytes]]
     count: int
 
     def measure(self, act: Callable[[], float], count: int) -> dict[str, object]:
         """What ``count`` nodes cost while ``act`` runs, which gives the seconds it took."""
-        nodes, masters = self.nodes.counts.copy(), self.masters.counts.copy()
+        nodes, masters = self.nodes.counts, self.masters.counts
         before = transactions(self.server.port)
         seconds = act()
         made = transactions(self.server.port) - before
@@ -108,7 +109,8 @@ def _world(count: int) -> Iterator[World]:
         server = RealZooKeeper(Path(folder) / "zookeeper")
         server.start()
         store = connect(f"{server.address}/bench")
-        nodes, masters = CountingProxy(server.port), CountingProxy(server.port)
+        links = Links({"nodes": server.port, "masters": server.port})
+        nodes, masters = links["nodes"], links["masters"]
         try:
             _prepare(store)
             with Path(folder, "log").open("ab") as log:
@@ -136,8 +138,7 @@ def _world(count: int) -> Iterator[World]:
                 process.kill()
                 process.wait()
             store.close()
-            nodes.close()
-            masters.close()
+            links.close()
             server.kill()
 
 
