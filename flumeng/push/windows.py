@@ -1,8 +1,22 @@
-"""When sites may be changed: windows of the week, in a site's own time zone. Pure."""
+"""When sites may be changed: windows of the week, in a site's own time zone. Pure.
+
+A window is open while the clock on the site's wall shows a time within it. So an hour that the
+clock shows twice counts twice, and one that it leaps over does not come.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+DAY_MINUTES = 24 * 60
+HORIZON_DAYS = 8
+_FORM = re.compile(r"(\S+)\s+(\d\d):(\d\d)\s*-\s*(\d\d):(\d\d)")
+_MINUTE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
@@ -13,3 +27,109 @@ class Window:
     days: frozenset[int]
     begin: int
     end: int
+
+
+def parse_window(text: str) -> Window:
+    """The window that ``mon-fri 09:00-16:00``, ``sat,sun 22:00-06:00`` or ``daily 00:00-24:00``
+    says.
+
+    Raises:
+        ValueError: it says none; with what was expected.
+    """
+    form = _FORM.fullmatch(text.strip().lower())
+    if form is None:
+        raise ValueError(
+            f"{text!r} is no window: expected DAYS HH:MM-HH:MM, as mon-fri 09:00-16:00"
+        )
+    begin, end = _minute(form[2], form[3]), _minute(form[4], form[5])
+    if begin == DAY_MINUTES:
+        raise ValueError(f"{text!r}: a window begins at 00:00 to 23:59")
+    return Window(_days(form[1]), begin, end)
+
+
+def is_open(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> bool:
+    """Whether one of the ``windows`` is open at ``moment`` (aware); without any, always."""
+    wall = moment.astimezone(zone)
+    minute = wall.hour * 60 + wall.minute
+    return not windows or any(
+        _holds(window, wall.weekday(), minute)
+        or _holds(window, (wall.weekday() - 1) % 7, minute + DAY_MINUTES)
+        for window in windows
+    )
+
+
+def opens_at(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> datetime | None:
+    """The first time from ``moment`` (aware) on when one of the ``windows`` is open, in the
+    ``zone``; None when there is none within `HORIZON_DAYS` days."""
+    moment = moment.astimezone(UTC)
+    until = moment + timedelta(days=HORIZON_DAYS)
+    turns = {moment, *_begins(windows, moment, zone), *_clock_changes(moment, zone)}
+    opened = (t for t in turns if moment <= t <= until and is_open(windows, t, zone))
+    first = min(opened, default=None)
+    return first.astimezone(zone) if first else None
+
+
+def _holds(window: Window, day: int, minute: int) -> bool:
+    """Whether the window that begins on weekday ``day`` holds that minute, counted from the
+    beginning of this day."""
+    end = window.end if window.end > window.begin else window.end + DAY_MINUTES
+    return day in window.days and window.begin <= minute < end
+
+
+def _begins(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+    """Each time when the clock shows the begin of a window; an hour shown twice has it twice."""
+    today = moment.astimezone(zone).date()
+    for ahead in range(HORIZON_DAYS + 1):
+        for window in windows:
+            yield from _shown(today + timedelta(days=ahead), window.begin, zone)
+
+
+def _shown(day: date, minute: int, zone: ZoneInfo) -> Iterator[datetime]:
+    hour, rest = divmod(minute, 60)
+    for fold in (0, 1):
+        yield datetime.combine(day, time(hour, rest, fold=fold), zone).astimezone(UTC)
+
+
+def _clock_changes(moment: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+    """The first minute after each change of the offset of the ``zone``; of several within a day,
+    one."""
+    start = moment.replace(second=0, microsecond=0)
+    for _ in range(HORIZON_DAYS):
+        before, after = start, start + timedelta(days=1)
+        start = after
+        if _offset(before, zone) == _offset(after, zone):
+            continue
+        while after - before > _MINUTE:
+            middle = before + (after - before) // _MINUTE // 2 * _MINUTE
+            if _offset(middle, zone) == _offset(before, zone):
+                before = middle
+            else:
+                after = middle
+        yield after
+
+
+def _offset(moment: datetime, zone: ZoneInfo) -> timedelta | None:
+    return moment.astimezone(zone).utcoffset()
+
+
+def _minute(hours: str, minutes: str) -> int:
+    of_day = int(hours) * 60 + int(minutes)
+    if int(minutes) > 59 or of_day > DAY_MINUTES:
+        raise ValueError(f"{hours}:{minutes} is no time: expected 00:00 to 24:00")
+    return of_day
+
+
+def _days(text: str) -> frozenset[int]:
+    if text == "daily":
+        return frozenset(range(7))
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if first not in DAYS or (dash and last not in DAYS):
+            raise ValueError(
+                f"{part!r} is no day: expected {', '.join(DAYS)}, a range as mon-fri, or daily"
+            )
+        begin = DAYS.index(first)
+        more = (DAYS.index(last) - begin) % 7 if dash else 0
+        found.update((begin + ahead) % 7 for ahead in range(more + 1))
+    return frozenset(found)
