@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flumeng.errors import UserError
+from flumeng.push.layers import Layer
 from flumeng.push.windows import Window
 
 
@@ -15,8 +16,9 @@ class Site:
     """One data centre.
 
     ``zookeeper`` is a connect string with a chroot. ``groups`` are in the order in which their
-    overlays apply. ``credential`` names a secret that holds ``user:password`` for the digest scheme
-    of ZooKeeper; empty: none. ``connect_seconds`` bounds the wait for a connection,
+    overlays apply. ``variables`` has those of the inventory and of the groups too. ``credential``
+    refers to a secret, as ``${secret:NAME}``, that holds ``user:password`` for the digest scheme of
+    ZooKeeper; empty: none. ``connect_seconds`` bounds the wait for a connection,
     ``turn_seconds`` each look at the site and each change of it.
     """
 
@@ -54,7 +56,8 @@ class Wave:
 @dataclass(frozen=True)
 class Inventory:
     """``digest`` is that of all its files; ``revision`` that of the git checkout they are in, with
-    ``+`` behind it when they differ from it, empty without one. Each site is in one wave."""
+    ``+`` behind it when they differ from it, empty without one. Each site is in one wave.
+    ``layers`` has what was in the files below it, by the layer's name (``base``, ``groups/eu``)."""
 
     name: str
     directory: Path
@@ -62,6 +65,7 @@ class Inventory:
     waves: tuple[Wave, ...]
     digest: str
     revision: str = ""
+    layers: Mapping[str, Layer] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, order=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -80,7 +80,7 @@ class Decoder:
         instance = cls(**values)
         if hasattr(cls, "problems"):
             for name, message in instance.problems():
-                place = f"{path}.{name}" if name else path
+                place = f"{path}.{name}" if path and name else path or name
                 self.problems.append(Problem(self.lines[place], place, message))
         return instance if len(self.problems) == before else INVALID
 
@@ -127,7 +127,9 @@ class Decoder:
             return self._number(hint, node, path, option)
         if get_args(hint)[1] is float:
             return self._amounts(node, path, option)
-        return self._labels(node, path, option)
+        if get_args(hint)[1] is str:
+            return self._labels(node, path, option)
+        return self._named(get_args(hint)[1], node, path, option)
 
     def _list(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
         if not isinstance(node, yaml.SequenceNode):
@@ -216,13 +218,38 @@ class Decoder:
 
     def _labels(self, node: yaml.Node, path: str, option: Option) -> Any:
         if not isinstance(node, yaml.MappingNode):
-            return self._refuse(node, path, f"expected labels, like {option.example}")
+            return self._refuse(node, path, f"expected names with values, like {option.example}")
         labels = {}
-        for name, _key, value in self._pairs(node, path):
+        before = len(self.problems)
+        for name, value in self._checked_names(node, path, option):
             labels[name] = _scalar(value)
             if not labels[name]:
-                return self._refuse(value, f"{path}.{name}", "expected the label's value")
-        return labels
+                self._refuse(value, f"{path}.{name}", "expected a value")
+        return labels if len(self.problems) == before else INVALID
+
+    def _named(self, cls: type[Any], node: yaml.Node, path: str, option: Option) -> Any:
+        """Names with an instance of the option class ``cls`` each."""
+        if not isinstance(node, yaml.MappingNode):
+            return self._refuse(node, path, f"expected names with options, like {option.example}")
+        before = len(self.problems)
+        named = {
+            name: self._value(cls, value, f"{path}.{name}", option)
+            for name, value in self._checked_names(node, path, option)
+        }
+        return named if len(self.problems) == before else INVALID
+
+    def _checked_names(
+        self, node: yaml.MappingNode, path: str, option: Option
+    ) -> Iterator[tuple[str, yaml.Node]]:
+        """The pairs of a mapping whose keys are its author's own names."""
+        for name, key, value in self._pairs(node, path):
+            self.lines[f"{path}.{name}"] = document.line(key)
+            try:
+                if option.check is not None:
+                    option.check(name)
+            except ValueError as error:
+                self.report(key, f"{path}.{name}", str(error))
+            yield name, value
 
     def _amounts(self, node: yaml.Node, path: str, option: Option) -> Any:
         """Names with numbers, of which one at least is over nought."""

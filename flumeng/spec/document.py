@@ -6,6 +6,7 @@ author wrote (``no`` is not ``False``) until the decoder knows what the option w
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -21,13 +22,15 @@ MAX_NODES = 10_000
 _TAGS = "tag:yaml.org,2002:"
 
 
-def compose(text: str) -> yaml.Node:
-    """The one document in ``text``. Raises ``SpecError``."""
-    if len(text.encode(errors="replace")) > MAX_BYTES:
-        raise SpecError([Problem(1, "", f"the file is larger than {MAX_BYTES // 1024} KiB")])
-    root = _compose_fast(text)
+def compose(
+    text: str, *, file: str = "", max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES
+) -> yaml.Node:
+    """The one document in ``text``; the marks of its nodes name ``file``. Raises ``SpecError``."""
+    if len(text.encode(errors="replace")) > max_bytes:
+        raise SpecError([Problem(1, "", f"the file is larger than {max_bytes // 1024} KiB")])
+    root = _compose_fast(text, file)
     try:
-        root = root or _Loader(text).get_single_node()
+        root = root or _Loader(_source(text, file)).get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = error.problem or error.context or "cannot be read"
@@ -37,7 +40,7 @@ def compose(text: str) -> yaml.Node:
         raise SpecError([Problem(line, "", f"not YAML: {error.reason}")]) from error
     if root is None:
         raise SpecError([Problem(1, "", "the file is empty")])
-    _check_bounds(root)
+    _check_bounds(root, max_nodes)
     return root
 
 
@@ -68,13 +71,24 @@ def describe(node: yaml.Node) -> str:
     return f'"{short}"' if short.isprintable() else repr(short)
 
 
-def _compose_fast(text: str) -> yaml.Node | None:
+class _File(io.StringIO):
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text, newline="")
+        self.name = name
+
+
+def _source(text: str, file: str) -> str | _File:
+    """What PyYAML reads; it takes the name of a file from there only."""
+    return _File(text, file) if file else text
+
+
+def _compose_fast(text: str, file: str) -> yaml.Node | None:
     """The document as libyaml reads it, several times faster; None when it has no such library, or
     finds a fault: what is wrong the slow one says better."""
     if _FastLoader is None:
         return None
     try:
-        root: yaml.Node | None = _FastLoader(text).get_single_node()
+        root: yaml.Node | None = _FastLoader(_source(text, file)).get_single_node()
     except (yaml.YAMLError, UnicodeError):
         return None
     return root
@@ -100,13 +114,13 @@ class _Loader(_BoundedComposer, yaml.SafeLoader):
     pass
 
 
-def _fast_loader() -> Callable[[str], Any] | None:
+def _fast_loader() -> Callable[[str | _File], Any] | None:
     if not yaml.__with_libyaml__:
         return None
 
     class Fast(_BoundedComposer, yaml.CSafeLoader):
-        def __init__(self, text: str) -> None:
-            yaml.CSafeLoader.__init__(self, text)
+        def __init__(self, source: str | _File) -> None:
+            yaml.CSafeLoader.__init__(self, source)
             _BoundedComposer.__init__(self)
 
     return Fast
@@ -115,14 +129,14 @@ def _fast_loader() -> Callable[[str], Any] | None:
 _FastLoader = _fast_loader()
 
 
-def _check_bounds(root: yaml.Node) -> None:
+def _check_bounds(root: yaml.Node, max_nodes: int) -> None:
     """Raises ``SpecError`` for foreign tags, endless aliases and files that unfold too far."""
     count = 0
     pending = [(root, 1)]
     while pending:
         node, depth = pending.pop()
         count += 1
-        if depth > MAX_DEPTH or count > MAX_NODES:
+        if depth > MAX_DEPTH or count > max_nodes:
             raise SpecError([Problem(line(node), "", "aliases unfold too far: write them out")])
         if not node.tag.startswith(_TAGS) or "python" in node.tag:
             raise SpecError([Problem(line(node), "", f"tags are not allowed: {node.tag}")])

@@ -38,11 +38,11 @@ def read_flows(files: Sequence[Path]) -> list[FlowFile]:
     first: dict[str, Path] = {}
     for path in files:
         try:
-            text = _content(path).decode()
+            text = content_of(path).decode()
             found = FlowFile(path, text, check_flow(text))
         except OSError as error:
             problems.append((path, Problem(0, "", f"cannot be read: {error.strerror}")))
-        except _Unfit as error:
+        except Unfit as error:
             problems.append((path, Problem(0, "", str(error))))
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
@@ -61,18 +61,19 @@ def read_flows(files: Sequence[Path]) -> list[FlowFile]:
     return read
 
 
-class _Unfit(Exception):  # noqa: N818  told as a problem
-    """It is no file that could hold a flow."""
+class Unfit(Exception):  # noqa: N818  told as a problem
+    """Such a thing is not read."""
 
 
-def _content(path: Path) -> bytes:
-    """What is in a regular file; of no other is anything read, and nothing is waited for."""
+def content_of(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
+    """What is in a regular file; of no other is anything read, and nothing is waited for. Raises
+    ``OSError``, and ``Unfit`` for what is no regular file, or larger."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  at once
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise _Unfit("is no regular file")
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise _Unfit(f"is larger than {MAX_BYTES // 1024} KiB")
+            raise Unfit("is no regular file")
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise Unfit(f"is larger than {most_bytes // 1024} KiB")
     return content
 
 

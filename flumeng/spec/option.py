@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 Unit = Literal["bytes", "seconds", "events"]
 Check = Callable[[str], None]
-"""Raises ``ValueError`` with what was expected; called for each entry when the option is a list."""
+"""Raises ``ValueError`` with what was expected; called for each entry when the option is a list,
+and for each name when it is a mapping."""
 
 _KEY = "flumeng"
 
