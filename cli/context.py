@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar
 
 import click
 
@@ -24,6 +24,9 @@ from cli.options import zk_option
 from flumeng.store import Store
 from flumeng.views import counters, journals, waiting
 from flumeng.views.overview import Ask, ask_worker
+
+if TYPE_CHECKING:
+    from flumeng.push.inventory import Site
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,6 +44,15 @@ def connect(hosts: str) -> Store:
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our own sentence says it better
     return zookeeper.connect(hosts, session_seconds=SESSION_SECONDS, wait_seconds=CONNECT_SECONDS)
+
+
+def open_site(site: Site) -> Store:
+    """For as long as the inventory lets it wait. Raises ``UnavailableError``, and ``UserError``
+    when the site's credential or hosts are wrong."""
+    from flumeng.store import zookeeper  # noqa: PLC0415  loads kazoo
+
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    return zookeeper.connect(site.zookeeper, wait_seconds=site.connect_seconds)
 
 
 def _who() -> str:
@@ -85,7 +97,8 @@ class AuditFields(TypedDict):
 class CliContext:
     """The world as a command sees it.
 
-    ``clock`` gives seconds since the epoch, ``monotonic`` seconds that only grow.
+    ``clock`` gives seconds since the epoch, ``monotonic`` seconds that only grow. The shell keeps
+    the connection of ``connect``, never one of ``open_site``.
     """
 
     connect: Callable[[str], Store] = connect
@@ -97,6 +110,7 @@ class CliContext:
     pool: ConnectionPool | None = None
     accounts: journals.Ask = journals.ask_worker
     counters: counters.Ask = counters.ask_worker
+    open_site: Callable[[Site], Store] = open_site
 
     @contextmanager
     def store(self, hosts: str) -> Iterator[Store]:

@@ -22,6 +22,7 @@ from cli.options import (
 )
 from cli.output import show_json, show_table
 from cli.preview_output import show_preview
+from cli.sites import Clusters, with_clusters
 from flumeng.errors import FlumengError, UserError
 from flumeng.operations import preview
 from flumeng.operations.flows import (
@@ -132,27 +133,22 @@ def apply(
 
 @flow.command(name="list")
 @json_option
-@with_store
-def list_(_context: CliContext, store: Store, as_json: bool) -> None:
+@with_clusters
+def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
     """List all flows."""
-    rows = overview.flows(store, checked=False)
-    if as_json:
-        show_json(rows)
-        return
-    show_table(
+    clusters.show_list(
+        lambda store: overview.flows(store, checked=False),
         ("FLOW", "STATE", "REVISION", "DELIVERY", "SOURCES", "SINKS", "RUNNING"),
-        (
-            (
-                row.flow,
-                row.state,
-                row.revision,
-                row.delivery,
-                row.sources,
-                row.sinks,
-                f"{sum(task.state == 'running' for task in row.tasks)}/{len(row.tasks)}",
-            )
-            for row in rows
+        lambda row: (
+            row.flow,
+            row.state,
+            row.revision,
+            row.delivery,
+            row.sources,
+            row.sinks,
+            f"{sum(task.state == 'running' for task in row.tasks)}/{len(row.tasks)}",
         ),
+        as_json=as_json,
     )
 
 

@@ -24,6 +24,7 @@ from cli.options import (
 )
 from cli.output import show_json, show_table
 from cli.preview_output import show_preview
+from cli.sites import Clusters, with_clusters
 from flumeng.node.policy import DEFAULT_FILE
 from flumeng.operations import preview
 from flumeng.operations.discarding import DataLoss, data_loss, discard_node
@@ -54,29 +55,24 @@ def node() -> None:
 
 @node.command(name="list")
 @json_option
-@with_store
-def list_(_context: CliContext, store: Store, as_json: bool) -> None:
+@with_clusters
+def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
     """List all nodes. APPLIED is behind ASSIGNED while a node carries out a change."""
-    rows = overview.nodes(store)
-    if as_json:
-        show_json(rows)
-        return
-    show_table(
+    clusters.show_list(
+        overview.nodes,
         HEADERS,
-        (
-            (
-                r.node,
-                r.live,
-                r.desired,
-                r.roles,
-                r.labels,
-                _numbers(r.capacity),
-                r.assigned,
-                r.applied,
-                f"{sum(state == 'running' for state in r.tasks.values())}/{len(r.tasks)}",
-            )
-            for r in rows
+        lambda row: (
+            row.node,
+            row.live,
+            row.desired,
+            row.roles,
+            row.labels,
+            _numbers(row.capacity),
+            row.assigned,
+            row.applied,
+            f"{sum(state == 'running' for state in row.tasks.values())}/{len(row.tasks)}",
         ),
+        as_json=as_json,
     )
 
 

@@ -13,14 +13,31 @@ from flumeng.spec.quantities import check_address
 F = TypeVar("F", bound=Callable[..., Any])
 
 zk_envvar = "FLUMENG_ZK"
-zk_option = click.option(
-    "--zk",
-    "hosts",
-    envvar=zk_envvar,
-    show_envvar=True,
-    required=True,
-    metavar="HOST:PORT[,HOST:PORT]/CHROOT",
-    help="Which cluster.",
+optional_zk_option, zk_option = (
+    click.option(
+        "--zk",
+        "hosts",
+        envvar=zk_envvar,
+        show_envvar=True,
+        required=required,
+        metavar="HOST:PORT[,HOST:PORT]/CHROOT",
+        help="Which cluster.",
+    )
+    for required in (False, True)
+)
+inventory_envvar = "FLUMENG_INVENTORY"
+optional_inventory_option, inventory_option = (
+    click.option(
+        "--inventory",
+        "inventory_directory",
+        envvar=inventory_envvar,
+        show_envvar=True,
+        required=required,
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="The inventory: a directory that says which sites there are and what each holds.",
+    )
+    for required in (False, True)
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 revision_option = click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ from flumeng.store import Store
 from flumeng.testing import FakeStore, FakeTree
 
 NOON = 1_700_000_000.0
+THAW_SECONDS = 60.0
+"""A test that forgets a frozen connection ends nevertheless."""
 
 
 def leaves(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
@@ -44,22 +47,32 @@ class Reached:
 class Shell:
     """Runs commands against one tree, each with a session of its own.
 
-    ``positions`` and ``counted`` are the answers of workers by address; other addresses do not
-    answer. ``cut`` takes ZooKeeper away. ``meanwhile`` runs whenever a command sleeps, which takes
-    no time here.
+    ``trees`` has others by their connect strings. Those named in ``frozen`` give no connection
+    before ``thawed`` is set, those in ``away`` none at all; ``connected`` are all that were asked
+    for one. ``positions`` and ``counted`` are the answers of workers by address; other addresses do
+    not answer. ``cut`` takes ZooKeeper away. ``meanwhile`` runs whenever a command sleeps, which
+    takes no time here.
     """
 
     tree: FakeTree
     positions: dict[str, Mapping[str, Reached]] = field(default_factory=dict)
     counted: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    trees: dict[str, FakeTree] = field(default_factory=dict)
+    frozen: set[str] = field(default_factory=set)
+    thawed: threading.Event = field(default_factory=threading.Event)
+    away: set[str] = field(default_factory=set)
+    connected: list[str] = field(default_factory=list)
     cut: bool = False
     meanwhile: Callable[[], object] = lambda: None
     seconds: float = 0.0
 
     def connect(self, hosts: str) -> Store:
-        if self.cut:
+        self.connected.append(hosts)
+        if hosts in self.frozen:
+            self.thawed.wait(THAW_SECONDS)
+        if self.cut or hosts in self.away:
             raise UnavailableError(f"ZooKeeper at {hosts} did not answer")
-        return FakeStore(self.tree)
+        return FakeStore(self.trees.get(hosts, self.tree))
 
     def ask(self, address: str) -> Mapping[str, Reached]:
         if address not in self.positions:
@@ -104,6 +117,7 @@ class Shell:
             self.sleep,
             accounts=self.accounts,
             counters=self.counters,
+            open_site=lambda site: self.connect(site.zookeeper),
         )
 
     def run(self, *words: object, typed: str | None = None, zk: str | None = "zk:1/c") -> Result:

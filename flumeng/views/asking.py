@@ -82,7 +82,7 @@ def _together(
                 done.put((address, answer))
 
     for number in range(min(len(addresses), MOST_THREADS)):
-        threading.Thread(target=work, name=f"asking {number}").start()
+        threading.Thread(target=work, name=f"asking {number}", daemon=False).start()
     answers: dict[str, Mapping[str, A] | None] = {}
     while len(answers) < len(addresses):
         try:

@@ -1,0 +1,152 @@
+"""What a read command looks at: one cluster, one site of an inventory, or all sites at once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from cli.context import CliContext
+from cli.options import optional_inventory_option, optional_zk_option
+from cli.output import show_json, show_table
+from flumeng.errors import FlumengError, UserError
+from flumeng.spec.problems import nearest
+from flumeng.store import Store
+
+if TYPE_CHECKING:
+    from flumeng.push.inventory import Inventory, Site
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SILENT = 4
+"""The exit code when a site could not be read, and the others were."""
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Either ``hosts`` or ``site`` is the one cluster; with neither it is ``sites``."""
+
+    context: CliContext
+    hosts: str = ""
+    site: Site | None = None
+    sites: Sequence[Site] = ()
+
+    @property
+    def are_many(self) -> bool:
+        return not self.hosts and self.site is None
+
+    @contextmanager
+    def open(self) -> Iterator[Store]:
+        """The store of the one cluster; closed afterwards, unless it is the shell's own."""
+        if self.site is None:
+            with self.context.store(self.hosts) as store:
+                yield store
+        else:
+            with closing(self.context.open_site(self.site)) as store:
+                yield store
+
+    def read_each(self, read: Callable[[Store], R]) -> Mapping[str, R | FlumengError]:
+        """What each of ``sites`` gave, or why it cannot be read; all at the same time."""
+        from flumeng.push.everywhere import in_sites  # noqa: PLC0415  only for many sites
+
+        def look(site: Site) -> R:
+            with closing(self.context.open_site(site)) as store:
+                return read(store)
+
+        return in_sites(self.sites, look)
+
+    def show_list(
+        self,
+        read: Callable[[Store], Sequence[Any]],
+        headers: Sequence[str],
+        cells: Callable[[Any], Sequence[object]],
+        *,
+        as_json: bool,
+    ) -> None:
+        """A row for each dataclass that ``read`` gives; of many sites, each with its site's name.
+
+        Sites that cannot be read are told on standard error, and the exit code is 4.
+        """
+        if not self.are_many:
+            with self.open() as store:
+                rows = read(store)
+            if as_json:
+                show_json(rows)
+            else:
+                show_table(headers, map(cells, rows))
+            return
+        found = self.read_each(read)
+        silent = {name: said for name, said in found.items() if isinstance(said, FlumengError)}
+        listed = [
+            (name, row)
+            for name, rows in found.items()
+            if not isinstance(rows, FlumengError)
+            for row in rows
+        ]
+        if as_json:
+            show_json([{"site": name, **asdict(row)} for name, row in listed])
+        else:
+            show_table(("SITE", *headers), [(name, *cells(row)) for name, row in listed])
+        for name, error in silent.items():
+            click.echo(f"flumeng: site {name} cannot be read: {error}", err=True)
+        if silent:
+            raise SystemExit(SILENT)
+
+
+def with_clusters(
+    command: Callable[Concatenate[CliContext, Clusters, P], None],
+) -> Callable[P, None]:
+    """Add ``--zk``, ``--site``, ``--all-sites`` and ``--inventory``, and call the command with the
+    context and the clusters that they name."""
+
+    @optional_zk_option
+    @click.option("--site", "site_name", metavar="SITE", help="Which site of the inventory.")
+    @click.option("--all-sites", is_flag=True, help="All sites of the inventory at once.")
+    @optional_inventory_option
+    @functools.wraps(command)
+    def chosen(*args: P.args, **options: P.kwargs) -> None:
+        here = click.get_current_context()
+        context = here.ensure_object(CliContext)
+        hosts: Any = options.pop("hosts")
+        name: Any = options.pop("site_name")
+        all_sites: Any = options.pop("all_sites")
+        directory: Any = options.pop("inventory_directory")
+        zk_given = here.get_parameter_source("hosts") == ParameterSource.COMMANDLINE
+        if (name is not None) + bool(all_sites) + zk_given > 1:
+            raise UserError("give one of --zk, --site and --all-sites")
+        if name is not None:
+            clusters = Clusters(context, site=find_site(_inventory(directory), name))
+        elif all_sites:
+            clusters = Clusters(context, sites=tuple(_inventory(directory).sites.values()))
+        elif hosts:
+            clusters = Clusters(context, hosts)
+        else:
+            raise UserError(
+                "which cluster? give --zk HOST:PORT/CHROOT (or FLUMENG_ZK), or --site or "
+                "--all-sites of an inventory"
+            )
+        return command(context, clusters, *args, **options)
+
+    return chosen
+
+
+def find_site(inventory: Inventory, name: str) -> Site:
+    """Raises ``UserError`` when there is no such site."""
+    if name not in inventory.sites:
+        raise UserError(f'there is no site "{name}": {nearest(name, inventory.sites)}')
+    return inventory.sites[name]
+
+
+def _inventory(directory: Path | None) -> Inventory:
+    from flumeng.push.inventory_files import read_inventory  # noqa: PLC0415  only for sites
+
+    if directory is None:
+        raise UserError("--site and --all-sites need --inventory DIR (or FLUMENG_INVENTORY)")
+    return read_inventory(directory)
