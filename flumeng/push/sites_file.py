@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import yaml
 
 from flumeng.push.inventory import Site, Wave
+from flumeng.push.secrets import REFERENCE
 from flumeng.push.variables import check_name as check_variable
 from flumeng.push.variables import fill
 from flumeng.push.windows import parse_window
@@ -23,7 +24,6 @@ MAX_BYTES = 4 * 2**20
 MAX_NODES = 500_000
 """Enough for some thousand sites."""
 
-SECRET = re.compile(r"\$\{secret:([A-Za-z0-9][A-Za-z0-9._-]*)\}", re.ASCII)
 _NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _CHROOT = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._:@=+-]+)+", re.ASCII)
 _FAILURES = re.compile("([0-9]{1,4})(%?)", re.ASCII)
@@ -159,7 +159,7 @@ class SiteOptions:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from _wrong_variables(self.variables)
-        if self.credential and not SECRET.fullmatch(self.credential):
+        if self.credential and not REFERENCE.fullmatch(self.credential):
             told = "expected a reference to a secret, like ${secret:fra-zookeeper}, never itself"
             yield "credential", told
 

@@ -27,6 +27,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -77,13 +78,16 @@ READS_TOGETHER = 100
 WRITES_AT_ONCE = 100
 
 
-def connect(hosts: str, *, session_seconds: float = 10.0, wait_seconds: float = 8.0) -> Store:
+def connect(
+    hosts: str, *, session_seconds: float = 10.0, wait_seconds: float = 8.0, credential: str = ""
+) -> Store:
     """A store for ``hosts``, as in ``host:port[,host:port]/chroot``.
 
-    Waits for the first connection at most ``wait_seconds``; then raises UnavailableError. UserError
-    when ``hosts`` does not read as such, or the server is too old.
+    ``credential`` is ``user:password`` for ZooKeeper's digest scheme; empty: none. Waits for the
+    first connection at most ``wait_seconds``; then raises UnavailableError. UserError when
+    ``hosts`` does not read as such, or the server is too old.
     """
-    store = ZooKeeperStore(hosts, session_seconds)
+    store = ZooKeeperStore(hosts, session_seconds, credential=credential)
     if store.wait_connected(wait_seconds):
         return store
     store.close()
@@ -109,6 +113,7 @@ class ZooKeeperStore:
         hosts: str,
         session_seconds: float,
         clock: Callable[[], float] = time.monotonic,
+        credential: str = "",
     ) -> None:
         servers, slash, chroot = hosts.partition("/")
         if not servers or (slash and not chroot):
@@ -133,6 +138,7 @@ class ZooKeeperStore:
                 handler=handler,
                 connection_retry=always,
                 command_retry=never,
+                auth_data=[("digest", credential)] if credential else None,
             )
         except ValueError as error:
             raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot: {error}") from error
@@ -181,7 +187,7 @@ class ZooKeeperStore:
         for call in _in_flight(calls, READS_AT_ONCE // READS_TOGETHER):
             for answer in _wait(call):
                 if isinstance(answer, KazooException) and not isinstance(answer, NoNodeError):
-                    raise UnavailableError(f"ZooKeeper: {type(answer).__name__}") from answer
+                    raise _unavailable(answer) from answer
                 yield None if isinstance(answer, NoNodeError) else answer
 
     def children(self, path: Path) -> list[str]:
@@ -384,7 +390,15 @@ def _wait(call: Any) -> Any:
     except (*CONFLICTS, UnimplementedError):
         raise
     except (KazooException, KazooTimeoutError) as error:
-        raise UnavailableError(f"ZooKeeper: {type(error).__name__} {error}".rstrip()) from error
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: Exception) -> UnavailableError:
+    if isinstance(error, NoAuthError):
+        return UnavailableError(
+            "ZooKeeper refuses it (NoAuthError): an ACL wants another credential than is given"
+        )
+    return UnavailableError(f"ZooKeeper: {type(error).__name__} {error}".rstrip())
 
 
 def _names(call: Any) -> list[str]:

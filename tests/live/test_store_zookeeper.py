@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
 
 from flumeng.errors import UnavailableError, UserError
 from flumeng.runtime.testing import Proxy
@@ -74,6 +76,32 @@ def test_a_server_before_3_6_is_refused_by_name(zookeeper: str) -> None:
         connect(f"{old.address}/c", wait_seconds=10)
     assert time.monotonic() - started < 8, "it waited for a server that will not get newer"
     old.close()
+
+
+def test_a_chroot_with_an_acl_is_read_with_its_credential_only(zookeeper: str) -> None:
+    hosts = f"{zookeeper}/protected"
+    owner = connect(hosts, credential="push:right")
+    owner.make_root()
+    tree.init(owner)
+    owner.close()
+    admin = KazooClient(hosts, auth_data=[("digest", "push:right")])
+    admin.start()
+    for path in ["/", "/cluster", "/flows"]:
+        admin.set_acls(path, [make_digest_acl("push", "right", all=True)])
+    admin.stop()
+
+    with_it = connect(hosts, credential="push:right")
+    assert with_it.read(paths.cluster()) is not None
+    assert with_it.children(paths.flows()) == []
+    with_it.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
+    with_it.close()
+    for credential in ["", "push:wrong"]:
+        without = connect(hosts, credential=credential)
+        with pytest.raises(UnavailableError, match="an ACL wants another credential"):
+            without.read(paths.cluster())
+        with pytest.raises(UnavailableError, match="an ACL wants another credential"):
+            without.children(paths.flows())
+        without.close()
 
 
 def test_an_empty_cluster_keeps_to_the_schema_and_init_repeats(server: RealZooKeeper) -> None:
