@@ -1,4 +1,4 @@
-"""Many znodes read with one request (ZooKeeper 3.6 and newer) for kazoo, which has none.
+"""Many znodes and folders read with one request (ZooKeeper 3.6 and newer); kazoo has none for that.
 
 kazoo is extended by one request: opcode 22, whose body is that of a transaction (``MultiHeader`` of
 ZooKeeper's ``zookeeper.jute``) with reads as its operations. One that fails does not fail the
@@ -14,16 +14,19 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import EXCEPTIONS, KazooException
 from kazoo.protocol.paths import _prefix_root
 from kazoo.protocol.serialization import (
+    GetChildren,
     GetData,
     MultiHeader,
     int_struct,
     multiheader_struct,
     read_buffer,
+    read_string,
     stat_struct,
 )
 from kazoo.protocol.states import ZnodeStat
 
-Answer: TypeAlias = tuple[bytes, ZnodeStat] | KazooException
+Answer: TypeAlias = tuple[bytes, ZnodeStat] | list[str] | KazooException
+"""Data, or the names in a folder, or why there are none."""
 END = multiheader_struct.pack(-1, True, -1)
 
 
@@ -31,11 +34,18 @@ class MultiRead(NamedTuple):
     """The request, in the shape that kazoo's connection expects."""
 
     paths: tuple[str, ...]
+    folders: tuple[str, ...]
     type: int = 22
 
     def serialize(self) -> bytes:
-        head = MultiHeader(GetData.type, False, -1).serialize()
-        return b"".join([*(head + GetData(path, None).serialize() for path in self.paths), END])
+        data, names = (MultiHeader(of.type, False, -1).serialize() for of in (GetData, GetChildren))
+        return b"".join(
+            [
+                *(data + GetData(path, None).serialize() for path in self.paths),
+                *(names + GetChildren(path, None).serialize() for path in self.folders),
+                END,
+            ]
+        )
 
     @staticmethod
     def deserialize(buffer: bytes, offset: int) -> list[Answer]:
@@ -48,13 +58,31 @@ class MultiRead(NamedTuple):
                 data, offset = read_buffer(buffer, offset)
                 answers.append((data, ZnodeStat._make(stat_struct.unpack_from(buffer, offset))))
                 offset += stat_struct.size
+            elif header.type == GetChildren.type:
+                names, offset = _names(buffer, offset)
+                answers.append(names)
             else:
                 answers.append(EXCEPTIONS[int_struct.unpack_from(buffer, offset)[0]]())
                 offset += int_struct.size
 
 
-def read_async(client: KazooClient, paths: Sequence[str]) -> Any:
-    """Ask for the data of all ``paths``; kazoo's async result, one ``Answer`` for each."""
+def read_async(client: KazooClient, paths: Sequence[str], folders: Sequence[str] = ()) -> Any:
+    """Ask for the data of all ``paths`` and the names in all ``folders``; kazoo's async result, one
+    ``Answer`` for each, in this order."""
     result = client.handler.async_result()
-    client._call(MultiRead(tuple(_prefix_root(client.chroot, path) for path in paths)), result)
+    client._call(MultiRead(_whole(client, paths), _whole(client, folders)), result)
     return result
+
+
+def _whole(client: KazooClient, paths: Sequence[str]) -> tuple[str, ...]:
+    return tuple(_prefix_root(client.chroot, path) for path in paths)
+
+
+def _names(buffer: bytes, offset: int) -> tuple[list[str], int]:
+    count = int_struct.unpack_from(buffer, offset)[0]
+    offset += int_struct.size
+    names = []
+    for _ in range(count):
+        name, offset = read_string(buffer, offset)
+        names.append(name)
+    return names, offset

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -172,40 +173,43 @@ class ZooKeeperStore:
         return [readable(found) for found in self.read_each(wanted)]
 
     def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
-        self._require_connection()
-        self._traffic.read(len(wanted))
-        answers = self._read_together(wanted)
-        return [
-            None if answer is None else _decode(path, *answer)
-            for path, answer in zip(wanted, answers, strict=True)
-        ]
-
-    def _read_together(self, wanted: Sequence[Path]) -> Iterator[tuple[bytes, ZnodeStat] | None]:
-        starts = range(0, len(wanted), READS_TOGETHER)
-        parts = ([str(path) for path in wanted[n : n + READS_TOGETHER]] for n in starts)
-        calls = (multi_read.read_async(self._client, part) for part in parts)
-        for call in _in_flight(calls, READS_AT_ONCE // READS_TOGETHER):
-            for answer in _wait(call):
-                if isinstance(answer, KazooException) and not isinstance(answer, NoNodeError):
-                    raise _unavailable(answer) from answer
-                yield None if isinstance(answer, NoNodeError) else answer
+        return self.look(wanted, [])[0]
 
     def children(self, path: Path) -> list[str]:
         return self.children_many([path])[0]
 
     def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
-        self._require_connection()
-        calls = (self._client.get_children_async(str(path)) for path in wanted)
-        return [_names(call) for call in _in_flight(calls, READS_AT_ONCE)]
+        return self.look([], wanted)[1]
 
     def look(
         self, wanted: Sequence[ZPath[R]], folders: Sequence[Path]
     ) -> tuple[list[Found[R]], list[list[str]]]:
         self._require_connection()
-        first = [self._client.get_children_async(str(path)) for path in folders[:READS_AT_ONCE]]
-        found = self.read_each(wanted)
-        listed = [_names(call) for call in first]
-        return found, [*listed, *self.children_many(folders[READS_AT_ONCE:])]
+        self._traffic.read(len(wanted))
+        answers = self._read_together([*wanted, *folders], len(wanted))
+        found = [
+            None if answer is None else _decode(path, *answer)
+            for path, answer in zip(wanted, islice(answers, len(wanted)), strict=True)
+        ]
+        return found, [possible(names or []) for names in answers]
+
+    def _read_together(self, wanted: Sequence[Path], data: int) -> Iterator[Any]:
+        """The answers in order, to the first ``data`` their data, to the others their children;
+        None for what is not there."""
+        names = [str(path) for path in wanted]
+        calls = (
+            multi_read.read_async(
+                self._client,
+                names[n : min(n + READS_TOGETHER, data)],
+                names[max(n, data) : n + READS_TOGETHER],
+            )
+            for n in range(0, len(names), READS_TOGETHER)
+        )
+        for call in _in_flight(calls, READS_AT_ONCE // READS_TOGETHER):
+            for answer in _wait(call):
+                if isinstance(answer, KazooException) and not isinstance(answer, NoNodeError):
+                    raise _unavailable(answer) from answer
+                yield None if isinstance(answer, NoNodeError) else answer
 
     def exists(self, path: Path) -> bool:
         self._require_connection()
@@ -399,13 +403,6 @@ def _unavailable(error: Exception) -> UnavailableError:
             "ZooKeeper refuses it (NoAuthError): an ACL wants another credential than is given"
         )
     return UnavailableError(f"ZooKeeper: {type(error).__name__} {error}".rstrip())
-
-
-def _names(call: Any) -> list[str]:
-    try:
-        return possible(_wait(call))
-    except NoNodeError:
-        return []
 
 
 def _in_flight(calls: Iterable[Any], most: int) -> Iterator[Any]:

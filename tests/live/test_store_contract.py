@@ -11,7 +11,7 @@ import pytest
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.simulation import Ensemble, Session
-from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Version
+from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Version, Versioned
 from flumeng.store.zookeeper import connect
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
@@ -271,3 +271,18 @@ def test_before_there_is_a_root_nothing_is_found(connect_once: Connect) -> None:
     store.make_root()
     store.write(paths.flows(), None, ABSENT)
     assert store.exists(paths.flows())
+
+
+def test_a_look_gives_each_znode_and_folder_in_its_place(any_store: Store) -> None:
+    """Also of more than one request holds, and where some of them are not there."""
+    for number in range(0, 130, 2):
+        any_store.write(paths.flow(f"f{number}"), flow(number), ABSENT)
+        any_store.write(paths.revisions(f"f{number}"), None, ABSENT)
+    names = [f"f{number}" for number in range(130)]
+    folders = [*map(paths.flow, names), paths.flows()]
+    found, listed = any_store.look([paths.flow(name) for name in names], folders)
+    assert [one.value.revision if isinstance(one, Versioned) else None for one in found] == [
+        None if number % 2 else number for number in range(130)
+    ]
+    assert listed[:-1] == [[] if number % 2 else ["revisions"] for number in range(130)]
+    assert sorted(listed[-1]) == sorted(names[::2])

@@ -12,6 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from flumeng.errors import UnavailableError, UserError
+from flumeng.runtime.links import Links
 from flumeng.runtime.testing import Proxy
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.store.zookeeper import CALL_SECONDS, connect
@@ -117,3 +118,15 @@ def test_an_empty_cluster_keeps_to_the_schema_and_init_repeats(server: RealZooKe
     with pytest.raises(UserError, match="99"):
         tree.require(store)
     store.close()
+
+
+def test_a_look_at_znodes_and_folders_is_one_request(server: RealZooKeeper) -> None:
+    with Links({"far": server.port}) as links:
+        store = connect(f"{links['far'].address}/c")
+        tree.init(store)
+        before = links["far"].counts
+        found, listed = store.look([paths.cluster(), paths.schema()], [paths.flows(), paths.live()])
+        asked = links["far"].counts.since(before)
+        store.close()
+    assert (all(found), sorted(map(len, listed))) == (True, [0, 2])
+    assert (asked.requests, asked.round_trips) == ({MULTI_READ: 1}, 1)
