@@ -402,7 +402,8 @@ class Intent(Record):
 @dataclass(frozen=True, kw_only=True)
 class PushSource(Record):
     """What a push brings: the ``digest`` of the content of the ``inventory`` of that name, its
-    ``revision`` where it is under version control, and who pushes it, and why."""
+    ``revision`` where it is under version control, and who pushes it, and why. A rollback says
+    which push it ``undoes``, or to which one it ``returns_to``, and has no digest."""
 
     push: str
     inventory: str
@@ -411,6 +412,8 @@ class PushSource(Record):
     reason: str
     time: float
     revision: str = ""
+    undoes: str = ""
+    returns_to: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ part of the answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flumeng.operations.flows import next_revisions, refuse_several_hosts
@@ -19,7 +19,7 @@ from flumeng.plan.applied import applied
 from flumeng.spec import parse_flow
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import ReadableStore, Store, Version
-from zkschema.records import Flow, NodeStatus, PlannedTask, TaskStatus
+from zkschema.records import Flow, Node, NodeStatus, PlannedTask, TaskStatus
 
 ROUNDS = 100
 
@@ -53,15 +53,25 @@ def drain(store: ReadableStore, node: str) -> Preview:
 
 
 def apply(
-    store: ReadableStore, texts: Mapping[str, str], expect_revision: int | None = None
+    store: ReadableStore,
+    texts: Mapping[str, str],
+    expect_revision: int | None = None,
+    *,
+    ended: Collection[str] = (),
+    nodes: Mapping[str, Node] | None = None,
 ) -> Preview:
     """What these flows (name -> text) would have changed when their rollouts are over, as
-    ``apply_flows`` applies them. Raises as it does.
+    ``apply_flows`` applies them. Raises as it does. In the same step flows may be deleted
+    (``ended``), and ``nodes`` get other records.
 
     What masters do not plan now, because a record of it cannot be read, stays as it is.
     """
     now = look(store)
-    flows = dict(now.flows)
+    flows = {
+        name: replace(view, record=replace(view.record, state="deleted")) if name in ended else view
+        for name, view in now.flows.items()
+    }
+    changed = {name: replace(now.nodes[name], record=node) for name, node in (nodes or {}).items()}
     revisions = next_revisions(store, texts, expect_revision)
     refuse_several_hosts(store, revisions)
     for wanted in revisions:
@@ -73,7 +83,8 @@ def apply(
             record = replace(view.record, revision=wanted.number)
             flows[name] = replace(view, record=record, place=place, problem="", rollout=None)
     new = flows.keys() - now.flows.keys()
-    return _compare(now, replace(now, flows=flows, mine=now.mine | new))
+    wanted_nodes = {**now.nodes, **changed}
+    return _compare(now, replace(now, flows=flows, nodes=wanted_nodes, mine=now.mine | new))
 
 
 def restart(store: Store, key: str) -> Preview:

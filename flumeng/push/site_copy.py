@@ -54,6 +54,8 @@ class SiteCopy:
         return [self._found(path) for path in wanted]
 
     def children(self, path: Path) -> list[str]:
+        if str(path) not in self.folders and self._is_absent(str(path)):
+            return []
         return list(self.folders[str(path)])
 
     def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
@@ -63,8 +65,19 @@ class SiteCopy:
         return self._found(path) is not None
 
     def _found(self, path: ZPath[R]) -> Found[R]:
+        if str(path) not in self.znodes and self._is_absent(str(path)):
+            return None
         found: Found[R] = self.znodes[str(path)]
         return found
+
+    def _is_absent(self, path: str) -> bool:
+        """Whether it, or what it lies below, is not among the names that were listed."""
+        while "/" in path[1:]:
+            parent, _, name = path.rpartition("/")
+            if parent in self.folders and name not in self.folders[parent]:
+                return True
+            path = parent
+        return False
 
 
 def copy_site(store: Store) -> SiteCopy:

@@ -7,7 +7,7 @@ there before, and one for the audit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -66,7 +66,7 @@ def first_part(changes: Sequence[Change]) -> list[Change]:
 
 def refused_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
     """Key -> why the flow may not get that text there now."""
-    texts = _texts(changes)
+    texts = texts_of(changes)
     refused = {}
     for name, text in texts.items():
         try:
@@ -139,7 +139,7 @@ def _schema(copy: SiteCopy) -> list[Write]:
 
 
 def _flows(copy: SiteCopy, changes: Sequence[Change], source: PushSource) -> Iterable[Write]:
-    texts = _texts(changes)
+    texts = texts_of(changes)
     schema = copy.read(paths.schema())
     assert schema is not None
     for wanted in next_revisions(copy, texts):
@@ -157,8 +157,8 @@ def _reason(source: PushSource) -> str:
     return f"push {source.push}: {source.reason}" if source.reason else f"push {source.push}"
 
 
-def _texts(changes: Iterable[Change]) -> dict[str, str]:
-    """Those that become the text of a flow."""
+def texts_of(changes: Iterable[Change]) -> dict[str, str]:
+    """Flow -> the text that it gets."""
     return {
         name_of(change.key): change.after
         for change in changes
@@ -206,29 +206,35 @@ def _still_there(copy: SiteCopy, changes: Sequence[Change], choke: str) -> Itera
             yield Check(paths.node(node), registered.version)
 
 
-def _nodes(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
-    by_node: dict[str, list[Change]] = {}
+def nodes_of(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, records.Node]:
+    """Node -> its record with the labels and capacities of the changes."""
+    nodes: dict[str, records.Node] = {}
     for change in _real(changes):
-        if kind_of(change.key) in (LABEL, CAPACITY):
-            by_node.setdefault(of_node(change.key)[0], []).append(change)
-    for node, own in by_node.items():
+        if kind_of(change.key) not in (LABEL, CAPACITY):
+            continue
+        node, name = of_node(change.key)
         found = copy.read(paths.node(node))
         assert found is not None, f"{node} waits to be registered"
-        labels, capacity = dict(found.value.labels), dict(found.value.capacity)
-        for change in own:
-            name = of_node(change.key)[1]
-            if kind_of(change.key) == LABEL:
-                _set(labels, name, change.after)
-            else:
-                _set(capacity, name, None if change.after is None else float(change.after))
-        record = replace(found.value, labels=labels, capacity=capacity)
+        record = nodes.get(node, found.value)
+        if kind_of(change.key) == LABEL:
+            record = replace(record, labels=_with(record.labels, name, change.after))
+        else:
+            amount = None if change.after is None else float(change.after)
+            record = replace(record, capacity=_with(record.capacity, name, amount))
+        nodes[node] = record
+    return nodes
+
+
+def _nodes(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
+    for node, record in nodes_of(copy, changes).items():
+        found = copy.read(paths.node(node))
+        assert found is not None
         yield Put(paths.node(node), record, found.version)
 
 
-def _set(target: dict[str, V], name: str, value: V | None) -> None:
-    target.pop(name, None)
-    if value is not None:
-        target[name] = value
+def _with(before: Mapping[str, V], name: str, value: V | None) -> dict[str, V]:
+    others = {key: other for key, other in before.items() if key != name}
+    return others if value is None else {**others, name: value}
 
 
 def _real(changes: Iterable[Change]) -> list[Change]:

@@ -1,0 +1,129 @@
+"""Plans of many sites: all are read at the same time, and one that is away is said to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from flumeng.errors import FlumengError, UserError
+from flumeng.push import plan as plans
+from flumeng.push.comparison import DriftPolicy
+from flumeng.push.everywhere import in_sites
+from flumeng.push.inventory import Inventory, Site, Wave
+from flumeng.push.plan import PushPlan, SitePlan
+from flumeng.push.resources import Resources
+from flumeng.push.site_copy import SiteCopy, copy_site
+from flumeng.spec.problems import nearest
+from flumeng.store import Store
+from zkschema.records import PushSource
+
+R = TypeVar("R")
+
+Connect = Callable[[Site], Store]
+
+
+def chosen(inventory: Inventory, only: Collection[str]) -> list[Site]:
+    """The sites, and those of the groups, that are named; all when none is named.
+
+    Raises ``UserError`` for a name that there is not.
+    """
+    names: set[str] = set()
+    groups = {group for site in inventory.sites.values() for group in site.groups}
+    for name in only:
+        if name not in inventory.sites and name not in groups:
+            known = [*inventory.sites, *sorted(groups)]
+            raise UserError(f'there is no site or group "{name}"; {nearest(name, known)}')
+        names |= {
+            site.name for site in inventory.sites.values() if name in (site.name, *site.groups)
+        }
+    return [site for site in inventory.sites.values() if not only or site.name in names]
+
+
+def waves_of(inventory: Inventory, sites: Iterable[str]) -> tuple[Wave, ...]:
+    """The inventory's waves with these sites only."""
+    wanted = set(sites)
+    waves = (
+        replace(wave, sites=tuple(name for name in wave.sites if name in wanted))
+        for wave in inventory.waves
+    )
+    return tuple(wave for wave in waves if wave.sites)
+
+
+def look(
+    sites: Iterable[Site], connect: Connect, work: Callable[[Site, Store, SiteCopy], R]
+) -> dict[str, R | FlumengError]:
+    """What ``work`` makes of each site, or why the site cannot be read."""
+
+    def one(site: Site) -> R:
+        with closing(connect(site)) as store:
+            return work(site, store, copy_site(store))
+
+    return in_sites(sites, one)
+
+
+def plan_push(
+    inventory: Inventory,
+    rendered: Mapping[str, Resources],
+    connect: Connect,
+    *,
+    only: Collection[str] = (),
+    prune: bool = False,
+    policy: DriftPolicy = "refuse",
+) -> PushPlan:
+    """What brings the sites to what the inventory says. Raises ``UserError`` for a name in ``only``
+    that there is not."""
+    sites = chosen(inventory, only)
+    found = look(
+        sites,
+        connect,
+        lambda site, _store, copy: plans.plan_site(
+            site.name, rendered[site.name], copy, prune=prune, policy=policy
+        ),
+    )
+    return PushPlan(
+        inventory.name,
+        inventory.digest,
+        inventory.revision,
+        prune,
+        policy,
+        said(found),
+    )
+
+
+def source_of(plan: PushPlan, *, who: str, reason: str, now: float, suffix: str) -> PushSource:
+    """Who pushes what, under a new id that sorts by time; nobody else has the ``suffix``."""
+    return PushSource(
+        push=f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{suffix}",
+        inventory=plan.inventory,
+        digest=plan.digest,
+        revision=plan.revision,
+        author=who,
+        reason=reason,
+        time=now,
+    )
+
+
+def begun(plan: PushPlan) -> str:
+    """The push of the same content that was not seen to its end, to be gone on with under its own
+    id; empty when there is none."""
+    return max(
+        (
+            source.push
+            for site in plan.sites.values()
+            if site.unproven
+            and (source := site.push.source) is not None
+            and (source.inventory, source.digest) == (plan.inventory, plan.digest)
+        ),
+        default="",
+    )
+
+
+def said(found: Mapping[str, SitePlan | FlumengError]) -> dict[str, SitePlan]:
+    """Each site's plan, or one that says why there is none."""
+    return {
+        name: one if isinstance(one, SitePlan) else SitePlan(name, error=str(one))
+        for name, one in found.items()
+    }

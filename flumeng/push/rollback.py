@@ -1,0 +1,94 @@
+"""Which push is undone, and what that does in each site."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from flumeng.errors import FlumengError, UserError
+from flumeng.push import plan as plans
+from flumeng.push import planning, undo
+from flumeng.push.comparison import DriftPolicy
+from flumeng.push.inventory import Inventory
+from flumeng.push.plan import PushPlan, SitePlan
+from flumeng.push.planning import Connect
+from flumeng.push.site_copy import SiteCopy
+from zkschema.records import PushEntry, PushSource
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """``undoes``: the push that is undone, or the one to which sites go back. ``begun``: the id of
+    the rollback that is gone on with, empty for a new one."""
+
+    undoes: str
+    begun: str
+    plan: PushPlan
+
+
+@dataclass(frozen=True)
+class _History:
+    copy: SiteCopy
+    entries: list[PushEntry]
+
+    @property
+    def newest(self) -> PushSource | None:
+        return self.entries[-1].source if self.entries else None
+
+
+def plan_rollback(
+    inventory: Inventory,
+    connect: Connect,
+    *,
+    to: str = "",
+    only: Collection[str] = (),
+    policy: DriftPolicy = "refuse",
+) -> Rollback:
+    """What gives each site back what it had right after push ``to``, or before its newest push.
+
+    Without ``to`` that is the push that is the newest in any site, by its id, which begins with its
+    time; sites that did not get it stay as they are. A rollback that was not seen to its end is
+    gone on with; after one that was, there is nothing to do. Raises ``UserError`` when there is
+    nothing to undo.
+    """
+    sites = planning.chosen(inventory, only)
+    found = planning.look(
+        sites,
+        connect,
+        lambda _site, store, copy: _History(copy, undo.read_entries(store, copy)),
+    )
+    histories = [one for one in found.values() if isinstance(one, _History)]
+    undone = () if to else _to_undo(histories)
+    planned: dict[str, SitePlan | FlumengError] = {}
+    for name, one in found.items():
+        planned[name] = (
+            _of_site(name, one, to, undone, policy) if isinstance(one, _History) else one
+        )
+    plan = PushPlan(inventory.name, "", "", True, policy, planning.said(planned))
+    return Rollback(to or undone[-1], undone[0] if len(undone) > 1 else "", plan)
+
+
+def _of_site(
+    name: str, history: _History, to: str, undone: Sequence[str], policy: DriftPolicy
+) -> SitePlan:
+    entries = history.entries
+    try:
+        taken = undo.after_push(entries, to) if to else undo.of_pushes(entries, undone)
+    except UserError as error:
+        return SitePlan(name, error=str(error))
+    return plans.plan_undo(name, taken, history.copy, policy=policy)
+
+
+def _to_undo(histories: Sequence[_History]) -> tuple[str, ...]:
+    """The newest push; and when that is a rollback, the one that it undoes: so a rollback that was
+    killed is gone on with, and one that is done is not undone by itself."""
+    sources = [one.newest for one in histories if one.newest is not None]
+    if not sources:
+        raise UserError("there is nothing to roll back: no push is known in these sites")
+    newest = max(sources, key=lambda source: source.push)
+    if newest.returns_to:
+        raise UserError(
+            f"push {newest.push} went back to {newest.returns_to}: say with --to where to go from "
+            "there, or bring the inventory with `flumeng push apply`"
+        )
+    return (newest.push, newest.undoes) if newest.undoes else (newest.push,)

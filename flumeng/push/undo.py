@@ -1,0 +1,58 @@
+"""What gives a site back what it had before a push, from the entries that pushes left."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from flumeng.errors import UserError
+from flumeng.push.site_copy import SiteCopy
+from flumeng.store import ReadableStore, Versioned
+from zkschema import paths
+from zkschema.records import PushEntry
+
+Before = Mapping[str, tuple[str | None, str | None]]
+"""Key -> the value (None: not there), and the digest that pushes knew (None: it was not theirs)."""
+
+
+def read_entries(store: ReadableStore, copy: SiteCopy) -> list[PushEntry]:
+    """All that are kept, in order, from behind the last one that cannot be read.
+
+    Raises ``UnavailableError``.
+    """
+    wanted = [paths.push_entry(name) for name in copy.children(paths.push())]
+    entries: list[PushEntry] = []
+    for found in store.read_each(wanted):
+        if isinstance(found, Versioned):
+            entries.append(found.value)
+        else:
+            entries.clear()
+    return entries
+
+
+def before(entries: Iterable[PushEntry]) -> Before:
+    """What was there before the first of these, which are in the order in which they were made."""
+    found: dict[str, tuple[str | None, str | None]] = {}
+    for entry in entries:
+        for key, change in entry.changes.items():
+            found.setdefault(key, (change.before, change.owned_before))
+    return found
+
+
+def of_pushes(entries: Sequence[PushEntry], pushes: Collection[str]) -> Sequence[PushEntry]:
+    """The entries of these when nothing came after them, also when only half of one was done."""
+    count = 0
+    for entry in reversed(entries):
+        if entry.source.push not in pushes:
+            break
+        count += 1
+    return entries[len(entries) - count :]
+
+
+def after_push(entries: Sequence[PushEntry], push: str) -> Sequence[PushEntry]:
+    """All that came after that push. Raises ``UserError`` when it is not among them."""
+    last = [number for number, entry in enumerate(entries) if entry.source.push == push]
+    if not last:
+        known = list(dict.fromkeys(entry.source.push for entry in entries))
+        there = f"those that are kept: {', '.join(known)}" if known else "there are none"
+        raise UserError(f"push {push} is not in its history; {there}")
+    return entries[last[-1] + 1 :]
