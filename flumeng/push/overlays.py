@@ -136,7 +136,7 @@ def _laid(
     if isinstance(patch, yaml.SequenceNode):
         replaces = bool(patch.value) and directive(patch.value[0]) == REPLACE
         entries = patch.value[1:] if replaces else patch.value
-        if path.rpartition(".")[2] not in COMPONENT_LISTS:
+        if not _are_components(path, entries):
             return _with(patch, [_entry(entry, path, problems) for entry in entries])
         if replaces or not isinstance(below, yaml.SequenceNode):
             below = None
@@ -180,7 +180,7 @@ def _components(
     path: str,
     problems: Problems,
 ) -> yaml.SequenceNode:
-    """By the name of the component. What has no name stays as it is, to be refused as a flow."""
+    """``entries`` over those below, by the name of the component."""
     result = _with(patch if below is None else below, [])
     there: list[yaml.Node] = [] if below is None else list(below.value)
     names = [_name(entry) for entry in there]
@@ -188,7 +188,7 @@ def _components(
     for index, entry in enumerate(entries):
         name = _name(entry)
         place = f"{path}[{index}]"
-        known = names.count(name) if name is not None else 0
+        known = names.count(name)
         if known and (known > 1 or own[name] > 1):
             told = (
                 f'there are several "{name}", and which is meant cannot be told: '
@@ -209,6 +209,10 @@ def _components(
     return result
 
 
+def _are_components(path: str, entries: list[yaml.Node]) -> bool:
+    return path.rpartition(".")[2] in COMPONENT_LISTS and None not in map(_name, entries)
+
+
 def _name(entry: yaml.Node) -> str | None:
     """Of ``- name: options`` or ``- name``."""
     if isinstance(entry, yaml.MappingNode):
@@ -222,11 +226,11 @@ def _component(
 ) -> yaml.Node | None:
     """An entry of a name over one of the same name; a name alone has no options, and changes
     none."""
-    if _name(entry) is None or not isinstance(entry, yaml.MappingNode):
-        return below or _entry(entry, path, problems)
+    if not isinstance(entry, yaml.MappingNode):
+        return below or _copy(entry)
     ((name, options),) = entry.value
     if document.is_null(options):
-        return below or _entry(entry, path, problems)
+        return below or _copy(entry)
     if not isinstance(below, yaml.MappingNode):
         below = _with(entry, [(_scalar(name), None)])
     ((known, before),) = below.value
