@@ -9,7 +9,8 @@
     sites/SITE/...              the same for one site
 
 Names that begin with a dot, and ``*.md``, are no part of it; any other file is a problem. A
-symbolic link has to stay within the directory. The name of a flow's file is free.
+symbolic link has to stay within the directory. The name of a flow's file is free. One whose first
+line is ``# flumeng: verbatim`` is, below that line, the flow byte for byte.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import hashlib
 import os
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -166,7 +168,7 @@ def _layer(tree: _Tree, name: str) -> Layer:
         if not entry.endswith(".yaml"):
             tree.report(place, 0, "is no part of an inventory: a flow's file ends in .yaml")
             continue
-        file = _file(tree, place)
+        file = _flow_file(tree, place)
         flow = file and _flow_name(tree, file)
         if not file or not flow:
             continue
@@ -186,6 +188,12 @@ def _file(tree: _Tree, name: str) -> LayerFile | None:
         tree.report(name, document.line(root), "expected a mapping of options")
         return None
     return LayerFile(name, text, root)
+
+
+def _flow_file(tree: _Tree, name: str) -> LayerFile | None:
+    file = _file(tree, name)
+    text = layers.verbatim(file.text) if file else None
+    return file if file is None or text is None else replace(file, text=text, is_verbatim=True)
 
 
 def _flow_name(tree: _Tree, file: LayerFile) -> str | None:

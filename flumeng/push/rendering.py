@@ -1,9 +1,10 @@
 """What each site should hold: the inventory's files laid over each other, filled in and checked.
 Pure.
 
-A flow that neither an overlay nor a variable touches keeps its text, byte for byte. Any other is
-written anew from its tree, without comments, and always in the same way. Sites that have the same
-files, and the same values of the variables that are in them, share the work.
+A flow that neither an overlay nor a variable touches keeps its text, byte for byte, and so does one
+in a file that is marked ``layers.VERBATIM``, until something is laid over it. Any other is written
+anew from its tree, without comments, and always in the same way. Sites that have the same files,
+and the same values of the variables that are in them, share the work.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def _over(below: Files, file: LayerFile) -> Files:
     said = overlays.directive(file.root)
     if said == overlays.DELETE:
         return ()
-    return (file,) if said == overlays.REPLACE else (*below, file)
+    return (file,) if said == overlays.REPLACE or file.is_verbatim else (*below, file)
 
 
 def _lay(files: Files) -> Laid:
@@ -164,7 +165,8 @@ def _lay(files: Files) -> Laid:
     tree = overlays.lay([file.root for file in files], problems)
     assert tree is not None, "what removes all is no file of a stack"
     found = variables.usage(tree)
-    is_touched = len(files) > 1 or found.changes or overlays.has_directives(files[0].root)
+    changes = found.changes or overlays.has_directives(files[0].root)
+    is_touched = len(files) > 1 or (changes and not files[0].is_verbatim)
     return Laid(tree, found.names, None if is_touched else files[0], tuple(problems))
 
 
@@ -216,7 +218,8 @@ def _placed(
 ) -> list[InventoryProblem]:
     """The problems of a text, where an author finds what they are about."""
     if isinstance(source, LayerFile):
-        return [InventoryProblem(source.name, p.line, p.path, p.message) for p in problems]
+        above = int(source.is_verbatim)
+        return [InventoryProblem(source.name, p.line + above, p.path, p.message) for p in problems]
     places = _places(source, text) if problems else {}
     found = []
     for problem in problems:

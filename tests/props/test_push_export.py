@@ -1,0 +1,107 @@
+"""Whatever sites hold, the inventory that is made of it renders to it, byte for byte."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flumeng.push.export import export
+from flumeng.push.inventory_files import read_inventory
+from flumeng.push.overlays import DIRECTIVE
+from flumeng.push.rendering import render
+from flumeng.push.resources import Resources
+from flumeng.spec import check_flow
+
+PLAIN = """\
+flow: {name}
+# täglich
+sources: [tail: {{paths: ["/a/{path}"]}}]   # ${{not_here}}
+sinks:
+  - files: {{path: /lake}}
+"""
+FORMS: list[Callable[[str], str]] = [
+    lambda text: text,
+    lambda text: text.rstrip("\n"),
+    lambda text: text.replace("\n", "\r\n"),
+    lambda text: "\ufeff" + text,
+    lambda text: "---\n" + text + "...\n",
+    lambda text: "".join(f"  {line}\n" for line in text.splitlines()),
+    lambda text: "# flumeng: verbatim\n" + text,
+    lambda text: "# flumeng: verbatim\r\n# flumeng: verbatim\n" + text,
+    lambda text: text + "\n\n# ende\n",
+]
+PATHS = [
+    "x",
+    "${x}",
+    "$${x}",
+    "$$${x}",
+    "${secret:k}",
+    "$${secret:k}",
+    "\\x24{x}",
+    "$",
+    "ü€😀",
+    "%Y",
+]
+NAMES = ["web", "devices", "no", "1e3"]
+text = st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Cn"]) | st.sampled_from("${}:#'\"-"),
+    min_size=1,
+    max_size=8,
+)
+
+
+def flow(name: str, path: str, form: Callable[[str], str]) -> str:
+    return form(PLAIN.format(name=name, path=path))
+
+
+def flows(name: str) -> st.SearchStrategy[str]:
+    return st.builds(flow, st.just(name), st.sampled_from(PATHS), st.sampled_from(FORMS))
+
+
+@st.composite
+def held(draw: st.DrawFn) -> Resources:
+    found: dict[str, str] = {}
+    for name in draw(st.frozensets(st.sampled_from(NAMES))):
+        found[f"flow/{name}"] = draw(flows(name))
+        if draw(st.booleans()):
+            found[f"choke/{name}"] = str(draw(st.integers(1, 2**50)))
+            found[f"choke/{name}@n1"] = "5"
+    if draw(st.booleans()):
+        found["setting/grace_seconds"] = draw(st.sampled_from(["0", "0.5", "1e-07", "30"]))
+        found["setting/balance"] = draw(st.sampled_from(["0", "7"]))
+    for node in draw(st.frozensets(st.sampled_from(["n1", "n2.example", "on", "7"]))):
+        for label in draw(st.frozensets(text.filter(lambda name: name != DIRECTIVE))):
+            found[f"label/{node}/{label}"] = draw(text | st.sampled_from(PATHS))
+        found[f"capacity/{node}/slots"] = draw(st.sampled_from(["1", "2.5", "10000000000000000"]))
+    return found
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> Mapping[str, Resources]:
+    """Sites of which many hold the same."""
+    kinds = draw(st.lists(held(), min_size=1, max_size=3))
+    names = [f"s{number}" for number in range(draw(st.integers(1, 5)))]
+    return {name: draw(st.sampled_from(kinds)) for name in names}
+
+
+def test_all_flows_of_this_test_are_valid() -> None:
+    for name in NAMES:
+        for path in PATHS:
+            for form in FORMS:
+                assert check_flow(flow(name, path, form)).flow == name
+
+
+@settings(deadline=None)
+@given(worlds())
+def test_what_is_exported_renders_to_what_the_sites_hold(sites: Mapping[str, Resources]) -> None:
+    files = export(sites, "all", {site: f"zk:2181/{site}" for site in sites})
+    with tempfile.TemporaryDirectory() as directory:
+        for name, content in files.items():
+            path = Path(directory, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode())
+        assert render(read_inventory(Path(directory))) == sites
