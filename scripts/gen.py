@@ -9,9 +9,21 @@ from pathlib import Path
 
 from flumeng.metrics.table import to_markdown as metrics
 from flumeng.node.policy import Policy
+from flumeng.push.cluster_file import ClusterFile, NodeOptions
+from flumeng.push.sites_file import GroupOptions, SiteOptions, SitesFile, WaveOptions
 from flumeng.spec.reference import to_markdown as components
 from flumeng.spec.reference import to_page
 from zkschema.table import to_markdown as znodes
+
+SITES_PARTS = (("groups", GroupOptions), ("sites", SiteOptions), ("waves", WaveOptions))
+
+
+def inventory() -> str:
+    """The files that are no flow files."""
+    sites = to_page(SitesFile, SITES_PARTS).replace("\n## ", "\n### ")
+    cluster = to_page(ClusterFile, (("nodes", NodeOptions),)).replace("\n## ", "\n### ")
+    return f"## `sites.yaml`\n\n{sites}\n## `cluster.yaml`\n\n{cluster}"
+
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -19,6 +31,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "reference/components.md": ("Sources, filters and sinks", components),
     "reference/metrics.md": ("The metrics", metrics),
     "reference/node.md": ("The policy file of a node", partial(to_page, Policy)),
+    "reference/sites.md": ("The files of an inventory", inventory),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from flumeng.spec import registry
@@ -39,9 +39,13 @@ def to_markdown() -> str:
     return "\n".join(_lines()).rstrip("\n") + "\n"
 
 
-def to_page(cls: type[Any]) -> str:
-    """The page of one option class that has a file of its own, without its title."""
-    return "\n".join((_doc(cls), "", *_options(cls))).rstrip("\n") + "\n"
+def to_page(cls: type[Any], parts: Sequence[tuple[str, type[Any]]] = ()) -> str:
+    """The page of one option class that has a file of its own, without its title; ``parts`` are the
+    classes of options in it, each with its place."""
+    lines = [_doc(cls), "", *_options(cls)]
+    for place, part in parts:
+        lines += [f"## `{place}`\n", f"{_doc(part)}\n", *_options(part)]
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _lines() -> Iterator[str]:
@@ -97,14 +101,21 @@ def _value(hint: Any, option: Option) -> str:
         return ", ".join(f"`{choice}`" for choice in get_args(hint))
     if get_origin(hint) is tuple:
         (item, _) = get_args(hint)
-        return "list of components" if item is Component else "list of texts"
+        if dataclasses.is_dataclass(item):
+            return "list of components" if item is Component else "list, see below"
+        return "list of texts"
+    if get_origin(hint) is Mapping:
+        (_, item) = get_args(hint)
+        if dataclasses.is_dataclass(item):
+            return "by name, see below"
+        return "numbers by name" if item is float else "texts by name"
     if dataclasses.is_dataclass(hint):
         return "see below"
     if hint is bool:
         return "`true` or `false`"
     if hint in (int, float):
         return f"{_UNIT_NAMES[option.unit] if option.unit else 'number'}{_bounds(option)}"
-    return "labels" if get_origin(hint) is Mapping else "text"
+    return "text"
 
 
 def _bounds(option: Option) -> str:
@@ -114,7 +125,7 @@ def _bounds(option: Option) -> str:
 def _default(value: Any, option: Option) -> str:
     if value is None:
         return "none"
-    if value in ((), {}) or dataclasses.is_dataclass(value):
+    if value in ("", (), {}) or dataclasses.is_dataclass(value):
         return "empty"
     if isinstance(value, tuple):
         return f"`{', '.join(value)}`"
