@@ -35,8 +35,10 @@ from kazoo.exceptions import (
     UnimplementedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.serialization import Create
 from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.metrics.table import Reading
@@ -217,7 +219,21 @@ class ZooKeeperStore:
 
     def make_root(self) -> None:
         self._require_connection()
-        _wait(self._client.ensure_path_async("/"))
+        if _wait(self._client.exists_async("/")) is None:
+            self._make(self._client.chroot)
+
+    def _make(self, path: str) -> None:
+        """A znode and all above it, from the top of the servers' tree: kazoo sees no further than
+        the chroot."""
+        made = self._client.handler.async_result()
+        self._client._call(Create(path, b"", OPEN_ACL_UNSAFE, 0), made)
+        try:
+            _wait(made)
+        except NodeExistsError:
+            return
+        except NoNodeError:
+            self._make(path.rpartition("/")[0])
+            self._make(path)
 
     def write(self, path: Path, value: Record | None, expect: Expected) -> Version:
         if expect is ANY and not self.exists(path):

@@ -130,3 +130,12 @@ def test_a_look_at_znodes_and_folders_is_one_request(server: RealZooKeeper) -> N
         store.close()
     assert (all(found), sorted(map(len, listed))) == (True, [0, 2])
     assert (asked.requests, asked.round_trips) == ({MULTI_READ: 1}, 1)
+
+
+def test_a_chroot_may_be_several_levels_deep(server: RealZooKeeper) -> None:
+    for site in ("fra", "lon"):
+        store = connect(f"{server.address}/flumeng/eu/{site}")
+        assert tree.init(store)
+        assert tree.init(store) == []
+        assert tree.verify(store) == []
+        store.close()
