@@ -142,11 +142,18 @@ class _Tree:
             self.report(name, error.object.count(b"\n", 0, error.start) + 1, "is not UTF-8")
         except SpecError as error:
             for problem in error.problems:
-                self.report(name, problem.line, problem.message, problem.path)
+                said = problem.message + _quoting(text, problem.line)
+                self.report(name, problem.line, said, problem.path)
         else:
             self.problems += overlays.check(root)
             return (text, root) if len(self.problems) == before else None
         return None
+
+
+def _quoting(text: str, line: int) -> str:
+    """The end of a sentence about a line that is not YAML: braces of a variable may be why."""
+    here = text.splitlines()[line - 1 : line]
+    return "; within {} and [] quote a value that has ${...}" if "${" in "".join(here) else ""
 
 
 def _sites(tree: _Tree) -> Sites | None:

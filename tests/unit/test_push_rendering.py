@@ -215,6 +215,13 @@ sinks:
     )
 
 
+def test_a_long_value_stays_on_its_line(tmp_path: Path) -> None:
+    condition = " AND ".join(f"severity <> {n}" for n in range(100))
+    patch = f"flow: web\nfilters:\n- parse: {{format: syslog}}\n- where: {condition}\n"
+    files = {"base/flows/web.yaml": FLOW, "groups/eu/flows/web.yaml": patch}
+    assert f"- where: {condition}\n" in rendered(tmp_path, files)["fra"]["flow/web"]
+
+
 def test_what_is_removed_ought_to_be_there(tmp_path: Path) -> None:
     files = {
         "base/flows/web.yaml": FLOW,
@@ -277,6 +284,10 @@ def replace_site(message: str) -> str:
         (b"flow: web\na: &a [*a]\n", "aliases unfold too far"),
         (b"flow: web\na: " + b"x" * 128 * 1024, "is larger than 128 KiB"),
         (b"flow: web\n---\nflow: other\n", "not YAML"),
+        (
+            b"flow: web\nx: {path: ${site}}\n",
+            "2: not YAML: expected ',' or '}', but got '{'; within",
+        ),
         (b"", "the file is empty"),
         (b"[flow, web]", "1: expected a mapping"),
         (b"flow: ${site}\n", "1: flow: expected 1 to 63 small letters"),
