@@ -49,10 +49,14 @@ def connect(hosts: str) -> Store:
 def open_site(site: Site) -> Store:
     """For as long as the inventory lets it wait. Raises ``UnavailableError``, and ``UserError``
     when the site's credential or hosts are wrong."""
+    from flumeng.push import secrets  # noqa: PLC0415  only for sites
     from flumeng.store import zookeeper  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    return zookeeper.connect(site.zookeeper, wait_seconds=site.connect_seconds)
+    credential = secrets.resolve(site.credential) if site.credential else ""
+    return zookeeper.connect(
+        site.zookeeper, wait_seconds=site.connect_seconds, credential=credential
+    )
 
 
 def _who() -> str:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cli.context import open_site
 from cli.testing import NOON, Shell
+from flumeng.errors import UserError
 from flumeng.operations.flows import apply_flow
+from flumeng.push.inventory import Site
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
@@ -178,6 +181,14 @@ def test_json_of_all_sites_says_why_one_cannot_be_read(shell: Shell) -> None:
     assert status["nyc"] == {"error": f"ZooKeeper at {hosts('nyc')} did not answer"}
     assert status["fra"]["flows"][0]["flow"] == "fra-web"
     assert {row["site"] for row in shell.json("flow", "list", "--all-sites")} == {"fra", "lon"}
+
+
+def test_a_site_whose_secret_is_nowhere_is_not_connected_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FLUMENG_SECRETS", raising=False)
+    with pytest.raises(UserError, match="there is no secret fra-zookeeper: set FLUMENG_SECRET_FRA"):
+        open_site(Site("fra", "127.0.0.1:1/c", credential="${secret:fra-zookeeper}"))
 
 
 def test_two_hundred_sites_of_which_eighty_are_frozen(shell: Shell, inventory: Path) -> None:
