@@ -99,6 +99,8 @@ def fill(text: str, values: Mapping[str, str]) -> tuple[str, list[str]]:
             wrong.append(FORM)
         elif name in values:
             return values[name]
+        elif name == "zone":
+            wrong.append("the site has no zone: give it one in sites.yaml")
         else:
             wrong.append(f'unknown variable "{name}"; {nearest(name, values)}')
         return found[0]

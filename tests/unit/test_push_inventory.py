@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from flumeng.push import inventory_files
 from flumeng.push.inventory import Inventory, InventoryError, InventoryProblem
 from flumeng.push.inventory_files import read_inventory
 from flumeng.push.rendering import render
 from flumeng.push.windows import Window
+from flumeng.spec.document import MAX_BYTES
 
 EXAMPLE = Path(__file__).parents[2] / "conf" / "sites"
 SITES = """\
@@ -249,6 +252,34 @@ def test_the_revision_is_that_of_the_checkout(tmp_path: Path) -> None:
     assert read_inventory(directory).revision == head
     made(directory, {"base/flows/web.yaml": FLOW})
     assert read_inventory(directory).revision == f"{head}+"
+
+
+def test_without_git_there_is_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert read(tmp_path, {}).revision == ""
+
+
+def test_a_git_that_does_not_answer_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = tmp_path / "bin" / "git"
+    git.parent.mkdir()
+    git.write_text("#!/bin/sh\nexec sleep 60\n")
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{git.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(inventory_files, "GIT_SECONDS", 0.2)
+    started = time.monotonic()
+    assert read(tmp_path / "inventory", {}).revision == ""
+    assert time.monotonic() - started < 10
+
+
+def test_a_thousand_sites_with_all_that_can_be_said_of_them(tmp_path: Path) -> None:
+    site = SITES.splitlines()[3].partition("{")[2].removesuffix("}").replace("zk.fra", "zkN")
+    more = "zone: zN, labels: {tier: one, a: b}, variables: {rack: rN, x: y}, turn: 90 s"
+    lines = [f"  sN: {{{site}, {more}}}".replace("N", str(n)) for n in range(1000)]
+    text = "\n".join([*SITES.splitlines()[:3], *lines])
+    assert len(text) > MAX_BYTES
+    assert len(read(tmp_path, {"sites.yaml": text}).sites) == 1000
 
 
 def test_problems_name_file_and_line() -> None:

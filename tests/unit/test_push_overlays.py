@@ -186,6 +186,7 @@ VALUES = {"lake": "/lake", "yes": "true", "odd": "a: [b\n# c"}
         ("${secret:lake} ${secret:", "${secret:lake} ${secret:", []),
         ("$lake $ {lake} $(lake)", "$lake $ {lake} $(lake)", []),
         ("${laek}", "${laek}", ['unknown variable "laek"; did you mean "lake"?']),
+        ("${zone}", "${zone}", ["the site has no zone: give it one in sites.yaml"]),
         ("${", "${", [variables.FORM]),
         ("${lake", "${lake", [variables.FORM]),
         ("${}", "${}", [variables.FORM]),
