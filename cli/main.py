@@ -22,6 +22,7 @@ COMMANDS = {
         "Settings of the whole cluster, maintenance mode, and who changed what.",
     ),
     "schema": Lazy("cli.schema:schema", "Look at, check, export, migrate the tree in ZooKeeper."),
+    "push": Lazy("cli.push:push", "Bring many sites to what one inventory says, and back."),
     "status": Lazy("cli.status:status", "Say whether the cluster is well, and if not, why."),
     "top": Lazy("cli.top:top", "Show the cluster live: health, flows, rates, nodes."),
     "shell": Lazy("cli.shell:shell", "Run commands at a prompt, or those of a script."),

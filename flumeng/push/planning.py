@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -22,6 +22,7 @@ from zkschema.records import PushSource
 
 R = TypeVar("R")
 
+ID_TIME = "%Y%m%dT%H%M%S"
 Connect = Callable[[Site], Store]
 
 
@@ -94,9 +95,16 @@ def plan_push(
 
 
 def source_of(plan: PushPlan, *, who: str, reason: str, now: float, suffix: str) -> PushSource:
-    """Who pushes what, under a new id that sorts by time; nobody else has the ``suffix``."""
+    """Who pushes what, under a new id; nobody else has the ``suffix``.
+
+    Ids begin with a time and sort in the order of pushes: with a clock that is behind, the new one
+    is a second later than the newest that these sites know.
+    """
+    known = (site.push.source.push for site in plan.sites.values() if site.push.source)
+    later = [moment + 1 for moment in map(_time_of, known) if moment is not None]
+    moment = datetime.fromtimestamp(max([now, *later]), UTC)
     return PushSource(
-        push=f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{suffix}",
+        push=f"{moment.strftime(ID_TIME)}-{suffix}",
         inventory=plan.inventory,
         digest=plan.digest,
         revision=plan.revision,
@@ -104,6 +112,13 @@ def source_of(plan: PushPlan, *, who: str, reason: str, now: float, suffix: str)
         reason=reason,
         time=now,
     )
+
+
+def _time_of(push: str) -> float | None:
+    with suppress(ValueError):
+        moment = datetime.strptime(push.partition("-")[0], ID_TIME).replace(tzinfo=UTC)
+        return moment.timestamp()
+    return None
 
 
 def begun(plan: PushPlan) -> str:

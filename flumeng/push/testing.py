@@ -96,7 +96,8 @@ class FaultyStore(FakeStore):
 
 
 class FakeSites:
-    """Sites ``s0``, ``s1``, ... with a node each. ``broken``: flows that never run, by site."""
+    """Sites ``s0``, ``s1``, ... with a node each. ``broken``: texts of flows that never run,
+    by site."""
 
     def __init__(self, count: int) -> None:
         self.trees = {f"s{number}": FakeTree() for number in range(count)}
@@ -152,7 +153,9 @@ class FakeSites:
             task = PlannedTask(kind=COLLECT, node=NODE, epoch=1, state="assigned")
             plan = Plan(epoch=1, tasks={"collect-0": task}, revision=revision)
             store.write(paths.plan(flow), plan, ANY)
-            state = "failed" if flow in self.broken[name] else "running"
+            text = store.read(paths.revision(flow, str(revision)))
+            is_broken = text is not None and text.value.text in self.broken[name]
+            state = "failed" if is_broken else "running"
             said = TaskStatus(epoch=1, revision=revision, state=state, error=None)
             tasks[f"{flow}/collect-0"] = said
         status = NodeStatus(assignment_version=0, tasks=tasks)

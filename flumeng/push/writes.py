@@ -92,7 +92,8 @@ def transaction(
             known.pop(change.key, None)
         else:
             known[change.key] = change.owned_after
-    after = replace(push, source=source, resources=known, next_entry=push.next_entry + 1)
+    made_by = push.source if verb == "adopt" and push.source else source
+    after = replace(push, source=made_by, resources=known, next_entry=push.next_entry + 1)
     entry = PushEntry(
         verb=verb,
         source=source,

@@ -1,0 +1,331 @@
+"""``flumeng push``: many sites are brought to what one inventory says, in waves, and back."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from cli.context import CliContext
+from cli.options import inventory_option, json_option, reason_option
+from cli.output import show_json
+from cli.push_output import show_outcome, show_plan
+from cli.push_progress import carry_out, claim_of
+from cli.push_sites import adopt, drift, export, history, status
+from cli.sites import find_site
+from flumeng.errors import ConflictError, UserError
+from flumeng.push import plan as plans
+from flumeng.push import planning, rollback
+from flumeng.push.comparison import DriftPolicy
+from flumeng.push.execution import Manner
+from flumeng.push.inventory import Inventory, Wave
+from flumeng.push.inventory_files import read_inventory
+from flumeng.push.plan import PushPlan
+from flumeng.push.rendering import render as render_all
+from flumeng.push.wave_events import Ending, Outcome
+
+if TYPE_CHECKING:
+    from zkschema.records import PushSource
+
+only_option = click.option(
+    "--only",
+    multiple=True,
+    metavar="SITE|GROUP",
+    help="Only these sites; may be given several times.",
+)
+prune_option = click.option(
+    "--prune",
+    is_flag=True,
+    help="Delete what pushes made and the inventory has no more.",
+)
+drift_option = click.option(
+    "--drift",
+    "policy",
+    type=click.Choice(["refuse", "keep", "overwrite"]),
+    default="refuse",
+    show_default=True,
+    help="What becomes of resources that were changed by hand since the last push.",
+)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask before it begins.")
+take_over_option = click.option(
+    "--take-over", is_flag=True, help="Also where another process is said to push: it is gone."
+)
+
+
+@click.group()
+def push() -> None:
+    """Bring many sites to what one inventory says, in waves, and back again."""
+
+
+for command in (adopt, drift, export, history, status):
+    push.add_command(command)
+
+
+@push.command()
+@click.argument("site", metavar="SITE")
+@inventory_option
+@json_option
+def render(site: str, inventory_directory: Path, as_json: bool) -> None:
+    """Show what a site should hold: its flows, as they would be applied, and all else."""
+    inventory = read_inventory(inventory_directory)
+    find_site(inventory, site)
+    resources = render_all(inventory)[site]
+    if as_json:
+        show_json(dict(resources))
+        return
+    for key, value in resources.items():
+        if key.startswith("flow/"):
+            click.echo(f"--- # {key}\n{value.rstrip()}\n")
+        else:
+            click.echo(f"--- # {key}\n{value}\n")
+
+
+@push.command()
+@inventory_option
+@only_option
+@prune_option
+@drift_option
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Keep the plan: `push apply --plan FILE` does just this, or says what has moved.",
+)
+@json_option
+@click.pass_context
+def plan(
+    here: click.Context,
+    *,
+    inventory_directory: Path,
+    only: tuple[str, ...],
+    prune: bool,
+    policy: DriftPolicy,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Show what a push would do in each site; nothing is changed.
+
+    Exit codes: 0 nothing to do, 1 a site cannot be read, 2 wrong input, 3 drift or conflict,
+    5 there are changes.
+    """
+    context = here.ensure_object(CliContext)
+    inventory = read_inventory(inventory_directory)
+    made = _plan(context, inventory, only, prune=prune, policy=policy)
+    if out is not None:
+        _keep(out, made)
+    if as_json:
+        show_json(plans.to_json(made))
+    else:
+        show_plan(made)
+    raise SystemExit(made.exit_code)
+
+
+@push.command()
+@inventory_option
+@only_option
+@prune_option
+@drift_option
+@click.option(
+    "--plan",
+    "kept",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="Do what this plan says, and nothing else.",
+)
+@click.option(
+    "--on-failure",
+    type=click.Choice(["stop", "rollback"]),
+    default="stop",
+    show_default=True,
+    help="When a wave has failed: leave sites as they are, or give back what they had.",
+)
+@click.option(
+    "--wait-for-windows", is_flag=True, help="Wait until the windows of sites open, and go on."
+)
+@yes_option
+@take_over_option
+@reason_option
+@json_option
+@click.pass_context
+def apply(
+    here: click.Context,
+    *,
+    inventory_directory: Path,
+    only: tuple[str, ...],
+    prune: bool,
+    policy: DriftPolicy,
+    kept: Path | None,
+    on_failure: Literal["stop", "rollback"],
+    wait_for_windows: bool,
+    yes: bool,
+    take_over: bool,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Bring the sites to what the inventory says, wave by wave.
+
+    Each site must run what it got, and be no worse than before, before the next wave begins. The
+    same command goes on with a push that was interrupted. Exit codes: 0 done, 1 failed or stopped,
+    2 wrong input, 3 drift, conflict, or somebody else pushes.
+    """
+    context = here.ensure_object(CliContext)
+    inventory = read_inventory(inventory_directory)
+    if kept is not None:
+        made = _as_kept(context, inventory, kept)
+    else:
+        made = _plan(context, inventory, only, prune=prune, policy=policy)
+    _refuse_conflicts(made)
+    if made.exit_code == plans.NOTHING:
+        _end(Outcome(Ending.DONE, skipped=tuple(made.sites)), as_json=as_json)
+        return
+    source = _source(context, made, reason)
+    begun = planning.begun(made)
+    source = replace(source, push=begun) if begun else source
+    waves = planning.waves_of(inventory, made.sites)
+    _ask(made, f"Push {source.push} in {len(waves)} wave(s)?", yes=yes, as_json=as_json)
+    manner = Manner(
+        "apply",
+        source,
+        _source(context, replace(made, digest="", revision=""), reason, undoes=source.push),
+        claim_of(context, source.push),
+        on_failure=on_failure,
+        take_over=take_over,
+        wait_for_windows=wait_for_windows,
+    )
+    _end(carry_out(context, inventory, made, waves, manner), as_json=as_json)
+
+
+@push.command(name="rollback")
+@inventory_option
+@only_option
+@click.option(
+    "--to",
+    default="",
+    metavar="PUSH",
+    help="To what each site had right after this push; without it, before the newest one.",
+)
+@drift_option
+@yes_option
+@take_over_option
+@reason_option
+@json_option
+@click.pass_context
+def rollback_(
+    here: click.Context,
+    *,
+    inventory_directory: Path,
+    only: tuple[str, ...],
+    to: str,
+    policy: DriftPolicy,
+    yes: bool,
+    take_over: bool,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Give sites back what they had before the newest push, or right after an earlier one.
+
+    All sites at once, also after only half a push. The same command goes on with a rollback that
+    was interrupted.
+    """
+    context = here.ensure_object(CliContext)
+    inventory = read_inventory(inventory_directory)
+    back = rollback.plan_rollback(inventory, context.open_site, to=to, only=only, policy=policy)
+    made = back.plan
+    _refuse_conflicts(made)
+    if not any(site.has_work for site in made.sites.values()):
+        errors = {name: site.error for name, site in made.sites.items() if site.error}
+        ending = Ending.FAILED if errors else Ending.DONE
+        done = tuple(name for name in made.sites if name not in errors)
+        _end(Outcome(ending, skipped=done, failed=errors), as_json=as_json)
+        return
+    source = _source(context, made, reason)
+    source = replace(source, undoes="" if to else back.undoes, returns_to=to)
+    source = replace(source, push=back.begun) if back.begun else source
+    what = f"Go back to push {to}" if to else f"Undo push {back.undoes}"
+    _ask(made, f"{what}?", yes=yes, as_json=as_json)
+    settle = max(wave.settle_seconds for wave in inventory.waves)
+    sites = tuple(made.sites)
+    wave = Wave("rollback", sites, parallel=0, max_failures=len(sites), settle_seconds=settle)
+    claim = claim_of(context, source.push)
+    manner = Manner("rollback", source, source, claim, take_over=take_over)
+    _end(carry_out(context, inventory, made, (wave,), manner), as_json=as_json)
+
+
+def _plan(
+    context: CliContext,
+    inventory: Inventory,
+    only: tuple[str, ...],
+    *,
+    prune: bool,
+    policy: DriftPolicy,
+) -> PushPlan:
+    return planning.plan_push(
+        inventory, render_all(inventory), context.open_site, only=only, prune=prune, policy=policy
+    )
+
+
+def _keep(path: Path, made: PushPlan) -> None:
+    """Texts of flows may be nobody else's business."""
+    try:
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(plans.to_json(made)))
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _as_kept(context: CliContext, inventory: Inventory, path: Path) -> PushPlan:
+    """The plan as it is now; ``ConflictError`` when it is not what was kept."""
+    try:
+        document: Any = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    kept = plans.from_json(document)
+    plans.expect_same_inventory(kept, inventory)
+    now = _plan(context, inventory, tuple(kept.sites), prune=kept.prune, policy=kept.policy)
+    moved = plans.moved_since(kept, now)
+    if moved:
+        raise ConflictError("\n".join(["the plan does not hold any more:", *moved]))
+    return now
+
+
+def _refuse_conflicts(made: PushPlan) -> None:
+    """Raises ``ConflictError`` that names all: nothing is changed anywhere."""
+    conflicts = [
+        f"site {name}: {key}: {why}"
+        for name, site in made.sites.items()
+        for key, why in site.comparison.conflicts.items()
+    ]
+    if conflicts:
+        advice = "`flumeng push plan` shows all; what becomes of drift, --drift says"
+        raise ConflictError("\n".join([*conflicts, advice]))
+
+
+def _source(context: CliContext, made: PushPlan, reason: str, undoes: str = "") -> PushSource:
+    source = planning.source_of(
+        made,
+        who=context.who(),
+        reason=reason,
+        now=context.clock(),
+        suffix=uuid.uuid4().hex[:6],
+    )
+    return replace(source, undoes=undoes)
+
+
+def _ask(made: PushPlan, question: str, *, yes: bool, as_json: bool) -> None:
+    if not as_json:
+        show_plan(made)
+    if not yes:
+        click.confirm(question, abort=True, err=as_json)
+
+
+def _end(outcome: Outcome, *, as_json: bool) -> None:
+    if as_json:
+        show_json(asdict(outcome))
+    else:
+        show_outcome(outcome)
+    if outcome.ending != Ending.DONE:
+        raise SystemExit(1)

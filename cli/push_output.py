@@ -1,0 +1,127 @@
+"""How plans and outcomes of pushes look."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+import click
+
+from cli.output import count, show_table
+from flumeng.push.comparison import Change, Drift
+from flumeng.push.plan import PushPlan, SitePlan
+from flumeng.push.wave_events import Ending, Outcome
+
+SIGNS = {"make": "+", "change": "~", "delete": "-", "take": "=", "forget": "/"}
+MEANINGS = {
+    "take": "is there as it is wanted; pushes look after it from now on",
+    "forget": "is gone; pushes look after it no more",
+}
+MOST_MOVES = 20
+
+
+def show_plan(plan: PushPlan) -> None:
+    """Each site: what is made, changed, deleted, was changed by hand; then all in one line."""
+    for site in plan.sites.values():
+        for line in _site_lines(site):
+            click.echo(line)
+    sites = plan.sites.values()
+    changes = [change for site in sites for change in site.comparison.changes]
+    counts = [
+        f"{sum(change.verb == verb for change in changes)} to {verb}"
+        for verb in ("make", "change", "delete", "take", "forget")
+        if any(change.verb == verb for change in changes)
+    ]
+    left = sum(len(site.comparison.left) for site in sites)
+    drift = sum(len(site.comparison.drift) for site in sites)
+    errors = sum(bool(site.error) for site in sites)
+    said = [
+        ", ".join(counts) or "nothing to change",
+        f"{sum(site.comparison.unchanged for site in sites)} unchanged",
+        *([f"{left} would go with --prune"] if left else []),
+        *([f"{drift} changed by hand"] if drift else []),
+        *([f"{count(errors, 'site')} cannot be pushed to"] if errors else []),
+    ]
+    click.echo(f"{count(len(plan.sites), 'site')}: {'; '.join(said)}")
+
+
+def _site_lines(site: SitePlan) -> Iterator[str]:
+    found = site.comparison
+    if site.error:
+        yield f"site {site.site}: cannot be pushed to: {site.error}"
+        return
+    if not (site.has_work or found.drift or found.conflicts or found.waiting or found.left):
+        return
+    yield f"site {site.site}:"
+    if site.unproven:
+        yield f"  ! {site.unproven}"
+    for change in found.changes:
+        yield from _change_lines(change)
+    for drift in found.drift:
+        yield from _drift_lines(drift)
+    for key, why in found.conflicts.items():
+        yield f"  ! {key}: {why}"
+    for key, why in found.waiting.items():
+        yield f"  . {key}: waits: {why}"
+    for key in found.left:
+        yield f"  . {key}: is not in the inventory any more; goes with --prune"
+    for move in site.moves[:MOST_MOVES]:
+        yield f"  > task {move.task}: {move.what}" + _way(move.before, move.after)
+    if len(site.moves) > MOST_MOVES:
+        yield f"  > and {len(site.moves) - MOST_MOVES} more tasks"
+
+
+def _way(before: str | None, after: str | None) -> str:
+    if before == after:
+        return f" on {after}" if after else ""
+    return f" ({before or 'nowhere'} -> {after or 'nowhere'})"
+
+
+def _change_lines(change: Change) -> Iterator[str]:
+    sign = SIGNS[change.verb]
+    if change.verb in MEANINGS:
+        yield f"  {sign} {change.key}: {MEANINGS[change.verb]}"
+        return
+    yield from _differences(sign, change.key, change.before, change.after)
+
+
+def _drift_lines(drift: Drift) -> Iterator[str]:
+    what = "was removed by hand" if drift.there is None else "was changed by hand"
+    yield f"  ! {drift.key}: {what}; from what is wanted to what is there:"
+    yield from _differences("!", drift.key, drift.wanted, drift.there)
+
+
+def _differences(sign: str, key: str, before: str | None, after: str | None) -> Iterator[str]:
+    old, new = (before or "").splitlines(), (after or "").splitlines()
+    if len(old) <= 1 and len(new) <= 1:
+        was, is_ = (
+            before if before is not None else "unset",
+            after if after is not None else "unset",
+        )
+        yield f"  {sign} {key}: {was} -> {is_}"
+        return
+    yield f"  {sign} {key}"
+    for line in list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]:
+        yield f"      {line}"
+
+
+def show_outcome(outcome: Outcome) -> None:
+    """What became of each site, and what to do next."""
+    rows = [
+        *((name, "done", "") for name in outcome.done),
+        *((name, "nothing to do", "") for name in outcome.skipped),
+        *((name, "failed", why) for name, why in outcome.failed.items()),
+        *((name, "reverted", "") for name in outcome.reverted),
+        *((name, "not reverted", why) for name, why in outcome.not_reverted.items()),
+        *((name, "its window is shut", "") for name in outcome.shut),
+        *((name, "not begun", "") for name in outcome.never_begun if name not in outcome.shut),
+    ]
+    show_table(("SITE", "OUTCOME", "WHY"), rows)
+    where = f" in wave {outcome.wave}" if outcome.wave else ""
+    click.echo(f"the push is {outcome.ending}{where}" if _is_bad(outcome) else "done")
+    if outcome.ending in (Ending.FAILED, Ending.STOPPED, Ending.WAITING):
+        click.echo("the same command goes on; `flumeng push rollback` undoes what was done")
+
+
+def _is_bad(outcome: Outcome) -> bool:
+    return outcome.ending != Ending.DONE

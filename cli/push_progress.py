@@ -1,0 +1,144 @@
+"""A push under way: a table of sites on a terminal, one line an event in a pipe."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.context import CliContext
+from cli.output import make_table
+from flumeng.push.execution import Execution, Manner, Note, Report, World
+from flumeng.push.inventory import Inventory, Wave
+from flumeng.push.link import Clocks
+from flumeng.push.plan import PushPlan
+from flumeng.push.site_copy import SiteCopy
+from flumeng.push.wave_events import Instruction, Outcome, Tell, WaveBegins, WaveEnds
+from flumeng.runtime import processes
+from flumeng.views import health, moments
+from zkschema.records import PushClaim
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+MOST_ROWS = 40
+
+
+def world(context: CliContext) -> World:
+    """What sites are reached through."""
+
+    def causes(copy: SiteCopy) -> Mapping[str, str]:
+        found = health.status(copy, context.accounts, context.counters, context.clock())
+        rolling = {
+            f"flow {flow['flow']}: rollout": f"flow {flow['flow']}: its rollout is not over"
+            for flow in found["flows"]
+            if flow["rollout"]
+        }
+        return {cause["about"]: cause["what"] for cause in found["causes"]} | rolling
+
+    clocks = Clocks(context.clock, context.monotonic, context.sleep)
+    return World(context.open_site, causes, clocks, processes.has_ended)
+
+
+def claim_of(context: CliContext, push: str) -> PushClaim:
+    """That this process pushes."""
+    return PushClaim(
+        who=context.who(),
+        push=push,
+        boot=processes.boot(),
+        pid=os.getpid(),
+        since=context.clock(),
+    )
+
+
+def carry_out(
+    context: CliContext,
+    inventory: Inventory,
+    plan: PushPlan,
+    waves: tuple[Wave, ...],
+    manner: Manner,
+) -> Outcome:
+    """Ctrl-C lets the sites under way come to their end; a second one leaves at once."""
+    with _reported(context) as report:
+        execution = Execution(inventory, plan, waves, manner, world(context), report)
+        with _stopped_by_signals(execution):
+            return execution.run()
+
+
+@contextmanager
+def _stopped_by_signals(execution: Execution) -> Iterator[None]:
+    def stop(number: int, _frame: Any) -> None:
+        signal.signal(number, before[signal.Signals(number)])
+        click.echo(
+            "stopping: sites under way come to their end; once more leaves at once", err=True
+        )
+        execution.stop()
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number])
+
+
+@contextmanager
+def _reported(context: CliContext) -> Iterator[Report]:
+    if not sys.stderr.isatty():
+        yield lambda event: _print_line(context, event)
+        return
+    from rich.console import Console  # noqa: PLC0415  only for people
+    from rich.live import Live  # noqa: PLC0415  only for people
+
+    with Live(console=Console(stderr=True), auto_refresh=False) as live:
+        yield _Board(live).report
+
+
+class _Board:
+    """The sites of this wave and of those before that did not simply end."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._wave = ""
+        self._rows: dict[str, tuple[str, str, str]] = {}
+
+    def report(self, event: Instruction | Note) -> None:
+        if isinstance(event, WaveBegins):
+            self._wave = event.wave
+        elif isinstance(event, Tell):
+            step = event.step
+            self._rows.pop(step.site, None)
+            self._rows[step.site] = (self._wave, str(step.after), step.why)
+        elif isinstance(event, Note):
+            wave, state, _ = self._rows.get(event.site, (self._wave, "", ""))
+            self._rows[event.site] = (wave, state, event.text)
+        last = list(self._rows.items())[-MOST_ROWS:]
+        table = make_table(
+            ("WAVE", "SITE", "STATE", "WHAT"),
+            ((wave, site, state, what) for site, (wave, state, what) in last),
+        )
+        self._live.update(table, refresh=True)
+
+
+def _print_line(context: CliContext, event: Instruction | Note) -> None:
+    line = _line(event)
+    if line:
+        click.echo(f"{moments.utc(context.clock())} {line}", err=True)
+
+
+def _line(event: Instruction | Note) -> str:
+    if isinstance(event, WaveBegins):
+        return f"wave {event.wave} begins"
+    if isinstance(event, WaveEnds):
+        return f"wave {event.wave} is {event.ending}"
+    if isinstance(event, Tell):
+        return f"site {event.step}"
+    if isinstance(event, Note):
+        return f"site {event.site}: {event.text}"
+    return ""

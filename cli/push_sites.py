@@ -1,0 +1,287 @@
+"""``flumeng push status`` and what else looks at sites, or takes them under an inventory."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from cli.context import CliContext
+from cli.options import inventory_option, json_option, reason_option
+from cli.output import count, show_json, show_table
+from cli.push_output import show_plan
+from cli.push_progress import claim_of
+from cli.sites import find_site
+from flumeng.errors import FlumengError, UserError
+from flumeng.push import adoption, planning, undo
+from flumeng.push import plan as plans
+from flumeng.push.comparison import Comparison
+from flumeng.push.export import export as export_files
+from flumeng.push.inventory import Site
+from flumeng.push.inventory_files import read_inventory
+from flumeng.push.plan import PushPlan
+from flumeng.push.rendering import render as render_all
+from flumeng.push.site_state import state_of
+from flumeng.push.site_status import DEGRADED, FlowCell, SiteStatus, site_status
+from flumeng.push.site_status import history as history_rows
+from flumeng.runtime import processes
+from flumeng.views import health, moments
+
+WIDE_SITES = 12
+"""A table of flows has a column for each of at most so many sites."""
+
+
+@click.command()
+@inventory_option
+@json_option
+@click.pass_context
+def status(here: click.Context, inventory_directory: Path, as_json: bool) -> None:
+    """Show what is where: the push of each site, its health, lag and drift, and each flow.
+
+    Exit code 1 when a site is not well, not reached, or not as the inventory has it.
+    """
+    context = here.ensure_object(CliContext)
+    inventory = read_inventory(inventory_directory)
+    rendered = render_all(inventory)
+    found = planning.look(
+        inventory.sites.values(),
+        context.open_site,
+        lambda site, _store, copy: site_status(
+            site.name,
+            rendered[site.name],
+            copy,
+            health.status(copy, context.accounts, context.counters, context.clock()),
+        ),
+    )
+    rows = [
+        SiteStatus(name, str(one)) if isinstance(one, FlumengError) else one
+        for name, one in found.items()
+    ]
+    if as_json:
+        show_json([asdict(row) for row in rows])
+    else:
+        waves = {name: wave.name for wave in inventory.waves for name in wave.sites}
+        _show_sites(rows, waves)
+        _show_flows(rows)
+    if any(row.error or row.unproven or row.behind or row.health == DEGRADED for row in rows):
+        raise SystemExit(1)
+
+
+def _show_sites(rows: Sequence[SiteStatus], waves: Mapping[str, str]) -> None:
+    show_table(
+        ("SITE", "WAVE", "PUSH", "CONTENT", "IN SYNC", "DRIFT", "HEALTH", "LAG", "VERSIONS"),
+        (
+            (row.site, waves[row.site], f"cannot be read: {row.error}", *[""] * 6)
+            if row.error
+            else (
+                row.site,
+                waves[row.site],
+                row.push,
+                row.revision or row.digest[:12],
+                "yes" if not row.behind else f"no: {row.behind} differ",
+                len(row.drift) or "",
+                row.health,
+                row.lag or "",
+                row.versions,
+            )
+            for row in rows
+        ),
+    )
+    for row in rows:
+        said = [row.unproven] if row.unproven else []
+        said += [f"{row.pushed_by} pushes now"] if row.pushed_by else []
+        said += [f"{key} was changed by hand" for key in row.drift]
+        for line in (*said, *row.causes):
+            click.echo(f"- site {row.site}: {line}")
+
+
+def _show_flows(rows: Sequence[SiteStatus]) -> None:
+    """A row for each flow; with many sites a row for each flow and site that is not as it should
+    be."""
+    sites = [row for row in rows if not row.error]
+    names = sorted({name for row in sites for name in row.flows})
+    if len(sites) <= WIDE_SITES:
+        table = [(name, *(_cell(row.flows.get(name)) for row in sites)) for name in names]
+        show_table(("FLOW", *(row.site for row in sites)), table)
+        return
+    odd = [
+        (name, row.site, _cell(cell))
+        for name in names
+        for row in sites
+        if (cell := row.flows.get(name)) is not None and (cell.marks or cell.state != "running")
+    ]
+    show_table(("FLOW", "SITE", "REVISION"), odd)
+    click.echo(
+        f"{count(len(names), 'flow')} in {count(len(sites), 'site')}; all others are in sync"
+    )
+
+
+def _cell(cell: FlowCell | None) -> str:
+    """``3``, or ``3 (drift, suspended)``; nothing where the flow is not to be."""
+    if cell is None:
+        return ""
+    marks = [*cell.marks, *([cell.state] if cell.state not in ("", "running") else [])]
+    revision = "absent" if cell.revision is None else str(cell.revision)
+    return f"{revision} ({', '.join(marks)})" if marks else revision
+
+
+@click.command()
+@inventory_option
+@json_option
+@click.pass_context
+def drift(here: click.Context, inventory_directory: Path, as_json: bool) -> None:
+    """Show what was changed by hand in the sites since the last push.
+
+    Exit code 3 when there is anything, 1 when a site cannot be read.
+    """
+    context = here.ensure_object(CliContext)
+    inventory = read_inventory(inventory_directory)
+    made = planning.plan_push(inventory, render_all(inventory), context.open_site)
+    drifted = {
+        name: plans.SitePlan(name, Comparison(drift=site.comparison.drift), error=site.error)
+        for name, site in made.sites.items()
+        if site.comparison.drift or site.error
+    }
+    if as_json:
+        show_json(
+            {
+                name: {"error": site.error, "drift": [asdict(d) for d in site.comparison.drift]}
+                for name, site in drifted.items()
+            }
+        )
+    elif drifted:
+        show_plan(PushPlan(made.inventory, made.digest, made.revision, False, "refuse", drifted))
+    else:
+        click.echo(f"nothing was changed by hand in {count(len(made.sites), 'site')}")
+    if any(site.error for site in drifted.values()):
+        raise SystemExit(plans.FAILED)
+    if drifted:
+        raise SystemExit(plans.CONFLICT)
+
+
+@click.command()
+@click.argument("site", required=False, metavar="[SITE]")
+@inventory_option
+@json_option
+@click.pass_context
+def history(
+    here: click.Context, site: str | None, inventory_directory: Path, as_json: bool
+) -> None:
+    """List the pushes that the sites, or one of them, remember: who made which, where and why."""
+    context = here.ensure_object(CliContext)
+    inventory = read_inventory(inventory_directory)
+    sites = [find_site(inventory, site)] if site else list(inventory.sites.values())
+    found = planning.look(
+        sites, context.open_site, lambda _site, store, copy: undo.read_entries(store, copy)
+    )
+    rows = history_rows(found)
+    if as_json:
+        show_json(rows)
+    else:
+        show_table(
+            ("PUSH", "WHAT", "TIME (UTC)", "AUTHOR", "CONTENT", "SITES", "CHANGES", "REASON"),
+            (
+                (
+                    row.push,
+                    f"{row.verb} {row.undoes}".strip(),
+                    moments.utc(row.time),
+                    row.author,
+                    row.revision or row.digest[:12],
+                    row.sites if len(row.sites) <= WIDE_SITES else len(row.sites),
+                    row.changes,
+                    row.reason,
+                )
+                for row in rows
+            ),
+        )
+    _tell_silent(found)
+
+
+@click.command()
+@click.argument("site", metavar="SITE")
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@inventory_option
+@reason_option
+@click.pass_context
+def adopt(
+    here: click.Context, site: str, keys: tuple[str, ...], inventory_directory: Path, reason: str
+) -> None:
+    """Put resources that were made by hand under the inventory, as they are.
+
+    A KEY is one as a plan shows it (flow/web, setting/grace_seconds); without any, all flows of the
+    site that no push made.
+    """
+    context = here.ensure_object(CliContext)
+    inventory = read_inventory(inventory_directory)
+    target = find_site(inventory, site)
+    empty = PushPlan(inventory.name, "", "", False, "refuse", {})
+    source = planning.source_of(
+        empty,
+        who=context.who(),
+        reason=reason,
+        now=context.clock(),
+        suffix=uuid.uuid4().hex[:6],
+    )
+    with closing(context.open_site(target)) as store:
+        claim = claim_of(context, source.push)
+        adopted = adoption.adopt(store, keys, source, claim, processes.has_ended)
+    for key in adopted:
+        click.echo(f"site {site}: {key} is under the inventory now")
+    if not adopted:
+        click.echo(f"site {site}: nothing to adopt")
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
+@click.option(
+    "--cluster",
+    "clusters",
+    multiple=True,
+    required=True,
+    metavar="SITE=HOST:PORT/CHROOT",
+    help="A running site, with the name that it gets; may be given several times.",
+)
+@click.option("--name", default="sites", show_default=True, help="The inventory's name.")
+@click.pass_context
+def export(here: click.Context, directory: Path, clusters: tuple[str, ...], name: str) -> None:
+    """Make an inventory of running sites: what they have in common becomes its base."""
+    context = here.ensure_object(CliContext)
+    if directory.exists() and any(directory.iterdir()):
+        raise UserError(f"{directory} is not empty: an export makes a new inventory")
+    zookeepers = dict(_named(cluster) for cluster in clusters)
+    sites = [Site(site, hosts) for site, hosts in zookeepers.items()]
+    found = planning.look(
+        sites, context.open_site, lambda _site, _store, copy: state_of(copy).resources
+    )
+    resources = {}
+    for site, one in found.items():
+        if isinstance(one, FlumengError):
+            raise type(one)(f"site {site}: {one}") from one
+        resources[site] = one
+    for path, text in export_files(resources, name, zookeepers).items():
+        file = directory / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text.encode())
+        click.echo(str(file))
+    read_inventory(directory)
+    click.echo(f"look at {directory / 'sites.yaml'}, then run `flumeng push plan`")
+
+
+def _named(cluster: str) -> tuple[str, str]:
+    name, equals, hosts = cluster.partition("=")
+    if not equals or not name or not hosts:
+        raise UserError(f"{cluster!r} is not SITE=HOST:PORT/CHROOT")
+    return name, hosts
+
+
+def _tell_silent(found: Mapping[str, object]) -> None:
+    """Of sites that cannot be read; exit code 4."""
+    silent = {name: one for name, one in found.items() if isinstance(one, FlumengError)}
+    for name, error in silent.items():
+        click.echo(f"flumeng: site {name} cannot be read: {error}", err=True)
+    if silent:
+        raise SystemExit(4)

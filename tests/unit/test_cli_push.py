@@ -1,0 +1,262 @@
+"""``flumeng push`` on fake sites in which masters obey at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from cli.testing import Shell
+from flumeng.operations.flows import apply_flow
+from flumeng.operations.settings import set_setting
+from flumeng.push.testing import NOON, FakeSites
+from flumeng.store import ABSENT
+from zkschema import paths
+from zkschema.records import Push, PushClaim
+
+WEB = "flow: web\nsources: [tail: {paths: [/var/log/web.log]}]\nsinks: [noop]\n"
+SITES = """
+inventory: test
+sites:
+  s0: {zookeeper: "s0:1/c"}
+  s1: {zookeeper: "s1:1/c"}
+  s2: {zookeeper: "s2:1/c"}
+waves:
+  - {wave: canary, sites: [s0]}
+  - {wave: rest, rest: true, parallel: all}
+"""
+Run = Callable[..., Result]
+
+
+class Pushing:
+    """An inventory, fake sites, and a shell that pushes the one to the others."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.sites = FakeSites(3)
+        trees = {f"{name}:1/c": tree for name, tree in self.sites.trees.items()}
+        self.shell = Shell(self.sites.trees["s0"], trees=trees, meanwhile=self.sites.obey_all)
+        self.write("sites.yaml", SITES)
+        self.write("base/flows/web.yaml", WEB)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def run(self, *words: object, typed: str | None = None) -> Result:
+        self.sites.obey_all()
+        return self.shell.run("push", *words, "--inventory", self.directory, typed=typed)
+
+    def applied(self, *words: object) -> Result:
+        done = self.run("apply", "--yes", *words)
+        assert done.exit_code == 0, (done.stdout, done.stderr)
+        return done
+
+    def flow(self, site: str, name: str = "web") -> str | None:
+        store = self.sites.store(site)
+        flow = store.read(paths.flow(name))
+        if flow is None or flow.value.state == "deleted":
+            return None
+        text = store.read(paths.revision(name, str(flow.value.revision)))
+        return text.value.text if text else None
+
+    def by_hand(self, site: str, text: str) -> None:
+        apply_flow(self.sites.store(site), text, author="hand", reason="", now=NOON)
+
+    def audits(self, site: str) -> list[str]:
+        store = self.sites.store(site)
+        entries = store.read_many([paths.audit(name) for name in store.children(paths.audits())])
+        return [entry.value.command for entry in entries if entry]
+
+
+@pytest.fixture
+def pushing(tmp_path: Path) -> Pushing:
+    return Pushing(tmp_path / "inventory")
+
+
+def test_from_a_plan_to_a_plan_without_anything_to_do(pushing: Pushing) -> None:
+    planned = pushing.run("plan")
+    assert planned.exit_code == 5, planned.stderr
+    assert "site s1:\n  + flow/web" in planned.stdout
+    assert "3 sites: 3 to make; 0 unchanged" in planned.stdout
+    assert pushing.flow("s0") is None, "a plan changes nothing"
+    done = pushing.applied("--reason", "first")
+    assert "wave canary begins" in done.stderr
+    assert "site s2: soaking -> done" in done.stderr
+    assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [WEB] * 3
+    assert pushing.run("plan").exit_code == 0
+    again = pushing.run("apply", "--yes")
+    assert (again.exit_code, pushing.run("history", "--json").stdout.count('"push"')) == (0, 1)
+    (told,) = (one for one in pushing.audits("s1") if one.startswith("push apply"))
+    assert "inventory test" in told
+    assert "make flow/web" in told
+
+
+def test_a_broken_flow_in_the_canary_stops_the_push_there(pushing: Pushing) -> None:
+    pushing.applied()
+    pushing.write("base/flows/web.yaml", WEB + "# 2\n")
+    pushing.sites.broken["s0"].add(WEB + "# 2\n")
+    stopped = pushing.run("apply", "--yes")
+    assert stopped.exit_code == 1
+    assert "the push is failed in wave canary" in stopped.stdout
+    assert [pushing.flow(site) for site in ("s1", "s2")] == [WEB, WEB]
+    assert pushing.flow("s0") == WEB + "# 2\n"
+    unproven = pushing.run("plan")
+    assert "s0:\n  ! push" in unproven.stdout
+    again = pushing.run("apply", "--yes")
+    assert (again.exit_code, pushing.flow("s1")) == (1, WEB), "it is not taken for well now"
+    assert pushing.run("rollback", "--yes").exit_code == 0
+    assert pushing.flow("s0") == WEB
+    assert pushing.run("rollback", "--yes").stdout.endswith("done\n"), "it is not undone itself"
+    assert pushing.flow("s0") == WEB
+
+
+def test_a_failed_wave_is_taken_back(pushing: Pushing) -> None:
+    pushing.applied()
+    pushing.write("base/flows/web.yaml", WEB + "# 2\n")
+    pushing.sites.broken["s2"].add(WEB + "# 2\n")
+    back = pushing.run("apply", "--yes", "--on-failure", "rollback")
+    assert back.exit_code == 1
+    assert "rolled back" in back.stdout
+    assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [WEB] * 3
+
+
+def test_drift_is_shown_and_becomes_what_is_said(pushing: Pushing) -> None:
+    pushing.applied()
+    assert pushing.run("drift").exit_code == 0
+    pushing.by_hand("s1", WEB + "# by hand\n")
+    shown = pushing.run("drift")
+    assert (shown.exit_code, "+# by hand" in shown.stdout) == (3, True)
+    assert pushing.run("plan").exit_code == 3
+    refused = pushing.run("apply", "--yes")
+    assert (refused.exit_code, "changed by hand" in refused.stderr) == (3, True)
+    pushing.write("base/flows/web.yaml", WEB + "# 2\n")
+    pushing.applied("--drift", "keep")
+    assert pushing.flow("s1") == WEB + "# by hand\n"
+    assert pushing.flow("s0") == WEB + "# 2\n"
+    pushing.applied("--drift", "overwrite")
+    assert pushing.flow("s1") == WEB + "# 2\n"
+    assert pushing.run("plan").exit_code == 0
+
+
+def test_what_no_push_made_is_adopted_first_and_pruned_only_when_asked(pushing: Pushing) -> None:
+    pushing.by_hand("s1", WEB + "# mine\n")
+    refused = pushing.run("apply", "--yes")
+    assert (refused.exit_code, "flumeng push adopt" in refused.stderr) == (3, True)
+    assert pushing.flow("s0") is None, "nothing is changed anywhere"
+    adopted = pushing.run("adopt", "s1")
+    assert adopted.stdout == "site s1: flow/web is under the inventory now\n", adopted.stderr
+    pushing.applied()
+    assert pushing.flow("s1") == WEB
+    (pushing.directory / "base/flows/web.yaml").unlink()
+    pushing.write("base/cluster.yaml", "settings: {grace_seconds: 3}\n")
+    kept = pushing.applied()
+    assert "goes with --prune" in kept.stdout
+    assert pushing.flow("s1") == WEB
+    pushing.applied("--prune")
+    assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [None] * 3
+    assert pushing.run("rollback", "--yes").exit_code == 0
+    assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [WEB] * 3
+
+
+def test_a_kept_plan_is_applied_or_says_what_has_moved(pushing: Pushing, tmp_path: Path) -> None:
+    kept = tmp_path / "plan.json"
+    assert pushing.run("plan", "--out", kept).exit_code == 5
+    assert kept.stat().st_mode & 0o077 == 0
+    set_setting(pushing.sites.store("s1"), "grace_seconds", "9", author="hand", reason="", now=NOON)
+    pushing.applied("--plan", kept)
+    assert pushing.flow("s2") == WEB
+    moved = pushing.run("apply", "--yes", "--plan", kept)
+    assert (moved.exit_code, "site s0: flow/web was changed" in moved.stderr) == (3, True)
+    pushing.write("base/flows/web.yaml", WEB + "# 2\n")
+    other = pushing.run("apply", "--yes", "--plan", kept)
+    assert (other.exit_code, "make the plan anew" in other.stderr) == (3, True)
+    kept.write_text("{}")
+    assert pushing.run("apply", "--yes", "--plan", kept).exit_code == 2
+
+
+def test_one_who_pushes_keeps_another_out_until_it_is_taken_over(pushing: Pushing) -> None:
+    claim = PushClaim(who="bob@ops", push="p", boot="elsewhere", pid=7, since=NOON)
+    pushing.sites.store("s2").write(paths.push(), Push(claim=claim), ABSENT)
+    refused = pushing.run("apply", "--yes")
+    assert refused.exit_code == 3
+    assert "site s2: bob@ops pushes p (process 7" in refused.stderr
+    assert "--take-over" in refused.stderr
+    assert pushing.flow("s0") is None
+    assert pushing.run("status", "--json").stdout.count("bob@ops") == 1
+    pushing.applied("--take-over")
+    found = pushing.sites.store("s2").read(paths.push())
+    assert found is not None
+    assert found.value.claim is None
+
+
+def test_a_site_that_is_away_fails_its_wave_and_is_brought_later(pushing: Pushing) -> None:
+    pushing.shell.away.add("s1:1/c")
+    planned = pushing.run("plan")
+    assert planned.exit_code == 1
+    assert "site s1: cannot be pushed to: ZooKeeper at s1:1/c did not answer" in planned.stdout
+    failed = pushing.run("apply", "--yes")
+    assert (failed.exit_code, pushing.flow("s0"), pushing.flow("s2")) == (1, WEB, WEB)
+    pushing.shell.away.clear()
+    pushing.applied()
+    assert pushing.flow("s1") == WEB
+
+
+def test_status_shows_sites_and_flows(pushing: Pushing) -> None:
+    pushing.applied()
+    pushing.by_hand("s1", WEB + "# by hand\n")
+    shown = pushing.run("status")
+    assert "web\t1\t2 (drift)\t1" in shown.stdout, shown.stdout
+    rows = json.loads(pushing.run("status", "--json").stdout)
+    assert [row["behind"] for row in rows] == [0, 1, 0]
+    assert rows[1]["drift"] == ["flow/web"]
+    assert rows[0]["push"] == rows[2]["push"] != ""
+
+
+def test_it_asks_before_it_begins(pushing: Pushing) -> None:
+    refused = pushing.run("apply", typed="n\n")
+    assert (refused.exit_code, pushing.flow("s0")) == (1, None)
+    assert pushing.run("apply", typed="y\n").exit_code == 0
+    assert pushing.flow("s2") == WEB
+
+
+def test_an_older_push_is_gone_back_to(pushing: Pushing) -> None:
+    pushing.applied()
+    first = json.loads(pushing.run("history", "--json").stdout)[0]["push"]
+    for number in (2, 3):
+        pushing.write("base/flows/web.yaml", f"{WEB}# {number}\n")
+        pushing.applied()
+    assert pushing.run("rollback", "--yes", "--to", "nonsense").exit_code == 1
+    assert pushing.run("rollback", "--yes", "--to", first).exit_code == 0
+    assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [WEB] * 3
+    rows = json.loads(pushing.run("history", "s1", "--json").stdout)
+    assert [row["verb"] for row in rows] == ["apply"] * 3 + ["rollback"]
+
+
+def test_an_export_of_running_sites_leaves_nothing_to_do(pushing: Pushing, tmp_path: Path) -> None:
+    pushing.by_hand("s0", WEB)
+    pushing.by_hand("s1", WEB + "# other ${x}\n")
+    set_setting(pushing.sites.store("s1"), "grace_seconds", "9", author="hand", reason="", now=NOON)
+    made = tmp_path / "made"
+    clusters = [word for n in range(3) for word in ("--cluster", f"s{n}=s{n}:1/c")]
+    exported = pushing.shell.run("push", "export", made, *clusters)
+    assert exported.exit_code == 0, exported.stderr
+    planned = pushing.shell.run("push", "plan", "--inventory", made, "--json")
+    sites = json.loads(planned.stdout)["sites"]
+    verbs = {change["verb"] for site in sites.values() for change in site["changes"]}
+    assert (planned.exit_code, verbs) == (5, {"take"})
+    again = pushing.shell.run("push", "export", made, *clusters)
+    assert again.exit_code == 2
+
+
+def test_render_shows_what_a_site_should_hold(pushing: Pushing) -> None:
+    pushing.write("sites/s1/flows/web.yaml", "flow: web\nbatch: {seconds: 5}\n")
+    assert "seconds: 5" in pushing.run("render", "s1").stdout
+    assert json.loads(pushing.run("render", "s0", "--json").stdout) == {"flow/web": WEB}
+    pushing.write("sites/s1/flows/web.yaml", "flow: web\nsinks: [nope: {}]\n")
+    wrong = pushing.run("render", "s0")
+    assert (wrong.exit_code, "sites/s1/flows/web.yaml:2" in wrong.stderr) == (2, True)
