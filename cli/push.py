@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 only_option = click.option(
     "--only",
     multiple=True,
-    metavar="SITE|GROUP",
+    metavar="SITE|GROUP|LABEL=VALUE",
     help="Only these sites; may be given several times.",
 )
 prune_option = click.option(

@@ -27,20 +27,24 @@ Connect = Callable[[Site], Store]
 
 
 def chosen(inventory: Inventory, only: Collection[str]) -> list[Site]:
-    """The sites, and those of the groups, that are named; all when none is named.
+    """The sites that are named, also by a group or a label (``tier=one``); all without a name.
 
     Raises ``UserError`` for a name that there is not.
     """
     names: set[str] = set()
-    groups = {group for site in inventory.sites.values() for group in site.groups}
+    known = {name for site in inventory.sites.values() for name in _names(site)}
     for name in only:
-        if name not in inventory.sites and name not in groups:
-            known = [*inventory.sites, *sorted(groups)]
-            raise UserError(f'there is no site or group "{name}"; {nearest(name, known)}')
-        names |= {
-            site.name for site in inventory.sites.values() if name in (site.name, *site.groups)
-        }
+        if name not in known:
+            raise UserError(
+                f'there is no site, group or label "{name}"; {nearest(name, sorted(known))}'
+            )
+        names |= {site.name for site in inventory.sites.values() if name in _names(site)}
     return [site for site in inventory.sites.values() if not only or site.name in names]
+
+
+def _names(site: Site) -> tuple[str, ...]:
+    labels = (f"{key}={value}" for key, value in site.labels.items())
+    return (site.name, *site.groups, *labels)
 
 
 def waves_of(inventory: Inventory, sites: Iterable[str]) -> tuple[Wave, ...]:

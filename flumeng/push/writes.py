@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from flumeng.errors import ConflictError
 from flumeng.operations import audit
-from flumeng.operations.flows import next_revisions, revision_writes
+from flumeng.operations.flows import RefusedError, next_revisions, revision_writes
 from flumeng.operations.local_files import on_several_hosts
 from flumeng.operations.settings import SETTINGS
 from flumeng.push.comparison import Change
@@ -38,8 +37,8 @@ V = TypeVar("V")
 KEEP_ENTRIES = 100
 CHANGES_BYTES = WIRE_LIMIT_BYTES - 64 * 1024
 """For the texts of one transaction; the rest is for what pushes know of all resources."""
-CHANGE_BYTES = 300
-"""What a change takes in a transaction besides its texts."""
+CHANGE_BYTES = 1200
+"""What a change takes in a transaction besides its texts: a new flow is seven writes."""
 REMOVED_AT_ONCE = 20
 
 
@@ -67,14 +66,13 @@ def first_part(changes: Sequence[Change]) -> list[Change]:
 def refused_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
     """Key -> why the flow may not get that text there now."""
     texts = texts_of(changes)
-    refused = {}
-    for name, text in texts.items():
-        try:
-            next_revisions(copy, {name: text})
-        except ConflictError as error:
-            refused[f"{FLOW}/{name}"] = str(error)
-    several = on_several_hosts(copy, texts)
-    return refused | {f"{FLOW}/{name}": why for name, why in several.items()}
+    refused: dict[str, str] = {}
+    try:
+        next_revisions(copy, texts)
+    except RefusedError as error:
+        refused = error.refused
+    refused |= on_several_hosts(copy, texts)
+    return {f"{FLOW}/{name}": why for name, why in refused.items()}
 
 
 def transaction(
