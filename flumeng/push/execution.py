@@ -27,7 +27,6 @@ from flumeng.push.site_copy import copy_site
 from flumeng.push.turn import Health, Task, Turn
 from flumeng.push.wave_events import (
     Applied,
-    Await,
     Begin,
     Done,
     Event,
@@ -129,7 +128,7 @@ class Execution:
 
     def _drive(self, machine: Waves) -> Outcome:
         event: Event = Tick()
-        awaits = False
+        patience_seconds = WINDOW_SECONDS if self.manner.wait_for_windows else None
         while True:
             for instruction in machine.handle(event):
                 self.report(instruction)
@@ -139,10 +138,7 @@ class Execution:
                     self._start(self._take_turn, instruction.site)
                 elif isinstance(instruction, Revert):
                     self._start(self._take_back, instruction.site)
-                elif isinstance(instruction, Await):
-                    awaits = True
-            event = self._next(WINDOW_SECONDS if awaits else None)
-            awaits = awaits and not isinstance(event, Tick)
+            event = self._next(patience_seconds)
 
     def _next(self, patience_seconds: float | None) -> Event:
         """What happens next; a tick when a window may have opened."""
@@ -179,10 +175,12 @@ class Execution:
             self._ended.add(name)
             self._events.put(Done(name))
         except FlumengError as error:
-            with contextlib.suppress(FlumengError):
-                turn.end(str(error))
-                self._ended.add(name)
-            self._events.put(Failed(name, str(error), touched=turn.touched))
+            try:
+                with contextlib.suppress(FlumengError):
+                    turn.end(str(error))
+                    self._ended.add(name)
+            finally:
+                self._events.put(Failed(name, str(error), touched=turn.touched))
         except Exception as error:  # a fault of ours must not leave the others waiting for ever
             self._events.put(Failed(name, f"{type(error).__name__}: {error}", touched=True))
             raise
@@ -193,6 +191,7 @@ class Execution:
         """What gives a site back what it had before this push."""
         site = self.inventory.sites[name]
         link = Link(site, self.world.connect, self.world.clocks)
+        self._ended.discard(name)  # it is claimed once more
         try:
             planned = link.do(lambda store: self._going_back(name, store))
             wave = next(wave for wave in self.waves if name in wave.sites)
@@ -221,9 +220,12 @@ class Execution:
             take_over=False,
         )
         copy = copy_site(store)
-        entries = undo.of_pushes(
-            undo.read_entries(store, copy), (self.manner.source.push, self.manner.back.push)
-        )
+        own = (self.manner.source.push, self.manner.back.push)
+        kept = undo.read_entries(store, copy)
+        entries = undo.of_pushes(kept, own)
+        if not entries and any(entry.source.push in own for entry in kept):
+            last = kept[-1].source
+            raise ConflictError(f"push {last.push} of {last.author} came after this one")
         planned = plans.plan_undo(name, entries, copy, policy="refuse")
         if planned.error or planned.comparison.conflicts:
             said = (f"{key}: {why}" for key, why in planned.comparison.conflicts.items())

@@ -49,7 +49,7 @@ class Task:
 
 
 class Turn:
-    """``touched``: whether something of the push is in the site."""
+    """``touched``: whether something of the push is in the site, or may be."""
 
     def __init__(
         self,
@@ -140,11 +140,12 @@ class Turn:
         baseline = tuple(sorted(self._baseline))
         push = replace(push, state="applying", why="", baseline=baseline)
         done = writes.transaction(copy, part, push, self._task.source, self._task.verb)
+        before, self.touched = self.touched, True  # also when the reply is lost
         try:
             store.commit([*done.writes, done.audit])
         except ConflictError as error:
+            self.touched = before
             raise _Lost(str(error)) from error
-        self.touched = True
         self._tell(f"{len(part)} of {len(changes)} changes are written")
         return len(part) == len(changes)
 

@@ -243,11 +243,9 @@ def _real(changes: Iterable[Change]) -> list[Change]:
 
 def _old(copy: SiteCopy) -> Iterable[Write]:
     """What goes so that entries and audits stay bounded."""
-    entries = copy.children(paths.push())
-    for name in entries[: len(entries) - KEEP_ENTRIES + 1][:REMOVED_AT_ONCE]:
+    for name in copy.children(paths.push())[: -KEEP_ENTRIES + 1][:REMOVED_AT_ONCE]:
         yield Remove(paths.push_entry(name), ANY)
-    audits = copy.children(paths.audits())
-    for name in audits[: len(audits) - audit.KEEP_AUDIT + 1][:REMOVED_AT_ONCE]:
+    for name in copy.children(paths.audits())[: -audit.KEEP_AUDIT + 1][:REMOVED_AT_ONCE]:
         yield Remove(paths.audit(name), ANY)
 
 

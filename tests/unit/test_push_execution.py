@@ -1,0 +1,141 @@
+"""What a push leaves behind where it does not go as planned; sites are fake trees."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Literal
+
+import pytest
+
+from flumeng.operations.flows import apply_flow
+from flumeng.push import execution, planning, writes
+from flumeng.push.execution import Manner
+from flumeng.push.inventory import Inventory, Wave
+from flumeng.push.plan import PushPlan
+from flumeng.push.resources import Resources
+from flumeng.push.site_copy import SiteCopy, copy_site
+from flumeng.push.site_state import push_of
+from flumeng.push.testing import NOON, FakeSites, Fault
+from flumeng.push.wave_events import Ending, Outcome
+from flumeng.push.windows import parse_window
+from zkschema import paths
+from zkschema.records import Push, PushClaim
+
+NOBODY = PushClaim(who="", push="", boot="", pid=0, since=0.0)
+IN_TURN = (Wave("one", ("s0",)), Wave("two", ("s1",), settle_seconds=1))
+NUMBERS = count(1)
+
+
+def flow(name: str, variant: int = 0) -> Resources:
+    return {
+        f"flow/{name}": f"flow: {name}\nsources: [tail: {{paths: [/{variant}]}}]\nsinks: [noop]\n"
+    }
+
+
+def manner(
+    plan: PushPlan,
+    on_failure: Literal["stop", "rollback"] = "stop",
+    *,
+    wait_for_windows: bool = False,
+) -> Manner:
+    suffix = f"{next(NUMBERS):06d}"
+    source = planning.source_of(plan, who="ann", reason="", now=NOON, suffix=suffix)
+    back = replace(source, push=f"{source.push}-back")
+    return Manner(
+        "apply", source, back, NOBODY, on_failure=on_failure, wait_for_windows=wait_for_windows
+    )
+
+
+def pushed(
+    sites: FakeSites,
+    inventory: Inventory,
+    wanted: Mapping[str, Resources],
+    on_failure: Literal["stop", "rollback"] = "stop",
+    *,
+    fault: Fault | None = None,
+    health: Callable[[SiteCopy], Mapping[str, str]] = lambda _copy: {},
+) -> Outcome:
+    plan = planning.plan_push(inventory, wanted, sites.connect(), only=list(wanted))
+    inventory = replace(inventory, waves=planning.waves_of(inventory, wanted))
+    return sites.push(plan, inventory, manner(plan, on_failure), fault=fault, health=health)
+
+
+def known(sites: FakeSites, name: str) -> Push:
+    return push_of(copy_site(sites.store(name)))
+
+
+def rolled_back(meanwhile: Callable[[FakeSites], object]) -> tuple[FakeSites, Outcome]:
+    """The second of two sites fails; in the first, which was done, something happens before."""
+    sites = FakeSites(2)
+    sites.broken["s1"] = {flow("a")["flow/a"]}
+    pending = [meanwhile]
+
+    def health(_copy: SiteCopy) -> Mapping[str, str]:
+        if pending and sites.store("s1").read(paths.flow("a")):
+            pending.pop()(sites)
+        return {}
+
+    wanted = {"s0": flow("a"), "s1": flow("a")}
+    return sites, pushed(sites, sites.inventory(IN_TURN), wanted, "rollback", health=health)
+
+
+def test_a_site_that_cannot_be_reverted_is_let_go() -> None:
+    text = flow("a", 9)["flow/a"]
+    sites, outcome = rolled_back(
+        lambda sites: apply_flow(sites.store("s0"), text, author="hand", reason="", now=NOON)
+    )
+    said = "flow/a: it was changed by hand since the last push"
+    assert (outcome.reverted, outcome.not_reverted) == (("s1",), {"s0": said})
+    assert known(sites, "s0").claim is None
+
+
+def test_a_site_to_which_somebody_else_pushed_since_is_not_reverted() -> None:
+    other = {"s0": {**flow("a"), **flow("b")}}
+    sites, outcome = rolled_back(lambda sites: pushed(sites, sites.inventory(IN_TURN), other))
+    newest = known(sites, "s0").source
+    assert newest is not None
+    said = f"push {newest.push} of ann came after this one"
+    assert (outcome.reverted, outcome.not_reverted) == (("s1",), {"s0": said})
+    assert sites.store("s0").children(paths.flows()) == ["a", "b"]
+
+
+def test_a_site_whose_last_reply_is_lost_counts_as_touched() -> None:
+    sites = FakeSites(1)
+    lost = Fault(1, carried_out=True)
+    outcome = pushed(sites, sites.inventory(), {"s0": flow("a")}, "rollback", fault=lost)
+    assert outcome.ending is Ending.ROLLED_BACK
+    assert outcome.not_reverted == {"s0": "s0 does not answer"}
+    assert sites.store("s0").children(paths.flows()) == ["a"]
+
+
+def test_windows_are_looked_at_until_one_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "WINDOW_SECONDS", 0.2)
+    sites = FakeSites(1)
+    window = parse_window("daily 22:20-22:30")  # it begins at 22:13
+    inventory = sites.inventory([Wave("one", ("s0",), windows=(window,))])
+    plan = planning.plan_push(inventory, {"s0": flow("a")}, sites.connect())
+    outcomes: list[Outcome] = []
+    thread = threading.Thread(
+        target=lambda: outcomes.append(
+            sites.push(plan, inventory, manner(plan, wait_for_windows=True))
+        ),
+        daemon=True,
+    )
+    thread.start()
+    thread.join(1.0)  # some looks at a window that is shut
+    assert (outcomes, sites.store("s0").children(paths.flows())) == ([], [])
+    sites.time.clocks.sleep(600)
+    thread.join(30)
+    assert [outcome.ending for outcome in outcomes] == [Ending.DONE]
+
+
+def test_so_many_entries_are_kept_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writes, "KEEP_ENTRIES", 10)
+    sites = FakeSites(1)
+    for number in range(14):
+        pushed(sites, sites.inventory(), {"s0": flow("a", number)})
+        kept = sites.store("s0").children(paths.push())
+        assert kept == [writes.entry_name(n) for n in range(max(0, number - 9), number + 1)]
