@@ -242,6 +242,12 @@ class RealZooKeeper:
 
     def start(self, *, wait_seconds: float = 60.0) -> None:
         """Start, and return when the server answers."""
+        self.launch()
+        self.wait_answering(wait_seconds)
+
+    def launch(self) -> None:
+        """Start, and do not wait: several come up at the same time. It ends with the thread that
+        launched it."""
         self.data.mkdir(parents=True, exist_ok=True)
         with (self.data / "server.log").open("ab") as log:
             command = [
@@ -252,6 +258,9 @@ class RealZooKeeper:
                 str(self.port),
             ]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def wait_answering(self, wait_seconds: float = 60.0) -> None:
+        assert self.process is not None
         deadline = time.monotonic() + wait_seconds
         while not self._answers():
             assert self.process.poll() is None, (self.data / "server.log").read_text()

@@ -30,6 +30,7 @@ NAMES = (
     "breadth",
     "hosts",
     "parse",
+    "push",
 )
 
 
