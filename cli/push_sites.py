@@ -25,9 +25,11 @@ from flumeng.push.inventory import Site
 from flumeng.push.inventory_files import read_inventory
 from flumeng.push.plan import PushPlan
 from flumeng.push.rendering import render as render_all
-from flumeng.push.site_state import state_of
+from flumeng.push.site_copy import SiteCopy
+from flumeng.push.site_state import SiteState, state_of, why_not_pushed
 from flumeng.push.site_status import DEGRADED, FlowCell, SiteStatus, site_status
 from flumeng.push.site_status import history as history_rows
+from flumeng.push.sites_file import check_connect_string, check_name
 from flumeng.runtime import processes
 from flumeng.views import health, moments
 
@@ -254,28 +256,60 @@ def export(here: click.Context, directory: Path, clusters: tuple[str, ...], name
         raise UserError(f"{directory} is not empty: an export makes a new inventory")
     zookeepers = dict(_named(cluster) for cluster in clusters)
     sites = [Site(site, hosts) for site, hosts in zookeepers.items()]
-    found = planning.look(
-        sites, context.open_site, lambda _site, _store, copy: state_of(copy).resources
-    )
-    resources = {}
+    found = planning.look(sites, context.open_site, lambda _site, _store, copy: _state(copy))
+    states: dict[str, SiteState] = {}
     for site, one in found.items():
         if isinstance(one, FlumengError):
             raise type(one)(f"site {site}: {one}") from one
-        resources[site] = one
+        states[site] = one
+    resources = {site: state.resources for site, state in states.items()}
     for path, text in export_files(resources, name, zookeepers).items():
         file = directory / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(text.encode())
         click.echo(str(file))
-    read_inventory(directory)
+    _check_export(directory, states)
     click.echo(f"look at {directory / 'sites.yaml'}, then run `flumeng push plan`")
 
 
 def _named(cluster: str) -> tuple[str, str]:
     name, equals, hosts = cluster.partition("=")
-    if not equals or not name or not hosts:
+    if not equals:
         raise UserError(f"{cluster!r} is not SITE=HOST:PORT/CHROOT")
+    try:
+        check_name(name)
+        check_connect_string(hosts)
+    except ValueError as error:
+        raise UserError(f"{cluster}: {error}") from error
     return name, hosts
+
+
+def _state(copy: SiteCopy) -> SiteState:
+    why = why_not_pushed(copy)
+    if why:
+        raise UserError(why)
+    return state_of(copy)
+
+
+def _check_export(directory: Path, states: Mapping[str, SiteState]) -> None:
+    """Tells of what is not in it as the sites hold it; exit code 1. Raises ``InventoryError`` for
+    what is not valid any more."""
+    rendered = render_all(read_inventory(directory))
+    left = [
+        f"site {site}: {key} is left out: {why}"
+        for site, state in states.items()
+        for key, why in state.unreadable.items()
+    ]
+    left += [
+        f"site {site}: {key} cannot be said in an inventory"
+        for site, state in states.items()
+        for key in sorted({*state.resources, *rendered[site]})
+        if state.resources.get(key) != rendered[site].get(key)
+    ]
+    for line in left:
+        click.echo(f"flumeng: {line}", err=True)
+    if left:
+        raise SystemExit(1)
 
 
 def _tell_silent(found: Mapping[str, object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -251,6 +252,30 @@ def test_an_export_of_running_sites_leaves_nothing_to_do(pushing: Pushing, tmp_p
     assert (planned.exit_code, verbs) == (5, {"take"})
     again = pushing.shell.run("push", "export", made, *clusters)
     assert again.exit_code == 2
+
+
+def test_an_export_tells_what_it_leaves_out(pushing: Pushing, tmp_path: Path) -> None:
+    pushing.by_hand("s0", WEB)
+    pushing.by_hand("s0", WEB.replace("web", "other"))
+    znodes = pushing.sites.trees["s0"].znodes
+    znodes["/flows/web"] = replace(znodes["/flows/web"], data=b"damaged")
+    exported = pushing.shell.run("push", "export", tmp_path / "made", "--cluster", "s0=s0:1/c")
+    assert (exported.exit_code, "site s0: flow/web is left out: " in exported.stderr) == (1, True)
+    assert (tmp_path / "made/base/flows/other.yaml").read_text() == WEB.replace("web", "other")
+
+
+def test_an_export_of_what_is_no_site_is_refused(pushing: Pushing, tmp_path: Path) -> None:
+    for cluster, said in (
+        ("../s0=s0:1/c", "expected 1 to 63 small letters"),
+        ("s0=s0", "expected host:port"),
+        ("s0", "is not SITE=HOST:PORT/CHROOT"),
+    ):
+        refused = pushing.shell.run("push", "export", tmp_path / "made", "--cluster", cluster)
+        assert (refused.exit_code, said in refused.stderr) == (2, True), refused.stderr
+    pushing.sites.trees["s0"].znodes.clear()
+    refused = pushing.shell.run("push", "export", tmp_path / "made", "--cluster", "s0=s0:1/c")
+    assert (refused.exit_code, "there is no flumeng cluster" in refused.stderr) == (2, True)
+    assert not (tmp_path / "made").exists()
 
 
 def test_render_shows_what_a_site_should_hold(pushing: Pushing) -> None:
