@@ -19,6 +19,7 @@ Verb = Literal["make", "change", "delete", "take", "forget"]
 """``take``: it is there already and is as wanted, pushes look after it from now on. ``forget``: it
 is gone, and pushes look after it no more. Neither changes the resource."""
 DriftPolicy = Literal["refuse", "keep", "overwrite"]
+BEING_DELETED = "the flow of that name is being deleted: push again when it is gone"
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class _Comparing:
         if unknown:
             return f"nobody can tell what it is: {unknown}"
         if value is not None and kind_of(key) == FLOW and name_of(key) in self._state.ending:
-            return "the flow of that name is being deleted: push again when it is gone"
+            return BEING_DELETED
         return ""
 
     def _tell_drift(self, key: str, value: str | None) -> bool:

@@ -19,6 +19,7 @@ from flumeng.errors import ConflictError, FlumengError
 from flumeng.push import claim as claims
 from flumeng.push import plan as plans
 from flumeng.push import undo, windows
+from flumeng.push.comparison import BEING_DELETED
 from flumeng.push.everywhere import in_sites
 from flumeng.push.inventory import Inventory, Site, Wave
 from flumeng.push.link import Clocks, Link
@@ -49,6 +50,8 @@ from zkschema.records import PushClaim, PushSource
 WINDOW_SECONDS = 30.0
 """Between one look at the windows and the next, while they are waited for."""
 STOP_SECONDS = 0.2
+GONE_SECONDS = 2.0
+"""Between one look for flows that are being deleted and the next."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +196,8 @@ class Execution:
         link = Link(site, self.world.connect, self.world.clocks)
         self._ended.discard(name)  # it is claimed once more
         try:
-            planned = link.do(lambda store: self._going_back(name, store))
             wave = next(wave for wave in self.waves if name in wave.sites)
+            planned = self._planned_back(name, link, wave.settle_seconds)
             turn = self._turn(name, planned, "rollback", self.manner.back, wave)
             try:
                 turn.write()
@@ -209,6 +212,23 @@ class Execution:
                 raise
         finally:
             link.close()
+
+    def _planned_back(self, name: str, link: Link, patience_seconds: float) -> SitePlan:
+        """What reverts the site, once the flows are gone that this push deleted there: before, they
+        cannot be made again. Raises ``ConflictError`` for what it cannot be."""
+        deadline = self.world.clocks.monotonic() + patience_seconds
+        while True:
+            planned = link.do(lambda store: self._going_back(name, store))
+            conflicts = planned.comparison.conflicts
+            if not planned.error and not conflicts:
+                return planned
+            passes = not planned.error and {*conflicts.values()} == {BEING_DELETED}
+            if not passes or self.world.clocks.monotonic() >= deadline:
+                said = (f"{key}: {why}" for key, why in conflicts.items())
+                raise ConflictError(planned.error or "; ".join(said))
+            self._events.put(Note(name, "waits for flows that are being deleted"))
+            link.close()
+            self.world.clocks.sleep(GONE_SECONDS)
 
     def _going_back(self, name: str, store: Store) -> SitePlan:
         found = store.read(paths.push())
@@ -226,11 +246,7 @@ class Execution:
         if not entries and any(entry.source.push in own for entry in kept):
             last = kept[-1].source
             raise ConflictError(f"push {last.push} of {last.author} came after this one")
-        planned = plans.plan_undo(name, entries, copy, policy="refuse")
-        if planned.error or planned.comparison.conflicts:
-            said = (f"{key}: {why}" for key, why in planned.comparison.conflicts.items())
-            raise ConflictError(planned.error or "; ".join(said))
-        return planned
+        return plans.plan_undo(name, entries, copy, policy="refuse")
 
     def _turn(
         self, name: str, planned: SitePlan, verb: str, source: PushSource, wave: Wave

@@ -12,15 +12,17 @@ import pytest
 
 from flumeng.operations.flows import apply_flow
 from flumeng.push import execution, planning, writes
+from flumeng.push.comparison import BEING_DELETED
 from flumeng.push.execution import Manner
 from flumeng.push.inventory import Inventory, Wave
 from flumeng.push.plan import PushPlan
 from flumeng.push.resources import Resources
 from flumeng.push.site_copy import SiteCopy, copy_site
-from flumeng.push.site_state import push_of
+from flumeng.push.site_state import push_of, state_of
 from flumeng.push.testing import NOON, FakeSites, Fault
 from flumeng.push.wave_events import Ending, Outcome
 from flumeng.push.windows import parse_window
+from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Push, PushClaim
 
@@ -100,6 +102,37 @@ def test_a_site_to_which_somebody_else_pushed_since_is_not_reverted() -> None:
     said = f"push {newest.push} of ann came after this one"
     assert (outcome.reverted, outcome.not_reverted) == (("s1",), {"s0": said})
     assert sites.store("s0").children(paths.flows()) == ["a", "b"]
+
+
+class SlowSites(FakeSites):
+    """Masters remove a flow that is deleted so many looks later."""
+
+    def __init__(self, count: int, looks: int) -> None:
+        super().__init__(count)
+        self._looks = looks
+
+    def _remove(self, store: FakeStore, flow: str) -> None:
+        self._looks -= 1
+        if self._looks < 0:
+            super()._remove(store, flow)
+
+
+@pytest.mark.parametrize(("looks", "is_reverted"), [(30, True), (10_000, False)])
+def test_a_flow_that_was_deleted_is_made_again_once_it_is_gone(
+    looks: int, is_reverted: bool
+) -> None:
+    sites = SlowSites(1, looks)
+    inventory = sites.inventory([Wave("all", ("s0",), settle_seconds=60)])
+    before = {**flow("a"), **flow("b")}
+    pushed(sites, inventory, {"s0": before})
+    sites.broken["s0"] = set(flow("a", 1).values())
+    plan = planning.plan_push(inventory, {"s0": flow("a", 1)}, sites.connect(), prune=True)
+    outcome = sites.push(plan, inventory, manner(plan, "rollback"))
+    if is_reverted:
+        assert (outcome.reverted, outcome.not_reverted) == (("s0",), {})
+        assert state_of(copy_site(sites.store("s0"))).resources == before
+    else:
+        assert outcome.not_reverted == {"s0": f"flow/b: {BEING_DELETED}"}
 
 
 def test_a_site_whose_last_reply_is_lost_counts_as_touched() -> None:
