@@ -15,7 +15,7 @@ from flumeng.push.wave_events import Ending, Outcome
 SIGNS = {"make": "+", "change": "~", "delete": "-", "take": "=", "forget": "/"}
 MEANINGS = {
     "take": "is there as it is wanted; pushes look after it from now on",
-    "forget": "is gone; pushes look after it no more",
+    "forget": "pushes look after it no more",
 }
 MOST_MOVES = 20
 

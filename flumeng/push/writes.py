@@ -160,8 +160,8 @@ def texts_of(changes: Iterable[Change]) -> dict[str, str]:
     """Flow -> the text that it gets."""
     return {
         name_of(change.key): change.after
-        for change in changes
-        if kind_of(change.key) == FLOW and change.after is not None and change.verb != "take"
+        for change in _real(changes)
+        if kind_of(change.key) == FLOW and change.after is not None
     }
 
 

@@ -164,6 +164,14 @@ def test_what_no_push_made_is_adopted_first_and_pruned_only_when_asked(pushing: 
     assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [WEB] * 3
 
 
+def test_an_adoption_that_is_taken_back_leaves_the_flow_as_it_is(pushing: Pushing) -> None:
+    pushing.by_hand("s1", WEB + "# mine\n")
+    pushing.run("adopt", "s1")
+    assert pushing.run("rollback", "--yes").exit_code == 0
+    assert pushing.flow("s1") == WEB + "# mine\n"
+    assert pushing.run("apply", "--yes").exit_code == 3, "it is under the inventory still"
+
+
 def test_a_kept_plan_is_applied_or_says_what_has_moved(pushing: Pushing, tmp_path: Path) -> None:
     kept = tmp_path / "plan.json"
     assert pushing.run("plan", "--out", kept).exit_code == 5
