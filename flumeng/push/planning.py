@@ -127,13 +127,15 @@ def _time_of(push: str) -> float | None:
 
 def begun(plan: PushPlan) -> str:
     """The push of the same content that was not seen to its end, to be gone on with under its own
-    id; empty when there is none."""
+    id; empty when there is none. It may have ended in all sites that it has reached: then the
+    others say that it is still about to come."""
+    claims = {site.push.claim.push for site in plan.sites.values() if site.push.claim}
     return max(
         (
             source.push
             for site in plan.sites.values()
-            if site.unproven
-            and (source := site.push.source) is not None
+            if (source := site.push.source) is not None
+            and (site.unproven or source.push in claims)
             and (source.inventory, source.digest) == (plan.inventory, plan.digest)
         ),
         default="",

@@ -144,6 +144,22 @@ def test_a_site_whose_last_reply_is_lost_counts_as_touched() -> None:
     assert sites.store("s0").children(paths.flows()) == ["a"]
 
 
+def test_a_push_that_was_killed_between_two_sites_is_gone_on_with_under_its_id() -> None:
+    """The first site is done, and in the second there is only the name of who pushes."""
+    sites = FakeSites(2)
+    wanted = dict.fromkeys(sites.trees, flow("a"))
+    pushed(sites, sites.inventory(IN_TURN), wanted, fault=Fault(4, carried_out=False))
+    assert known(sites, "s0").state == "applied"
+    assert known(sites, "s1").source is None
+    first = known(sites, "s0").source
+    assert first is not None
+    again = planning.plan_push(sites.inventory(IN_TURN), wanted, sites.connect())
+    assert planning.begun(again) == first.push
+    pushed(sites, sites.inventory(IN_TURN), wanted)
+    over = planning.plan_push(sites.inventory(IN_TURN), wanted, sites.connect())
+    assert planning.begun(over) == ""
+
+
 def test_windows_are_looked_at_until_one_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "WINDOW_SECONDS", 0.2)
     sites = FakeSites(1)
