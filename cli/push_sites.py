@@ -57,6 +57,7 @@ def status(here: click.Context, inventory_directory: Path, as_json: bool) -> Non
             rendered[site.name],
             copy,
             health.status(copy, context.accounts, context.counters, context.clock()),
+            processes.has_ended,
         ),
     )
     rows = [

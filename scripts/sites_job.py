@@ -160,6 +160,7 @@ def say_what_next(folder: Path) -> None:
         f"""
 They go on running until Ctrl-C. Try, in another terminal:
   export PATH={BIN}:$PATH FLUMENG_INVENTORY={folder}/inventory
+  export FLUMENG_SECRET_FRA_ZOOKEEPER=push:secret
   flumeng push status
   flumeng status --all-sites
 Change what is in {folder}/inventory, and push it:

@@ -8,12 +8,13 @@ from typing import Any
 
 from flumeng.errors import FlumengError
 from flumeng.push import plan as plans
+from flumeng.push.claim import HasEnded
 from flumeng.push.comparison import compare
 from flumeng.push.resources import FLOW, Resources
 from flumeng.push.site_copy import SiteCopy
 from flumeng.push.site_state import push_of, state_of, why_not_pushed
 from zkschema import paths
-from zkschema.records import PushEntry
+from zkschema.records import PushClaim, PushEntry
 
 OK, DEGRADED = "ok", "degraded"
 
@@ -53,7 +54,11 @@ class SiteStatus:
 
 
 def site_status(
-    site: str, wanted: Resources, copy: SiteCopy, health: Mapping[str, Any]
+    site: str,
+    wanted: Resources,
+    copy: SiteCopy,
+    health: Mapping[str, Any],
+    has_ended: HasEnded,
 ) -> SiteStatus:
     """``health`` is what ``flumeng status`` shows of the site."""
     why = why_not_pushed(copy)
@@ -76,7 +81,7 @@ def site_status(
         time=source.time if source else 0.0,
         author=source.author if source else "",
         unproven=plans.unproven(push),
-        pushed_by=push.claim.who if push.claim else "",
+        pushed_by=_pushed_by(push.claim, has_ended),
         behind=len(behind),
         drift=tuple(sorted(drift)),
         health=health["health"],
@@ -88,6 +93,13 @@ def site_status(
             for name in sorted(names)
         },
     )
+
+
+def _pushed_by(claim: PushClaim | None, has_ended: HasEnded) -> str:
+    """Who pushes, as far as anybody knows: a killed process leaves its claim."""
+    if claim is None or has_ended(claim.boot, claim.pid):
+        return ""
+    return claim.who
 
 
 def _cell(

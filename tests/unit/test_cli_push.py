@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from cli.testing import Shell
 from flumeng.operations.flows import apply_flow
 from flumeng.operations.settings import set_setting
 from flumeng.push.testing import NOON, FakeSites
+from flumeng.runtime import processes
 from flumeng.store import ABSENT
 from zkschema import paths
 from zkschema.records import Push, PushClaim
@@ -201,6 +203,14 @@ def test_one_who_pushes_keeps_another_out_until_it_is_taken_over(pushing: Pushin
     found = pushing.sites.store("s2").read(paths.push())
     assert found is not None
     assert found.value.claim is None
+
+
+def test_status_names_nobody_whose_process_has_ended(pushing: Pushing) -> None:
+    claim = PushClaim(
+        who="bob@ops", push="p", boot=processes.boot(), pid=os.getpid(), since=NOON
+    )  # our number: a process before us had it
+    pushing.sites.store("s2").write(paths.push(), Push(claim=claim), ABSENT)
+    assert "bob@ops" not in pushing.run("status", "--json").stdout
 
 
 def test_a_site_that_is_away_fails_its_wave_and_is_brought_later(pushing: Pushing) -> None:
