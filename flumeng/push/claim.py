@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from flumeng.errors import ConflictError
-from flumeng.store import ABSENT, Store
+from flumeng.store import ABSENT, Expected, Store
 from flumeng.views import moments
 from zkschema import paths
 from zkschema.records import Push, PushClaim
@@ -43,14 +43,23 @@ def why_refused(push: Push, claim: PushClaim, has_ended: HasEnded, *, take_over:
 
 
 def take(
-    store: Store, seen: Push | None, claim: PushClaim, has_ended: HasEnded, *, take_over: bool
+    store: Store,
+    seen: tuple[Push, Expected] | None,
+    claim: PushClaim,
+    has_ended: HasEnded,
+    *,
+    take_over: bool,
 ) -> None:
-    """Write the claim into a site whose ``/push`` was ``seen`` (None: whatever it is); nothing to
-    do when it is there.
+    """Write the claim into a site whose ``/push`` was ``seen`` at a version (None: whatever it
+    is); nothing to do when it is there.
 
     Raises ``ConflictError`` when somebody else pushes, or has pushed since. May be called again
     when its outcome is unknown.
     """
+    if seen is not None and not why_refused(seen[0], claim, has_ended, take_over=take_over):
+        with contextlib.suppress(ConflictError):  # it is looked at below
+            store.write(paths.push(), replace(seen[0], claim=claim), seen[1])
+            return
     found = store.read(paths.push())
     push = found.value if found else Push()
     if is_held_by(push, claim):
@@ -58,7 +67,7 @@ def take(
     why = why_refused(push, claim, has_ended, take_over=take_over)
     if why:
         raise ConflictError(why)
-    if seen is not None and replace(push, claim=None) != replace(seen, claim=None):
+    if seen is not None and replace(push, claim=None) != replace(seen[0], claim=None):
         raise ConflictError("somebody has pushed since the plan was made: plan again")
     store.write(paths.push(), replace(push, claim=claim), found.version if found else ABSENT)
 

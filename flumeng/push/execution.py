@@ -44,7 +44,6 @@ from flumeng.push.wave_events import (
 )
 from flumeng.push.waves import Waves
 from flumeng.store import Store
-from zkschema import paths
 from zkschema.records import PushClaim, PushSource
 
 WINDOW_SECONDS = 30.0
@@ -231,14 +230,7 @@ class Execution:
             self.world.clocks.sleep(GONE_SECONDS)
 
     def _going_back(self, name: str, store: Store) -> SitePlan:
-        found = store.read(paths.push())
-        claims.take(
-            store,
-            found.value if found else None,
-            self.manner.claim,
-            self.world.has_ended,
-            take_over=False,
-        )
+        claims.take(store, None, self.manner.claim, self.world.has_ended, take_over=False)
         copy = copy_site(store)
         own = (self.manner.source.push, self.manner.back.push)
         kept = undo.read_entries(store, copy)
@@ -260,6 +252,7 @@ class Execution:
             self.manner.claim,
             wave.settle_seconds,
             wave.soak_seconds if verb == self.manner.verb else 0.0,
+            planned.seen.shape if planned.seen else None,
         )
         return Turn(
             task,
@@ -285,7 +278,8 @@ class Execution:
         return [name for name, outcome in outcomes.items() if outcome is None]
 
     def _claim_one(self, site: Site) -> None:
-        seen = self.plan.sites[site.name].push
+        planned = self.plan.sites[site.name]
+        seen = None if planned.seen is None else (planned.push, planned.seen.push_version)
         link = Link(site, self.world.connect, self.world.clocks)
         try:
             link.do(

@@ -13,13 +13,23 @@ from flumeng.push import site_state, undo, writes
 from flumeng.push.comparison import Change, Comparison, Drift, DriftPolicy, compare, restore
 from flumeng.push.inventory import Inventory
 from flumeng.push.resources import FLOW, Resources, kind_of, name_of
-from flumeng.push.site_copy import SiteCopy
-from zkschema import records
+from flumeng.push.site_copy import Shape, SiteCopy
+from flumeng.store import Expected
+from zkschema import paths, records
 from zkschema.records import PushEntry
 
 FORMAT = 1
 NOTHING, FAILED, WRONG_INPUT, CONFLICT, CHANGES = 0, 1, 2, 3, 5
 """Exit codes of a plan."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What saves whoever goes on from here a look: at which version ``/push`` is, and what there is
+    to ask for."""
+
+    push_version: Expected
+    shape: Shape
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,7 @@ class SitePlan:
     error: str = ""
     unproven: str = ""
     push: records.Push = field(default_factory=records.Push)
+    seen: Seen | None = field(default=None, repr=False, compare=False)
 
     @property
     def has_work(self) -> bool:
@@ -94,7 +105,8 @@ def with_moves(site: str, comparison: Comparison, copy: SiteCopy) -> SitePlan:
         conflicts={**comparison.conflicts, **refused},
         changes=tuple(change for change in comparison.changes if change.key not in refused),
     )
-    plan = SitePlan(site, comparison, unproven=unproven(push), push=push)
+    seen = Seen(writes.version_of(copy, paths.push()), copy.shape)
+    plan = SitePlan(site, comparison, unproven=unproven(push), push=push, seen=seen)
     try:
         return replace(plan, moves=_moves(comparison.changes, copy))
     except FlumengError as error:

@@ -5,6 +5,9 @@ level. Whatever in it an operator may change is read once more with the last lev
 as it was, all is read again. So between the first and the last of these reads nothing that a push
 compares or writes was changed. Acks and what nodes say of themselves change all the time: they are
 as they were at some point in between.
+
+Whoever has looked before knows what to ask for: all of that is read in one wait, and only what is
+new in more. Each znode is as it was at some point of these.
 """
 
 from __future__ import annotations
@@ -37,12 +40,21 @@ FOLDERS = (
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What there was to ask for in a site."""
+
+    znodes: tuple[Path, ...]
+    folders: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
 class SiteCopy:
     """Reads as a ``Store`` does, from memory. What was never looked for is a fault of ours: it
     raises ``KeyError``, and is not taken for absent."""
 
     znodes: Mapping[str, Found[Any]]
     folders: Mapping[str, Sequence[str]]
+    shape: Shape
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
         return readable(self._found(path))
@@ -81,36 +93,76 @@ class SiteCopy:
 
 
 def copy_site(store: Store) -> SiteCopy:
-    """Raises ``UnavailableError``, ``ConflictError`` when the site never holds still."""
+    """The site at one moment.
+
+    Raises ``UnavailableError``, ``ConflictError`` when the site never holds still.
+    """
     for _ in range(ATTEMPTS):
-        copy = _Reading(store).copy()
-        if copy is not None:
-            return copy
+        reading = _Reading(store)
+        if reading.read_at_once():
+            return reading.copy()
     raise ConflictError("the site was changed while it was read, again and again: try again")
 
 
+def look_again(store: Store, shape: Shape) -> SiteCopy:
+    """The site as it is now, of one that had this shape; in one wait when it still has it.
+
+    Raises ``UnavailableError``.
+    """
+    reading = _Reading(store)
+    reading.read_again(shape)
+    return reading.copy()
+
+
 class _Reading:
-    """One attempt."""
+    """``_wanted`` and ``_listed`` are what belongs to the site."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._znodes: dict[str, Found[Any]] = {}
         self._folders: dict[str, list[str]] = {}
+        self._wanted: dict[str, Path] = {}
+        self._listed: dict[str, Path] = {}
 
-    def copy(self) -> SiteCopy | None:
-        """None when something was changed meanwhile."""
-        self._look(TOPS, FOLDERS)
+    def read_at_once(self) -> bool:
+        """Whether nothing was changed meanwhile."""
+        self._look_for(TOPS, FOLDERS)
         heads = self._heads()
-        self._look(*self._second_level())
+        self._look_for(*self._second_level())
         before = self._versions(heads)
         others = self._other_cursors()
-        wanted = [*self._third_level(), *heads, *TOPS]
-        self._look(wanted, [paths.flows(), paths.nodes(), *others])
-        if self._versions(heads) != before:
-            return None
+        again = [*heads, *TOPS]
+        self._look_for(self._third_level(), [paths.flows(), paths.nodes(), *others], again)
         if others:
-            self._look([ack for cursor in others for ack in self._acks(cursor)], [])
-        return SiteCopy(self._znodes, self._folders)
+            self._look_for([ack for cursor in others for ack in self._acks(cursor)], [])
+        return self._versions(heads) == before
+
+    def read_again(self, shape: Shape) -> None:
+        self._look(shape.znodes, shape.folders)
+        self._look_for(TOPS, FOLDERS)
+        self._look_for(*self._second_level())
+        others = self._other_cursors()
+        self._look_for(self._third_level(), others)
+        self._look_for([ack for cursor in others for ack in self._acks(cursor)], [])
+
+    def copy(self) -> SiteCopy:
+        shape = Shape(tuple(self._wanted.values()), tuple(self._listed.values()))
+        return SiteCopy(
+            {path: self._znodes[path] for path in self._wanted},
+            {path: self._folders[path] for path in self._listed},
+            shape,
+        )
+
+    def _look_for(
+        self, wanted: Sequence[Path], folders: Sequence[Path], again: Sequence[Path] = ()
+    ) -> None:
+        """At those of these that were not looked at before, and at some of them ``again``."""
+        self._wanted |= {str(path): path for path in wanted}
+        self._listed |= {str(path): path for path in folders}
+        missing = [path for path in wanted if str(path) not in self._znodes]
+        unlisted = [path for path in folders if again or str(path) not in self._folders]
+        if missing or unlisted or again:
+            self._look([*missing, *again], unlisted)
 
     def _look(self, wanted: Sequence[Path], folders: Sequence[Path]) -> None:
         found, listed = self._store.look(wanted, folders)

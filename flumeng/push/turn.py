@@ -7,7 +7,6 @@ written only while it is what the plan saw.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,15 +17,15 @@ from flumeng.push.comparison import Change
 from flumeng.push.inventory import Site
 from flumeng.push.link import Clocks, Link
 from flumeng.push.resources import FLOW, kind_of, name_of
-from flumeng.push.site_copy import SiteCopy, copy_site
-from flumeng.store import Store
+from flumeng.push.site_copy import Shape, SiteCopy, copy_site, look_again
+from flumeng.store import Store, Versioned
 from flumeng.views import conditions
 from zkschema import paths
 from zkschema.records import Push, PushClaim, PushSource
 
 ATTEMPTS = 10
-LOOKS_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Between one look at a site and the next; the last one again and again."""
+LOOKS_SECONDS = (0.5, 1.0, 1.0, 2.0, 5.0)
+"""Before a look at a site, from the first one on; the last one again and again."""
 SOAK_LOOKS = 10
 HOLD_SECONDS = 5.0
 """A connection is let go when nothing is asked for longer than this."""
@@ -37,7 +36,8 @@ Health = Callable[[SiteCopy], Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Task:
-    """What a turn is to do. ``verb`` as in ``PushEntry``."""
+    """What a turn is to do. ``verb`` as in ``PushEntry``; ``shape`` is the site's at the last look,
+    if there was one."""
 
     site: Site
     changes: tuple[Change, ...]
@@ -46,6 +46,7 @@ class Task:
     claim: PushClaim
     settle_seconds: float
     soak_seconds: float
+    shape: Shape | None = None
 
 
 class Turn:
@@ -66,6 +67,8 @@ class Turn:
         self._clocks = clocks
         self._tell = tell
         self._baseline: frozenset[str] = frozenset()
+        self._shape = task.shape
+        self._seen: Versioned[Push] | None = None
 
     def write(self) -> None:
         """Raises ``ConflictError`` for what is not as the plan saw it, ``UnavailableError``."""
@@ -88,8 +91,10 @@ class Turn:
         well_since: float | None = None
         said: Sequence[str] = ()
         looks, has_settled = 0, False
+        wait = LOOKS_SECONDS[0]
         while True:
-            missing = self._link.do(lambda store: self._missing(copy_site(store)))
+            self._clocks.sleep(wait)
+            missing = self._link.do(lambda store: self._missing(self._look(store)))
             now = self._clocks.monotonic()
             if not missing and not has_settled:
                 settled()
@@ -105,29 +110,24 @@ class Turn:
             if missing and missing != said:
                 self._tell(f"waits: {missing[0]}" + _more(len(missing) - 1))
             said = missing
+            looks += 1
             wait = LOOKS_SECONDS[min(looks, len(LOOKS_SECONDS) - 1)]
             if well_since is not None:
                 wait = max(wait, task.soak_seconds / SOAK_LOOKS)
                 wait = min(wait, well_since + task.soak_seconds - now)
-            looks += 1
             if wait > HOLD_SECONDS:
                 self._link.close()
-            self._clocks.sleep(wait)
 
     def end(self, why: str = "") -> None:
         """Let the site go: it has what it was to have, or failed (``why``)."""
         self._link.do(lambda store: self._end(store, why))
-
-    def copy(self) -> SiteCopy:
-        """The site as it is now."""
-        return self._link.do(copy_site)
 
     def close(self) -> None:
         self._link.close()
 
     def _write_part(self, store: Store) -> bool:
         """Whether all is written."""
-        copy = copy_site(store)
+        copy = self._look(store)
         push = self._own_push(copy)
         self._begin(copy, push)
         changes = remaining(self._task.changes, copy)
@@ -148,6 +148,13 @@ class Turn:
             raise _Lost(str(error)) from error
         self._tell(f"{len(part)} of {len(changes)} changes are written")
         return len(part) == len(changes)
+
+    def _look(self, store: Store) -> SiteCopy:
+        """As little as can be asked for; a write that rests on it is refused when it is stale."""
+        copy = copy_site(store) if self._shape is None else look_again(store, self._shape)
+        self._shape = copy.shape
+        self._seen = copy.read(paths.push())
+        return copy
 
     def _own_push(self, copy: SiteCopy) -> Push:
         """Raises ``ConflictError`` when somebody took over."""
@@ -176,7 +183,7 @@ class Turn:
         lines: list[str] = []
         for change in self._task.changes:
             name = name_of(change.key)
-            if kind_of(change.key) == FLOW and change.after is not None:
+            if kind_of(change.key) == FLOW and change.verb in ("make", "change"):
                 flow = copy.read(paths.flow(name))
                 if flow is None or flow.value.state == "running":
                     lines += conditions.flow_rolled_out(copy, name)
@@ -186,7 +193,7 @@ class Turn:
 
     def _end(self, store: Store, why: str) -> None:
         """Nothing to do when somebody took over."""
-        found = store.read(paths.push())
+        found, self._seen = self._seen or store.read(paths.push()), None
         if found is None or not claims.is_held_by(found.value, self._task.claim):
             return
         push = replace(found.value, claim=None)
@@ -194,8 +201,10 @@ class Turn:
             push = replace(push, source=self._task.source, state="applied", why="", baseline=())
         elif self.touched:
             push = replace(push, state="failed", why=why)
-        with contextlib.suppress(ConflictError):
+        try:
             store.write(paths.push(), push, found.version)
+        except ConflictError:
+            self._end(store, why)
 
 
 class _Lost(ConflictError):  # noqa: N818  a compare-and-set, to be looked at again

@@ -123,7 +123,7 @@ def transaction(
 
 def put_push(copy: SiteCopy, push: records.Push) -> list[Write]:
     """What lets ``/push`` say this."""
-    return [Put(paths.push(), push, _version(copy, paths.push()))]
+    return [Put(paths.push(), push, version_of(copy, paths.push()))]
 
 
 def entry_name(number: int) -> str:
@@ -249,6 +249,7 @@ def _old(copy: SiteCopy) -> Iterable[Write]:
         yield Remove(paths.audit(name), ANY)
 
 
-def _version(copy: SiteCopy, path: Path) -> Expected:
+def version_of(copy: SiteCopy, path: Path) -> Expected:
+    """What a write of it expects."""
     found = copy.znodes[str(path)]
     return found.version if found else ABSENT

@@ -59,7 +59,7 @@ def check_flow(text: str) -> FlowSpec:
     return spec
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _read(text: str) -> tuple[FlowSpec, Mapping[str, int]]:
     root = document.compose(text)
     decoder = Decoder()
