@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
@@ -105,6 +105,7 @@ class Execution:
     _events: SimpleQueue[Event | Note] = field(default_factory=SimpleQueue)
     _unclaimed: dict[str, FlumengError] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
+    _links: dict[str, Link] = field(default_factory=dict)
 
     def stop(self) -> None:
         """No further site is begun; those under way come to their end."""
@@ -114,7 +115,6 @@ class Execution:
         """Raises ``ConflictError`` when somebody else pushes to one of the sites: then nothing is
         changed anywhere."""
         todo = [name for name, site in self.plan.sites.items() if site.has_work or site.error]
-        claimed = self._claim([name for name in todo if not self.plan.sites[name].error])
         machine = Waves(
             self.waves,
             todo,
@@ -123,9 +123,13 @@ class Execution:
             wait_for_windows=self.manner.wait_for_windows,
             touched=[name for name, site in self.plan.sites.items() if self._is_touched(site)],
         )
+        claimed: list[str] = []
         try:
+            claimed = self._claim([name for name in todo if not self.plan.sites[name].error])
+            self._keep_links(todo)
             return self._drive(machine)
         finally:
+            self._keep_links([])
             self._let_go(claimed)
 
     def _drive(self, machine: Waves) -> Outcome:
@@ -254,9 +258,10 @@ class Execution:
             wave.soak_seconds if verb == self.manner.verb else 0.0,
             planned.seen.shape if planned.seen else None,
         )
+        link = self._links.pop(name, None)
         return Turn(
             task,
-            self.world.connect,
+            link or Link(site, self.world.connect, self.world.clocks),
             self.world.health,
             self.world.clocks,
             lambda text: self._events.put(Note(name, text)),
@@ -280,19 +285,27 @@ class Execution:
     def _claim_one(self, site: Site) -> None:
         planned = self.plan.sites[site.name]
         seen = None if planned.seen is None else (planned.push, planned.seen.push_version)
-        link = Link(site, self.world.connect, self.world.clocks)
-        try:
-            link.do(
-                lambda store: claims.take(
-                    store,
-                    seen,
-                    self.manner.claim,
-                    self.world.has_ended,
-                    take_over=self.manner.take_over,
-                )
+        self._links[site.name] = Link(site, self.world.connect, self.world.clocks)
+        self._links[site.name].do(
+            lambda store: claims.take(
+                store,
+                seen,
+                self.manner.claim,
+                self.world.has_ended,
+                take_over=self.manner.take_over,
             )
-        finally:
-            link.close()
+        )
+
+    def _keep_links(self, todo: Sequence[str]) -> None:
+        """Only those of sites whose turn comes at once; no session is held for longer."""
+        wave = next((wave for wave in self.waves if {*wave.sites} & {*todo}), None)
+        first = [name for name in wave.sites if name in todo] if wave else []
+        kept = first[: wave.parallel or len(first)] if wave else []
+        unused = [name for name in self._links if name not in kept]
+        in_sites(
+            [self.inventory.sites[name] for name in unused],
+            lambda site: self._links.pop(site.name).close(),
+        )
 
     def _let_go(self, names: list[str]) -> None:
         """Of those that their turn has not let go."""

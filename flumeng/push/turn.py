@@ -24,10 +24,10 @@ from zkschema import paths
 from zkschema.records import Push, PushClaim, PushSource
 
 ATTEMPTS = 10
-LOOKS_SECONDS = (0.5, 1.0, 1.0, 2.0, 5.0)
+LOOKS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Before a look at a site, from the first one on; the last one again and again."""
 SOAK_LOOKS = 10
-HOLD_SECONDS = 5.0
+HOLD_SECONDS = 10.0
 """A connection is let go when nothing is asked for longer than this."""
 
 Health = Callable[[SiteCopy], Mapping[str, str]]
@@ -55,14 +55,14 @@ class Turn:
     def __init__(
         self,
         task: Task,
-        connect: Callable[[Site], Store],
+        link: Link,
         health: Health,
         clocks: Clocks,
         tell: Callable[[str], None],
     ) -> None:
         self.touched = False
         self._task = task
-        self._link = Link(task.site, connect, clocks)
+        self._link = link
         self._health = health
         self._clocks = clocks
         self._tell = tell
