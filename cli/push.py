@@ -184,7 +184,7 @@ def apply(
         return
     source = _source(context, made, reason)
     begun = planning.begun(made)
-    source = replace(source, push=begun) if begun else source
+    source = replace(source, push=begun.push, sites=begun.sites) if begun else source
     waves = planning.waves_of(inventory, made.sites)
     _ask(made, f"Push {source.push} in {len(waves)} wave(s)?", yes=yes, as_json=as_json)
     manner = Manner(

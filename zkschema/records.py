@@ -402,8 +402,9 @@ class Intent(Record):
 @dataclass(frozen=True, kw_only=True)
 class PushSource(Record):
     """What a push brings: the ``digest`` of the content of the ``inventory`` of that name, its
-    ``revision`` where it is under version control, and who pushes it, and why. A rollback says
-    which push it ``undoes``, or to which one it ``returns_to``, and has no digest."""
+    ``revision`` where it is under version control, and who pushes it, and why. ``sites`` are all to
+    which it is to go. A rollback says which push it ``undoes``, or to which one it ``returns_to``,
+    and has no digest."""
 
     push: str
     inventory: str
@@ -412,6 +413,7 @@ class PushSource(Record):
     reason: str
     time: float
     revision: str = ""
+    sites: tuple[str, ...] = ()
     undoes: str = ""
     returns_to: str = ""
 

@@ -16,8 +16,8 @@ from flumeng.push.resources import CHOKE, FLOW, Resources, digest, kind_of, name
 from flumeng.push.site_state import SiteState
 
 Verb = Literal["make", "change", "delete", "take", "forget"]
-"""``take``: it is there already and is as wanted, pushes look after it from now on. ``forget``: it
-is gone, and pushes look after it no more. Neither changes the resource."""
+"""``take``: it is there already and is as wanted, pushes look after it from now on. ``forget``:
+pushes look after it no more. Neither changes the resource."""
 DriftPolicy = Literal["refuse", "keep", "overwrite"]
 BEING_DELETED = "the flow of that name is being deleted: push again when it is gone"
 

@@ -130,7 +130,7 @@ class Execution:
             return self._drive(machine)
         finally:
             self._keep_links([])
-            self._let_go(claimed)
+            self._let_go([*claimed, *self._unclaimed])
 
     def _drive(self, machine: Waves) -> Outcome:
         event: Event = Tick()

@@ -115,6 +115,7 @@ def source_of(plan: PushPlan, *, who: str, reason: str, now: float, suffix: str)
         author=who,
         reason=reason,
         time=now,
+        sites=tuple(name for name, site in plan.sites.items() if site.has_work or site.error),
     )
 
 
@@ -125,21 +126,27 @@ def _time_of(push: str) -> float | None:
     return None
 
 
-def begun(plan: PushPlan) -> str:
-    """The push of the same content that was not seen to its end, to be gone on with under its own
-    id; empty when there is none. It may have ended in all sites that it has reached: then the
-    others say that it is still about to come."""
-    claims = {site.push.claim.push for site in plan.sites.values() if site.push.claim}
-    return max(
-        (
-            source.push
-            for site in plan.sites.values()
-            if (source := site.push.source) is not None
-            and (site.unproven or source.push in claims)
-            and (source.inventory, source.digest) == (plan.inventory, plan.digest)
-        ),
-        default="",
-    )
+def begun(plan: PushPlan) -> PushSource | None:
+    """The push of the same content that did not come to its end in all its sites, to be gone on
+    with as that; None when there is none."""
+    sources = {
+        source.push: source
+        for site in plan.sites.values()
+        if (source := site.push.source) is not None
+        and (source.inventory, source.digest) == (plan.inventory, plan.digest)
+    }
+    newest = sources[max(sources)] if sources else None
+    if newest is None or not any(_lacks(plan.sites.get(name), newest) for name in newest.sites):
+        return None
+    return newest
+
+
+def _lacks(site: SitePlan | None, source: PushSource) -> bool:
+    """Whether the push is still to come to the site, or to be seen to its end there."""
+    if site is None:
+        return False
+    last = site.push.source.push if site.push.source else ""
+    return last < source.push or (last == source.push and bool(site.unproven))
 
 
 def said(found: Mapping[str, SitePlan | FlumengError]) -> dict[str, SitePlan]:

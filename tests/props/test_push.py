@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count, pairwise
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -76,12 +77,17 @@ class Tool:
         inventory = replace(self.sites.inventory(), digest=str(hash(str(wanted))))
         return planning.plan_push(inventory, wanted, self.sites.connect(), prune=prune)
 
-    def push(self, wanted: Mapping[str, Resources], fault: Fault | None = None) -> Outcome:
+    def push(
+        self,
+        wanted: Mapping[str, Resources],
+        fault: Fault | None = None,
+        on_failure: Literal["stop", "rollback"] = "stop",
+    ) -> Outcome:
         plan = self.plan(wanted)
         source = self.source(plan)
         begun = planning.begun(plan)
-        source = replace(source, push=begun) if begun else source
-        return self.carry_out(plan, source, "apply", fault)
+        source = replace(source, push=begun.push, sites=begun.sites) if begun else source
+        return self.carry_out(plan, source, "apply", fault, on_failure)
 
     def roll_back(self, fault: Fault | None = None, to: str = "") -> Outcome:
         back = rollback.plan_rollback(self.sites.inventory(), self.sites.connect(), to=to)
@@ -95,9 +101,15 @@ class Tool:
         return planning.source_of(plan, who="ann", reason="", now=NOON, suffix=suffix)
 
     def carry_out(
-        self, plan: PushPlan, source: PushSource, verb: str, fault: Fault | None
+        self,
+        plan: PushPlan,
+        source: PushSource,
+        verb: str,
+        fault: Fault | None,
+        on_failure: Literal["stop", "rollback"] = "stop",
     ) -> Outcome:
-        manner = Manner(verb, source, replace(source, push=f"{source.push}-back"), NOBODY)
+        back = replace(source, push=f"{source.push}-back", undoes=source.push, digest="")
+        manner = Manner(verb, source, back, NOBODY, on_failure)
         return self.sites.push(plan, self.sites.inventory(), manner, fault=fault)
 
     def resources(self) -> dict[str, Resources]:
@@ -246,3 +258,32 @@ def test_a_push_by_somebody_else_is_refused_by_name() -> None:
     manner = Manner("apply", source, source, NOBODY)
     with pytest.raises(ConflictError, match="bob@ops"):
         tool.sites.push(tool.plan(wanted), tool.sites.inventory(), manner)
+
+
+@given(INVENTORIES, INVENTORIES, st.sets(st.sampled_from(("s0", "s1"))), FAULTS)
+def test_a_push_that_fails_is_taken_back_everywhere(
+    first: Mapping[str, Resources],
+    second: Mapping[str, Resources],
+    breaking: set[str],
+    fault: Fault,
+) -> None:
+    """Also when it was killed before, in sites that it had brought to their end."""
+    tool = Tool()
+    own = tool.own()
+    tool.push(first)
+    before, known = tool.resources(), tool.pushes()
+    tool.push(second, replace(fault))
+    for name in breaking:
+        changed = {key: value for key, value in second[name].items() if key.startswith("flow/")}
+        tool.sites.broken[name] = {*changed.values()} - {*first[name].values()}
+    outcome = tool.push(second, on_failure="rollback")
+    if outcome.ending == Ending.DONE:
+        holds(tool, second)
+    else:
+        assert outcome.ending == Ending.ROLLED_BACK, outcome
+        assert not outcome.not_reverted, outcome
+        assert tool.resources() == before
+        assert {name: owned for name, (_, owned) in tool.pushes().items()} == {
+            name: owned for name, (_, owned) in known.items()
+        }
+    assert tool.own() == own
