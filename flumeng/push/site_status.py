@@ -161,5 +161,11 @@ def history(entries: Mapping[str, Sequence[PushEntry] | FlumengError]) -> list[P
             changes[push],
             entry.source.reason,
         )
-        for push, entry in sorted(newest.items())
+        for push, entry in sorted(newest.items(), key=_moment)
     ]
+
+
+def _moment(row: tuple[str, PushEntry]) -> tuple[str, bool, str]:
+    """Sorts by time; a push and the one that takes it back may be of the same second."""
+    push, entry = row
+    return push.partition("-")[0], bool(entry.source.undoes), push

@@ -128,6 +128,18 @@ def test_a_failed_wave_is_taken_back(pushing: Pushing) -> None:
     assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [WEB] * 3
 
 
+def test_history_tells_a_push_before_what_took_it_back(pushing: Pushing) -> None:
+    """Both are of the same second."""
+    pushing.applied()
+    for number in range(4):
+        broken = WEB + f"# {number}\n"
+        pushing.write("base/flows/web.yaml", broken)
+        pushing.sites.broken["s0"].add(broken)
+        pushing.run("apply", "--yes", "--on-failure", "rollback")
+    rows = json.loads(pushing.run("history", "--json").stdout)
+    assert [row["verb"] for row in rows] == ["apply", *["apply", "rollback"] * 4]
+
+
 def test_drift_is_shown_and_becomes_what_is_said(pushing: Pushing) -> None:
     pushing.applied()
     assert pushing.run("drift").exit_code == 0
