@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +12,13 @@ import pytest
 from click.testing import Result
 
 from cli.testing import Shell
+from flumeng.operations.chokes import set_choke
 from flumeng.operations.flows import apply_flow
 from flumeng.operations.settings import set_setting
 from flumeng.push.testing import NOON, FakeSites
 from flumeng.runtime import processes
 from flumeng.store import ABSENT
+from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Push, PushClaim
 
@@ -184,6 +186,25 @@ def test_an_adoption_that_is_taken_back_leaves_the_flow_as_it_is(pushing: Pushin
     assert pushing.run("rollback", "--yes").exit_code == 0
     assert pushing.flow("s1") == WEB + "# mine\n"
     assert pushing.run("apply", "--yes").exit_code == 3, "it is under the inventory still"
+
+
+def test_the_chokes_of_a_flow_go_and_come_back_with_it(pushing: Pushing) -> None:
+    """Also one that somebody has set by hand."""
+    pushing.applied()
+    store = pushing.sites.store("s1")
+    set_choke(store, "web", 5000.0, None, author="hand", reason="", now=NOON)
+    (pushing.directory / "base/flows/web.yaml").unlink()
+    pushing.write("base/cluster.yaml", "settings: {grace_seconds: 3}\n")
+    assert "- choke/web: 5000 -> unset" in pushing.applied("--prune").stdout
+    assert chokes_of(store) == {}
+    assert pushing.run("rollback", "--yes").exit_code == 0
+    assert (pushing.flow("s1"), chokes_of(store)) == (WEB, {"web": 5000.0})
+
+
+def chokes_of(store: FakeStore) -> Mapping[str, float]:
+    cluster = store.read(paths.cluster())
+    assert cluster is not None
+    return cluster.value.chokes
 
 
 def test_a_kept_plan_is_applied_or_says_what_has_moved(pushing: Pushing, tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""What a turn, and a look at a site, make of somebody who writes at the same moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pytest
+
+from flumeng.errors import ConflictError
+from flumeng.operations.flows import apply_flow
+from flumeng.push import claim as claims
+from flumeng.push import planning
+from flumeng.push.inventory import Site
+from flumeng.push.link import Link
+from flumeng.push.site_copy import copy_site
+from flumeng.push.site_state import push_of, state_of
+from flumeng.push.testing import NOON, FakeSites
+from flumeng.push.turn import Task, Turn
+from flumeng.store import ABSENT, ANY, Found, Path, Put, Version, Write
+from flumeng.testing import FakeStore, FakeTree
+from zkschema import paths
+from zkschema.records import Push, PushClaim, Record
+from zkschema.table import ZPath
+
+R = TypeVar("R", bound=Record)
+
+WEB = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+OURS = PushClaim(who="ann", push="p", boot="here", pid=1, since=NOON)
+THEIRS = PushClaim(who="bob", push="q", boot="there", pid=2, since=NOON)
+
+
+class Meddled(FakeStore):
+    """Somebody does something else just before what is asked for the ``nth`` time."""
+
+    def __init__(self, tree: FakeTree, nth: int, meddle: Callable[[FakeStore], object]) -> None:
+        super().__init__(tree)
+        self._left = nth
+        self._meddle = meddle
+
+    def look(
+        self, wanted: Sequence[ZPath[R]], folders: Sequence[Path]
+    ) -> tuple[list[Found[R]], list[list[str]]]:
+        self._count()
+        return super().look(wanted, folders)
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        self._count()
+        return super().commit(writes)
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._meddle(FakeStore(self.tree))
+
+
+def by_hand(text: str) -> Callable[[FakeStore], object]:
+    return lambda store: apply_flow(store, text, author="hand", reason="", now=NOON)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_copy_is_of_one_moment(nth: int) -> None:
+    """Whatever is changed between its looks, it has the old flow with its text, or the new one."""
+    sites = FakeSites(1)
+    by_hand(WEB)(sites.store("s0"))
+    copy = copy_site(Meddled(sites.trees["s0"], nth, by_hand(WEB + "# 2\n")))
+    assert state_of(copy).resources["flow/web"] == WEB + "# 2\n"
+    assert state_of(copy).unreadable == {}
+
+
+def test_a_flow_that_is_made_while_a_site_is_read_is_not_missed() -> None:
+    sites = FakeSites(1)
+    copy = copy_site(Meddled(sites.trees["s0"], 3, by_hand(WEB)))
+    assert list(state_of(copy).resources) == ["flow/web"]
+
+
+def test_who_is_taken_over_at_the_last_moment_writes_nothing() -> None:
+    sites = FakeSites(1)
+    store = sites.store("s0")
+    store.write(paths.push(), Push(claim=OURS), ABSENT)
+    plan = planning.plan_push(sites.inventory(), {"s0": {"flow/web": WEB}}, sites.connect())
+    source = planning.source_of(plan, who="ann", reason="", now=NOON, suffix="x")
+    site = sites.inventory().sites["s0"]
+    task = Task(site, plan.sites["s0"].comparison.changes, "apply", source, OURS, 1.0, 0.0)
+    theirs: list[Write] = [Put(paths.push(), Push(claim=THEIRS), ANY)]
+
+    def connect(_site: Site) -> FakeStore:
+        return Meddled(sites.trees["s0"], 4, lambda other: other.commit(theirs))
+
+    clocks = sites.time.clocks
+    turn = Turn(task, Link(site, connect, clocks), lambda _copy: {}, clocks, lambda _text: None)
+    with pytest.raises(ConflictError, match="bob took over"):
+        turn.write()
+    assert store.children(paths.flows()) == []
+    turn.end("refused")
+    assert claims.is_held_by(push_of(copy_site(store)), THEIRS)
