@@ -31,7 +31,9 @@ PAGE = TOP / "docs" / "sites.md"
 EXAMPLE = TOP / "conf" / "sites"
 BIN = Path(sys.executable).parent
 COMMAND_SECONDS = 120.0
-SETTLE, SOAK = "15 s", "1 s"
+SOAK = "1 s"
+CANARY_SETTLE = "15 s"
+"""So long the page waits for a push that fails."""
 LOCAL: Mapping[str, tuple[tuple[str, str], ...]] = {
     "base/flows/devices.yaml": (
         ("0.0.0.0:5514", "127.0.0.1:${port}"),
@@ -74,7 +76,8 @@ def write_inventory(directory: Path, addresses: Mapping[str, str]) -> None:
         site["variables"] = ports | site.get("variables", {}) | {"lake": f"{directory.parent}/lake"}
     for wave in found["waves"]:
         wave.pop("windows", None)
-        wave |= {"settle": SETTLE, "soak": SOAK}
+        wave["soak"] = SOAK
+    found["waves"][0]["settle"] = CANARY_SETTLE
     path.write_text(yaml.safe_dump(found, sort_keys=False))
 
 
