@@ -23,9 +23,9 @@ from flumeng.push import planning, rollback
 from flumeng.push.comparison import DriftPolicy
 from flumeng.push.execution import Manner
 from flumeng.push.inventory import Inventory, Wave
-from flumeng.push.inventory_files import read_inventory
+from flumeng.push.inventory.files import read_inventory
+from flumeng.push.inventory.rendering import render as render_all
 from flumeng.push.plan import PushPlan
-from flumeng.push.rendering import render as render_all
 from flumeng.push.wave_events import Ending, Outcome
 
 if TYPE_CHECKING:

@@ -20,16 +20,16 @@ from flumeng.errors import FlumengError, UserError
 from flumeng.push import adoption, planning, undo
 from flumeng.push import plan as plans
 from flumeng.push.comparison import Comparison
-from flumeng.push.export import export as export_files
 from flumeng.push.inventory import Site
-from flumeng.push.inventory_files import read_inventory
+from flumeng.push.inventory.export import export as export_files
+from flumeng.push.inventory.files import read_inventory
+from flumeng.push.inventory.rendering import render as render_all
+from flumeng.push.inventory.sites_file import check_connect_string, check_name
 from flumeng.push.plan import PushPlan
-from flumeng.push.rendering import render as render_all
 from flumeng.push.site_copy import SiteCopy
 from flumeng.push.site_state import SiteState, state_of, why_not_pushed
 from flumeng.push.site_status import DEGRADED, FlowCell, SiteStatus, site_status
 from flumeng.push.site_status import history as history_rows
-from flumeng.push.sites_file import check_connect_string, check_name
 from flumeng.runtime import processes
 from flumeng.views import health, moments
 

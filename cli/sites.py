@@ -145,7 +145,7 @@ def find_site(inventory: Inventory, name: str) -> Site:
 
 
 def _inventory(directory: Path | None) -> Inventory:
-    from flumeng.push.inventory_files import read_inventory  # noqa: PLC0415  only for sites
+    from flumeng.push.inventory.files import read_inventory  # noqa: PLC0415  only for sites
 
     if directory is None:
         raise UserError("--site and --all-sites need --inventory DIR (or FLUMENG_INVENTORY)")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from flumeng.metrics.table import to_markdown as metrics
 from flumeng.node.policy import Policy
-from flumeng.push.cluster_file import ClusterFile, NodeOptions
-from flumeng.push.sites_file import GroupOptions, SiteOptions, SitesFile, WaveOptions
+from flumeng.push.inventory.cluster_file import ClusterFile, NodeOptions
+from flumeng.push.inventory.sites_file import GroupOptions, SiteOptions, SitesFile, WaveOptions
 from flumeng.spec.reference import to_markdown as components
 from flumeng.spec.reference import to_page
 from zkschema.table import to_markdown as znodes

@@ -18,10 +18,10 @@ from zoneinfo import ZoneInfo
 from flumeng.errors import ConflictError, FlumengError
 from flumeng.push import claim as claims
 from flumeng.push import plan as plans
-from flumeng.push import undo, windows
+from flumeng.push import undo
 from flumeng.push.comparison import BEING_DELETED
 from flumeng.push.everywhere import in_sites
-from flumeng.push.inventory import Inventory, Site, Wave
+from flumeng.push.inventory import Inventory, Site, Wave, windows
 from flumeng.push.link import Clocks, Link
 from flumeng.push.plan import PushPlan, SitePlan
 from flumeng.push.site_copy import copy_site

@@ -28,8 +28,8 @@ import pytest
 from flumeng.node import testing as light_nodes
 from flumeng.operations.flows import apply_flow
 from flumeng.operations.settings import set_setting
-from flumeng.push.inventory_files import read_inventory
-from flumeng.push.rendering import render
+from flumeng.push.inventory.files import read_inventory
+from flumeng.push.inventory.rendering import render
 from flumeng.runtime.counting import MULTI
 from flumeng.runtime.embedded import free_port
 from flumeng.runtime.links import Links

@@ -9,10 +9,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.push.export import export
-from flumeng.push.inventory_files import read_inventory
-from flumeng.push.overlays import DIRECTIVE
-from flumeng.push.rendering import render
+from flumeng.push.inventory.export import export
+from flumeng.push.inventory.files import read_inventory
+from flumeng.push.inventory.overlays import DIRECTIVE
+from flumeng.push.inventory.rendering import render
 from flumeng.push.resources import Resources
 from flumeng.spec import check_flow
 

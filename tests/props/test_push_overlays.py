@@ -11,10 +11,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flumeng.push import overlays, variables
-from flumeng.push.inventory import InventoryError
-from flumeng.push.inventory_files import read_inventory
-from flumeng.push.rendering import render, written
+from flumeng.push.inventory import InventoryError, overlays, variables
+from flumeng.push.inventory.files import read_inventory
+from flumeng.push.inventory.rendering import render, written
 from flumeng.spec import document
 
 KEYS = ["flow", "sources", "sinks", "filters", "place", "labels", "a", "b", "__proto__", "<<", "1"]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.push.export import export
 from flumeng.push.inventory import InventoryError
-from flumeng.push.inventory_files import read_inventory
-from flumeng.push.rendering import render
+from flumeng.push.inventory.export import export
+from flumeng.push.inventory.files import read_inventory
+from flumeng.push.inventory.rendering import render
 from flumeng.push.resources import Resources
 
 WEB = "flow: web   # of the shop\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.push import inventory_files
 from flumeng.push.inventory import Inventory, InventoryError, InventoryProblem
-from flumeng.push.inventory_files import read_inventory
-from flumeng.push.rendering import render
-from flumeng.push.windows import Window
+from flumeng.push.inventory import files as inventory_files
+from flumeng.push.inventory.files import read_inventory
+from flumeng.push.inventory.rendering import render
+from flumeng.push.inventory.windows import Window
 from flumeng.spec.document import MAX_BYTES
 
 EXAMPLE = Path(__file__).parents[2] / "conf" / "sites"

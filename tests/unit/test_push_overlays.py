@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from flumeng.push import overlays, variables
-from flumeng.push.rendering import written
+from flumeng.push.inventory import overlays, variables
+from flumeng.push.inventory.rendering import written
 from flumeng.spec import document
 
 BASE = """\

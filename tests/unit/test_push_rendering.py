@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flumeng.push.inventory import InventoryError
-from flumeng.push.inventory_files import read_inventory
-from flumeng.push.rendering import render
+from flumeng.push.inventory.files import read_inventory
+from flumeng.push.inventory.rendering import render
 from flumeng.push.resources import Resources
 from flumeng.spec import parse_flow
 

@@ -24,10 +24,16 @@ from pathlib import Path
 
 import yaml
 
-from flumeng.push import layers, overlays, sites_file
-from flumeng.push.inventory import Inventory, InventoryError, InventoryProblem
-from flumeng.push.layers import Layer, LayerFile
-from flumeng.push.sites_file import Sites
+from flumeng.push.inventory import (
+    Inventory,
+    InventoryError,
+    InventoryProblem,
+    layers,
+    overlays,
+    sites_file,
+)
+from flumeng.push.inventory.layers import Layer, LayerFile
+from flumeng.push.inventory.sites_file import Sites
 from flumeng.spec import document
 from flumeng.spec.flow import check_flow_name
 from flumeng.spec.flow_files import Unfit, content_of

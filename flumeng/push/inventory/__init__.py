@@ -1,4 +1,4 @@
-"""What an inventory says of its sites and waves; ``inventory_files`` reads it."""
+"""What an inventory says of its sites and waves; ``files`` reads it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flumeng.errors import UserError
-from flumeng.push.layers import Layer
-from flumeng.push.windows import Window
+from flumeng.push.inventory.layers import Layer
+from flumeng.push.inventory.windows import Window
 
 
 @dataclass(frozen=True)

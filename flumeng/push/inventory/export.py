@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from flumeng.push import layers, overlays, variables
+from flumeng.push.inventory import layers, overlays, variables
 from flumeng.push.resources import (
     CAPACITY,
     CHOKE,

@@ -16,11 +16,19 @@ from typing import Any
 
 import yaml
 
-from flumeng.push import cluster_file, layers, overlays, variables
-from flumeng.push.cluster_file import ClusterResources
-from flumeng.push.inventory import Inventory, InventoryError, InventoryProblem, Site
-from flumeng.push.layers import Layer, LayerFile
-from flumeng.push.overlays import Origin, Problems
+from flumeng.push.inventory import (
+    Inventory,
+    InventoryError,
+    InventoryProblem,
+    Site,
+    cluster_file,
+    layers,
+    overlays,
+    variables,
+)
+from flumeng.push.inventory.cluster_file import ClusterResources
+from flumeng.push.inventory.layers import Layer, LayerFile
+from flumeng.push.inventory.overlays import Origin, Problems
 from flumeng.push.resources import FLOW, Resources
 from flumeng.spec import check_flow, document
 from flumeng.spec.problems import Problem, SpecError, nearest

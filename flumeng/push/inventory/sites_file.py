@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import yaml
 
 from flumeng.push.inventory import Site, Wave
-from flumeng.push.secrets import REFERENCE
-from flumeng.push.variables import check_name as check_variable
-from flumeng.push.variables import fill
-from flumeng.push.windows import parse_window
+from flumeng.push.inventory.secrets import REFERENCE
+from flumeng.push.inventory.variables import check_name as check_variable
+from flumeng.push.inventory.variables import fill
+from flumeng.push.inventory.windows import parse_window
 from flumeng.spec import document
 from flumeng.spec.decode import Decoder
 from flumeng.spec.option import option

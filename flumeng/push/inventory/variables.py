@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import yaml
 
-from flumeng.push import overlays
-from flumeng.push.overlays import Problems
+from flumeng.push.inventory import overlays
+from flumeng.push.inventory.overlays import Problems
 from flumeng.spec.problems import nearest
 
 BUILT_IN = ("site", "zone")
