@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -22,7 +25,7 @@ from flumeng.push import plan as plans
 from flumeng.push import planning, rollback
 from flumeng.push.comparison import DriftPolicy
 from flumeng.push.execution import Manner
-from flumeng.push.inventory import Inventory, Wave
+from flumeng.push.inventory import Inventory, Wave, windows
 from flumeng.push.inventory.files import read_inventory
 from flumeng.push.inventory.rendering import render as render_all
 from flumeng.push.plan import PushPlan
@@ -196,7 +199,8 @@ def apply(
         take_over=take_over,
         wait_for_windows=wait_for_windows,
     )
-    _end(carry_out(context, inventory, made, waves, manner), as_json=as_json)
+    outcome = carry_out(context, inventory, made, waves, manner)
+    _end(outcome, as_json=as_json, opens=_openings(context, inventory, outcome))
 
 
 @push.command(name="rollback")
@@ -322,10 +326,22 @@ def _ask(made: PushPlan, question: str, *, yes: bool, as_json: bool) -> None:
         click.confirm(question, abort=True, err=as_json)
 
 
-def _end(outcome: Outcome, *, as_json: bool) -> None:
+def _openings(context: CliContext, inventory: Inventory, outcome: Outcome) -> dict[str, str]:
+    """Site -> when its window opens, on its own clock."""
+    moment = datetime.fromtimestamp(context.clock(), UTC)
+    opens = {}
+    for name in outcome.shut:
+        zone = ZoneInfo(inventory.sites[name].time_zone)
+        wave = next(wave for wave in inventory.waves if name in wave.sites)
+        first = windows.opens_at(wave.windows, moment, zone)
+        opens[name] = f"opens {first:%Y-%m-%d %H:%M} ({zone})" if first else ""
+    return opens
+
+
+def _end(outcome: Outcome, *, as_json: bool, opens: Mapping[str, str] | None = None) -> None:
     if as_json:
         show_json(asdict(outcome))
     else:
-        show_outcome(outcome)
+        show_outcome(outcome, opens or {})
     if outcome.ending != Ending.DONE:
         raise SystemExit(1)

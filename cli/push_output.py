@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import click
 
@@ -16,6 +16,14 @@ SIGNS = {"make": "+", "change": "~", "delete": "-", "take": "=", "forget": "/"}
 MEANINGS = {
     "take": "is there as it is wanted; pushes look after it from now on",
     "forget": "pushes look after it no more",
+}
+ENDINGS = {
+    Ending.DONE: "is done",
+    Ending.DONE_WITH_FAILURES: "is done, with failures",
+    Ending.FAILED: "has failed",
+    Ending.ROLLED_BACK: "was rolled back",
+    Ending.STOPPED: "was stopped",
+    Ending.WAITING: "waits for a window",
 }
 MOST_MOVES = 20
 
@@ -105,23 +113,26 @@ def _differences(sign: str, key: str, before: str | None, after: str | None) -> 
         yield f"      {line}"
 
 
-def show_outcome(outcome: Outcome) -> None:
-    """What became of each site, and what to do next."""
+def show_outcome(outcome: Outcome, opens: Mapping[str, str]) -> None:
+    """What became of each site, and what to do next; ``opens`` says when a shut window opens."""
     rows = [
         *((name, "done", "") for name in outcome.done),
         *((name, "nothing to do", "") for name in outcome.skipped),
         *((name, "failed", why) for name, why in outcome.failed.items()),
         *((name, "reverted", "") for name in outcome.reverted),
         *((name, "not reverted", why) for name, why in outcome.not_reverted.items()),
-        *((name, "its window is shut", "") for name in outcome.shut),
+        *((name, "its window is shut", opens[name]) for name in outcome.shut),
         *((name, "not begun", "") for name in outcome.never_begun if name not in outcome.shut),
     ]
     show_table(("SITE", "OUTCOME", "WHY"), rows)
     where = f" in wave {outcome.wave}" if outcome.wave else ""
-    click.echo(f"the push is {outcome.ending}{where}" if _is_bad(outcome) else "done")
+    click.echo(
+        "done" if outcome.ending == Ending.DONE else f"the push {how(outcome.ending)}{where}"
+    )
     if outcome.ending in (Ending.FAILED, Ending.STOPPED, Ending.WAITING):
         click.echo("the same command goes on; `flumeng push rollback` undoes what was done")
 
 
-def _is_bad(outcome: Outcome) -> bool:
-    return outcome.ending != Ending.DONE
+def how(ending: Ending) -> str:
+    """The end of a sentence about a wave or a push."""
+    return ENDINGS[ending]

@@ -13,6 +13,7 @@ import click
 
 from cli.context import CliContext
 from cli.output import make_table
+from cli.push_output import how
 from flumeng.push.execution import Execution, Manner, Note, Report, World
 from flumeng.push.inventory import Inventory, Wave
 from flumeng.push.link import Clocks
@@ -136,7 +137,7 @@ def _line(event: Instruction | Note) -> str:
     if isinstance(event, WaveBegins):
         return f"wave {event.wave} begins"
     if isinstance(event, WaveEnds):
-        return f"wave {event.wave} is {event.ending}"
+        return f"wave {event.wave} {how(event.ending)}"
     if isinstance(event, Tell):
         return f"site {event.step}"
     if isinstance(event, Note):

@@ -107,7 +107,7 @@ def test_a_broken_flow_in_the_canary_stops_the_push_there(pushing: Pushing) -> N
     pushing.sites.broken["s0"].add(WEB + "# 2\n")
     stopped = pushing.run("apply", "--yes")
     assert stopped.exit_code == 1
-    assert "the push is failed in wave canary" in stopped.stdout
+    assert "the push has failed in wave canary" in stopped.stdout
     assert [pushing.flow(site) for site in ("s1", "s2")] == [WEB, WEB]
     assert pushing.flow("s0") == WEB + "# 2\n"
     unproven = pushing.run("plan")
@@ -267,6 +267,16 @@ def test_status_shows_sites_and_flows(pushing: Pushing) -> None:
     assert [row["behind"] for row in rows] == [0, 1, 0]
     assert rows[1]["drift"] == ["flow/web"]
     assert rows[0]["push"] == rows[2]["push"] != ""
+
+
+def test_a_site_whose_window_is_shut_is_left_for_later(pushing: Pushing) -> None:
+    """It is Tuesday, 22:13 in UTC."""
+    shut = 'parallel: all, windows: ["wed 01:00-02:00"]'
+    pushing.write("sites.yaml", SITES.replace("parallel: all", shut))
+    waits = pushing.run("apply", "--yes")
+    assert (waits.exit_code, pushing.flow("s0"), pushing.flow("s1")) == (1, WEB, None)
+    assert "s1\tits window is shut\topens 2023-11-15 01:00 (UTC)" in waits.stdout
+    assert "the push waits for a window in wave rest" in waits.stdout
 
 
 def test_it_asks_before_it_begins(pushing: Pushing) -> None:
