@@ -178,6 +178,8 @@ def apply(
     context = here.ensure_object(CliContext)
     inventory = read_inventory(inventory_directory)
     if kept is not None:
+        if only or prune or policy != "refuse":
+            raise UserError("--only, --prune and --drift are in the plan: give them to `push plan`")
         made = _as_kept(context, inventory, kept)
     else:
         made = _plan(context, inventory, only, prune=prune, policy=policy)
@@ -276,6 +278,8 @@ def _keep(path: Path, made: PushPlan) -> None:
     """Texts of flows may be nobody else's business."""
     try:
         path.touch(mode=0o600)
+        if path.is_file():  # it may have been there, and open to others
+            path.chmod(0o600)
         path.write_text(json.dumps(plans.to_json(made)))
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from error
@@ -285,7 +289,7 @@ def _as_kept(context: CliContext, inventory: Inventory, path: Path) -> PushPlan:
     """The plan as it is now; ``ConflictError`` when it is not what was kept."""
     try:
         document: Any = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     kept = plans.from_json(document)
     plans.expect_same_inventory(kept, inventory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 from flumeng.errors import ConflictError, FlumengError, UserError
 from flumeng.operations import preview
@@ -178,21 +178,25 @@ def from_json(document: Any) -> PushPlan:
             f"this is no plan of format {FORMAT}: make one with `flumeng push plan --out FILE`"
         )
     try:
+        sites = {name: _site_from(name, site) for name, site in document["sites"].items()}
+        policy, prune = document["drift_policy"], document["prune"]
+        if not sites or policy not in get_args(DriftPolicy) or not isinstance(prune, bool):
+            raise ValueError("no sites, drift_policy or prune")
         return PushPlan(
             str(document["inventory"]),
             str(document["digest"]),
             str(document["revision"]),
-            bool(document["prune"]),
-            document["drift_policy"],
-            {name: _site_from(name, site) for name, site in document["sites"].items()},
+            prune,
+            policy,
+            sites,
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"the plan is damaged ({error!r}): make it anew") from error
 
 
 def _site_from(name: str, site: Mapping[str, Any]) -> SitePlan:
     comparison = Comparison(
-        tuple(Change(**change) for change in site["changes"]),
+        tuple(_change_from(change) for change in site["changes"]),
         tuple(Drift(**drift) for drift in site["drift"]),
         site["conflicts"],
         site["waiting"],
@@ -201,6 +205,12 @@ def _site_from(name: str, site: Mapping[str, Any]) -> SitePlan:
     )
     moves = tuple(Move(**move) for move in site["moves"])
     return SitePlan(name, comparison, moves, site["error"], site["unproven"])
+
+
+def _change_from(change: Mapping[str, Any]) -> Change:
+    if not isinstance(change["key"], str):
+        raise TypeError("a key that is no text")
+    return Change(**change)
 
 
 def expect_same_inventory(plan: PushPlan, inventory: Inventory) -> None:

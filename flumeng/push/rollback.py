@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flumeng.errors import FlumengError, UserError
 from flumeng.push import plan as plans
-from flumeng.push import planning, undo
+from flumeng.push import planning, site_state, undo
 from flumeng.push.comparison import DriftPolicy
 from flumeng.push.inventory import Inventory
 from flumeng.push.plan import PushPlan, SitePlan
@@ -49,7 +49,7 @@ def plan_rollback(
     Without ``to`` that is the push that is the newest in any site, by its id, which begins with its
     time; sites that did not get it stay as they are. A rollback that was not seen to its end is
     gone on with; after one that was, there is nothing to do. Raises ``UserError`` when there is
-    nothing to undo.
+    nothing to undo, and for a ``to`` that none of the sites knows.
     """
     sites = planning.chosen(inventory, only)
     found = planning.look(
@@ -58,6 +58,8 @@ def plan_rollback(
         lambda _site, store, copy: _History(copy, undo.read_entries(store, copy)),
     )
     histories = [one for one in found.values() if isinstance(one, _History)]
+    if to:
+        _expect_known(to, histories)
     undone = () if to else _to_undo(histories)
     planned: dict[str, SitePlan | FlumengError] = {}
     for name, one in found.items():
@@ -73,10 +75,20 @@ def _of_site(
 ) -> SitePlan:
     entries = history.entries
     try:
-        taken = undo.after_push(entries, to) if to else undo.of_pushes(entries, undone)
-    except UserError as error:
+        are_all = len(entries) == site_state.push_of(history.copy).next_entry
+        taken = (
+            undo.after_push(entries, to, are_all=are_all) if to else undo.of_pushes(entries, undone)
+        )
+        return plans.plan_undo(name, taken, history.copy, policy=policy)
+    except FlumengError as error:
         return SitePlan(name, error=str(error))
-    return plans.plan_undo(name, taken, history.copy, policy=policy)
+
+
+def _expect_known(to: str, histories: Sequence[_History]) -> None:
+    known = sorted({entry.source.push for one in histories for entry in one.entries})
+    if to not in known:
+        there = f"they know: {', '.join(known)}" if known else "they know none"
+        raise UserError(f"push {to} is in the history of none of these sites; {there}")
 
 
 def _to_undo(histories: Sequence[_History]) -> tuple[str, ...]:

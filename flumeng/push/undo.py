@@ -48,11 +48,13 @@ def of_pushes(entries: Sequence[PushEntry], pushes: Collection[str]) -> Sequence
     return entries[len(entries) - count :]
 
 
-def after_push(entries: Sequence[PushEntry], push: str) -> Sequence[PushEntry]:
-    """All that came after that push. Raises ``UserError`` when it is not among them."""
-    last = [number for number, entry in enumerate(entries) if entry.source.push == push]
-    if not last:
-        known = list(dict.fromkeys(entry.source.push for entry in entries))
-        there = f"those that are kept: {', '.join(known)}" if known else "there are none"
-        raise UserError(f"push {push} is not in its history; {there}")
-    return entries[last[-1] + 1 :]
+def after_push(entries: Sequence[PushEntry], push: str, *, are_all: bool) -> Sequence[PushEntry]:
+    """All that came after that push, also when it changed nothing here: by the ids, which sort in
+    the order of pushes. ``are_all``: there never were others. Raises ``UserError`` when those that
+    are kept do not go back so far."""
+    ids = [entry.source.push for entry in entries]
+    upto = [number for number, id_ in enumerate(ids) if id_ == push]
+    upto = upto or [number for number, id_ in enumerate(ids) if id_ < push]
+    if not upto and not are_all:
+        raise UserError(f"its history does not go back to push {push}")
+    return entries[upto[-1] + 1 if upto else 0 :]

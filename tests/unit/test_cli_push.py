@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -223,6 +224,46 @@ def test_a_kept_plan_is_applied_or_says_what_has_moved(pushing: Pushing, tmp_pat
     assert pushing.run("apply", "--yes", "--plan", kept).exit_code == 2
 
 
+@pytest.mark.parametrize("more", [("--only", "s0"), ("--prune",), ("--drift", "keep")])
+def test_what_a_kept_plan_says_is_not_said_again(
+    pushing: Pushing, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    kept = tmp_path / "plan.json"
+    pushing.run("plan", "--out", kept)
+    refused = pushing.run("apply", "--yes", "--plan", kept, *more)
+    assert (refused.exit_code, more[0] in refused.stderr) == (2, True), refused.stderr
+    assert [pushing.flow(site) for site in ("s0", "s1")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda plan: plan | {"sites": {}},
+        lambda plan: plan | {"drift_policy": "whatever"},
+        lambda plan: plan | {"prune": "false"},
+        lambda plan: plan["sites"]["s0"]["changes"][0].update(key=3) or plan,
+    ],
+)
+def test_a_damaged_plan_is_told(
+    pushing: Pushing, tmp_path: Path, damage: Callable[[Any], object]
+) -> None:
+    kept = tmp_path / "plan.json"
+    pushing.run("plan", "--out", kept)
+    kept.write_text(json.dumps(damage(json.loads(kept.read_text()))))
+    refused = pushing.run("apply", "--yes", "--plan", kept)
+    assert (refused.exit_code, "the plan is damaged" in refused.stderr) == (2, True), refused.stderr
+    assert pushing.flow("s0") is None
+
+
+def test_a_plan_is_nobody_elses_also_in_a_file_that_was_there(
+    pushing: Pushing, tmp_path: Path
+) -> None:
+    kept = tmp_path / "plan.json"
+    kept.touch(mode=0o644)
+    assert pushing.run("plan", "--out", kept).exit_code == 5
+    assert kept.stat().st_mode & 0o077 == 0
+
+
 def test_one_who_pushes_keeps_another_out_until_it_is_taken_over(pushing: Pushing) -> None:
     claim = PushClaim(who="bob@ops", push="p", boot="elsewhere", pid=7, since=NOON)
     pushing.sites.store("s2").write(paths.push(), Push(claim=claim), ABSENT)
@@ -292,11 +333,26 @@ def test_an_older_push_is_gone_back_to(pushing: Pushing) -> None:
     for number in (2, 3):
         pushing.write("base/flows/web.yaml", f"{WEB}# {number}\n")
         pushing.applied()
-    assert pushing.run("rollback", "--yes", "--to", "nonsense").exit_code == 1
+    assert pushing.run("rollback", "--yes", "--to", "nonsense").exit_code == 2
     assert pushing.run("rollback", "--yes", "--to", first).exit_code == 0
     assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [WEB] * 3
     rows = json.loads(pushing.run("history", "s1", "--json").stdout)
     assert [row["verb"] for row in rows] == ["apply"] * 3 + ["rollback"]
+
+
+def test_sites_that_an_older_push_did_not_change_go_back_with_the_others(pushing: Pushing) -> None:
+    pushing.applied("--only", "s0", "--only", "s1")
+    first = WEB + "# 2\n"
+    pushing.write("sites/s0/flows/web.yaml", "flow: web\nbatch: {seconds: 2}\n")
+    pushing.applied("--only", "s0")
+    at_second = pushing.flow("s0")
+    second = json.loads(pushing.run("history", "--json").stdout)[-1]["push"]
+    pushing.write("base/flows/web.yaml", first)
+    pushing.applied()
+    assert pushing.flow("s2") == first
+    back = pushing.run("rollback", "--yes", "--to", second)
+    assert back.exit_code == 0, back.output
+    assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [at_second, WEB, None]
 
 
 def test_an_export_of_running_sites_leaves_nothing_to_do(pushing: Pushing, tmp_path: Path) -> None:
@@ -346,3 +402,13 @@ def test_render_shows_what_a_site_should_hold(pushing: Pushing) -> None:
     pushing.write("sites/s1/flows/web.yaml", "flow: web\nsinks: [nope: {}]\n")
     wrong = pushing.run("render", "s0")
     assert (wrong.exit_code, "sites/s1/flows/web.yaml:2" in wrong.stderr) == (2, True)
+
+
+def test_a_site_that_is_not_to_be_read_does_not_keep_the_others_from_going_back(
+    pushing: Pushing,
+) -> None:
+    pushing.applied()
+    pushing.sites.trees["s1"].znodes[str(paths.push())].data = b"damaged"
+    back = pushing.run("rollback", "--yes")
+    assert back.exit_code == 1
+    assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [None, WEB, None], back.output
