@@ -239,6 +239,7 @@ class Execution:
         own = (self.manner.source.push, self.manner.back.push)
         kept = undo.read_entries(store, copy)
         entries = undo.of_pushes(kept, own)
+        undo.expect_readable(copy, kept, entries)
         if not entries and any(entry.source.push in own for entry in kept):
             last = kept[-1].source
             raise ConflictError(f"push {last.push} of {last.author} came after this one")

@@ -79,6 +79,7 @@ def _of_site(
         taken = (
             undo.after_push(entries, to, are_all=are_all) if to else undo.of_pushes(entries, undone)
         )
+        undo.expect_readable(history.copy, entries, taken)
         return plans.plan_undo(name, taken, history.copy, policy=policy)
     except FlumengError as error:
         return SitePlan(name, error=str(error))

@@ -48,6 +48,18 @@ def of_pushes(entries: Sequence[PushEntry], pushes: Collection[str]) -> Sequence
     return entries[len(entries) - count :]
 
 
+def expect_readable(
+    copy: SiteCopy, entries: Sequence[PushEntry], taken: Sequence[PushEntry]
+) -> None:
+    """Raises ``UserError`` when, of those that are ``taken`` from the ``entries`` that were read,
+    the first may lie among those that could not be."""
+    if len(taken) == len(entries) < len(copy.children(paths.push())):
+        raise UserError(
+            f"what its pushes changed cannot be told: an entry below {paths.push()} is damaged, or "
+            "of a newer flumeng"
+        )
+
+
 def after_push(entries: Sequence[PushEntry], push: str, *, are_all: bool) -> Sequence[PushEntry]:
     """All that came after that push, also when it changed nothing here: by the ids, which sort in
     the order of pushes. ``are_all``: there never were others. Raises ``UserError`` when those that

@@ -412,3 +412,13 @@ def test_a_site_that_is_not_to_be_read_does_not_keep_the_others_from_going_back(
     back = pushing.run("rollback", "--yes")
     assert back.exit_code == 1
     assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [None, WEB, None], back.output
+
+
+def test_what_cannot_be_told_is_not_said_to_be_taken_back(pushing: Pushing) -> None:
+    pushing.applied()
+    pushing.sites.trees["s1"].znodes[f"{paths.push()}/{0:010d}"].data = b"damaged"
+    back = pushing.run("rollback", "--yes")
+    assert (back.exit_code, "s1\tfailed\twhat its pushes changed" in back.stdout) == (1, True), (
+        back.output
+    )
+    assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [None, WEB, None]
