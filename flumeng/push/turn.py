@@ -24,7 +24,7 @@ from zkschema import paths
 from zkschema.records import Push, PushClaim, PushSource
 
 ATTEMPTS = 10
-LOOKS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
+LOOKS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 10.0)
 """Before a look at a site, from the first one on; the last one again and again."""
 SOAK_LOOKS = 10
 HOLD_SECONDS = 10.0
