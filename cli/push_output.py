@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
@@ -26,13 +26,18 @@ ENDINGS = {
     Ending.WAITING: "waits for a window",
 }
 MOST_MOVES = 20
+MOST_NAMES = 20
 
 
 def show_plan(plan: PushPlan) -> None:
-    """Each site: what is made, changed, deleted, was changed by hand; then all in one line."""
+    """What is made, changed, deleted, was changed by hand in each site, once for those that are
+    alike; then all in one line."""
+    alike: dict[tuple[str, ...], list[str]] = {}
     for site in plan.sites.values():
-        for line in _site_lines(site):
-            click.echo(line)
+        alike.setdefault(tuple(_site_lines(site)), []).append(site.site)
+    for lines, names in alike.items():
+        if lines:
+            click.echo("\n".join([_title(names), *lines]))
     sites = plan.sites.values()
     changes = [change for site in sites for change in site.comparison.changes]
     counts = [
@@ -53,14 +58,21 @@ def show_plan(plan: PushPlan) -> None:
     click.echo(f"{count(len(plan.sites), 'site')}: {'; '.join(said)}")
 
 
+def _title(names: Sequence[str]) -> str:
+    """``site dub:``, or ``sites dub, fra, nyc (3):`` of those in which all is the same."""
+    if len(names) == 1:
+        return f"site {names[0]}:"
+    more = ", ..." if len(names) > MOST_NAMES else ""
+    return f"sites {', '.join(names[:MOST_NAMES])}{more} ({len(names)}):"
+
+
 def _site_lines(site: SitePlan) -> Iterator[str]:
     found = site.comparison
     if site.error:
-        yield f"site {site.site}: cannot be pushed to: {site.error}"
+        yield f"  ! cannot be pushed to: {site.error}"
         return
     if not (site.has_work or found.drift or found.conflicts or found.waiting or found.left):
         return
-    yield f"site {site.site}:"
     if site.unproven:
         yield f"  ! {site.unproven}"
     for change in found.changes:

@@ -159,6 +159,8 @@ class _Comparing:
         """Whether there is another value than the last push left; ``value`` is the wanted one."""
         there, known = self._state.resources.get(key), self._state.owned.get(key)
         drifted = known is not None and (there is None or digest(there) != known)
+        if key in self._state.went_back:
+            return False  # not by hand
         if value is None and there is None:
             return False  # removed by hand, as it is to be
         if drifted:

@@ -107,6 +107,9 @@ def with_moves(site: str, comparison: Comparison, copy: SiteCopy) -> SitePlan:
     )
     seen = Seen(writes.version_of(copy, paths.push()), copy.shape)
     plan = SitePlan(site, comparison, unproven=unproven(push), push=push, seen=seen)
+    not_now = site_state.why_not_now(copy)
+    if comparison.changes and not_now:
+        return replace(plan, error=not_now)
     try:
         return replace(plan, moves=_moves(comparison.changes, copy))
     except FlumengError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from flumeng.operations.rollouts import ABORTED
 from flumeng.operations.settings import SETTINGS
 from flumeng.push.resources import (
     CAPACITY,
@@ -30,13 +31,15 @@ class SiteState:
     """``resources`` are all that there are; settings that have their default are none, unless a
     push looks after them. ``owned``: key -> digest of the value that it got from a push, or was
     adopted with. ``ending``: flows that are being deleted. ``nodes``: those that are registered.
-    ``unreadable``: a key, or the kinds and names that start with it -> why nobody can tell."""
+    ``unreadable``: a key, or the kinds and names that start with it -> why nobody can tell.
+    ``went_back``: the keys of flows whose rollout ended at the revision before by itself."""
 
     resources: Resources
     owned: Mapping[str, str] = field(default_factory=dict)
     ending: frozenset[str] = frozenset()
     nodes: frozenset[str] = frozenset()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    went_back: frozenset[str] = frozenset()
 
     def why_unknown(self, key: str) -> str:
         """Why nobody can tell what the resource is; empty when it is known."""
@@ -79,6 +82,13 @@ def why_not_pushed(copy: SiteCopy) -> str:
     return str(push) if isinstance(push, Unreadable) else ""
 
 
+def why_not_now(copy: SiteCopy) -> str:
+    """Why nothing is changed in the site now; empty when it can be."""
+    cluster = copy.znodes[str(paths.cluster())]
+    maintenance = cluster.value.maintenance if isinstance(cluster, Versioned) else None
+    return f"maintenance mode, by {maintenance.who}: {maintenance.why}" if maintenance else ""
+
+
 def state_of(copy: SiteCopy) -> SiteState:
     """The state of a site to which something can be pushed."""
     owned = push_of(copy).resources
@@ -88,18 +98,22 @@ def state_of(copy: SiteCopy) -> SiteState:
         **dict(_of_cluster(copy, owned, unreadable)),
         **dict(_of_nodes(copy, unreadable)),
     }
-    ending = {
-        name
+    flows = {
+        name: found.value
         for name in copy.children(paths.flows())
         if isinstance(found := copy.znodes[str(paths.flow(name))], Versioned)
-        and found.value.state == DELETED
     }
     return SiteState(
         resources,
         owned,
-        frozenset(ending),
+        frozenset(name for name, flow in flows.items() if flow.state == DELETED),
         frozenset(copy.children(paths.nodes())),
         unreadable,
+        frozenset(
+            f"{FLOW}/{name}"
+            for name, flow in flows.items()
+            if flow.went_back and not flow.went_back.startswith(ABORTED)
+        ),
     )
 
 

@@ -68,6 +68,7 @@ class Turn:
         self._tell = tell
         self._baseline: frozenset[str] = frozenset()
         self._shape = task.shape
+        self._unseen: set[str] = set()
         self._seen: Versioned[Push] | None = None
 
     def write(self) -> None:
@@ -133,9 +134,9 @@ class Turn:
         changes = remaining(self._task.changes, copy)
         if not changes:
             return True
-        cluster = copy.read(paths.cluster())
-        if cluster and (maintenance := cluster.value.maintenance):
-            raise ConflictError(f"maintenance mode, by {maintenance.who}: {maintenance.why}")
+        not_now = site_state.why_not_now(copy)
+        if not_now:
+            raise ConflictError(not_now)
         part = writes.first_part(changes)
         baseline = tuple(sorted(self._baseline))
         push = replace(push, state="applying", why="", baseline=baseline)
@@ -187,6 +188,12 @@ class Turn:
                 flow = copy.read(paths.flow(name))
                 if flow is None or flow.value.state == "running":
                     lines += conditions.flow_rolled_out(copy, name)
+                elif name not in self._unseen:
+                    self._unseen.add(name)
+                    self._tell(
+                        f"flow {name} is {flow.value.state}: nobody sees whether it runs before it "
+                        "is resumed"
+                    )
         worse = self._health(copy)
         lines += [what for about, what in worse.items() if about not in self._baseline]
         return list(dict.fromkeys(lines))

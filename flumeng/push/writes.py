@@ -169,7 +169,10 @@ def _cluster(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
     """Settings and chokes. Of what a choke is for somebody could take it away meanwhile."""
     found = copy.read(paths.cluster())
     own = [change for change in _real(changes) if kind_of(change.key) in (SETTING, CHOKE)]
-    if found is None or not own:
+    if found is None:
+        return
+    if not own:
+        yield Check(paths.cluster(), found.version)  # maintenance may begin
         return
     cluster = found.value
     chokes = dict(cluster.chokes)

@@ -14,11 +14,11 @@ from click.testing import Result
 
 from cli.testing import Shell
 from flumeng.operations.chokes import set_choke
-from flumeng.operations.flows import apply_flow
-from flumeng.operations.settings import set_setting
+from flumeng.operations.flows import apply_flow, set_flow_state
+from flumeng.operations.settings import begin_maintenance, set_setting
 from flumeng.push.testing import NOON, FakeSites
 from flumeng.runtime import processes
-from flumeng.store import ABSENT
+from flumeng.store import ABSENT, ANY
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.records import Push, PushClaim
@@ -87,7 +87,7 @@ def pushing(tmp_path: Path) -> Pushing:
 def test_from_a_plan_to_a_plan_without_anything_to_do(pushing: Pushing) -> None:
     planned = pushing.run("plan")
     assert planned.exit_code == 5, planned.stderr
-    assert "site s1:\n  + flow/web" in planned.stdout
+    assert "sites s0, s1, s2 (3):\n  + flow/web" in planned.stdout
     assert "3 sites: 3 to make; 0 unchanged" in planned.stdout
     assert pushing.flow("s0") is None, "a plan changes nothing"
     done = pushing.applied("--reason", "first")
@@ -291,7 +291,7 @@ def test_a_site_that_is_away_fails_its_wave_and_is_brought_later(pushing: Pushin
     pushing.shell.away.add("s1:1/c")
     planned = pushing.run("plan")
     assert planned.exit_code == 1
-    assert "site s1: cannot be pushed to: ZooKeeper at s1:1/c did not answer" in planned.stdout
+    assert "site s1:\n  ! cannot be pushed to: ZooKeeper at s1:1/c did not answer" in planned.stdout
     failed = pushing.run("apply", "--yes")
     assert (failed.exit_code, pushing.flow("s0"), pushing.flow("s2")) == (1, WEB, WEB)
     pushing.shell.away.clear()
@@ -318,6 +318,41 @@ def test_a_site_whose_window_is_shut_is_left_for_later(pushing: Pushing) -> None
     assert (waits.exit_code, pushing.flow("s0"), pushing.flow("s1")) == (1, WEB, None)
     assert "s1\tits window is shut\topens 2023-11-15 01:00 (UTC)" in waits.stdout
     assert "the push waits for a window in wave rest" in waits.stdout
+
+
+def test_a_plan_tells_of_maintenance(pushing: Pushing) -> None:
+    begin_maintenance(pushing.sites.store("s1"), author="ann", reason="a new switch", now=NOON)
+    planned = pushing.run("plan")
+    assert planned.exit_code == 1
+    assert "cannot be pushed to: maintenance mode, by ann: a new switch" in planned.stdout
+
+
+def test_a_flow_that_went_back_by_itself_was_not_changed_by_hand(pushing: Pushing) -> None:
+    pushing.applied()
+    pushing.write("base/flows/web.yaml", WEB + "# 2\n")
+    pushing.applied()
+    store = pushing.sites.store("s1")
+    flow = store.read(paths.flow("web"))
+    assert flow is not None
+    back = replace(flow.value, revision=1, went_back="a task failed")
+    store.write(paths.flow("web"), back, flow.version)
+    assert pushing.run("drift").exit_code == 0
+    assert pushing.run("plan").exit_code == 5
+    aborted = replace(back, went_back="aborted by bob")
+    store.write(paths.flow("web"), aborted, ANY)
+    assert pushing.run("plan").exit_code == 3, "that was by hand"
+    store.write(paths.flow("web"), back, ANY)
+    pushing.write("base/flows/web.yaml", WEB + "# 3\n")
+    pushing.applied()
+    assert pushing.flow("s1") == WEB + "# 3\n"
+
+
+def test_a_flow_that_is_paused_is_said_not_to_be_seen(pushing: Pushing) -> None:
+    pushing.applied()
+    set_flow_state(pushing.sites.store("s1"), "web", "suspended", author="ann", reason="", now=NOON)
+    pushing.write("base/flows/web.yaml", WEB + "# 2\n")
+    told = pushing.applied().stderr
+    assert "site s1: flow web is suspended: nobody sees whether it runs" in told
 
 
 def test_it_asks_before_it_begins(pushing: Pushing) -> None:
