@@ -179,9 +179,10 @@ def history(
     inventory = read_inventory(inventory_directory)
     sites = [find_site(inventory, site)] if site else list(inventory.sites.values())
     found = planning.look(
-        sites, context.open_site, lambda _site, store, copy: undo.read_entries(store, copy)
+        sites, context.open_site, lambda _site, store, copy: undo.read_history(store, copy)
     )
-    rows = history_rows(found)
+    kept = {name: one for name, one in found.items() if not isinstance(one, FlumengError)}
+    rows = history_rows({name: entries for name, (entries, _) in kept.items()})
     if as_json:
         show_json(rows)
     else:
@@ -201,7 +202,12 @@ def history(
                 for row in rows
             ),
         )
+    damaged = {name: why for name, (_, why) in kept.items() if why}
+    for name, why in damaged.items():
+        click.echo(f"flumeng: site {name}: what is older cannot be told: {why}", err=True)
     _tell_silent(found)
+    if damaged:
+        raise SystemExit(plans.FAILED)
 
 
 @click.command()

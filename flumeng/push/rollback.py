@@ -97,7 +97,9 @@ def _to_undo(histories: Sequence[_History]) -> tuple[str, ...]:
     killed is gone on with, and one that is done is not undone by itself."""
     sources = [one.newest for one in histories if one.newest is not None]
     if not sources:
-        raise UserError("there is nothing to roll back: no push is known in these sites")
+        raise UserError(
+            "there is nothing to roll back: these sites know of no push (`flumeng push history`)"
+        )
     newest = max(sources, key=lambda source: source.push)
     if newest.returns_to:
         raise UserError(

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flumeng.errors import FlumengError
 from flumeng.push import plan as plans
 from flumeng.push.claim import HasEnded
 from flumeng.push.comparison import compare
@@ -135,13 +134,13 @@ class PushRow:
     reason: str
 
 
-def history(entries: Mapping[str, Sequence[PushEntry] | FlumengError]) -> list[PushRow]:
+def history(entries: Mapping[str, Sequence[PushEntry]]) -> list[PushRow]:
     """The pushes that sites remember, the oldest first; ``entries`` by site."""
     sites: dict[str, list[str]] = {}
     changes: dict[str, int] = {}
     newest: dict[str, PushEntry] = {}
     for site, own in entries.items():
-        for entry in own if not isinstance(own, FlumengError) else ():
+        for entry in own:
             push = entry.source.push
             newest[push] = entry
             changes[push] = changes.get(push, 0) + len(entry.changes)

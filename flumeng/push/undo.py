@@ -19,14 +19,22 @@ def read_entries(store: ReadableStore, copy: SiteCopy) -> list[PushEntry]:
 
     Raises ``UnavailableError``.
     """
+    return read_history(store, copy)[0]
+
+
+def read_history(store: ReadableStore, copy: SiteCopy) -> tuple[list[PushEntry], str]:
+    """The same, and why those before cannot be told; empty when all can. Raises
+    ``UnavailableError``."""
     wanted = [paths.push_entry(name) for name in copy.children(paths.push())]
     entries: list[PushEntry] = []
-    for found in store.read_each(wanted):
+    why = ""
+    for path, found in zip(wanted, store.read_each(wanted), strict=True):
         if isinstance(found, Versioned):
             entries.append(found.value)
         else:
             entries.clear()
-    return entries
+            why = str(found) if found else f"{path} is not there"
+    return entries, why
 
 
 def before(entries: Iterable[PushEntry]) -> Before:

@@ -355,6 +355,14 @@ def test_a_flow_that_is_paused_is_said_not_to_be_seen(pushing: Pushing) -> None:
     assert "site s1: flow web is suspended: nobody sees whether it runs" in told
 
 
+def test_a_history_tells_what_is_damaged(pushing: Pushing) -> None:
+    pushing.applied()
+    pushing.sites.trees["s1"].znodes[f"{paths.push()}/{0:010d}"].data = b"damaged"
+    told = pushing.run("history", "s1")
+    assert (told.exit_code, told.stdout.count("\n")) == (1, 1)
+    assert "site s1: what is older cannot be told: /push/0000000000: " in told.stderr
+
+
 def test_it_asks_before_it_begins(pushing: Pushing) -> None:
     refused = pushing.run("apply", typed="n\n")
     assert (refused.exit_code, pushing.flow("s0")) == (1, None)
