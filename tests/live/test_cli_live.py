@@ -25,7 +25,7 @@ from flumeng.operations.nodes import decommission_node
 from flumeng.runtime.embedded import free_port
 from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.testing import RealZooKeeper
-from zkschema import paths, records
+from zkschema import paths, records, table
 from zkschema.migrations import Change, Delete, Migration, Set
 
 PATIENCE_SECONDS = 60.0
@@ -131,12 +131,14 @@ def test_a_migration_on_a_real_server(store: Store) -> None:
     store.write(ack, records.Ack(epoch=1, offset=7), ABSENT)
     cursor = str(paths.cursor("web", "main"))
     changes: list[Change] = [Set(cursor, {"v": 2, "acks": {"p": 7}}), Delete(str(ack))]
-    migration = Migration(2, "example", lambda before: changes if str(ack) in before else [])
+    migration = Migration(
+        table.VERSION, "example", lambda before: changes if str(ack) in before else []
+    )
     migrate_cluster(store, migration, author="a", reason="", now=0.0)
     found = store.dump()
     assert json.loads(found[cursor]) == {"v": 2, "acks": {"p": 7}}
     assert str(ack) not in found
-    assert json.loads(found["/schema"])["version"] == 3
+    assert json.loads(found["/schema"])["version"] == table.VERSION + 1
 
 
 def test_a_spoilt_tree_is_put_right_on_a_real_server(

@@ -21,6 +21,7 @@ from flumeng.operations.settings import begin_maintenance
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
+from zkschema.migrations import MIGRATIONS
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 SIGN: AuditFields = {"author": "a", "reason": "", "now": 0.0}
@@ -32,6 +33,12 @@ READS = {
     "cluster:show", "cluster:audit", "schema:show", "schema:export",
     "status", "top",
 }  # fmt: skip
+PUSH_READS = {
+    "push:plan", "push:render", "push:status", "push:drift", "push:history", "push:export",
+}  # fmt: skip
+"""That these change nothing, and what pushes leave, ``test_cli_push`` shows."""
+PUSHES = {"push:apply", "push:rollback"}
+SITES = 'inventory: test\nsites: {here: {zookeeper: "zk:1/c"}}\n'
 
 
 def nothing(_store: FakeStore) -> None:
@@ -120,6 +127,7 @@ CHANGES = {
     "schema:init": Change("", lambda s: s.tree.znodes.pop("/queues")),
     "schema:verify --fix": Change("--yes", orphan),
     "schema:migrate --finish": Change("--yes", of_version_1),
+    "push:adopt": Change("here --inventory {dir}/inventory"),
     "schema:import": Change("{dir}/all.json", lambda s: [s.tree.znodes.pop(p) for p in s.dump()]),
 }
 """Command, with the words that make it another change -> one that has something to do."""
@@ -146,13 +154,13 @@ def store() -> FakeStore:
 
 def test_every_command_is_known_as_what_it_is() -> None:
     """``journal`` looks at nodes and at files on this host, and never changes the tree."""
-    known = PROCESSES | READS | {name.split(" ")[0] for name in CHANGES}
+    known = PROCESSES | READS | PUSH_READS | PUSHES | {name.split(" ")[0] for name in CHANGES}
     named = {name for name, _ in leaves(commands) if not name.startswith("journal:")}
     assert named - {"schema:verify"} == known - {"schema:verify"}
 
 
 def test_every_change_takes_a_reason() -> None:
-    changing = {name.split(" ")[0] for name in CHANGES} - {"schema:init"}
+    changing = PUSHES | {name.split(" ")[0] for name in CHANGES} - {"schema:init"}
     for name, command in leaves(commands):
         options = {option for parameter in command.params for option in parameter.opts}
         assert ("--reason" in options) == (name in changing), name
@@ -164,13 +172,16 @@ def test_every_change_leaves_one_entry_in_the_audit(
 ) -> None:
     (tmp_path / "web.yaml").write_text(FLOW + "# new\n")
     (tmp_path / "all.json").write_text(json.dumps(export_cluster(store)))
+    (tmp_path / "inventory").mkdir()
+    (tmp_path / "inventory" / "sites.yaml").write_text(SITES)
     CHANGES[name].prepare(store)
     before = set(store.children(paths.audits()))
     words = [*name.replace(":", " ").split(), *CHANGES[name].words.format(dir=tmp_path).split()]
     reason = ["--reason", "why"] if name != "schema:init" else []
     done = Shell(store.tree, {"n1:1": {"web.n1.0.aa": Reached(5, 9)}}).run(*words, *reason)
     assert done.exit_code == 0, done.stderr
-    (entry,) = set(store.children(paths.audits())) - before - imported(tmp_path, name)
+    entry, *more = sorted(set(store.children(paths.audits())) - before - imported(tmp_path, name))
+    assert len(more) == (len(MIGRATIONS) - 1 if name == "schema:migrate --finish" else 0)
     found = store.read(paths.audit(entry))
     assert found is not None
     assert found.value.command.startswith(" ".join(name.replace(":", " ").split()[:2]))

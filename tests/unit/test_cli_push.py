@@ -363,6 +363,16 @@ def test_a_history_tells_what_is_damaged(pushing: Pushing) -> None:
     assert "site s1: what is older cannot be told: /push/0000000000: " in told.stderr
 
 
+@pytest.mark.parametrize("words", ["plan", "render s1", "status", "drift", "history"])
+def test_a_look_changes_nothing(pushing: Pushing, words: str) -> None:
+    pushing.applied()
+    pushing.by_hand("s1", WEB + "# by hand\n")
+    pushing.sites.obey_all()
+    before = [pushing.sites.store(name).dump() for name in pushing.sites.trees]
+    pushing.shell.run("push", *words.split(), "--inventory", pushing.directory)
+    assert [pushing.sites.store(name).dump() for name in pushing.sites.trees] == before
+
+
 def test_it_asks_before_it_begins(pushing: Pushing) -> None:
     refused = pushing.run("apply", typed="n\n")
     assert (refused.exit_code, pushing.flow("s0")) == (1, None)

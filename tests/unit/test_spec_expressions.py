@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -33,12 +32,10 @@ def test_ordinary_conditions_are_accepted(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "said"), [(text, said) for _, text, said in ATTEMPTS])
 def test_nothing_leads_out_of_an_expression(text: str, said: str) -> None:
-    """As a condition and as a column, each within a second."""
-    began = time.monotonic()
+    """As a condition and as a column."""
     for check in (expressions.check_condition, expressions.chosen):
         with pytest.raises(ValueError, match=re.escape(said)):
             check(text, COLUMNS)
-    assert time.monotonic() - began < 1
 
 
 @pytest.mark.parametrize(
