@@ -38,8 +38,8 @@ def adopt(
         if why:
             raise ConflictError(why)
         part = writes.first_part(changes)
-        done = writes.transaction(copy, part, push, source, "adopt")
-        store.commit([*done.writes, done.audit])
+        transaction = writes.transaction(copy, part, push, source, "adopt")
+        store.commit(transaction)
         adopted += [change.key for change in part]
 
 

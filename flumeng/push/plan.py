@@ -19,8 +19,8 @@ from zkschema import paths, records
 from zkschema.records import PushEntry
 
 FORMAT = 1
-NOTHING, FAILED, WRONG_INPUT, CONFLICT, CHANGES = 0, 1, 2, 3, 5
-"""Exit codes of a plan."""
+NOTHING, FAILED, CONFLICT, CHANGES = 0, 1, 3, 5
+"""Exit codes of a plan; 2 is wrong input."""
 
 
 @dataclass(frozen=True)

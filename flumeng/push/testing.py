@@ -9,7 +9,6 @@ from pathlib import Path as FilePath
 from typing import TypeVar
 
 from flumeng.errors import UnavailableError
-from flumeng.operations.flows import apply_flow
 from flumeng.push.execution import Execution, Manner, World
 from flumeng.push.inventory import Inventory, Site, Wave
 from flumeng.push.link import Clocks
@@ -193,7 +192,3 @@ class FakeSites:
 
     def has_ended(self, boot: str, _pid: int) -> bool:
         return boot.startswith("process-") and boot not in self._running
-
-    def make_flow(self, name: str, text: str) -> None:
-        """By hand."""
-        apply_flow(self.store(name), text, author="hand", reason="", now=NOON)

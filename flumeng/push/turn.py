@@ -140,10 +140,10 @@ class Turn:
         part = writes.first_part(changes)
         baseline = tuple(sorted(self._baseline))
         push = replace(push, state="applying", why="", baseline=baseline)
-        done = writes.transaction(copy, part, push, self._task.source, self._task.verb)
+        transaction = writes.transaction(copy, part, push, self._task.source, self._task.verb)
         before, self.touched = self.touched, True  # also when the reply is lost
         try:
-            store.commit([*done.writes, done.audit])
+            store.commit(transaction)
         except ConflictError as error:
             self.touched = before
             raise _Lost(str(error)) from error

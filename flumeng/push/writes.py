@@ -8,7 +8,7 @@ there before, and one for the audit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from flumeng.operations import audit
@@ -42,15 +42,6 @@ CHANGE_BYTES = 1200
 REMOVED_AT_ONCE = 20
 
 
-@dataclass(frozen=True)
-class Transaction:
-    """``push`` is what ``/push`` holds when it is done."""
-
-    writes: tuple[Write, ...]
-    push: records.Push
-    audit: Put
-
-
 def first_part(changes: Sequence[Change]) -> list[Change]:
     """As many of the changes as fit into one transaction; in almost all cases all."""
     part: list[Change] = []
@@ -81,7 +72,7 @@ def transaction(
     push: records.Push,
     source: PushSource,
     verb: str,
-) -> Transaction:
+) -> list[Write]:
     """What carries the changes out and lets the site know. ``push`` is what ``/push`` is to say
     besides. Raises ``ConflictError``."""
     known = {**push.resources}
@@ -102,28 +93,21 @@ def transaction(
             for change in changes
         },
     )
-    writes: list[Write] = [
+    said = ", ".join(f"{change.verb} {change.key}" for change in changes)
+    content = f"inventory {source.inventory} {source.digest}"
+    content += f", revision {source.revision}" if source.revision else ""
+    command = f"push {verb} {source.push} ({content}): {said}"
+    told = records.Audit(who=source.author, command=command, reason=source.reason, time=source.time)
+    return [
         *_schema(copy),
-        *put_push(copy, after),
+        Put(paths.push(), after, version_of(copy, paths.push())),
         Put(paths.push_entry(entry_name(push.next_entry)), entry, ABSENT),
         *_flows(copy, changes, source),
         *_cluster(copy, changes),
         *_nodes(copy, changes),
         *_old(copy),
+        audit.put(told),
     ]
-    said = ", ".join(f"{change.verb} {change.key}" for change in changes)
-    content = f"inventory {source.inventory} {source.digest}"
-    content += f", revision {source.revision}" if source.revision else ""
-    command = f"push {verb} {source.push} ({content}): {said}"
-    told = audit.put(
-        records.Audit(who=source.author, command=command, reason=source.reason, time=source.time)
-    )
-    return Transaction(tuple(writes), after, told)
-
-
-def put_push(copy: SiteCopy, push: records.Push) -> list[Write]:
-    """What lets ``/push`` say this."""
-    return [Put(paths.push(), push, version_of(copy, paths.push()))]
 
 
 def entry_name(number: int) -> str:
