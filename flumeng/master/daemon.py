@@ -80,6 +80,9 @@ class Master:
         self._conflicts: Counter[str] = Counter()
         self.troubles: Mapping[str, str] = {}
         self.measures = Measures(clock)
+        self.measures.health.needs(
+            lambda: None if store.connected else "ZooKeeper is not connected"
+        )
         for top in WATCHED:
             store.watch(top, self._on_change)
 

@@ -330,3 +330,12 @@ def test_what_was_said_costs_no_more_when_there_is_much() -> None:
     clock.now += 2 * QUIET_SECONDS
     assert sayings.is_new("flow 1", "other")
     assert len(sayings._heard) == 1, "what was long ago is forgotten"
+
+
+def test_a_master_without_zookeeper_is_not_ready_at_once(store: FakeStore) -> None:
+    """Not only at its next tick, which may be a minute away."""
+    master = Master(store, "m1")
+    master.tick()
+    assert master.measures.health.unready == []
+    store.cut()
+    assert master.measures.health.unready == ["ZooKeeper is not connected"]
