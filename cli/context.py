@@ -49,7 +49,7 @@ def connect(hosts: str) -> Store:
 def open_site(site: Site) -> Store:
     """For as long as the inventory lets it wait. Raises ``UnavailableError``, and ``UserError``
     when the site's credential or hosts are wrong."""
-    from flumeng.push.inventory import secrets  # noqa: PLC0415  only for sites
+    from flumeng.runtime import secrets  # noqa: PLC0415  only for sites
     from flumeng.store import zookeeper  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)

@@ -28,7 +28,7 @@ from flumeng.node import policy
 from flumeng.node.in_progress import InProgress
 from flumeng.node.policy import Policy
 from flumeng.node.protocol import Parent
-from flumeng.sinks import file_store
+from flumeng.sinks import Owner, file_store
 from flumeng.sinks.file_store import FileStore
 from flumeng.spec import check_flow
 from flumeng.store.zookeeper import ZooKeeperStore
@@ -90,9 +90,10 @@ def run(
 
     def build(assignment: Assignment) -> SparkPipeline:
         spec = check_flow(assignment.spec)
-        for sink in spec.sinks:
+        for sink in spec.all_sinks:
             allowed.require(sink)
-        return SparkPipeline(session, spec)
+        owner = Owner(assignment.flow, assignment.task, assignment.revision)
+        return SparkPipeline(session, spec, owner)
 
     slots = max(LEAST_SLOTS, session.sparkContext.defaultParallelism)
     Worker(

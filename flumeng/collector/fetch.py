@@ -19,7 +19,9 @@ import pyarrow as pa
 from flumeng.collector.idle_clients import IdleClients
 from flumeng.collector.ranges import Split
 from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
+from flumeng.filters import identity
 from flumeng.journal.client import JournalClient
+from flumeng.journal.schema import READ_SCHEMA
 
 READ_SECONDS = 5.0
 """A server that sends no frame for so long is left out. A link has to carry a frame in that time:
@@ -75,16 +77,25 @@ def _freeze_modules() -> None:
 
 @dataclass(frozen=True)
 class Fetch:
-    """``addresses``: journal -> host:port, for every journal in ``splits``."""
+    """``addresses``: journal -> host:port, for every journal in ``splits``. ``identified``: with
+    the columns of ``filters.identity``."""
 
     splits: tuple[Split, ...]
     addresses: Mapping[str, str]
+    identified: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        return identity.with_identity(READ_SCHEMA) if self.identified else READ_SCHEMA
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Takes batches of split numbers, gives READ_SCHEMA."""
+        """Takes batches of split numbers, gives ``schema``."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from self._read(self.splits[number])
+                events = self._read(self.splits[number])
+                if self.identified:
+                    events = (identity.identify(part, number) for part in events)
+                yield from events
         _freeze_modules()
 
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:

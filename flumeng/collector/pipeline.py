@@ -6,22 +6,23 @@ Made from the flow's text each time a task is taken; filters and sinks come from
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from flumeng.collector.fetch import Fetch, UnreadableError
-from flumeng.collector.ranges import Split, split
+from flumeng.collector.ranges import Range, Split, split
 from flumeng.collector.units import read_rows
-from flumeng.collector.work import BatchFailedError, Work
-from flumeng.errors import FlumengError, UnavailableError
+from flumeng.collector.work import BatchFailedError, Intent, Work
+from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters import Filter
 from flumeng.filters.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch
-from flumeng.journal.schema import READ_SCHEMA
-from flumeng.sinks import BatchTooWideError, Row, Sink, Written
+from flumeng.sinks import Attempt, BatchTooWideError, Owner, Row, Sink, Written, dead_letters
+from flumeng.sinks.dead_letters import DeadLetters
 from flumeng.spec import FlowSpec, registry
+from flumeng.spec.sinks import exactly_once
 
 SPLITS_PER_CORE = 1
 LEAST_EVENTS_IN_SPLIT = 20_000
@@ -62,54 +63,80 @@ class Plan:
 class SparkPipeline:
     """``shareable``: no stage of it is Spark SQL."""
 
-    def __init__(self, spark: SparkSession, spec: FlowSpec) -> None:
+    def __init__(self, spark: SparkSession, spec: FlowSpec, owner: Owner) -> None:
         """Raises what ``plan`` raises: a flow that does not fit together is noticed here."""
         self.spec = spec
         self._spark = spark
+        self._owner = owner
         self._filters: list[Filter] = [
             registry.get("filter", part.name).implementation_class()(part.options)
             for part in spec.filters
         ]
         self._sinks: list[Sink] = [
-            registry.get("sink", part.name).implementation_class()(part.options)
-            for part in spec.sinks
+            registry.get("sink", part.name).implementation_class()(part.options, owner)
+            for part in spec.all_sinks
         ]
+        self._dead_letters = self._sinks[-1] if spec.dead_letters is not None else None
+        self._identified = any(sink.identified for sink in self._sinks)
         self.roots = tuple(sorted({sink.root for sink in self._sinks if sink.root}))
-        tried = self._plan(Fetch(((),), {}), ((),), {})
+        tried = self._plan(Fetch(((),), {}, self._identified), ((),), Work.trial(self))
         self.shareable = all(run.batch.all_arrow is not None for run in tried.runs)
         tried.release()
 
+    @property
+    def intent(self) -> Intent | None:
+        by_batch = [
+            sink
+            for part, sink in zip(self.spec.all_sinks, self._sinks, strict=True)
+            if exactly_once(part.options) == "by batch"
+        ]
+        if self.spec.delivery != "exactly-once" or not by_batch:
+            return None
+        return "before" if any(sink.writes_at_once for sink in by_batch) else "after"
+
+    def splits(self, ranges: Sequence[Range]) -> int:
+        return len(split(ranges, self._parts, LEAST_EVENTS_IN_SPLIT))
+
     def plan(self, work: Work) -> Plan:
         """What is to be run of a batch. Raises UserError, BatchFailedError."""
-        parts = self._spark.sparkContext.defaultParallelism * SPLITS_PER_CORE
-        splits = split(work.ranges, parts, LEAST_EVENTS_IN_SPLIT)
-        return self._plan(Fetch(splits, dict(work.addresses)), splits, work.staging)
+        if work.splits is None:
+            splits = split(work.ranges, self._parts, LEAST_EVENTS_IN_SPLIT)
+        else:
+            splits = split(work.ranges, work.splits, 1)
+        return self._plan(Fetch(splits, dict(work.addresses), self._identified), splits, work)
 
     def written(self, rows: Sequence[Sequence[Row]]) -> list[Written]:
-        """What each sink makes of what its last stage has yielded."""
-        return [sink.written(of) for sink, of in zip(self._sinks, rows, strict=True)]
+        """What each sink makes of what its last stage has yielded, the one for dead letters last:
+        what it has written for the others is among their rows."""
+        letters = [letter for of in rows for letter in dead_letters.rows(of)]
+        own = [[row for row in of if not dead_letters.is_letters(row)] for of in rows]
+        if self._dead_letters is not None:
+            own.append(letters)
+        return [sink.written(of) for sink, of in zip(self._sinks, own, strict=True)]
 
-    def _plan(self, fetch: Fetch, splits: tuple[Split, ...], staging: Mapping[str, str]) -> Plan:
+    @property
+    def _parts(self) -> int:
+        return self._spark.sparkContext.defaultParallelism * SPLITS_PER_CORE
+
+    def _plan(self, fetch: Fetch, splits: tuple[Split, ...], work: Work) -> Plan:
         try:
-            batch = LazyBatch.of_splits(self._spark, len(splits), fetch, READ_SCHEMA)
+            batch = LazyBatch.of_splits(self._spark, len(splits), fetch, fetch.schema)
             for step in self._filters:
                 batch = step.apply(batch)
-            return self._share(batch, splits, staging)
+            return self._share(batch, splits, work)
         except FlumengError:
             raise
         except Exception as error:
             raise one_line(error) from error
 
-    def _share(
-        self, batch: LazyBatch, splits: tuple[Split, ...], staging: Mapping[str, str]
-    ) -> Plan:
+    def _share(self, batch: LazyBatch, splits: tuple[Split, ...], work: Work) -> Plan:
         """The sinks over one computation of ``batch``: those that go on in Arrow are branches of
         one run; when others go on in Spark SQL, Spark keeps the batch for them."""
-        staged = self._stage(batch, staging)
+        staged = self._stage(batch, work)
         cached = None
         if len(staged) > 1 and any(one.after(batch) is None for one in staged):
             cached = batch = batch.cached()
-            staged = self._stage(batch, staging)
+            staged = self._stage(batch, work)
         tails = {number: one.after(batch) for number, one in enumerate(staged)}
         arrow = tuple(number for number, tail in tails.items() if tail is not None)
         runs = [Run(one, (n,)) for n, one in enumerate(staged) if n not in arrow]
@@ -120,8 +147,30 @@ class SparkPipeline:
             runs.append(Run(batch.arrow(branches, BRANCH_SCHEMA), arrow))
         return Plan(splits, tuple(runs), cached)
 
-    def _stage(self, batch: LazyBatch, staging: Mapping[str, str]) -> list[LazyBatch]:
-        return [sink.stage(batch, staging.get(sink.root or "", "")) for sink in self._sinks]
+    def _stage(self, batch: LazyBatch, work: Work) -> list[LazyBatch]:
+        """The batch into each sink but the one for dead letters, which is behind each of them."""
+        return [
+            sink.stage(
+                batch if sink.identified else batch.without_identity(),
+                self._attempt(sink, work, self._letters(batch, number, work)),
+            )
+            for number, sink in enumerate(self._sinks[: len(self.spec.sinks)])
+        ]
+
+    def _attempt(self, sink: Sink, work: Work, letters: DeadLetters) -> Attempt:
+        identity = work.identity if sink.writes_at_once else None
+        return Attempt(work.staging.get(sink.root or "", ""), identity, letters)
+
+    def _letters(self, batch: LazyBatch, number: int, work: Work) -> DeadLetters:
+        place = f"sinks[{number}].{self.spec.sinks[number].name}"
+        sink = self._dead_letters
+        if sink is None:
+            return DeadLetters(place, self._owner.revision)
+        letters = batch.beginning(dead_letters.schema_of_letters(batch.schema))
+        tail = sink.stage(letters, self._attempt(sink, work, DeadLetters("dead_letters"))).all_arrow
+        if tail is None:
+            raise UserError("dead_letters: this sink needs Spark SQL, and cannot take dead letters")
+        return DeadLetters(place, self._owner.revision, tail)
 
 
 def one_line(error: Exception) -> FlumengError:

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 
 from flumeng.collector.journals import Reachable
 from flumeng.collector.ranges import Range
-from flumeng.collector.work import Outcome, Work
-from flumeng.sinks import Written
+from flumeng.collector.work import Intent, Outcome, Work
+from flumeng.sinks import Owner, Written
 from flumeng.spec import FlowSpec
 from flumeng.store import ABSENT, Store
 from zkschema import paths
 from zkschema.records import Journal
 
 SECONDS_BETWEEN_CHANGES = 0.02
+OWNER = Owner("web", "0", 1)
 
 
 def register(store: Store, flow: str, *journals: str) -> None:
@@ -59,7 +60,11 @@ class ScriptedPipeline:
     before_write: Callable[[Sequence[Range]], None] = lambda _: None
     roots: tuple[str, ...] = ()
     shareable: bool = False
+    intent: Intent | None = None
     batches: list[tuple[Range, ...]] = field(default_factory=list)
+
+    def splits(self, ranges: Sequence[Range]) -> int:
+        return len(ranges)
 
     def write(self, ranges: Sequence[Range]) -> list[Written]:
         """Called once a batch, from the thread of its slot."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from flumeng.collector.ranges import Range
 from flumeng.errors import FlumengError
-from flumeng.sinks import Written
+from flumeng.sinks import BatchId, Written
 from flumeng.spec import FlowSpec
 
 Outcome = list[Written] | Exception
@@ -28,9 +28,14 @@ class BrokenTogetherError(FlumengError):
     """The job that wrote this batch among others broke down; which of them broke it is unknown."""
 
 
+Intent = Literal["before", "after"]
+
+
 class Pipeline(Protocol):
     """A flow's filters and sinks. ``roots``: where its sinks stage. ``shareable``: all of its
-    stages are Arrow, so that a batch may be written in one job with batches of other flows."""
+    stages are Arrow, so that a batch may be written in one job with batches of other flows.
+    ``intent``: when the flow delivers exactly once to a target that knows batches by number, its
+    intent is written before the stages run, or after that and before the commit."""
 
     @property
     def spec(self) -> FlowSpec: ...
@@ -41,10 +46,17 @@ class Pipeline(Protocol):
     @property
     def shareable(self) -> bool: ...
 
+    @property
+    def intent(self) -> Intent | None: ...
+
+    def splits(self, ranges: Sequence[Range]) -> int:
+        """Into how many splits it would cut a batch of ``ranges``."""
+
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """A batch that is to be written now; ``staging`` gives each root's directory.
+    """A batch that is to be written now; ``staging`` gives each root's directory. A batch that is
+    decided has an ``identity``, and is cut into exactly so many ``splits``.
 
     ``done`` is told the outcome once, from any thread; it only takes it down.
     """
@@ -55,3 +67,10 @@ class Work:
     staging: Mapping[str, str]
     limit_seconds: float
     done: Callable[[Outcome], None]
+    identity: BatchId | None = None
+    splits: int | None = None
+
+    @classmethod
+    def trial(cls, pipeline: Pipeline) -> Work:
+        """Nothing, to see whether the flow fits together."""
+        return cls(pipeline, (), {}, {}, 0.0, lambda _outcome: None)

@@ -18,6 +18,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from flumeng.filters import identity
+
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Runs in an executor, once a split. Pickled by reference: a plain class or function."""
 
@@ -39,6 +41,16 @@ class LazyBatch:
     ) -> LazyBatch:
         """What ``stage`` makes of the numbers 0 to ``splits - 1``, each in a Spark task."""
         return cls(spark, splits, None, (stage,), schema)
+
+    def beginning(self, schema: pa.Schema) -> LazyBatch:
+        """A batch of ``schema`` without any stage yet, to see what others would add."""
+        return replace(self, source=None, pending=(), schema=schema)
+
+    def without_identity(self) -> LazyBatch:
+        """The same without the columns that tell which event a row is."""
+        if not identity.present(self.schema):
+            return self
+        return self.arrow(_strip, identity.without(self.schema))
 
     def arrow(self, stage: Stage, schema: pa.Schema) -> LazyBatch:
         """Then through ``stage``, which yields batches of exactly ``schema``."""
@@ -81,6 +93,10 @@ class LazyBatch:
     def collect(self) -> list[Row]:
         """Run it. Only for frames whose last stage yields a few rows a split."""
         return self.rows().collect()
+
+
+def _strip(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return map(identity.strip, batches)
 
 
 HELD_BYTES = 64 * 1024 * 1024

@@ -1,10 +1,11 @@
-"""Chooses and computes columns with expressions in Spark SQL; all others are dropped."""
+"""Chooses and computes columns with expressions in Spark SQL; all others are dropped, but for the
+identity of the events."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from flumeng.filters import arrow_sql, spark_syntax
+from flumeng.filters import arrow_sql, identity, spark_syntax
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.spec.filters import Select
 
@@ -15,12 +16,12 @@ class SelectFilter:
         self._stages: dict[pa.Schema, arrow_sql.ProjectStage | None] = {}
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
+        kept = () if "*" in self._expressions else identity.present(batch.schema)
+        expressions = (*self._expressions, *kept)
         if batch.schema not in self._stages:
             spark_syntax.require_allowed(batch.spark, self._expressions)
-            self._stages[batch.schema] = arrow_sql.columns(
-                batch.spark, batch.schema, self._expressions
-            )
+            self._stages[batch.schema] = arrow_sql.columns(batch.spark, batch.schema, expressions)
         stage = self._stages[batch.schema]
         if stage is not None:
             return batch.arrow(stage, stage.schema)
-        return batch.sql(lambda rows: rows.selectExpr(*self._expressions))
+        return batch.sql(lambda rows: rows.selectExpr(*expressions))

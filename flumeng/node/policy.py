@@ -20,7 +20,12 @@ from flumeng.spec import Component, registry
 from flumeng.spec.decode import Decoder
 from flumeng.spec.document import compose
 from flumeng.spec.option import option
-from flumeng.spec.patterns import check_lake_path, split_query
+from flumeng.spec.patterns import (
+    NETWORK_SCHEMES,
+    check_lake_path,
+    check_target,
+    split_query,
+)
 from flumeng.spec.problems import SpecError, nearest
 from flumeng.spec.quantities import check_absolute, check_address
 
@@ -58,6 +63,9 @@ def check_command(text: str) -> None:
 
 def check_output(text: str) -> None:
     if text != _ANYWHERE:
+        if text.partition("://")[0] in NETWORK_SCHEMES:
+            check_target(text)
+            return
         check_lake_path(text)
         if "%" in text:
             raise ValueError("expected a directory or URL without time patterns")

@@ -1,32 +1,82 @@
 """Where events go, and what a sink owes to the batch loop.
 
-A sink makes a batch in two steps. Its stage makes every event of the batch durable, but what it
-wrote may stay invisible: then ``written`` says which renames would show it. The loop decides about
-the batch (acks and renames in one transaction) and only then carries the renames out; after a crash
-whoever owns the journals next finishes a decided batch and throws an undecided one away. So a sink
-never sees acks, and the loop never sees a format.
+A sink makes a batch in two steps. Its stage takes every event of the batch in the executors, and
+``written`` sums up in the driver what the stages have yielded. When it can deliver exactly once, it
+does so in one of three ways:
+
+*staged*: what the stage wrote stays invisible, and ``written`` says which renames would show it.
+The loop decides about the batch (acks and renames in one transaction) and only then carries the
+renames out; after a crash whoever owns the journals next finishes a decided batch and throws an
+undecided one away.
+
+*by event*: writing the same event twice leaves one. The loop acks when the stage has ended.
+
+*by batch*: the target remembers the number of the last batch that it took. The loop puts its intent
+into ZooKeeper before the target is written, and after a crash exactly that batch is repeated under
+that number. The target is written by ``Written.commit`` in the driver, after the intent; or, when
+the sink ``writes_at_once``, by its stage already, and then the intent comes before the stage.
+
+So a sink never sees acks, and the loop never sees a format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flumeng.errors import FlumengError
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.sinks.dead_letters import DeadLetters
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class Owner:
+    """Who writes: a task of a flow, with the filters and sinks of that revision."""
+
+    flow: str
+    task: str
+    revision: int
+
+
+@dataclass(frozen=True)
+class BatchId:
+    """What a target remembers of a batch. A ``series`` is never used again, not even by a flow of
+    the same name; in it ``number`` grows with each batch. Whoever writes a number again writes the
+    same events, cut into the same splits."""
+
+    series: str
+    number: int
+
+
+Commit = Callable[[BatchId | None], None]
+"""Makes a batch visible that the stages have prepared: nothing happens when its target has that
+number already, or a higher one; without a number it is just added. Raises ConflictError when
+another owner seems to be at it, UnavailableError when trying again may help."""
+
+
+@dataclass(frozen=True)
 class Written:
-    """``events`` went in; each of ``files``, source to target (URIs), is to be renamed.
-    ``refused``: so many have a time that was not believed."""
+    """``events`` went in; each of ``files``, source to target (URIs), is to be renamed. ``commit``
+    makes the batch visible. ``refused``: so many have a time that was not believed."""
 
     events: int
     files: tuple[tuple[str, str], ...] = ()
     refused: int = 0
+    commit: Commit | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt to write a batch. ``staging`` is a directory (URI) of its own, empty when the
+    sink has no root. ``batch`` is known only to sinks that write at once, and None when the flow
+    does not deliver exactly once. ``dead_letters`` is for what the sink refuses for good."""
+
+    staging: str = ""
+    batch: BatchId | None = None
+    dead_letters: DeadLetters = field(default_factory=DeadLetters)
 
 
 class BatchTooWideError(FlumengError):
@@ -34,24 +84,33 @@ class BatchTooWideError(FlumengError):
 
 
 class Sink(Protocol):
-    """One sink of a flow, made from its options when the flow's task starts."""
+    """One sink of a flow, made from its options and its ``Owner`` when the flow's task starts.
+
+    Making it touches no server: that what it needs is missing (a secret, a package) is a UserError,
+    that a server does not answer is none.
+    """
 
     @property
     def root(self) -> str | None:
-        """The directory (URI) under which it stages; None when what it writes is visible at once.
+        """The directory (URI) under which it stages, the same for every batch; else None."""
 
-        The same for every batch. Only a sink with a root can deliver exactly once.
-        """
+    @property
+    def identified(self) -> bool:
+        """Whether its stage needs the columns of ``filters.identity``, which no filter drops. Then
+        it takes them away itself; other sinks of the flow do not see them."""
 
-    def stage(self, batch: LazyBatch, staging: str) -> LazyBatch:
+    @property
+    def writes_at_once(self) -> bool:
+        """Whether its stage writes under a batch's number. Only for sinks by batch."""
+
+    def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         """``batch``, and a last Arrow stage that writes it: every event of a split is durable when
-        that has ended. It yields a few rows a split, for ``written``.
+        that has ended, or in ``attempt.dead_letters``. It yields a few rows a split.
 
         Called once when the task starts, to try it, and once per attempt of a batch, perhaps for
-        two batches at once; it computes nothing. ``staging`` is an empty directory of this batch's
-        own (URI), which exists when the sink has a root. Nothing outside of it may change if
-        ``root`` is not None. What an attempt that failed has left in ``staging`` is removed by the
-        loop, never by the sink. Raises UserError when the batch's columns do not fit.
+        two batches at once; it computes nothing. Nothing outside of ``attempt.staging`` may change
+        if ``root`` is not None; what a failed attempt has left there is removed by the loop, never
+        by the sink. Raises UserError when the batch's columns do not fit.
         """
 
     def written(self, rows: Sequence[Row]) -> Written:

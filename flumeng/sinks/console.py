@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.sinks import Row, Written
-from flumeng.spec.sinks import Console
+from flumeng.sinks import Attempt, Owner, Row, Written
+from flumeng.spec.sinks.console import Console
 
 LINES_PER_BATCH = 20
 LINE_CHARACTERS = 2_000
@@ -24,11 +24,12 @@ SHOWN_SCHEMA = pa.schema([pa.field("lines", pa.list_(pa.string())), pa.field("ev
 
 class ConsoleSink:
     root = None
+    identified = writes_at_once = False
 
-    def __init__(self, _options: Console) -> None:
+    def __init__(self, _options: Console, _owner: Owner) -> None:
         """There is nothing to set."""
 
-    def stage(self, batch: LazyBatch, _staging: str) -> LazyBatch:
+    def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:
         return batch.arrow(show, SHOWN_SCHEMA)
 
     def written(self, rows: Sequence[Row]) -> Written:

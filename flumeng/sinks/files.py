@@ -18,11 +18,11 @@ from pyspark.sql.types import BinaryType, MapType
 from flumeng.errors import UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.receipt_bound import REFUSED, refused
-from flumeng.sinks import BatchTooWideError, Row, Written, formats
+from flumeng.sinks import Attempt, BatchTooWideError, Owner, Row, Written, formats
 from flumeng.sinks.file_store import below, open_store
 from flumeng.sinks.formats import FileWriter
 from flumeng.sinks.timed_path import TimedPath
-from flumeng.spec.sinks import Files
+from flumeng.spec.sinks.files import Files
 
 OPEN_FILES = 256
 """At once, of a split; the least recently used one is closed when there is another to open."""
@@ -42,7 +42,9 @@ JSON_OPTIONS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 
 
 class FilesSink:
-    def __init__(self, options: Files) -> None:
+    identified = writes_at_once = False
+
+    def __init__(self, options: Files, _owner: Owner) -> None:
         if options.format != "parquet" and options.compression not in ("none", *formats.ENDINGS):
             able = ", ".join(formats.ENDINGS)
             raise UserError(
@@ -55,12 +57,12 @@ class FilesSink:
     def root(self) -> str:
         return self._path.root
 
-    def stage(self, batch: LazyBatch, staging: str) -> LazyBatch:
+    def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         if self._options.format == "json":
             batch = batch.sql(self._as_json)
         elif self._options.format == "text" and "body" not in batch.schema.names:
             raise UserError("files: text writes the column body, which select has dropped")
-        return batch.arrow(StageFiles(self._options, staging), DONE_SCHEMA)
+        return batch.arrow(StageFiles(self._options, attempt.staging), DONE_SCHEMA)
 
     def written(self, rows: Sequence[Row]) -> Written:
         if any(row["source"] is None for row in rows):

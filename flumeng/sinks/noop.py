@@ -7,19 +7,20 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.sinks import Row, Written
-from flumeng.spec.sinks import Noop
+from flumeng.sinks import Attempt, Owner, Row, Written
+from flumeng.spec.sinks.console import Noop
 
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
 
 class NoopSink:
     root = None
+    identified = writes_at_once = False
 
-    def __init__(self, _options: Noop) -> None:
+    def __init__(self, _options: Noop, _owner: Owner) -> None:
         """There is nothing to set."""
 
-    def stage(self, batch: LazyBatch, _staging: str) -> LazyBatch:
+    def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:
         return batch.arrow(count, COUNT_SCHEMA)
 
     def written(self, rows: Sequence[Row]) -> Written:

@@ -16,7 +16,7 @@ from flumeng.spec.flow import FlowSpec
 from flumeng.spec.functions import BINARY, BOOLEAN, INTEGER, TEXT, TIMESTAMP
 from flumeng.spec.patterns import group_names
 from flumeng.spec.problems import nearest
-from flumeng.spec.sinks import Files
+from flumeng.spec.sinks.files import Files
 
 _TEXT = Kind(TEXT)
 RECEIVED = {

@@ -17,6 +17,7 @@ import yaml
 from flumeng.spec import document, quantities, registry
 from flumeng.spec.component import Component
 from flumeng.spec.option import Option, Unit, described, is_required
+from flumeng.spec.patterns import SECRET
 from flumeng.spec.problems import Problem, nearest
 from flumeng.spec.registry import Kind
 
@@ -35,7 +36,12 @@ _NUMBERS: Mapping[Unit | None, tuple[Callable[[str], float], str]] = {
     None: (quantities.whole_number, quantities.WHOLE_NUMBER),
 }
 SWITCH = "expected true or false"
-_KINDS: Mapping[str, Kind] = {"sources": "source", "filters": "filter", "sinks": "sink"}
+_KINDS: Mapping[str, Kind] = {
+    "sources": "source",
+    "filters": "filter",
+    "sinks": "sink",
+    "dead_letters": "sink",
+}
 
 
 class Decoder:
@@ -118,6 +124,8 @@ class Decoder:
             return self._text(hint, node, path, option)
         if origin is tuple:
             return self._list(hint, node, path, option)
+        if hint is Component:
+            return self._component(_KINDS[path], node, path)
         if dataclasses.is_dataclass(hint):
             assert isinstance(hint, type)
             return self.mapping(hint, node, path)
@@ -193,6 +201,12 @@ class Decoder:
             said = nearest(text, choices) if choices else ""
             return self._refuse(
                 node, path, _wanted(hint, option), f"; {said}" if "did you mean" in said else ""
+            )
+        if option.secret and not SECRET.fullmatch(text):
+            return self.report(
+                node,
+                path,
+                "expected a reference to a secret, like ${secret:NAME}, never the secret",
             )
         try:
             if option.check is not None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from flumeng.spec.component import Component
 from flumeng.spec.option import option
+from flumeng.spec.sinks import makes_files
 
 Durability = Literal["memory", "spill", "disk", "replicated"]
 Delivery = Literal["at-most-once", "at-least-once", "exactly-once"]
@@ -125,7 +126,7 @@ class Batch:
 
     seconds: float | None = option(
         doc="A small batch waits until its oldest event is this old. When not given, a minute with "
-        "a sink `files` whose journals may hold a GiB or more, else a second.",
+        "a sink that makes files whose journals may hold a GiB or more, else a second.",
         unit="seconds",
         minimum=0,
         maximum=86_400,
@@ -225,6 +226,13 @@ class FlowSpec:
     sinks: tuple[Component, ...] = option(
         doc="Where events go.", minimum=1, example="[files: {path: /data/app}]"
     )
+    dead_letters: Component | None = option(
+        doc="A sink for the events that a sink refuses for good, with `dead_reason`, `dead_place`, "
+        "`dead_revision` and `dead_time`, in the same commit as all others. Without it the flow "
+        "stops at such an event, and says so.",
+        example="{files: {path: /data/dead, format: json}}",
+        default=None,
+    )
     batch: Batch = option(doc="When collected events are written.", default=Batch())
     lag: Lag = option(doc="How late events may be before it is a problem.", default=Lag())
     rollout: Rollout | None = option(
@@ -233,13 +241,18 @@ class FlowSpec:
     )
 
     @property
+    def all_sinks(self) -> tuple[Component, ...]:
+        """Its sinks, and last the one for dead letters when there is one."""
+        return self.sinks if self.dead_letters is None else (*self.sinks, self.dead_letters)
+
+    @property
     def batch_seconds(self) -> float:
         """So old is the oldest event of a small batch when it is written."""
         if self.batch.seconds is not None:
             return self.batch.seconds
         size = self.journal.max_bytes
         ample = self.durability != "memory" if size is None else size >= AMPLE_JOURNAL_BYTES
-        files = any(sink.name == "files" for sink in self.sinks)
+        files = any(makes_files(sink.options) for sink in self.sinks)
         return FILES_SECONDS if files and ample else OTHER_SECONDS
 
     @property

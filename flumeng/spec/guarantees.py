@@ -8,6 +8,7 @@ from typing import Any
 from flumeng.spec import registry
 from flumeng.spec.component import Component
 from flumeng.spec.flow import FlowSpec
+from flumeng.spec.sinks import exactly_once, makes_files
 
 SURVIVES = {
     "disk": "survives that a process is killed and that power is lost",
@@ -38,14 +39,15 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
         sentences.append(f"What is lost nevertheless is read again by {', '.join(replayed)}.")
     if paths := local_paths(spec):
         sentences.append(_one_host(spec, paths))
-    if sinks := sum(sink.name == "files" for sink in spec.sinks):
+    sentences += _of_sinks(spec)
+    if sinks := sum(makes_files(sink.options) for sink in spec.sinks):
         sentences.append(_files_a_day(spec, sinks))
     return tuple(sentences)
 
 
 def local_paths(spec: FlowSpec) -> list[str]:
     """Where its sinks write on the disk of the host that collects."""
-    return [s.options.path for s in spec.sinks if s.name == "files" and s.options.local]
+    return [s.options.path for s in spec.all_sinks if s.name == "files" and s.options.local]
 
 
 def _one_host(spec: FlowSpec, paths: list[str]) -> str:
@@ -53,6 +55,30 @@ def _one_host(spec: FlowSpec, paths: list[str]) -> str:
     if spec.delivery != "exactly-once":
         return f"{where} (`shared: true` when all see the same files there)."
     return f"{where}: only one may, unless all see the same files there (`shared: true`)."
+
+
+ONCE = {
+    "staged": "its files show together with the acks",
+    "by event": "an event that is written again replaces itself",
+    "by batch": "it remembers the last batch that it took",
+}
+"""Why a sink can take part in exactly-once delivery."""
+
+
+def _of_sinks(spec: FlowSpec) -> Iterator[str]:
+    """What its sinks can beside what all of the flow is promised."""
+    how = {sink.name: exactly_once(sink.options) for sink in spec.all_sinks}
+    whole = spec.delivery == "exactly-once"
+    for name, way in how.items():
+        if way is not None and (whole or (way == "by event" and spec.delivery != "at-most-once")):
+            even = "" if whole else " even so"
+            yield f"{name}: each event once{even}, since {ONCE[way]}."
+    weak = [name for name, way in how.items() if way is None]
+    if weak and len(weak) < len(how):
+        yield (
+            f"A flow promises what its weakest sink can: {', '.join(weak)} cannot tell what it has "
+            "had before, so exactly-once is not to be had."
+        )
 
 
 def _files_a_day(spec: FlowSpec, sinks: int) -> str:
@@ -87,13 +113,12 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if durability == "memory" and journal and (journal.retain_seconds or journal.retain_bytes):
         yield "journal", "durability memory retains nothing: leave retain_* out, or use spill"
     if parts.get("delivery") == "exactly-once":
-        able = [e.name for e in registry.entries("sink") if "transactional" in e.guarantees]
         for path, component in components:
-            if component.kind == "sink" and component.name not in able:
+            if component.kind == "sink" and exactly_once(component.options) is None:
                 yield (
                     path,
-                    f"{component.name} cannot take part in exactly-once delivery "
-                    f"(only {', '.join(able)} can): use at-least-once",
+                    f"{component.name} with these options cannot tell what it has had before, and "
+                    "a flow promises no more than its weakest sink can: use delivery at-least-once",
                 )
     taken: dict[str, str] = {}
     for path, component in components:

@@ -29,6 +29,8 @@ class Option:
     maximum: float | None = None
     check: Check | None = None
     example: str | None = None
+    secret: bool = False
+    """The value is a reference to a secret, ``${secret:NAME}``, and never the secret itself."""
 
 
 def option(
@@ -41,6 +43,7 @@ def option(
     maximum: float | None = None,
     check: Check | None = None,
     example: str | None = None,
+    secret: bool = False,
 ) -> Any:
     """Declare an option as a dataclass field; without a default the file must give it.
 
@@ -49,7 +52,7 @@ def option(
     return dataclasses.field(
         default=default,
         default_factory=factory,
-        metadata={_KEY: Option(doc, unit, minimum, maximum, check, example)},
+        metadata={_KEY: Option(doc, unit, minimum, maximum, check, example, secret)},
     )
 
 

@@ -13,6 +13,8 @@ from zoneinfo import ZoneInfo
 from flumeng.spec.problems import nearest
 
 TIME_PATTERNS = ("%Y", "%m", "%d", "%H", "%M")
+SECRET = re.compile(r"\$\{secret:([A-Za-z0-9][A-Za-z0-9_-]{0,199})\}", re.ASCII)
+NETWORK_SCHEMES = ("http", "https", "kafka", "postgresql", "tcp", "tls")
 SCHEMES = ("file", "s3a", "s3n", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
 
 _TOKENS = re.compile(
@@ -101,6 +103,13 @@ def check_lake_path(text: str) -> None:
     fixed, timed, _ = (rest if separator else text).partition("%")
     if timed and "/" not in fixed.lstrip("/"):
         raise ValueError("expected a fixed directory before the first time pattern")
+
+
+def check_target(text: str) -> None:
+    """A server in the network, as the policy of a node names it: scheme, host, perhaps a port."""
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme not in NETWORK_SCHEMES or not rest.strip("/"):
+        raise ValueError('expected an address, like "https://search.example:9200"')
 
 
 def split_query(path: str) -> tuple[str, str]:

@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import Any, Literal
 
 Kind = Literal["source", "filter", "sink"]
-Guarantee = Literal["acknowledging", "replayable", "transactional"]
+Guarantee = Literal["acknowledging", "replayable"]
 """``acknowledging``: a source that answers its senders once their events are journaled.
-``replayable``: a source that can read again what was lost before it was journaled.
-``transactional``: a sink whose output and ack become visible in one step."""
+``replayable``: a source that can read again what was lost before it was journaled. What a sink can
+depends on its options: see ``spec.sinks``."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,11 @@ _ENTRIES = (
     Entry("filter", "parse", "flumeng.spec.filters:Parse", "flumeng.filters.parse:ParseFilter"),
     Entry("filter", "where", "flumeng.spec.filters:Where", "flumeng.filters.where:WhereFilter"),
     Entry("filter", "select", "flumeng.spec.filters:Select", "flumeng.filters.select:SelectFilter"),
+    Entry("sink", "files", "flumeng.spec.sinks.files:Files", "flumeng.sinks.files:FilesSink"),
     Entry(
-        "sink",
-        "files",
-        "flumeng.spec.sinks:Files",
-        "flumeng.sinks.files:FilesSink",
-        frozenset({"transactional"}),
+        "sink", "console", "flumeng.spec.sinks.console:Console", "flumeng.sinks.console:ConsoleSink"
     ),
-    Entry("sink", "console", "flumeng.spec.sinks:Console", "flumeng.sinks.console:ConsoleSink"),
-    Entry("sink", "noop", "flumeng.spec.sinks:Noop", "flumeng.sinks.noop:NoopSink"),
+    Entry("sink", "noop", "flumeng.spec.sinks.console:Noop", "flumeng.sinks.noop:NoopSink"),
 )
 _BY_KEY = {(entry.kind, entry.name): entry for entry in _ENTRIES}
 assert len(_BY_KEY) == len(_ENTRIES), "a component is registered twice"

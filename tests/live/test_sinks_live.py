@@ -20,6 +20,7 @@ from flumeng.collector.engine import SparkEngine
 from flumeng.collector.fetch import UnreadableError
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.ranges import Range
+from flumeng.collector.testing import OWNER
 from flumeng.collector.work import BatchFailedError, Work
 from flumeng.errors import UserError
 from flumeng.filters.lazy_batch import LazyBatch
@@ -27,10 +28,10 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.sinks import BatchTooWideError, Written, file_store
+from flumeng.sinks import Attempt, BatchTooWideError, Written, file_store
 from flumeng.sinks.files import FilesSink
 from flumeng.spec import parse_flow
-from flumeng.spec.sinks import Files
+from flumeng.spec.sinks.files import Files
 
 JOURNAL = "web.n1.0.00000000"
 BODIES = (b"<13>1 - h1 a p m - one", b"caf\xe9 \x00", b'{"quoted": "\\"}', "grün".encode())
@@ -81,7 +82,7 @@ def write(spark: SparkSession, tmp_path: Path, reads: list[int]) -> Iterator[Wri
     def run(sinks: str, filters: str = "[]", address: str = server.address) -> list[Written]:
         source = "syslog: {listen: '127.0.0.1:0'}"
         text = f"{{flow: web, sources: [{source}], filters: {filters}, sinks: [{sinks}]}}"
-        pipeline = SparkPipeline(spark, parse_flow(text))
+        pipeline = SparkPipeline(spark, parse_flow(text), OWNER)
         staging = {root: f"{root}/_flumeng/{JOURNAL}.1.0" for root in pipeline.roots}
         for directory in staging.values():
             file_store.LOCAL.make_directory(directory)
@@ -215,10 +216,10 @@ def test_a_batch_that_is_too_wide_is_told_from_a_failure(
     minutes = "sequence(timestamp'2026-01-01', timestamp'2026-01-04 00:00', interval 1 minute)"
     one = LazyBatch(spark, 1, spark.range(1), (), pa.schema([pa.field("id", pa.int64())]))
     batch = one.sql(lambda rows: rows.selectExpr(f"explode({minutes}) AS ts"))
-    sink = FilesSink(Files(path=f"{tmp_path}/lake/%Y/%m/%d/%H/%M"))
+    sink = FilesSink(Files(path=f"{tmp_path}/lake/%Y/%m/%d/%H/%M"), OWNER)
     staging = f"{sink.root}/_flumeng/{JOURNAL}.1.0"
     file_store.LOCAL.make_directory(staging)
-    rows = sink.stage(batch, staging).collect()
+    rows = sink.stage(batch, Attempt(staging)).collect()
     with pytest.raises(BatchTooWideError):
         sink.written([row.asDict() for row in rows])
 
@@ -235,7 +236,7 @@ def test_flows_that_share_a_job_do_not_share_their_failures(
 
     def work(sinks: str, address: str = server.address) -> Work:
         text = f"{{flow: web, sources: [syslog: {{listen: '127.0.0.1:0'}}], sinks: [{sinks}]}}"
-        pipeline = SparkPipeline(spark, parse_flow(text))
+        pipeline = SparkPipeline(spark, parse_flow(text), OWNER)
         staging = {root: f"{root}/staged" for root in pipeline.roots}
         ranges = [Range(JOURNAL, 0, 50)]
         return Work(pipeline, ranges, {JOURNAL: address}, staging, 60.0, lambda _: None)
@@ -260,8 +261,8 @@ def test_flows_that_share_a_job_do_not_share_their_failures(
 
 def test_spark_sql_takes_a_slot_of_its_own(spark: SparkSession) -> None:
     text = "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop], filters: [%s]}"
-    with_sql = SparkPipeline(spark, parse_flow(text % "select: [upper(host) AS host]"))
-    without = SparkPipeline(spark, parse_flow(text % "where: 'seq > 100'"))
+    with_sql = SparkPipeline(spark, parse_flow(text % "select: [upper(host) AS host]"), OWNER)
+    without = SparkPipeline(spark, parse_flow(text % "where: 'seq > 100'"), OWNER)
     assert (with_sql.shareable, without.shareable) == (False, True)
 
 
@@ -276,7 +277,9 @@ def test_a_large_job_leaves_no_files_behind(
     server = JournalServer("127.0.0.1", journals=lambda: {JOURNAL: journal})
     addresses = {f"web.n{number}.0.00000000": server.address for number in range(50_000)}
     pipeline = SparkPipeline(
-        spark, parse_flow("{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}")
+        spark,
+        parse_flow("{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}"),
+        OWNER,
     )
     works = [
         Work(

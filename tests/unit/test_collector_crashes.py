@@ -128,6 +128,10 @@ class FakePipeline:
     """Writes a file for each range and each of two directories, a line an event."""
 
     shareable = False
+    intent = None
+
+    def splits(self, ranges: Sequence[Range]) -> int:
+        return len(ranges)
 
     def __init__(self, spec: FlowSpec, root: str) -> None:
         self.spec = spec

@@ -15,11 +15,12 @@ from pyarrow import fs
 
 from flumeng.collector.commit import Commits
 from flumeng.collector.ranges import BatchSize
+from flumeng.collector.testing import OWNER
 from flumeng.errors import UserError
 from flumeng.sinks import BatchTooWideError, file_store, files
 from flumeng.sinks.console import LINE_CHARACTERS, LINES_PER_BATCH, render, show
 from flumeng.sinks.files import FilesSink, StageFiles
-from flumeng.spec.sinks import Files
+from flumeng.spec.sinks.files import Files
 from flumeng.testing import FakeStore
 from zkschema import codec, paths
 from zkschema.records import Commit
@@ -136,7 +137,7 @@ def test_more_files_than_a_commit_can_hold_are_told_and_no_error(
     (row,) = stage(tmp_path, options, batch(*[b"x"] * 11, hours=list(range(11))))
     assert row == {"source": None, "target": None, "events": 0, "refused": 0}
     with pytest.raises(BatchTooWideError):
-        FilesSink(options).written([row])
+        FilesSink(options, OWNER).written([row])
 
 
 def test_the_smallest_batch_is_never_too_wide() -> None:
@@ -152,7 +153,7 @@ def test_events_whose_time_was_not_believed_are_counted(tmp_path: Path) -> None:
     events = batch(*[b"x"] * 6).set_column(2, "attrs", refused)
     rows = stage(tmp_path, Files(f"{tmp_path}/lake"), events.slice(1, 4), batch(b"y"))
     assert [(row["events"], row["refused"]) for row in rows] == [(5, 1)]
-    assert FilesSink(Files("/lake")).written(rows).refused == 1
+    assert FilesSink(Files("/lake"), OWNER).written(rows).refused == 1
 
 
 def test_no_events_make_no_files(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_names_are_never_used_twice(tmp_path: Path) -> None:
 
 def test_lines_cannot_be_snappy() -> None:
     with pytest.raises(UserError, match="use zstd, gzip"):
-        FilesSink(Files("/lake", "json", "snappy"))
+        FilesSink(Files("/lake", "json", "snappy"), OWNER)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +239,7 @@ def test_a_sink_stages_and_commits_below_a_url_with_a_query() -> None:
         def make_directory(self, path: str) -> None:
             made.append(path)
 
-    root = FilesSink(Files(f"s3://lake/web/%Y?{OVERRIDE}", "text", "none")).root
+    root = FilesSink(Files(f"s3://lake/web/%Y?{OVERRIDE}", "text", "none"), OWNER).root
     assert root == f"s3://lake/web?{OVERRIDE}"
     commits = Commits(FakeStore(), "web", "collect.0", lambda uri: (Lake(), uri))
     staging = commits.stage(root, "web.n1.0.a", 1)

@@ -11,7 +11,8 @@ from flumeng.errors import UserError
 from flumeng.node import policy
 from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.spec import Component
-from flumeng.spec.sinks import Console, Files
+from flumeng.spec.sinks.console import Console
+from flumeng.spec.sinks.files import Files
 from flumeng.spec.sources import Exec, Generate, Http, Syslog, Tail, Tls
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.errors import UserError
-from flumeng.push.inventory.secrets import resolve
+from flumeng.runtime.secrets import resolve
 
 NAME = "fra-zookeeper"
 REFERENCE = f"${{secret:{NAME}}}"

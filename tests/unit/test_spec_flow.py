@@ -25,7 +25,8 @@ from flumeng.spec import (
 )
 from flumeng.spec.filters import Parse, Select, Where
 from flumeng.spec.guarantees import promise
-from flumeng.spec.sinks import Console, Files
+from flumeng.spec.sinks.console import Console
+from flumeng.spec.sinks.files import Files
 from flumeng.spec.sources import Syslog, Tail
 
 ROOT = Path(__file__).parents[2]

@@ -63,5 +63,4 @@ def test_quantities_on_the_page_are_written_as_they_are_read() -> None:
 
 def test_names_lead_to_their_entries() -> None:
     assert registry.find("source", "files") is None
-    assert registry.get("sink", "files").guarantees == {"transactional"}
     assert registry.get("source", "tail").guarantees == {"replayable"}

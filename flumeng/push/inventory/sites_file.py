@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import yaml
 
 from flumeng.push.inventory import Site, Wave
-from flumeng.push.inventory.secrets import REFERENCE
 from flumeng.push.inventory.variables import check_name as check_variable
 from flumeng.push.inventory.variables import fill
 from flumeng.push.inventory.windows import parse_window
 from flumeng.spec import document
 from flumeng.spec.decode import Decoder
 from flumeng.spec.option import option
+from flumeng.spec.patterns import SECRET
 from flumeng.spec.problems import Problem, nearest
 from flumeng.spec.quantities import check_address, whole_number
 
@@ -159,7 +159,7 @@ class SiteOptions:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from _wrong_variables(self.variables)
-        if self.credential and not REFERENCE.fullmatch(self.credential):
+        if self.credential and not SECRET.fullmatch(self.credential):
             told = "expected a reference to a secret, like ${secret:fra-zookeeper}, never itself"
             yield "credential", told
 

@@ -1,13 +1,14 @@
-"""The options of every sink."""
+"""The options of the sink ``files``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from flumeng.spec.option import option
 from flumeng.spec.patterns import check_lake_path
+from flumeng.spec.sinks import ExactlyOnce
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class Files:
         default=False,
     )
 
+    makes_files: ClassVar[bool] = True
+    exactly_once: ClassVar[ExactlyOnce] = "staged"
+
     @property
     def local(self) -> bool:
         """Whether each host has files of its own there."""
@@ -49,13 +53,3 @@ class Files:
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.compression == "snappy" and self.format != "parquet":
             yield "compression", f"{self.format} files take zstd, gzip or none"
-
-
-@dataclass(frozen=True)
-class Console:
-    """Prints the first events of each batch in the node's log, to look at while trying a flow."""
-
-
-@dataclass(frozen=True)
-class Noop:
-    """Computes everything and writes nothing, to measure."""

@@ -1,29 +1,28 @@
-"""Secrets, which an inventory only refers to: ``${secret:NAME}``.
+"""Secrets, which inventories and flows only refer to: ``${secret:NAME}``.
 
-A secret is looked up where the push runs: in the environment variable ``FLUMENG_SECRET_<NAME>``, in
-capitals and with underscores for dashes, else in the file NAME of the directory that
-``FLUMENG_SECRETS`` names. No message here shows one.
+A secret is looked up on the host that uses it: in the environment variable
+``FLUMENG_SECRET_<NAME>``, in capitals and with underscores for dashes, else in the file NAME of the
+directory that ``FLUMENG_SECRETS`` names. No message here shows one.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 from pathlib import Path
 
 from flumeng.errors import UserError
+from flumeng.spec.patterns import SECRET
 
 DIRECTORY = "FLUMENG_SECRETS"
 PREFIX = "FLUMENG_SECRET_"
 MAX_BYTES = 64 * 1024
-REFERENCE = re.compile(r"\$\{secret:([A-Za-z0-9][A-Za-z0-9_-]{0,199})\}", re.ASCII)
 
 
 def resolve(reference: str) -> str:
     """The secret that ``${secret:NAME}`` refers to, without the line end of its file. Raises
     ``UserError``: it is nowhere, or its file is open to others."""
-    form = REFERENCE.fullmatch(reference)
+    form = SECRET.fullmatch(reference)
     if form is None:
         raise UserError("expected a reference to a secret, like ${secret:fra-zookeeper}")
     name = form[1]

@@ -1,0 +1,53 @@
+"""Which event a row is: columns that travel with it whatever a filter selects.
+
+``select`` may drop or rename ``journal`` and ``seq``; a sink that needs to know the event (its id
+in a search index, say) finds it here. The columns are there only when a sink of the flow needs
+them.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+JOURNAL, SEQ, SPLIT = "__journal", "__seq", "__split"
+COLUMNS = (JOURNAL, SEQ, SPLIT)
+"""The journal, the number in it, and the number of the split of the batch, from 0."""
+
+
+def with_identity(events: pa.Schema) -> pa.Schema:
+    journal, seq = events.field("journal"), events.field("seq")
+    return pa.schema(
+        [
+            *events,
+            journal.with_name(JOURNAL),
+            seq.with_name(SEQ),
+            pa.field(SPLIT, pa.int32(), nullable=False),
+        ]
+    )
+
+
+def identify(events: pa.RecordBatch, split: int) -> pa.RecordBatch:
+    """``events``, which have the columns ``journal`` and ``seq``, with their identity."""
+    number = pa.repeat(pa.scalar(split, pa.int32()), events.num_rows)
+    columns = [*events.columns, events.column("journal"), events.column("seq"), number]
+    return pa.RecordBatch.from_arrays(columns, schema=with_identity(events.schema))
+
+
+def present(events: pa.Schema) -> tuple[str, ...]:
+    """Which of the columns are there: all or none."""
+    return tuple(name for name in COLUMNS if name in events.names)
+
+
+def without(events: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in events if field.name not in COLUMNS])
+
+
+def strip(events: pa.RecordBatch) -> pa.RecordBatch:
+    return events.drop_columns(list(present(events.schema)))
+
+
+def name_of(events: pa.RecordBatch) -> str:
+    """The id of the first event: its journal and its number in it."""
+    if not present(events.schema):
+        return "an event"
+    return f"the event {events.column(JOURNAL)[0].as_py()}-{events.column(SEQ)[0].as_py()}"

@@ -1,0 +1,25 @@
+"""The options of each sink, a file for each kind of target.
+
+Beside its options a class may say: ``exactly_once``, how it can deliver so (a class attribute or a
+property; without it the sink cannot); ``makes_files``, that each batch makes files, so batches are
+to be large; ``claims()`` and ``needs()``, what only one sink of a flow may have, and what the
+policy of a node has to allow.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+ExactlyOnce = Literal["staged", "by event", "by batch"]
+"""*staged*: written aside and shown by renames. *by event*: the same event twice leaves one. *by
+batch*: the target remembers the number of the last batch that it took."""
+
+
+def exactly_once(options: Any) -> ExactlyOnce | None:
+    """In which way a sink of these options delivers exactly once; None: in none."""
+    found: ExactlyOnce | None = getattr(options, "exactly_once", None)
+    return found
+
+
+def makes_files(options: Any) -> bool:
+    return getattr(options, "makes_files", False)
