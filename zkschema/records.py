@@ -390,12 +390,16 @@ class QueueSeen(Record):
 class Intent(Record):
     """The batch that a task has decided to write: ``ranges`` is partition -> first and end offset.
 
-    It is repeated exactly, by whoever owns the task, until its acks are written.
+    It is repeated exactly, by whoever owns the task, cut into as many ``splits`` and through the
+    filters and sinks of its ``revision``, until its acks are written; from then on ``ranges`` is
+    empty. Targets remember ``number`` under the name ``series``, which is never used again.
     """
 
     epoch: int
+    series: str
     number: int
     revision: int
+    splits: int
     ranges: Mapping[str, tuple[int, int]]
 
 

@@ -279,7 +279,7 @@ intent = _row(
     records.Intent,
     "owner of the task",
     "the batch that the task has decided to write: number, ranges, revision",
-    size_bytes=50 * KIB,
+    size_bytes=512 * KIB,
     since=2,
 )
 push = _row(

@@ -139,6 +139,11 @@ class Acks:
                 self._versions[piece.journal] = version
                 self.offsets[piece.journal] = piece.end
 
+    def check(self, partition: str) -> Check:
+        """Fails a transaction once somebody else has claimed or moved the ack of ``partition``."""
+        with self._moving:
+            return Check(self._paths[partition], self._versions[partition])
+
     def require_ours(self, partitions: Iterable[str]) -> None:
         """Raises ConflictError when somebody else has written one of them, UnavailableError."""
         names = sorted(partitions)

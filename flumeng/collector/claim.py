@@ -26,8 +26,13 @@ class Claim:
         task: Task,
         jobs: Jobs,
         wake: Callable[[], None],
+        *,
+        outdated: bool = False,
     ) -> None:
         self.assignment = assignment
+        self.outdated = outdated
+        """Whether ``pipeline`` is of an older revision, which has decided a batch: the claim is for
+        that batch only."""
         self.task = task
         self.withdrawn = False
         """Whether nothing more begins; batches that have begun may go on."""
@@ -103,6 +108,8 @@ class Claim:
             batch.staging,
             self._limit_seconds,
             partial(self._on_done, batch),
+            batch.identity,
+            batch.splits,
         )
         self._works = [*self._works[1 - BATCHES_AT_ONCE :], work]
         return work

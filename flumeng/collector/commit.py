@@ -24,7 +24,7 @@ from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.sinks import BatchTooWideError
 from flumeng.sinks.file_store import FileStore, below, open_store
-from flumeng.store import ABSENT, ANY, Path, Put, Store
+from flumeng.store import ABSENT, ANY, Path, Put, Store, Write
 from zkschema import codec, paths
 from zkschema.records import Commit
 
@@ -88,27 +88,29 @@ class Commits:
         store.make_directory(path)
         return staging
 
-    def commit(
-        self,
-        acks: Acks,
-        ranges: Sequence[Range],
-        staging: Sequence[str],
-        files: Sequence[tuple[str, str]],
-    ) -> None:
-        """Decide the batch and show its files.
-
-        Raises ConflictError (fenced) and BatchTooWideError before anything is decided; after any
-        other error it may be decided: claim and recover.
-        """
-        if not files:
-            acks.advance(ranges)
-            self._remove(*staging)
-            return
-        record = Commit(epoch=acks.epoch, staging=tuple(staging), files=tuple(files))
-        path = paths.commit(self._flow, f"{self._task}@{uuid.uuid4().hex}")
-        if len(codec.encode(record)) > path.row.size_bytes:
+    def record(
+        self, epoch: int, staging: Sequence[str], files: Sequence[tuple[str, str]]
+    ) -> Commit:
+        """What a commit of these has to say. Raises BatchTooWideError."""
+        record = Commit(epoch=epoch, staging=tuple(staging), files=tuple(files))
+        if len(codec.encode(record)) > paths.commit.size_bytes:
             raise BatchTooWideError(f"{len(files)} files do not fit into one commit record")
-        acks.advance(ranges, also=[Put(path, record, ABSENT)])
+        return record
+
+    def commit(
+        self, acks: Acks, ranges: Sequence[Range], record: Commit, also: Sequence[Write] = ()
+    ) -> None:
+        """Decide the batch, together with ``also``, and show its files.
+
+        Raises ConflictError (fenced) before anything is decided; after any other error it may be
+        decided: claim and recover.
+        """
+        if not record.files:
+            acks.advance(ranges, also)
+            self._remove(*record.staging)
+            return
+        path = paths.commit(self._flow, f"{self._task}@{uuid.uuid4().hex}")
+        acks.advance(ranges, [*also, Put(path, record, ABSENT)])
         self._finish(path, record)
 
     def publish(self, staging: Sequence[str], files: Sequence[tuple[str, str]]) -> None:

@@ -14,8 +14,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from flumeng.collector import intents
 from flumeng.collector.acks import SupersededError
 from flumeng.collector.claim import Claim
 from flumeng.collector.commit import OpenStore
@@ -28,9 +29,10 @@ from flumeng.collector.ranges import BatchSize
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment, Task
 from flumeng.collector.work import BrokenTogetherError, HungError, Pipeline
-from flumeng.errors import ConflictError, FlumengError, UnavailableError
+from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.sinks import BatchTooWideError, file_store
 from flumeng.store import Store
+from zkschema import paths
 
 log = logging.getLogger(__name__)
 
@@ -212,12 +214,16 @@ class Runner:
         around = self._around
         self._claimed_at = self._clock()
         self._rest = None
-        pipeline = around.build(assignment)
+        decided = intents.read(around.store, assignment.flow, assignment.task)
+        built = assignment
+        if decided is not None and decided.ranges and decided.revision != assignment.revision:
+            built = self._of_revision(assignment, decided.revision)
+        pipeline = around.build(built)
         if self._size is None or self._size.cap != pipeline.spec.batch.events:
             self._size = BatchSize(pipeline.spec.batch.events)
         size, journals = self._size, self._journals
         task = Task(
-            assignment,
+            built,
             around.store,
             around.publisher,
             pipeline,
@@ -228,12 +234,24 @@ class Runner:
         self._settled = None
         self._proven = self._said is None or self._said.state != FAILED
         log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
-        return Claim(assignment, pipeline, task, around.jobs, self._wake)
+        outdated = built != assignment
+        return Claim(assignment, pipeline, task, around.jobs, self._wake, outdated=outdated)
+
+    def _of_revision(self, assignment: Assignment, revision: int) -> Assignment:
+        """As it was when a batch was decided that is to be repeated."""
+        found = self._around.store.read(paths.revision(assignment.flow, str(revision)))
+        if found is None:
+            raise UserError(
+                f"a batch of revision {revision} is to be repeated, and that revision is gone: "
+                f"give the batch up with `flumeng ack drop {assignment.flow} {assignment.task}`"
+            )
+        return replace(assignment, revision=revision, spec=found.value.text)
 
     def _go_on(self, claim: Claim) -> float | None:
         """Commit what is written, else ask for the next batch, until the task is let go."""
         task = claim.task
-        if self._wanted != claim.assignment or self._stopping or self._drained:
+        over = claim.outdated and not task.repeating
+        if self._wanted != claim.assignment or self._stopping or self._drained or over:
             claim.withdraw()
         letting_go = claim.withdrawn
         if letting_go and claim.quiet and not task.running:
@@ -275,7 +293,7 @@ class Runner:
         backlog = task.look(eager=draining)
         if task.proven:
             self._proven, self._trouble = True, ""
-        if self._proven:
+        if self._proven and not claim.outdated:
             self._say(claim.assignment, RUNNING, self._journals.trouble)
         if backlog.due_seconds == 0.0:
             limit = min(self._around.hang_seconds * 2**self._hangs, HANG_MOST_SECONDS)

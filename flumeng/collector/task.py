@@ -6,7 +6,9 @@ Rules
    outcome is unknown.
 2. A batch is an exact set of ranges. Its acks move before its write (at most once), after it is
    shown (at least once), or in one transaction with the decision to show it (exactly once).
-3. Batches may be written two at a time; they are committed one by one, in order, and never past
+3. A target that knows batches by number is written under an intent only. One that is open when the
+   partitions are claimed is repeated exactly, before anything new.
+4. Batches may be written two at a time; they are committed one by one, in order, and never past
    one that failed. At most once writes one at a time, so that a crash loses no more than that.
 """
 
@@ -17,19 +19,21 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.commit import Commits, OpenStore
+from flumeng.collector.intents import Intents
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range, backlog, next_ranges
 from flumeng.collector.work import Outcome, Pipeline
-from flumeng.errors import UnavailableError
-from flumeng.sinks import file_store
+from flumeng.errors import ConflictError, UnavailableError
+from flumeng.sinks import BatchId, Written, file_store
 from flumeng.store import Store
+from zkschema.records import Intent
 
 log = logging.getLogger(__name__)
 
@@ -75,12 +79,15 @@ class Backlog:
 @dataclass(eq=False)
 class Batch:
     """``outcome`` is what the sinks made of it, once it is written, at ``ended``. Before it began,
-    its task has waited for ``waited_seconds``."""
+    its task has waited for ``waited_seconds``. A batch that is decided before it is written has an
+    ``identity``, and is cut into so many ``splits``."""
 
     ranges: tuple[Range, ...]
     addresses: Mapping[str, str]
     staging: Mapping[str, str]
     began: float
+    identity: BatchId | None = None
+    splits: int | None = None
     waited_seconds: float = 0.0
     ended: float = 0.0
     outcome: Outcome | None = None
@@ -121,8 +128,9 @@ class Task:
         self._size = size
         self._clock = clock
         self._running: deque[Batch] = deque()
-        at_most_once = pipeline.spec.delivery == "at-most-once"
-        self._batches_at_once = 1 if at_most_once else BATCHES_AT_ONCE
+        alone = pipeline.spec.delivery == "at-most-once" or pipeline.intent == "before"
+        self._batches_at_once = 1 if alone else BATCHES_AT_ONCE
+        self._revision = assignment.revision
         self._last_end = 0.0
         self._caught_up = False
         self._next_look = -math.inf
@@ -132,6 +140,11 @@ class Task:
             store, publisher, assignment.flow, assignment.epoch, assignment.partitions
         )
         self._commits.recover(leftovers)
+        self._intents = Intents(store, self._acks, assignment.flow, assignment.task)
+        if self._intents.open is not None and self._intents.open.revision != assignment.revision:
+            raise ConflictError("a batch of another revision was decided meanwhile")
+        self._repeat = self._intents.open
+        self._repeating = self._repeat is not None
         inherited = bool(self._acks.inherited)  # what is there has waited for an owner long enough
         self._waiting_since: float | None = -math.inf if inherited else None
         self.planned = dict(self._acks.offsets)
@@ -165,13 +178,24 @@ class Task:
 
     @property
     def may_start(self) -> bool:
-        return len(self._running) < self._batches_at_once
+        return len(self._running) < (1 if self._repeating else self._batches_at_once)
+
+    @property
+    def repeating(self) -> bool:
+        """Whether the batch is not acked yet that was decided before the partitions were claimed:
+        nothing new is read until then."""
+        return self._repeating
 
     def look(self, *, eager: bool) -> Backlog:
         """What waits to be read. ``eager`` does not wait for events to gather, nor is there any use
         in it when no more come to what waits."""
         reached = self._reached()
         safe = self._safe(reached)
+        if self._repeat is not None:
+            self._caught_up = False
+            again = _ranges(self._repeat)
+            ready = _can_be_read(again, safe)
+            return Backlog(sum(piece.events for piece in again), 0.0 if ready else None)
         waiting = backlog(self.planned, safe)
         self._caught_up = waiting == 0 and len(safe) == len(self.planned)
         if waiting == 0:
@@ -198,10 +222,21 @@ class Task:
         reached = self._reached()
         safe = self._safe(reached)
         limit = self._size.events if most_events is None else min(self._size.events, most_events)
-        ranges = next_ranges(self.planned, safe, limit, self._replayed_below)
+        if self._repeat is not None:
+            again = _ranges(self._repeat)
+            ranges = again if _can_be_read(again, safe) else ()
+        else:
+            ranges = next_ranges(self.planned, safe, limit, self._replayed_below)
         self._waiting_since = None
         if not ranges:
             return None
+        identity = splits = None
+        if self._repeat is not None:
+            identity, splits = self._intents.identity, self._repeat.splits
+            self._repeat = None
+        elif self._pipeline.intent == "before":
+            splits = self._pipeline.splits(ranges)
+            identity = self._intents.decide(ranges, self._revision, splits)
         if self._pipeline.spec.delivery == "at-most-once":
             self._acks.advance(ranges)
         self.planned.update((piece.journal, piece.end) for piece in ranges)
@@ -210,7 +245,7 @@ class Task:
             for root in self._pipeline.roots
         }
         addresses = {piece.journal: reached[piece.journal].address for piece in ranges}
-        batch = Batch(ranges, addresses, staging, self._clock())
+        batch = Batch(ranges, addresses, staging, self._clock(), identity, splits)
         self._running.append(batch)
         return batch
 
@@ -230,9 +265,10 @@ class Task:
         files = [move for part in batch.outcome for move in part.files]
         staging = list(batch.staging.values())
         if self._pipeline.spec.delivery == "exactly-once":
-            self._commits.commit(self._acks, batch.ranges, staging, files)
+            self._commit_once(batch, batch.outcome, staging, files)
         else:
             self._commits.publish(staging, files)
+            _show(batch.outcome, None)
             if self._pipeline.spec.delivery == "at-least-once":
                 self._acks.advance(batch.ranges)
         seconds = batch.ended - max(batch.began, self._last_end)
@@ -243,6 +279,26 @@ class Task:
 
     def close(self) -> None:
         self._journals.close()
+
+    def _commit_once(
+        self,
+        batch: Batch,
+        outcome: Sequence[Written],
+        staging: Sequence[str],
+        files: Sequence[tuple[str, str]],
+    ) -> None:
+        record = self._commits.record(self._acks.epoch, staging, files)
+        identity = batch.identity
+        if identity is None and any(part.commit for part in outcome):
+            splits = self._pipeline.splits(batch.ranges)
+            identity = self._intents.decide(batch.ranges, self._revision, splits)
+        _show(outcome, identity)
+        if identity is None:
+            self._commits.commit(self._acks, batch.ranges, record)
+        else:
+            self._commits.commit(self._acks, batch.ranges, record, [self._intents.end()])
+            self._intents.ended()
+            self._repeating = False
 
     def _reached(self) -> dict[str, Reach]:
         reached = self._journals.of(self.planned)
@@ -269,3 +325,17 @@ class Task:
         for journal in reached.keys() & self._acks.inherited - self._replayed_below.keys():
             reach = reached[journal]
             self._replayed_below[journal] = reach.safe + reach.held
+
+
+def _show(outcome: Sequence[Written], identity: BatchId | None) -> None:
+    for part in outcome:
+        if part.commit is not None:
+            part.commit(identity)
+
+
+def _ranges(decided: Intent) -> tuple[Range, ...]:
+    return tuple(Range(name, *bounds) for name, bounds in sorted(decided.ranges.items()))
+
+
+def _can_be_read(ranges: Sequence[Range], safe: Mapping[str, int]) -> bool:
+    return all(safe.get(piece.journal, 0) >= piece.end for piece in ranges)

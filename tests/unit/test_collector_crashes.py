@@ -14,7 +14,7 @@ import shutil
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -25,12 +25,21 @@ import pytest
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
+from flumeng.collector.step_testing import (
+    Baton,
+    CrashError,
+    SteppingStore,
+    Steps,
+    TurnTaking,
+    Watched,
+    crash,
+)
 from flumeng.collector.task import Assignment, Batch, Task
 from flumeng.collector.testing import register
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.sinks import Written, file_store
 from flumeng.spec import FlowSpec, parse_flow
-from flumeng.store import ABSENT, Expected, Remove, Version, Write, tree
+from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
@@ -39,49 +48,6 @@ from zkschema.records import Commit
 FLOW = "web"
 JOURNALS = {"web.n1.0.aaaaaaaa": 7, "web.n2.0.bbbbbbbb": 5}
 BATCH_EVENTS = 5
-
-
-class CrashError(BaseException):
-    """The process dies here. Nothing in the product may catch it."""
-
-
-@dataclass
-class Steps:
-    """Calls ``act`` at step number ``at``; each operation has one before it and one after."""
-
-    at: int = -1
-    act: Callable[[], None] = lambda: None
-    count: int = 0
-    names: list[str] = field(default_factory=list)
-
-    def step(self, name: str) -> None:
-        self.count += 1
-        self.names.append(name)
-        if self.count - 1 == self.at:
-            self.act()
-
-
-class SteppingStore(FakeStore):
-    def __init__(self, shared: FakeTree, steps: Steps) -> None:
-        super().__init__(shared)
-        self._steps = steps
-
-    def read_many(self, wanted: Sequence[Any]) -> list[Any]:
-        self._steps.step("before read")
-        return super().read_many(wanted)
-
-    def children(self, path: Any) -> list[str]:
-        self._steps.step("before children")
-        return super().children(path)
-
-    def commit(self, writes: Sequence[Write]) -> list[Version]:
-        self._steps.step("before commit")
-        versions = super().commit(writes)
-        self._steps.step("after commit")
-        return versions
-
-    def remove(self, path: Any, expect: Expected) -> None:
-        self.commit([Remove(path, expect)])
 
 
 class SteppingFileStore:
@@ -262,10 +228,6 @@ def worlds(tmp_path: Path) -> Iterator[World]:
         yield World(tmp_path / f"lake-{number}")
 
 
-def crash() -> None:
-    raise CrashError
-
-
 def number_of_steps(tmp_path: Path) -> int:
     world = World(tmp_path / "counted")
     count = world.collect(1).count
@@ -403,15 +365,6 @@ def test_an_owner_that_wakes_up_late_removes_nothing_that_a_later_one_staged(
     world.check_shown()
 
 
-@dataclass
-class Watched(Steps):
-    watch: Callable[[Steps, str], None] = field(kw_only=True)
-
-    def step(self, name: str) -> None:
-        self.names.append(name)
-        self.watch(self, name)
-
-
 @pytest.mark.parametrize("seed", range(300))
 def test_three_may_take_turns_in_any_order(tmp_path: Path, seed: int) -> None:
     """Each step of each of three owners may be followed by any step of any other, or by death."""
@@ -432,41 +385,6 @@ def test_three_may_take_turns_in_any_order(tmp_path: Path, seed: int) -> None:
     world.check_visible()
     world.collect(9)
     world.check_done()
-
-
-class Baton:
-    """Lets one thread run at a time, and hands over by chance."""
-
-    def __init__(self, chance: random.Random, owners: int) -> None:
-        self._chance = chance
-        self._there = set(range(owners))
-        self._passed = threading.Condition()
-        self._holder = chance.randrange(owners)
-
-    def take_turn(self, number: int) -> None:
-        with self._passed:
-            self._passed.wait_for(lambda: self._holder == number)
-            if self._chance.random() < 0.01:
-                raise CrashError
-            self._holder = self._chance.choice(sorted(self._there))
-            self._passed.notify_all()
-            self._passed.wait_for(lambda: self._holder == number)
-
-    def leave(self, number: int) -> None:
-        with self._passed:
-            self._there.discard(number)
-            if self._there and self._holder == number:
-                self._holder = self._chance.choice(sorted(self._there))
-            self._passed.notify_all()
-
-
-@dataclass
-class TurnTaking(Steps):
-    baton: Baton = field(kw_only=True)
-    number: int = field(kw_only=True)
-
-    def step(self, _name: str) -> None:
-        self.baton.take_turn(self.number)
 
 
 def test_an_answer_that_is_lost_is_settled_by_comparing_or_by_claiming_again(

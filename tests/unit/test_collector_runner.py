@@ -30,7 +30,7 @@ from flumeng.store import ABSENT, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Flow
+from zkschema.records import Flow, Intent, Revision
 
 JOURNAL = "web.n1.0.00000000"
 PATIENCE_SECONDS = 60.0
@@ -40,6 +40,13 @@ def spec(delivery: str = "at-least-once", seconds: float = 0.0) -> FlowSpec:
     return parse_flow(
         "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], "
         f"delivery: {delivery}, batch: {{seconds: {seconds}, events: 100}}, sinks: [noop]}}"
+    )
+
+
+def once() -> FlowSpec:
+    return parse_flow(
+        "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: exactly-once, "
+        "batch: {seconds: 0, events: 100}, sinks: [files: {path: /lake}]}"
     )
 
 
@@ -480,3 +487,39 @@ def test_a_small_batch_of_a_large_backlog_may_share_a_job(world: World) -> None:
         size=BatchSize(100),
     )
     assert task.look(eager=False).events == 100
+
+
+def test_a_decided_batch_is_repeated_by_the_revision_that_decided_it(world: World) -> None:
+    """Exactly its events, before anything new; then the wanted revision goes on."""
+    for number in (1, 2):
+        record = Revision(text=f"of {number}", author="a", reason="", time=0.0)
+        world.store.write(paths.revision("web", str(number)), record, ABSENT)
+    intent = Intent(epoch=1, series="s", number=7, revision=1, splits=2, ranges={JOURNAL: (0, 40)})
+    world.store.write(paths.intent("web", "collect.0"), intent, ABSENT)
+    world.safe[JOURNAL] = 100
+    pipelines = {number: ScriptedPipeline(once()) for number in (1, 2)}
+    built: list[tuple[int, str]] = []
+
+    def build(assignment: Assignment) -> ScriptedPipeline:
+        built.append((assignment.revision, assignment.spec))
+        return pipelines[assignment.revision]
+
+    runner = world.run_built(build)
+    runner.assign(replace(assignment(), revision=2, spec="of 2"))
+    until(lambda: world.ack() == 100)
+    assert (1, "of 1") in built
+    assert pipelines[1].batches[0] == (Range(JOURNAL, 0, 40),)
+    assert sum(piece.events for batch in pipelines[2].batches for piece in batch) == 60
+    found = world.store.read(paths.intent("web", "collect.0"))
+    assert found
+    assert (found.value.number, found.value.ranges) == (7, {})
+
+
+def test_a_decided_batch_of_a_revision_that_is_gone_is_told(world: World) -> None:
+    intent = Intent(epoch=1, series="s", number=7, revision=0, splits=1, ranges={JOURNAL: (0, 4)})
+    world.store.write(paths.intent("web", "collect.0"), intent, ABSENT)
+    world.safe[JOURNAL] = 100
+    world.run(ScriptedPipeline(once()))
+    until(lambda: "failed" in world.states())
+    assert "flumeng ack drop web collect.0" in str(world.statuses[-1].error)
+    assert world.ack() == 0

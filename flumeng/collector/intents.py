@@ -1,0 +1,115 @@
+"""The batch that a task has decided to write, for targets that know batches by number.
+
+The intent is written before the target is. Whoever owns the task next repeats an intent that it
+finds, exactly, before anything new, so a target that has the batch already does not take it twice
+and one that has not gets the same events. The intent ends in the transaction that moves the acks.
+
+It needs no claim of its own: each decision is checked against an ack at the version that its owner
+knows. Whoever has claimed the acks therefore reads an intent that nobody else changes any more.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from flumeng.collector.acks import Acks
+from flumeng.collector.ranges import Range
+from flumeng.errors import CorruptError
+from flumeng.sinks import BatchId
+from flumeng.store import ABSENT, Expected, Put, Store, Version
+from zkschema import paths
+from zkschema.records import Intent
+
+
+def read(store: Store, flow: str, task: str) -> Intent | None:
+    """What the task has decided last; None when it has never decided anything."""
+    found = store.read(paths.intent(flow, task))
+    return None if found is None else found.value
+
+
+class Intents:
+    """The intent of one task under one claim of its acks. Useless once a call has raised: claim
+    again, since the outcome of the write may be unknown."""
+
+    def __init__(
+        self,
+        store: Store,
+        acks: Acks,
+        flow: str,
+        task: str,
+        name: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        """Reads it. Call this after claiming ``acks``; ``name`` makes one that was never used.
+
+        Raises CorruptError when an open one does not follow the acks, or reads what the task has
+        not claimed; ConflictError when somebody else has claimed since.
+        """
+        self._store = store
+        self._acks = acks
+        self._path = paths.intent(flow, task)
+        self._expect: Expected = ABSENT
+        self._intent = Intent(
+            epoch=acks.epoch,
+            series=f"{flow}.{task}.{name()}",
+            number=0,
+            revision=0,
+            splits=1,
+            ranges={},
+        )
+        found = store.read(self._path)
+        if found is not None:
+            self._intent, self._expect = found.value, found.version
+            self._require_sound()
+
+    @property
+    def open(self) -> Intent | None:
+        """The batch that is decided and not acked."""
+        return self._intent if self._intent.ranges else None
+
+    @property
+    def identity(self) -> BatchId:
+        """Of the batch that was decided last."""
+        return BatchId(self._intent.series, self._intent.number)
+
+    def decide(self, ranges: Sequence[Range], revision: int, splits: int) -> BatchId:
+        """From now on this batch is the next one, whatever happens.
+
+        Raises ConflictError when somebody else has claimed, UnavailableError.
+        """
+        assert self.open is None, f"{self._path}: a batch is decided already"
+        intent = replace(
+            self._intent,
+            epoch=self._acks.epoch,
+            number=self._intent.number + 1,
+            revision=revision,
+            splits=splits,
+            ranges={piece.journal: (piece.start, piece.end) for piece in ranges},
+        )
+        check = self._acks.check(ranges[0].journal)
+        (version,) = self._store.commit([check, Put(self._path, intent, self._expect)])
+        self._intent, self._expect = intent, version
+        return self.identity
+
+    def end(self) -> Put:
+        """The write that ends it, for the transaction of its acks; then comes ``ended``."""
+        assert self.open is not None, f"{self._path}: nothing is decided"
+        done = replace(self._intent, epoch=self._acks.epoch, ranges={})
+        return Put(self._path, done, self._expect)
+
+    def ended(self) -> None:
+        assert isinstance(self._expect, Version)
+        self._intent = replace(self._intent, epoch=self._acks.epoch, ranges={})
+        self._expect = Version(self._expect.number + 1)
+
+    def _require_sound(self) -> None:
+        for partition, (start, _) in self._intent.ranges.items():
+            ack = self._acks.offsets.get(partition)
+            if ack != start:
+                self._acks.require_ours(self._acks.offsets)
+                where = "has not claimed" if ack is None else f"has acked up to {ack}"
+                raise CorruptError(
+                    f"{self._path}: the batch {self._intent.number} is decided and reads "
+                    f"{partition} from {start} on, which this task {where}"
+                )

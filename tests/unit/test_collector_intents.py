@@ -1,0 +1,370 @@
+"""Exactly once into a target that knows batches by number, whatever dies or sleeps at any step.
+
+The target takes a batch unless it has its number, in one step, as a database does. It is written in
+the driver after the intent, or in parts by the stage, each under the number of its split.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import pytest
+
+from flumeng.collector import intents
+from flumeng.collector.acks import Acks
+from flumeng.collector.intents import Intents
+from flumeng.collector.positions import Reach
+from flumeng.collector.publisher import Publisher
+from flumeng.collector.ranges import BatchSize, Range, split
+from flumeng.collector.step_testing import (
+    Baton,
+    CrashError,
+    SteppingStore,
+    Steps,
+    TurnTaking,
+    crash,
+)
+from flumeng.collector.task import Assignment, Batch, Task
+from flumeng.collector.testing import register
+from flumeng.collector.work import Intent
+from flumeng.errors import ConflictError, CorruptError, UnavailableError
+from flumeng.sinks import BatchId, Written
+from flumeng.spec import FlowSpec, parse_flow
+from flumeng.store import ANY, Put, tree
+from flumeng.testing import FakeStore, FakeTree
+from zkschema import paths, records
+from zkschema.bootstrap import flow_folders
+
+FLOW, TASK = "web", "collect.0"
+JOURNALS = {"web.n1.0.aaaaaaaa": 7, "web.n2.0.bbbbbbbb": 5}
+BATCH_EVENTS = 5
+WHEN: tuple[Intent, ...] = ("before", "after")
+
+
+@dataclass
+class Target:
+    """Remembers the last number of each part of a series; rows say by which revision they are."""
+
+    numbers: dict[tuple[str, int], int] = field(default_factory=dict)
+    rows: list[str] = field(default_factory=list)
+
+    def take(self, batch: BatchId, split: int, rows: Sequence[str]) -> None:
+        if self.numbers.get((batch.series, split), 0) < batch.number:
+            self.numbers[batch.series, split] = batch.number
+            self.rows += rows
+
+
+@dataclass
+class NumberedPipeline:
+    """``changed``: a newer one of another number of cores, and of a later revision."""
+
+    spec: FlowSpec
+    intent: Intent
+    target: Target
+    steps: Steps
+    revision: int
+    parts: int
+    roots: tuple[str, ...] = ()
+    shareable: bool = False
+
+    def splits(self, ranges: Sequence[Range]) -> int:
+        return len(split(ranges, self.parts, 1))
+
+    def write_into(self, task: Task, batch: Batch) -> None:
+        parts = split(batch.ranges, batch.splits or self.parts, 1)
+        rows = [[row for piece in part for row in self._rows(piece)] for part in parts]
+        if self.intent == "before":
+            assert batch.identity
+            for number, part in enumerate(rows):
+                self._take(batch.identity, number, part)
+            task.settle(batch, [Written(batch.events)])
+        else:
+            everything = [row for part in rows for row in part]
+
+            def commit(identity: BatchId | None) -> None:
+                assert identity
+                self._take(identity, 0, everything)
+
+            task.settle(batch, [Written(batch.events, commit=commit)])
+
+    def _take(self, identity: BatchId, split: int, rows: Sequence[str]) -> None:
+        self.steps.step("before target")
+        self.target.take(identity, split, rows)
+        self.steps.step("after target")
+
+    def _rows(self, piece: Range) -> list[str]:
+        return [f"{piece.journal} {seq}" for seq in range(piece.start, piece.end)]
+
+
+class FakePositions:
+    def of(self, journals: Any) -> dict[str, Reach]:
+        return {name: Reach("", JOURNALS[name]) for name in journals}
+
+    def refresh(self, journals: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@cache
+def flow_spec() -> FlowSpec:
+    return parse_flow(
+        f"flow: {FLOW}\nsources: [{{syslog: {{listen: '127.0.0.1:0'}}}}]\n"
+        "delivery: exactly-once\nsinks: [{files: {path: /lake}}]\n"
+    )
+
+
+@dataclass
+class World:
+    """One cluster and one target, and as many owners after and over each other as wanted."""
+
+    when: Intent
+    tree: FakeTree = field(default_factory=FakeTree)
+    target: Target = field(default_factory=Target)
+
+    def __post_init__(self) -> None:
+        store = FakeStore(self.tree)
+        tree.init(store)
+        for folder in flow_folders(FLOW)[1:]:
+            parent = str(folder).rpartition("/")[0]
+            if parent not in self.tree.znodes:
+                self.tree.znodes[parent] = type(self.tree.znodes["/"])(b"")
+            store.write(folder, None, ANY)
+        register(store, FLOW, *JOURNALS)
+
+    def collect(self, epoch: int, steps: Steps | None = None, batch: int = BATCH_EVENTS) -> Steps:
+        """An owner's life: until all is acked, or whatever ``steps`` does to it. Each has another
+        batch size, and another number of splits."""
+        steps = steps or Steps()
+        store = SteppingStore(self.tree, steps)
+        decided = intents.read(store, FLOW, TASK)
+        revision = decided.revision if decided and decided.ranges else epoch + 1
+        pipeline = NumberedPipeline(
+            flow_spec(), self.when, self.target, steps, revision, parts=1 + epoch % 3
+        )
+        task = Task(
+            Assignment(FLOW, TASK, epoch, revision, "", tuple(JOURNALS)),
+            store,
+            Publisher(store, gap_seconds=0.0),
+            pipeline,
+            FakePositions(),
+            size=BatchSize(batch),
+        )
+        while not task.caught_up:
+            if task.may_start and task.look(eager=True).events:
+                started = task.start()
+                assert started
+                pipeline.write_into(task, started)
+            elif task.running:
+                task.commit()
+        return steps
+
+    def check_not_twice(self) -> None:
+        assert max(Counter(self.target.rows).values(), default=0) <= 1
+
+    def check_done(self) -> None:
+        everything = [f"{name} {seq}" for name, end in JOURNALS.items() for seq in range(end)]
+        assert Counter(self.target.rows) == Counter(everything)
+        store = FakeStore(self.tree)
+        acks = {name: store.read(paths.ack(FLOW, "main", name)) for name in JOURNALS}
+        assert {name: ack.value.offset for name, ack in acks.items() if ack} == JOURNALS
+        intent = store.read(paths.intent(FLOW, TASK))
+        assert intent
+        assert not intent.value.ranges
+
+
+def late(world: World, epoch: int, steps: Steps) -> None:
+    """An owner that may be overtaken: being fenced ends it."""
+    with suppress(ConflictError, UnavailableError):
+        world.collect(epoch, steps, batch=3 + epoch)
+
+
+def number_of_steps(when: Intent) -> int:
+    return World(when).collect(1).count
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_an_undisturbed_owner_numbers_its_batches(when: Intent) -> None:
+    world = World(when)
+    steps = world.collect(1)
+    world.check_done()
+    assert max(world.target.numbers.values()) == 3
+    names = [name for name in steps.names if name in ("after commit", "before target")]
+    first = names.index("before target")
+    assert names[first - 1] == "after commit", "the intent is there before the target is written"
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("next_epoch", [1, 2])
+def test_it_may_die_at_any_step(when: Intent, next_epoch: int) -> None:
+    for at in range(number_of_steps(when)):
+        world = World(when)
+        with pytest.raises(CrashError):
+            world.collect(1, Steps(at, crash))
+        world.check_not_twice()
+        world.collect(next_epoch, batch=3)
+        world.check_done()
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_its_successor_may_die_at_any_step_too(when: Intent) -> None:
+    for at in range(number_of_steps(when)):
+        for then in range(0, 40, 3):
+            world = World(when)
+            with pytest.raises(CrashError):
+                world.collect(1, Steps(at, crash))
+            with suppress(CrashError):
+                world.collect(2, Steps(then, crash), batch=3)
+            world.check_not_twice()
+            world.collect(3, batch=4)
+            world.check_done()
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("next_epoch", [1, 2])
+def test_it_may_sleep_at_any_step_while_another_does_all_the_work(
+    when: Intent, next_epoch: int
+) -> None:
+    for at in range(number_of_steps(when)):
+        world = World(when)
+
+        def overtake(world: World = world) -> None:
+            world.collect(next_epoch, batch=3)
+            world.check_done()
+
+        late(world, 1, Steps(at, overtake))
+        world.check_not_twice()
+        world.collect(next_epoch + 1)
+        world.check_done()
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_it_may_sleep_at_any_step_while_another_dies_at_any_step(when: Intent) -> None:
+    for at in range(number_of_steps(when)):
+        for then in range(0, 40, 3):
+            world = World(when)
+
+            def overtake(world: World = world, then: int = then) -> None:
+                with suppress(CrashError):
+                    world.collect(2, Steps(then, crash), batch=3)
+
+            late(world, 1, Steps(at, overtake))
+            world.check_not_twice()
+            world.collect(3, batch=4)
+            world.check_done()
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("seed", range(200))
+def test_three_may_take_turns_in_any_order(when: Intent, seed: int) -> None:
+    """Each step of each of three owners may be followed by any step of any other, or by death."""
+    world = World(when)
+    baton = Baton(random.Random(seed), owners=3)
+
+    def live(number: int) -> None:
+        with suppress(CrashError):
+            late(world, number // 2, TurnTaking(baton=baton, number=number))
+        baton.leave(number)
+
+    threads = [threading.Thread(target=live, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    world.check_not_twice()
+    world.collect(9)
+    world.check_done()
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_an_answer_that_is_lost_is_settled_by_claiming_again(when: Intent) -> None:
+    def lose() -> None:
+        raise UnavailableError("no answer")
+
+    for at in range(number_of_steps(when)):
+        world = World(when)
+        with suppress(UnavailableError):
+            world.collect(1, Steps(at, lose))
+        world.collect(1, batch=3)
+        world.check_done()
+
+
+def decided(change: Callable[[records.Intent], records.Intent] = lambda it: it) -> World:
+    """A world whose first batch is decided, and written nowhere."""
+    names = World("after").collect(1).names
+    world = World("after")
+    with pytest.raises(CrashError):
+        world.collect(1, Steps(names.index("before target"), crash))
+    store = FakeStore(world.tree)
+    found = store.read(paths.intent(FLOW, TASK))
+    assert found
+    store.write(paths.intent(FLOW, TASK), change(found.value), found.version)
+    return world
+
+
+def test_an_intent_that_does_not_follow_the_acks_is_told_and_nothing_is_written() -> None:
+    world = decided()
+    store = FakeStore(world.tree)
+    name = min(JOURNALS)
+    found = store.read(paths.ack(FLOW, "main", name))
+    assert found
+    moved = records.Ack(epoch=1, offset=found.value.offset + 1)
+    store.commit([Put(paths.ack(FLOW, "main", name), moved, found.version)])
+    with pytest.raises(CorruptError, match=r"the batch 1 is decided and reads web.n1"):
+        world.collect(2)
+    assert world.target.rows == []
+
+
+def test_nothing_new_is_read_while_a_journal_of_the_decided_batch_is_away() -> None:
+    world = decided()
+    store = FakeStore(world.tree)
+    pipeline = NumberedPipeline(flow_spec(), "after", world.target, Steps(), 2, parts=1)
+
+    class Away(FakePositions):
+        def of(self, _journals: Any) -> dict[str, Reach]:
+            return {max(JOURNALS): Reach("", JOURNALS[max(JOURNALS)])}
+
+    task = Task(
+        Assignment(FLOW, TASK, 2, 2, "", tuple(JOURNALS)),
+        store,
+        Publisher(store, gap_seconds=0.0),
+        pipeline,
+        Away(),
+        size=BatchSize(BATCH_EVENTS),
+    )
+    assert task.repeating
+    assert task.look(eager=True).due_seconds is None
+    assert task.start() is None
+    assert not task.caught_up
+
+
+def test_a_flow_of_the_same_name_begins_another_series() -> None:
+    """Its numbers start anew, and the target remembers the old ones."""
+    world = World("after")
+    world.collect(1)
+    first = dict(world.target.numbers)
+    other = World("after", target=world.target)
+    world.target.rows.clear()
+    other.collect(1)
+    other.check_done()
+    assert len(other.target.numbers) == 2 * len(first)
+
+
+def owners(store: FakeStore) -> Iterator[Intents]:
+    for epoch in (1, 2):
+        acks = Acks.claim(store, Publisher(store, gap_seconds=0.0), FLOW, epoch, JOURNALS)
+        yield Intents(store, acks, FLOW, TASK)
+
+
+def test_who_has_lost_the_acks_decides_nothing() -> None:
+    world = World("after")
+    old, _ = owners(FakeStore(world.tree))
+    with pytest.raises(ConflictError):
+        old.decide([Range(min(JOURNALS), 0, 3)], 1, 1)
+    assert intents.read(FakeStore(world.tree), FLOW, TASK) is None
