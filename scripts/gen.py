@@ -11,6 +11,7 @@ from flumeng.metrics.table import to_markdown as metrics
 from flumeng.node.policy import Policy
 from flumeng.push.inventory.cluster_file import ClusterFile, NodeOptions
 from flumeng.push.inventory.sites_file import GroupOptions, SiteOptions, SitesFile, WaveOptions
+from flumeng.runtime.secrets import Place
 from flumeng.spec.reference import to_markdown as components
 from flumeng.spec.reference import to_page
 from zkschema.table import to_markdown as znodes
@@ -30,7 +31,10 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "reference/znodes.md": ("The znodes", znodes),
     "reference/components.md": ("Sources, filters and sinks", components),
     "reference/metrics.md": ("The metrics", metrics),
-    "reference/node.md": ("The policy file of a node", partial(to_page, Policy)),
+    "reference/node.md": (
+        "The policy file of a node",
+        partial(to_page, Policy, (("secrets", Place),)),
+    ),
     "reference/sites.md": ("The files of an inventory", inventory),
 }
 

@@ -28,6 +28,7 @@ from flumeng.node import policy
 from flumeng.node.in_progress import InProgress
 from flumeng.node.policy import Policy
 from flumeng.node.protocol import Parent
+from flumeng.runtime import secrets
 from flumeng.sinks import Owner, file_store
 from flumeng.sinks.file_store import FileStore
 from flumeng.spec import check_flow
@@ -61,6 +62,7 @@ def run(
     instruments = _serve(measures, metrics_channel)
     try:
         allowed = policy.load(policy_file)
+        secrets.use(allowed.secrets)
         store = ZooKeeperStore(hosts, session_seconds)
         session = starting.result()
     except UserError as problem:

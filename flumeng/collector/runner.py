@@ -30,6 +30,7 @@ from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment, Task
 from flumeng.collector.work import BrokenTogetherError, HungError, Pipeline
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.runtime.scrubbing import scrub
 from flumeng.sinks import BatchTooWideError, file_store
 from flumeng.store import Store
 from zkschema import paths
@@ -412,6 +413,8 @@ class Runner:
 
 
 def _cut(error: str | None) -> str | None:
+    """Without secrets, and of bounded length."""
+    error = error and scrub(error)
     if error is None or len(error) <= ERROR_CHARACTERS:
         return error
     return error[: ERROR_CHARACTERS - 3] + "..."

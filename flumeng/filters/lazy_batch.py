@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from flumeng.filters import identity
+from flumeng.runtime.scrubbing import raising_no_secrets
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Runs in an executor, once a split. Pickled by reference: a plain class or function."""
@@ -135,9 +136,11 @@ def write_stream(batches: Iterable[pa.RecordBatch], sink: Any) -> bool:
 
 @dataclass(frozen=True)
 class Fused:
+    """``stages`` one after the other, whose errors tell no secrets."""
+
     stages: tuple[Stage, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for stage in self.stages:
             batches = stage(batches)
-        return batches
+        return raising_no_secrets(batches)

@@ -10,18 +10,20 @@ import ipaddress
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flumeng.errors import UserError
+from flumeng.runtime.secrets import Place
 from flumeng.spec import Component, registry
 from flumeng.spec.decode import Decoder
 from flumeng.spec.document import compose
 from flumeng.spec.option import option
 from flumeng.spec.patterns import (
     NETWORK_SCHEMES,
+    SECRET,
     check_lake_path,
     check_target,
     split_query,
@@ -71,6 +73,11 @@ def check_output(text: str) -> None:
             raise ValueError("expected a directory or URL without time patterns")
 
 
+def check_secret(text: str) -> None:
+    if not SECRET.fullmatch(f"${{secret:{text}}}"):
+        raise ValueError("expected the NAME of ${secret:NAME}: letters, digits, _ and -")
+
+
 @dataclass(frozen=True)
 class Policy:
     """What flows may do on this node. What is left out stays as it is without a file."""
@@ -116,6 +123,15 @@ class Policy:
         minimum=2**26,
         maximum=2**60,
         default=None,
+    )
+
+    secrets: Mapping[str, Place] = option(
+        doc="Where this node finds the secrets to which flows refer by name. A secret that is not "
+        "named here is the environment variable `FLUMENG_SECRET_NAME`, or the file `NAME` in the "
+        "directory `FLUMENG_SECRETS`.",
+        check=check_secret,
+        example="{search: {file: /etc/flumeng/secrets/search}, kafka: {env: KAFKA_PASSWORD}}",
+        factory=dict,
     )
 
     def require(self, part: Component) -> None:

@@ -17,13 +17,14 @@ from flumeng.collector.measures import Measures
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
-from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.runner import ERROR_CHARACTERS, Runner, Status, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.slots import SMALL_EVENTS
 from flumeng.collector.task import Assignment, Task
 from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline, register
 from flumeng.errors import UnavailableError, UserError
 from flumeng.metrics import table
+from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import BatchTooWideError, Written
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, Version, Write, tree
@@ -379,6 +380,19 @@ def test_a_flow_that_cannot_be_built_is_failed_with_the_sentence(world: World) -
     until(lambda: world.statuses)
     statuses = world.statuses
     assert (statuses[0].state, statuses[0].error) == ("failed", "no such column")
+
+
+def test_a_status_has_no_secret_not_even_a_part_of_one(world: World) -> None:
+    password = Secret("runner-password-1")
+
+    def refuse(_assignment: Assignment) -> ScriptedPipeline:
+        raise UserError("x" * (ERROR_CHARACTERS - 10) + password)
+
+    world.run_built(refuse)
+    until(lambda: world.statuses)
+    error = world.statuses[0].error
+    assert error is not None
+    assert error.endswith("x***")
 
 
 @pytest.mark.parametrize(("delivery", "marked"), [("at-least-once", True), ("at-most-once", False)])
