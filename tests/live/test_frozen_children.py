@@ -19,7 +19,7 @@ from flumeng.runtime.embedded import free_port
 from flumeng.store import Store
 from flumeng.store.zookeeper import connect
 from flumeng.views import details
-from tests.live.test_chaos import FLOW_TEXT, Cluster, Watcher, child_of, numbers, tcp_line
+from tests.live.chaos import FLOW_TEXT, Cluster, LakeWatcher, child_of, numbers, tcp_line
 from zkschema import paths
 
 EVENTS = 2_000
@@ -64,7 +64,7 @@ def eventually(holds: Callable[[], object], what: str, seconds: float = 90.0) ->
         time.sleep(0.2)
 
 
-def accepted(watcher: Watcher) -> int:
+def accepted(watcher: LakeWatcher) -> int:
     """How many events were ever in the node's journals: TCP has no acknowledgement."""
     return sum(position.safe for position in watcher.positions().values())
 
@@ -88,7 +88,7 @@ def test_what_is_frozen_is_started_again_and_no_event_is_lost_or_doubled(tmp_pat
         text = FLOW_TEXT.format(port=port, logs=tmp_path / "logs", lake=lake)
         apply_flow(store, text, author="test", reason="", now=0.0)
         eventually(lambda: runs(store), "the flow does not run")
-        watcher, node = Watcher(store, lake), cluster.tops["node"].pid
+        watcher, node = LakeWatcher(store, lake), cluster.tops["node"].pid
         sent = 0
         for frozen in ("JVM", "collector", "ingest"):
             send(port, sent)

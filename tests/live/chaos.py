@@ -1,0 +1,271 @@
+"""A whole cluster of processes that tests kill at random, and what is seen of it from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from flumeng.errors import FlumengError, UnavailableError
+from flumeng.journal.account import Account
+from flumeng.journal.client import JournalClient
+from flumeng.journal.position import Position
+from flumeng.store import Store, tree
+from flumeng.store.zookeeper import connect
+from flumeng.testing import RealZooKeeper
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN
+
+CHUNK = 200
+ROTATE_LINES = 9_000
+KINDS = ("ingest", "node", "collector", "master", "zookeeper")
+KILLS_OF_EACH = 2
+PACE_SECONDS = 0.06
+FLOW = "chaos"
+
+FLOW_TEXT = """
+flow: chaos
+sources:
+  - syslog: {{listen: "127.0.0.1:{port}", protocol: tcp}}
+  - tail: {{paths: ["{logs}/app.log*"]}}
+delivery: exactly-once
+batch: {{seconds: 0.3, events: 50000}}
+sinks:
+  - files: {{path: "{lake}/dt=%Y-%m-%d", format: parquet}}
+"""
+
+
+class Cluster:
+    """The three top processes, restarted by the test; the node restarts its children itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.zookeeper = RealZooKeeper(folder / "zookeeper")
+        self.hosts = f"{self.zookeeper.address}/chaos"
+        self.tops: dict[str, subprocess.Popen[bytes]] = {}
+
+    def node_arguments(self) -> list[str]:
+        return ["--zk", self.hosts, "--data", str(self.folder / "node"), "--name", "n1"]
+
+    def start_all(self) -> None:
+        self.start("zookeeper")
+        store = connect(self.hosts)
+        tree.init(store)
+        store.close()
+        self.start("master")
+        self.start("node")
+
+    def start(self, name: str) -> None:
+        if name == "zookeeper":
+            self.zookeeper.start()
+            return
+        arguments = [self.hosts] if name == "master" else self.node_arguments()
+        with (self.folder / f"{name}.log").open("ab") as log:
+            command = [sys.executable, "-m", f"flumeng.{name}", *arguments]
+            self.tops[name] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def kill(self, kind: str) -> bool:
+        """SIGKILL one of KINDS, or a Python worker of Spark (``executor``); False when there is no
+        such process right now."""
+        if kind == "zookeeper":
+            self.zookeeper.kill()
+        elif kind in self.tops:
+            self.tops[kind].kill()
+            self.tops[kind].wait()
+        else:
+            pid = self.executor() if kind == "executor" else self.child(kind)
+            if pid is None:
+                return False
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return True
+
+    def child(self, kind: str) -> int | None:
+        return child_of(self.tops["node"].pid, f"flumeng.{kind}")
+
+    def executor(self) -> int | None:
+        """A process of Spark's that runs our stages."""
+        collector = self.child("collector")
+        below = [] if collector is None else descendants(collector)
+        daemons = [pid for pid in below if "pyspark.daemon" in command_of(pid)]
+        workers = [pid for pid in daemons if not set(children_of(pid)) & set(daemons)]
+        return workers[-1] if workers else None
+
+    def stop(self) -> None:
+        for process in self.tops.values():
+            process.terminate()
+        for process in self.tops.values():
+            process.wait(timeout=60)
+        self.zookeeper.kill()
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    return [found for child in children_of(pid) for found in (child, *descendants(child))]
+
+
+def command_of(pid: int) -> list[str]:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return []
+
+
+def child_of(parent: int, module: str) -> int | None:
+    """The pid of ``python -m module`` among the children of ``parent``."""
+    return next((pid for pid in children_of(parent) if module in command_of(pid)), None)
+
+
+def tcp_line(number: int) -> bytes:
+    return f"<13>1 2026-11-20T10:00:00Z sender chaos - - - tcp={number} {'x' * 120}\n".encode()
+
+
+def write_rotating(logs: Path, lines: int) -> None:
+    """So many numbered lines into app.log, renamed away again and again."""
+    current = (logs / "app.log").open("ab", buffering=0)
+    for number in range(0, lines, CHUNK):
+        texts = (f"file={n} {'y' * 80}\n" for n in range(number, number + CHUNK))
+        current.write("".join(texts).encode())
+        if number % ROTATE_LINES == 0 and number:
+            (logs / "app.log").rename(logs / f"app.log.{number}")
+            current.close()
+            current = (logs / "app.log").open("ab", buffering=0)
+        time.sleep(PACE_SECONDS * 2)
+    current.close()
+
+
+class Watcher:
+    """What a test sees from outside: ZooKeeper and the journals of the flow ``chaos``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def address(self) -> str:
+        live = self._store.read(paths.live_node("n1"))
+        if live is None or not any(live.value.addresses):
+            raise UnavailableError("the node is not there")
+        (address,) = live.value.addresses
+        return address
+
+    def positions(self) -> dict[str, Position]:
+        with JournalClient(self.address(), timeout_seconds=30) as client:
+            return client.positions()
+
+    def accounts(self) -> dict[str, Account]:
+        with JournalClient(self.address(), timeout_seconds=30) as client:
+            return client.accounts()
+
+    def acks(self) -> dict[str, int]:
+        names = self._store.children(paths.cursor(FLOW, CURSOR_MAIN))
+        found = self._store.read_many([paths.ack(FLOW, CURSOR_MAIN, name) for name in names])
+        return {name: ack.value.offset for name, ack in zip(names, found, strict=True) if ack}
+
+    def settled(self) -> bool:
+        ends = {name: position.safe for name, position in self.positions().items()}
+        return bool(ends) and ends == self.acks() and not self._store.children(paths.commits(FLOW))
+
+    def settle(self, seconds: float = 120.0, events: int = 0) -> None:
+        """Wait until every ack is at its journal's end, ``events`` are acked at least, and no
+        commit is in progress."""
+        deadline = time.monotonic() + seconds
+        while True:
+            with contextlib.suppress(FlumengError):
+                if sum(self.acks().values()) >= events and self.settled():
+                    return
+            assert time.monotonic() < deadline, f"{self.state()} did not settle"
+            time.sleep(0.2)
+
+    def state(self) -> str:
+        return f"positions {self.positions()}, acks {self.acks()}"
+
+
+class LakeWatcher(Watcher):
+    """Sees the lake too."""
+
+    def __init__(self, store: Store, lake: Path) -> None:
+        super().__init__(store)
+        self._lake = lake
+
+    def last_accepted(self) -> int:
+        """The highest TCP number in the journals, or in the lake where they hold none any more."""
+        highest = -1
+        with JournalClient(self.address(), timeout_seconds=30) as client:
+            for name, position in client.positions().items():
+                for batch in client.read(name, position.floor, position.safe):
+                    found = numbers(batch.column("body"), "tcp")
+                    highest = max(highest, *found, -1) if found else highest
+        if highest < 0:
+            self.settle()
+            highest = max(self.lake_numbers("tcp"), default=-1)
+        return highest
+
+    def lake_numbers(self, kind: str) -> list[int]:
+        if not any(self._lake.glob("dt=*/*.parquet")):
+            return []
+        return numbers(self.table(["body"])["body"], kind)
+
+    def table(self, columns: list[str]) -> ds.Table:
+        files = [str(file) for file in self._lake.glob("dt=*/*.parquet")]
+        return ds.dataset(files, format="parquet").to_table(columns=columns)
+
+
+def numbers(bodies: object, kind: str) -> list[int]:
+    found = pc.extract_regex(pc.cast(bodies, "string"), rf"{kind}=(?P<n>\d+) ")
+    return [int(n) for n in pc.struct_field(found, "n").to_pylist() if n is not None]
+
+
+def kill_at_random(
+    cluster: Cluster,
+    chance: random.Random,
+    kinds: Sequence[str] = KINDS,
+    others: Mapping[str, Callable[[], None]] | None = None,
+    *,
+    times: int = KILLS_OF_EACH,
+    until: float = 0.0,
+) -> None:
+    """SIGKILL each of ``kinds`` so many times, in any order, and start it again; ``others`` are
+    killed and started again by calling them. It goes on until that moment of the monotonic clock.
+    """
+    others = others or {}
+    while True:
+        left = [kind for kind in (*kinds, *others) for _ in range(times)]
+        chance.shuffle(left)
+        while left:
+            time.sleep(chance.uniform(1.0, 5.0))
+            kind = left.pop()
+            if kind in others:
+                others[kind]()
+            elif not cluster.kill(kind):
+                left.insert(0, kind)
+            else:
+                time.sleep(chance.uniform(0.0, 1.0))
+                if kind in ("node", "master", "zookeeper"):
+                    cluster.start(kind)
+        if time.monotonic() >= until:
+            return
+
+
+def chaos_seconds() -> float:
+    """For how long processes are killed at least; 0: each a few times only."""
+    return float(os.environ.get("FLUMENG_CHAOS_SECONDS", "0"))
+
+
+def chaos_seed() -> int:
+    seed = int(os.environ.get("FLUMENG_CHAOS_SEED", random.randrange(10**6)))
+    print(f"FLUMENG_CHAOS_SEED={seed}")
+    return seed
