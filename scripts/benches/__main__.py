@@ -31,6 +31,7 @@ NAMES = (
     "hosts",
     "parse",
     "push",
+    "sinks",
 )
 
 

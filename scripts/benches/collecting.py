@@ -1,0 +1,222 @@
+"""A real collector that empties a journal, run as a process as a node runs it.
+
+A journal of 200-byte syslog lines is written once. Then ZooKeeper, an ingest worker that serves it
+and a collector run as their own processes. Timed is the steady state: events and seconds between
+the first ack that moved and the last ack, so that the start of Spark and its first, cold batch do
+not count.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benches.processes import cpu_seconds, family
+from benches.senders import make_lines
+from flumeng.journal.journal import Journal
+from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.node.protocol import Message, decode, encode
+from flumeng.store import ABSENT, Store, tree
+from flumeng.store.zookeeper import connect
+from flumeng.testing import RealZooKeeper
+from zkschema import paths, records
+from zkschema.bootstrap import CURSOR_MAIN, flow_folders
+
+JOURNAL = "bench.n1.0.00000000"
+NODE = "n1"
+FRAME_EVENTS = 20_000
+DISTINCT_LINES = 100_000
+LOOK_SECONDS = 0.02
+PATIENCE_SECONDS = 180.0
+FIRST_TIME = 1_795_000_000_000_000
+FLOW = """
+flow: {flow}
+sources:
+  - syslog: {{listen: "127.0.0.1:0"}}
+delivery: {delivery}
+sinks:
+  - {sink}
+batch: {{seconds: 1 s}}
+"""
+
+
+def fill(directory: Path, events: int) -> None:
+    """Write the journal into ``directory``, ``PLACE/journals/0``, with frames as an ingest worker
+    makes them."""
+    assert events % FRAME_EVENTS == 0, f"events must be a multiple of {FRAME_EVENTS}"
+    directory.mkdir(parents=True)
+    lines = pa.array([line.rstrip() for line in make_lines(DISTINCT_LINES)], pa.binary())
+    peers = pa.array([f"192.0.2.{peer}" for peer in range(1, 9)])
+    journal = Journal.create(directory, JOURNAL)
+    for first in range(0, events, FRAME_EVENTS):
+        numbers = np.arange(first, first + FRAME_EVENTS)
+        hosts = peers.take(pa.array(numbers // 100 % len(peers)))
+        keys = pa.array(["source", "peer"] * FRAME_EVENTS)
+        values = pa.array([item for host in hosts.to_pylist() for item in ("syslog", host)])
+        offsets = pa.array(np.arange(0, 2 * FRAME_EVENTS + 1, 2), pa.int32())
+        columns = [
+            lines.take(pa.array(numbers % len(lines))),
+            pa.array(FIRST_TIME + numbers, EVENT_SCHEMA.field("ts").type),
+            hosts,
+            pa.MapArray.from_arrays(offsets, keys, values),
+        ]
+        journal.append(pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA))
+    journal.sync()
+    journal.close()
+
+
+def measure(place: Path, flow: str, delivery: str, sink: str, events: int) -> dict[str, Any]:
+    """Collect the journal below ``place`` into ``sink``, as a flow file says it.
+
+    Gives ``rate`` (events a second), ``timed`` (so many events), ``cpu`` (seconds for a million
+    events), ``cpu_of`` and ``rss_mb`` (of each process). Each ``flow`` of a place has another name.
+    """
+    with ExitStack() as stack:
+        folder = place / flow
+        zookeeper = RealZooKeeper(folder / "zookeeper")
+        zookeeper.start()
+        assert zookeeper.process
+        stack.callback(zookeeper.kill)
+        hosts = f"{zookeeper.address}/bench"
+        store = connect(hosts)
+        stack.callback(store.close)
+        (folder / "data").mkdir()
+        (folder / "data" / "journals").symlink_to(place / "journals")
+        data = ["--data", str(folder / "data"), "--node", NODE]
+        ingest = stack.enter_context(_Child("ingest", [*data, "--host", "127.0.0.1"]))
+        _enter(store, flow, ingest.receive("ready")["address"])
+        collector = stack.enter_context(_Child("collector", [*data, "--zk", hosts]))
+        collector.receive("ready")
+        spec = FLOW.format(flow=flow, delivery=delivery, sink=sink)
+        task = {"flow": flow, "task": "collect.0", "epoch": 1, "revision": 1, "spec": spec}
+        task |= {"partitions": [JOURNAL], "state": "running"}
+        collector.send({"type": "configure", "number": 1, "tasks": [task]})
+        parts = {
+            "ingest": ingest.pid,
+            "collector": collector.pid,
+            "zookeeper": zookeeper.process.pid,
+        }
+        found = _watch(store, flow, events, parts)
+        collector.send({"type": "stop", "drain_seconds": 5})
+        return found
+
+
+def _enter(store: Store, flow: str, address: str) -> None:
+    """What master and node write into ZooKeeper."""
+    tree.init(store)
+    store.write(paths.flow(flow), records.Flow(revision=1), ABSENT)
+    for folder in flow_folders(flow):
+        store.write(folder, None, ABSENT)
+    journal = records.Journal(flow=flow, node=NODE, primary=NODE, term=1, in_sync=(NODE,))
+    store.write(paths.journal(JOURNAL), journal, ABSENT)
+    live = records.LiveNode(
+        uuid="", incarnation="", addresses=(address,), pid=0, version="", since=time.time()
+    )
+    store.write(paths.live_node(NODE), live, ABSENT)
+
+
+def _watch(store: Store, flow: str, events: int, parts: dict[str, int]) -> dict[str, Any]:
+    """Follow the ack from its first move to the end."""
+    acked = 0
+    first: tuple[int, float, dict[str, float]] | None = None
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while acked < events:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{acked} of {events} events after {PATIENCE_SECONDS:.0f} s")
+        time.sleep(LOOK_SECONDS)
+        ack = store.read(paths.ack(flow, CURSOR_MAIN, JOURNAL))
+        acked = ack.value.offset if ack else 0
+        if acked and first is None:
+            first = acked, time.monotonic(), _cpu_of(parts)
+    assert first is not None
+    timed, seconds = events - first[0], time.monotonic() - first[1]
+    assert timed > 0, f"{events} events are one batch: take more"
+    used = {
+        name: (cpu - first[2].get(name, 0.0)) / timed * 1e6 for name, cpu in _cpu_of(parts).items()
+    }
+    return {
+        "rate": timed / seconds,
+        "timed": timed,
+        "cpu": round(sum(used.values()), 3),
+        "cpu_of": {name: round(cpu, 3) for name, cpu in used.items()},
+        "rss_mb": {name: mb for part, pid in parts.items() for name, mb in _peaks(part, pid)},
+    }
+
+
+class _Child:
+    """A child of the node, spoken to over its pipes."""
+
+    def __init__(self, name: str, arguments: Sequence[str]) -> None:
+        command = [sys.executable, "-m", f"flumeng.{name}", *arguments]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.pid = self._process.pid
+
+    def send(self, message: Message) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(encode(message))
+        self._process.stdin.flush()
+
+    def receive(self, kind: str) -> Message:
+        """The first message of that kind; those behind it are not looked at."""
+        assert self._process.stdout
+        for line in self._process.stdout:
+            message = decode(line)
+            if message["type"] == kind:
+                Thread(target=lambda: list(self._process.stdout or ()), daemon=True).start()
+                return message
+        raise RuntimeError("the child ended")
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+
+
+def _cpu_of(parts: Mapping[str, int]) -> dict[str, float]:
+    """CPU seconds so far of each part: of a collector its own, the JVM's and that of all Spark's
+    Python workers."""
+    used: defaultdict[str, float] = defaultdict(float)
+    for part, head in parts.items():
+        for pid in family(head):
+            used[part if pid == head else f"{part}: {_kind(pid)}"] += cpu_seconds(pid)
+    return used
+
+
+def _kind(pid: int) -> str:
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
+    return "JVM" if b"java" in command else "python"
+
+
+def _peaks(part: str, head: int) -> Iterator[tuple[str, float]]:
+    """Name and peak RSS in MB of a part of the system and of each process below it."""
+    workers = itertools.count(1)
+    for pid in family(head):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        peaks = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+        if not peaks:
+            continue  # it has ended
+        name = part
+        if pid != head:
+            name = f"{part}: {_kind(pid)}"
+            name += f" {next(workers)}" if name.endswith("python") else ""
+        yield name, round(peaks[0] * 1024 / 1e6, 1)
