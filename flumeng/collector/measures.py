@@ -51,21 +51,31 @@ class Measures:
         self.acks: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._events: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
+        self._dead_letters: Counter[str] = Counter()
         self._batches: Counter[str] = Counter()
         self._failures: Counter[tuple[str, str]] = Counter()
         self._batch_events = Histogram(EVENTS)
         self._seconds = {stage: Histogram() for stage in ("wait", "write", "commit")}
         self._lock = threading.Lock()
 
-    def committed(self, flow: str, events: int, refused: int = 0, **seconds: float) -> None:
-        """A batch; of ``refused`` events the time was not believed. ``seconds`` by stage: to
-        ``wait`` for a slot, to ``write``, to ``commit``."""
+    def committed(
+        self,
+        flow: str,
+        events: int,
+        refused: int = 0,
+        dead_letters: int = 0,
+        **seconds: float,
+    ) -> None:
+        """A batch; of ``refused`` events the time was not believed, and ``dead_letters`` are events
+        that a sink refused for good. ``seconds`` by stage: to ``wait`` for a slot, to ``write``, to
+        ``commit``."""
         self._batch_events.add(events)
         for stage, took in seconds.items():
             self._seconds[stage].add(took)
         with self._lock:
             self._events[flow] += events
             self._refused[flow] += refused
+            self._dead_letters[flow] += dead_letters
             self._batches[flow] += 1
 
     def failed(self, flow: str, error: Exception) -> None:
@@ -79,18 +89,21 @@ class Measures:
         with self._lock:
             for flow in [flow for flow in self._events if flow not in flows]:
                 del self._events[flow], self._refused[flow], self._batches[flow]
+                del self._dead_letters[flow]
             for key in [key for key in self._failures if key[0] not in flows]:
                 del self._failures[key]
 
     def readings(self) -> Iterator[Reading]:
         with self._lock:
             events, refused = dict(self._events), dict(self._refused)
-            batches = dict(self._batches)
+            batches, letters = dict(self._batches), dict(self._dead_letters)
             failures = dict(self._failures)
         for flow, count in events.items():
             yield table.COLLECT_EVENTS.of(count, flow)
         for flow, count in refused.items():
             yield table.COLLECT_REFUSED.of(count, flow)
+        for flow, count in letters.items():
+            yield table.COLLECT_DEAD_LETTERS.of(count, flow)
         for flow, count in batches.items():
             yield table.COLLECT_BATCHES.of(count, flow)
         for (flow, cause), count in failures.items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -112,7 +112,10 @@ class SparkPipeline:
         own = [[row for row in of if not dead_letters.is_letters(row)] for of in rows]
         if self._dead_letters is not None:
             own.append(letters)
-        return [sink.written(of) for sink, of in zip(self._sinks, own, strict=True)]
+        written = [sink.written(of) for sink, of in zip(self._sinks, own, strict=True)]
+        if self._dead_letters is not None:
+            written[-1] = replace(written[-1], dead_letters=written[-1].events)
+        return written
 
     @property
     def _parts(self) -> int:

@@ -278,6 +278,7 @@ class Runner:
             claim.assignment.flow,
             batch.events,
             batch.refused,
+            batch.dead_letters,
             wait=batch.waited_seconds,
             write=batch.ended - batch.began,
             commit=seconds,

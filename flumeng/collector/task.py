@@ -99,8 +99,16 @@ class Batch:
     @property
     def refused(self) -> int:
         """How many events have a time that was not believed, as sinks have seen."""
-        written = self.outcome if isinstance(self.outcome, list) else []
-        return max((part.refused for part in written), default=0)
+        return max((part.refused for part in self._written), default=0)
+
+    @property
+    def dead_letters(self) -> int:
+        """How many events sinks have refused for good."""
+        return sum(part.dead_letters for part in self._written)
+
+    @property
+    def _written(self) -> list[Written]:
+        return self.outcome if isinstance(self.outcome, list) else []
 
 
 class Task:

@@ -325,6 +325,12 @@ JOURNAL_DISK_FREE = _gauge(
 COLLECT_EVENTS = _counter(
     "flumeng_collect_events_total", COLLECT, "Events that are in all sinks and acked.", FLOW
 )
+COLLECT_DEAD_LETTERS = _counter(
+    "flumeng_collect_dead_letters_total",
+    COLLECT,
+    "Events that a sink refused for good, and that went to the flow's dead letters.",
+    FLOW,
+)
 COLLECT_REFUSED = _counter(
     "flumeng_collect_times_refused_total",
     COLLECT,

@@ -60,12 +60,14 @@ another owner seems to be at it, UnavailableError when trying again may help."""
 @dataclass(frozen=True)
 class Written:
     """``events`` went in; each of ``files``, source to target (URIs), is to be renamed. ``commit``
-    makes the batch visible. ``refused``: so many have a time that was not believed."""
+    makes the batch visible. ``refused``: so many have a time that was not believed.
+    ``dead_letters``: so many are events that other sinks of the flow have refused for good."""
 
     events: int
     files: tuple[tuple[str, str], ...] = ()
     refused: int = 0
     commit: Commit | None = None
+    dead_letters: int = 0
 
 
 @dataclass(frozen=True)
