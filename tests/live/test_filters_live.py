@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from flumeng.collector.fetch import Fetch
 from flumeng.collector.ranges import Range
 from flumeng.errors import UserError
-from flumeng.filters import arrow_sql
+from flumeng.filters import arrow_sql, identity
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.parse import ParseFilter
 from flumeng.filters.select import SelectFilter
@@ -36,7 +36,7 @@ def frame(spark: SparkSession, tmp_path: Path) -> Iterator[Frames]:
     journal = Journal.create(tmp_path, JOURNAL)
     server = JournalServer("127.0.0.1", journals=lambda: {JOURNAL: journal})
 
-    def build(*bodies: bytes) -> LazyBatch:
+    def build(*bodies: bytes, identified: bool = False) -> LazyBatch:
         count = len(bodies)
         columns = [
             pa.array(bodies, pa.binary()),
@@ -48,8 +48,8 @@ def frame(spark: SparkSession, tmp_path: Path) -> Iterator[Frames]:
         end = journal.sync()
         ranges = Range(JOURNAL, 0, end // 2), Range(JOURNAL, end // 2, end)
         splits = tuple((piece,) for piece in ranges if piece.events)
-        fetch = Fetch(splits, {JOURNAL: server.address})
-        return LazyBatch.of_splits(spark, len(splits), fetch, READ_SCHEMA)
+        fetch = Fetch(splits, {JOURNAL: server.address}, identified)
+        return LazyBatch.of_splits(spark, len(splits), fetch, fetch.schema)
 
     yield build
     server.stop()
@@ -91,6 +91,30 @@ def test_sql_and_arrow_stages_follow_each_other_in_any_order(frame: Frames) -> N
     kept = WhereFilter(Where("severity <= 4")).apply(parsed)
     chosen = SelectFilter(Select(("seq", "upper(app) AS app", "body"))).apply(kept)
     assert rows(chosen) == [{"seq": 0, "app": "SU", "body": LINES[0]}]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "columns", "in_arrow"),
+    [
+        (("app", "host AS journal"), ["app", "journal"], True),
+        (("app", "upper(app) AS journal"), ["app", "journal"], False),
+        (("*", "seq + 1 AS next"), None, False),
+    ],
+)
+def test_the_identity_of_an_event_travels_past_every_filter(
+    frame: Frames, chosen: tuple[str, ...], columns: list[str] | None, in_arrow: bool
+) -> None:
+    batch = ParseFilter(SYSLOG).apply(frame(*LINES, identified=True))
+    batch = SelectFilter(Select(chosen)).apply(WhereFilter(Where("seq > 0")).apply(batch))
+    assert (batch.all_arrow is not None) == in_arrow
+    found = sorted(row.asDict()[identity.SEQ] for row in batch.rows().collect())
+    assert found == [1, 2]
+    assert {(row[identity.JOURNAL], row[identity.SPLIT]) for row in batch.rows().collect()} == {
+        (JOURNAL, 1)
+    }
+    plain = batch.without_identity()
+    assert columns is None or plain.rows().columns == columns
+    assert not set(plain.rows().columns) & set(identity.COLUMNS)
 
 
 def test_a_condition_that_cannot_be_computed_drops_the_event_and_not_the_batch(
