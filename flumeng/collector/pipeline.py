@@ -20,7 +20,7 @@ from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters import Filter
 from flumeng.filters.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch
 from flumeng.sinks import Attempt, BatchTooWideError, Owner, Row, Sink, Written, dead_letters
-from flumeng.sinks.dead_letters import DeadLetters
+from flumeng.sinks.dead_letters import DeadLetters, RefusedError
 from flumeng.spec import FlowSpec, registry
 from flumeng.spec.sinks import exactly_once
 
@@ -192,6 +192,7 @@ def of_kind(kind: str, message: str) -> FlumengError:
         return UnavailableError(message)
     if kind == UnreadableError.__name__:
         return UnreadableError.parse(message)
-    if kind == BatchTooWideError.__name__:
-        return BatchTooWideError(message)
+    for known in (BatchTooWideError, RefusedError, UserError):
+        if kind == known.__name__:
+            return known(message)
     return BatchFailedError(f"{kind}: {message}")
