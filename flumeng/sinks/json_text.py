@@ -1,0 +1,275 @@
+"""Rows as JSON texts, made column by column in Arrow: no Python object for an event.
+
+Texts say what Arrow's types say: times are RFC 3339 in UTC with microseconds (years beyond 9999 and
+before 0 with a sign, as in ISO 8601), maps are objects, decimals keep their digits, other binary
+than the body is base64. A number that JSON does not know (NaN, infinity) is null. JSON is text: a
+body that is not UTF-8 has U+FFFD where it is not, and comes as ``body_base64`` too.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.errors import UserError
+
+BODY, EXACT_BODY = "body", "body_base64"
+SHORT = dict(zip(b'\\"\b\t\n\f\r', (b"\\" + bytes([c]) for c in b'\\"btnfr'), strict=True))
+"""What JSON has a short form for; other control characters go by number."""
+YEARS = {"D": (-719_528, 2_932_896), "us": (-62_167_219_200_000_000, 253_402_300_799_999_999)}
+"""The years 0 to 9999, in days and microseconds since 1970."""
+LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """``values`` between ``before`` and ``after`` are JSON; a null has no text."""
+
+    values: pa.Array
+    before: bytes = b""
+    after: bytes = b""
+
+    def joined(self, before: bytes = b"", after: bytes = b"") -> pa.Array:
+        before, after = before + self.before, self.after + after
+        if not before and not after:
+            return self.values
+        return pc.binary_join_element_wise(before, self.values, after, b"")
+
+    def or_null(self) -> pa.Array:
+        return pc.fill_null(self.joined(), b"null")
+
+
+def rows(events: pa.RecordBatch, *, nulls: bool = False) -> pa.BinaryArray:
+    """Each row of ``events`` as one JSON object, in UTF-8. Fields that are null are left out, at
+    every depth, unless ``nulls``; in lists and maps they are null.
+
+    ``events`` are at most some 300 MB: a byte takes up to six. Raises UserError when a column has
+    a type that JSON cannot show.
+    """
+    fields = []
+    for field, column in zip(events.schema, events.columns, strict=True):
+        if field.name == BODY and pa.types.is_binary(field.type):
+            escaped = _escaped(column)
+            text = _as_utf8(escaped)
+            fields.append((BODY, _Texts(text, b'"', b'"')))
+            if text is not escaped or nulls:
+                fields.append((EXACT_BODY, _exact(column, escaped, text)))
+        else:
+            fields.append((field.name, _texts(field.name, column, nulls)))
+    return _objects(fields, events.num_rows, nulls)
+
+
+def _objects(fields: list[tuple[str, _Texts]], count: int, nulls: bool) -> pa.Array:
+    """Commas stand behind the fields before the first one that every row has, and before those
+    after it."""
+    always = (n for n, (_, texts) in enumerate(fields) if nulls or not texts.values.null_count)
+    pivot = next(always, None)
+    parts: list[bytes | pa.Array] = [b"{"]
+    for number, (name, texts) in enumerate(fields):
+        key = json.dumps(name, ensure_ascii=False).encode("utf-8", "replace") + b":"
+        before = b"," + key if pivot is None or number > pivot else key
+        after = b"," if pivot is not None and number < pivot else b""
+        if not texts.values.null_count:
+            parts += [before + texts.before, texts.values, texts.after + after]
+        elif nulls:
+            parts += [before, texts.or_null(), after]
+        else:
+            parts.append(pc.fill_null(texts.joined(before, after), b""))
+    merged = list(_merged([*parts, b"}"]))
+    if len(merged) == 1:
+        return pa.repeat(pa.scalar(merged[0], pa.binary()), count)
+    objects = pc.binary_join_element_wise(*merged, b"")
+    if pivot is None:
+        return pc.replace_substring(objects, b"{,", b"{", max_replacements=1)
+    return objects
+
+
+def _merged(parts: list[bytes | pa.Array]) -> Iterator[bytes | pa.Array]:
+    """The same with neighbouring constants as one."""
+    constant = b""
+    for part in parts:
+        if isinstance(part, bytes):
+            constant += part
+            continue
+        if constant:
+            yield constant
+        yield part
+        constant = b""
+    if constant:
+        yield constant
+
+
+def _texts(name: str, column: pa.Array, nulls: bool) -> _Texts:
+    kind = column.type
+    if isinstance(column, pa.ExtensionArray):
+        return _texts(name, column.storage, nulls)
+    if pa.types.is_dictionary(kind):
+        return _texts(name, column.dictionary_decode(), nulls)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return _Texts(_escaped(column.cast(pa.binary())), b'"', b'"')
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        return _Texts(_cast(column))
+    if pa.types.is_floating(kind):
+        return _Texts(_floats(column))
+    if pa.types.is_timestamp(kind):
+        return _Texts(_times(column), b'"', b'"' if kind.tz is None else b'Z"')
+    if pa.types.is_date(kind):
+        return _Texts(_dates(column), b'"', b'"')
+    if pa.types.is_time(kind):
+        return _Texts(_cast(column), b'"', b'"')
+    if pa.types.is_null(kind):
+        return _Texts(pa.nulls(len(column), pa.binary()))
+    return _wide_texts(name, column, nulls)
+
+
+def _wide_texts(name: str, column: pa.Array, nulls: bool) -> _Texts:
+    """Of columns whose values have several parts, and of those that are not text."""
+    kind = column.type
+    if pa.types.is_map(kind):
+        return _Texts(_lists(column, _entries(name, column, nulls)), b"{", b"}")
+    if pa.types.is_fixed_size_list(kind):
+        return _texts(name, column.cast(pa.list_(kind.value_type)), nulls)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        start, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        values = column.values.slice(start, end - start)
+        return _Texts(_lists(column, _texts(name, values, nulls).or_null()), b"[", b"]")
+    if pa.types.is_struct(kind):
+        names = [kind.field(number).name for number in range(kind.num_fields)]
+        columns = zip(names, column.flatten(), strict=True)
+        fields = [(part, _texts(f"{name}.{part}", values, nulls)) for part, values in columns]
+        return _Texts(_where_valid(column, _objects(fields, len(column), nulls)))
+    if pa.types.is_duration(kind):
+        return _Texts(_cast(column.cast(pa.int64())))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _Texts(_base64(column), b'"', b'"')
+    raise UserError(f"the column {name} is {kind}, which JSON cannot show")
+
+
+def _cast(column: pa.Array) -> pa.Array:
+    return column.cast(pa.string()).cast(pa.binary())
+
+
+def _where_valid(column: pa.Array, texts: pa.Array) -> pa.Array:
+    if not column.null_count:
+        return texts
+    return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.binary()))
+
+
+def _entries(name: str, column: pa.MapArray, nulls: bool) -> pa.Array:
+    """Each entry of all maps, as in an object: a key is a text, whatever its type is."""
+    start, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+    keys = _texts(name, column.keys.slice(start, end - start), nulls)
+    values = _texts(name, column.items.slice(start, end - start), nulls)
+    quoted = keys.joined() if keys.before == b'"' else _Texts(keys.joined(), b'"', b'"').joined()
+    if values.values.null_count:
+        return pc.binary_join_element_wise(quoted, values.or_null(), b":")
+    return pc.binary_join_element_wise(
+        quoted, b":" + values.before, values.values, values.after, b""
+    )
+
+
+def _lists(column: pa.Array, texts: pa.Array) -> pa.Array:
+    """``texts`` of the entries joined by commas, as the entries of ``column`` are in lists."""
+    offsets = pc.subtract(column.offsets, column.offsets[0]).cast(pa.int32())
+    return _where_valid(column, pc.binary_join(pa.ListArray.from_arrays(offsets, texts), b","))
+
+
+def _floats(column: pa.Array) -> pa.Array:
+    """With a point or an exponent: whoever guesses a type from the text sees no integer."""
+    if pa.types.is_float16(column.type):
+        column = column.cast(pa.float32())
+    texts = _cast(column)
+    bare = pc.invert(pc.match_substring_regex(texts, b"[.en]"))
+    if pc.any(bare).as_py():
+        texts = pc.if_else(bare, pc.binary_join_element_wise(texts, b".0", b""), texts)
+    finite = pc.is_finite(column)
+    if pc.any(pc.invert(finite)).as_py():
+        texts = pc.if_else(finite, texts, pa.scalar(None, pa.binary()))
+    return texts
+
+
+def _times(column: pa.Array) -> pa.Array:
+    micros = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.timestamp("us"))
+    texts = pc.binary_replace_slice(_cast(micros), 10, 11, b"T")
+    return _with_far_years(texts, micros.cast(pa.int64()), "us")
+
+
+def _dates(column: pa.Array) -> pa.Array:
+    days = column.cast(pa.date32())
+    return _with_far_years(_cast(days), days.cast(pa.int32()).cast(pa.int64()), "D")
+
+
+def _with_far_years(texts: pa.Array, numbers: pa.Array, unit: Literal["us", "D"]) -> pa.Array:
+    """``texts``, anew where Arrow does not write the year as others read it."""
+    first, last = YEARS[unit]
+    far = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
+    if not pc.any(far).as_py():
+        return texts
+    found = np.maximum(numbers.filter(far).to_numpy(), -LARGEST).astype(f"datetime64[{unit}]")
+    signed = [_signed(str(moment)) for moment in np.datetime_as_string(found, unit)]
+    return pc.replace_with_mask(texts, far, pa.array(signed, pa.string()).cast(pa.binary()))
+
+
+def _signed(moment: str) -> str:
+    year, _, rest = moment.lstrip("-").partition("-")
+    return f"{'-' if moment.startswith('-') else '+'}{year:0>4}-{rest}"
+
+
+def _base64(column: pa.Array) -> pa.Array:
+    values = (None if value is None else base64.b64encode(value) for value in column.to_pylist())
+    return pa.array(values, pa.binary())
+
+
+def _escaped(column: pa.BinaryArray) -> pa.BinaryArray:
+    """With every quote, backslash and control character as JSON writes it."""
+    for byte in _to_escape(_content(column)):
+        short = SHORT.get(byte, b"\\u%04x" % byte)
+        column = pc.replace_substring(column, bytes([byte]), short)
+    return column
+
+
+def _to_escape(content: np.ndarray[Any, np.dtype[np.uint8]]) -> list[int]:
+    """What is to be escaped in ``content``, the backslash first."""
+    whole = content.tobytes()
+    found = [byte for byte in b'\\"' if bytes([byte]) in whole]
+    if whole and content.min() < 0x20:
+        found += np.flatnonzero(np.bincount(content[content < 0x20])).tolist()
+    return found
+
+
+def _content(column: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of all values, one value after the other."""
+    _, offsets, data = column.buffers()
+    if data is None or not len(column):
+        return np.empty(0, np.uint8)
+    bounds = np.frombuffer(offsets, np.int32)
+    start, end = bounds[column.offset], bounds[column.offset + len(column)]
+    return np.frombuffer(data, np.uint8)[start:end]
+
+
+def _as_utf8(escaped: pa.BinaryArray) -> pa.BinaryArray:
+    """The same when it is UTF-8; else with U+FFFD, as Python and the web do it. ``escaped`` has no
+    line end in it."""
+    try:
+        escaped.cast(pa.string())
+        return escaped
+    except pa.ArrowInvalid:
+        whole = pa.ListArray.from_arrays([0, len(escaped)], pc.fill_null(escaped, b""))
+        joined: bytes = pc.binary_join(whole, b"\n")[0].as_py()
+        lines = pa.array([joined.decode("utf-8", "replace")], pa.large_string())
+        return _where_valid(escaped, pc.split_pattern(lines, "\n").values.cast(pa.binary()))
+
+
+def _exact(body: pa.BinaryArray, escaped: pa.BinaryArray, text: pa.BinaryArray) -> _Texts:
+    """The bodies that are not UTF-8."""
+    none = pa.nulls(len(body), pa.binary())
+    changed = pc.fill_null(pc.not_equal(text, escaped), False)
+    exact = pc.replace_with_mask(none, changed, _base64(body.filter(changed)))
+    return _Texts(exact, b'"', b'"')
