@@ -26,6 +26,7 @@ class ParquetFile:
 
     def __init__(self, sink: pa.NativeFile, schema: pa.Schema, compression: str) -> None:
         self._sink = sink
+        self._footers: list[pq.FileMetaData] = []
         repeated = [name for field in schema for name in _repeated(field)]
         self._writer = pq.ParquetWriter(
             sink,
@@ -33,6 +34,7 @@ class ParquetFile:
             compression=compression,
             use_dictionary=repeated or False,
             write_statistics=[f.name for f in schema if f.name not in ("body", "message")] or False,
+            metadata_collector=self._footers,
         )
 
     def write(self, rows: pa.Table) -> None:
@@ -40,7 +42,13 @@ class ParquetFile:
 
     def close(self) -> None:
         self._writer.close()
+        self.size_bytes: int = self._sink.tell()
         self._sink.close()
+
+    @property
+    def footer(self) -> pq.FileMetaData:
+        """What the file says of itself, once it is closed."""
+        return self._footers[0]
 
 
 class LinesFile:

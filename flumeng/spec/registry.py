@@ -65,6 +65,13 @@ _ENTRIES = (
     Entry("filter", "where", "flumeng.spec.filters:Where", "flumeng.filters.where:WhereFilter"),
     Entry("filter", "select", "flumeng.spec.filters:Select", "flumeng.filters.select:SelectFilter"),
     Entry("sink", "files", "flumeng.spec.sinks.files:Files", "flumeng.sinks.files:FilesSink"),
+    Entry("sink", "delta", "flumeng.spec.sinks.lakehouse:Delta", "flumeng.sinks.delta:DeltaSink"),
+    Entry(
+        "sink",
+        "iceberg",
+        "flumeng.spec.sinks.lakehouse:Iceberg",
+        "flumeng.sinks.iceberg:IcebergSink",
+    ),
     Entry(
         "sink", "console", "flumeng.spec.sinks.console:Console", "flumeng.sinks.console:ConsoleSink"
     ),

@@ -1,0 +1,209 @@
+"""Tables of Apache Iceberg, committed to without a JVM.
+
+The number of the last batch of a series is a property of the table, set in the transaction that
+adds the batch's files. A commit is refused when the table has changed since its handle was made;
+the library would then repeat it without a look, so here it may not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+
+from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.runtime import secrets
+from flumeng.sinks import BatchId, Owner, partitions, table_schema
+from flumeng.sinks.partitions import Partition
+from flumeng.sinks.table_files import Layout, TableFile
+from flumeng.sinks.tables import LocalDirectory, OvertakenError, TableSink, imported
+from flumeng.spec.sinks.lakehouse import Iceberg, Transform, partition
+
+NUMBER = "flumeng."
+"""The property of a series begins with this."""
+RETRIES = "commit.retry.num-retries"
+NEW_TABLE = {"write.metadata.delete-after-commit.enabled": "true"}
+"""Each commit writes all metadata anew: old ones go by themselves."""
+TRANSFORMS = ("identity", "year", "month", "day", "hour")
+
+
+class IcebergSink(TableSink):
+    def __init__(self, options: Iceberg, _owner: Owner) -> None:
+        super().__init__(IcebergTable(options))
+
+
+class IcebergTable:
+    """One table of a catalog; see ``tables.Table``."""
+
+    def __init__(self, options: Iceberg) -> None:
+        self._catalogs = imported("pyiceberg.catalog", "iceberg")
+        logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # warns of each body
+        self._options = options
+        self._properties = _properties(options)
+        self._opened: Any = None
+        self._metadata: dict[str, LocalDirectory] = {}
+
+    def prepare(self, events: pa.Schema) -> Layout:
+        with _Translated():
+            table = self._load() or self._create(events)
+            may = self._options.schema == "add"
+            parts = _partitions(table)
+            partitions.check(parts, events)
+            fit = table_schema.fit(events, _columns(table), add=may, widen=may)
+            table_schema.check_types(fit.added)
+            if fit.added or fit.widened:
+                with table.update_schema() as update:
+                    update.union_by_name(pa.schema([*fit.added, *fit.widened]))
+                fit = table_schema.fit(events, _columns(self._load()), add=False, widen=False)
+        return Layout(
+            _directory(table), fit.files, parts, tuple(events.names), self._options.compression
+        )
+
+    def add(self, files: Sequence[TableFile], batch: BatchId | None) -> bool:
+        with _Translated():
+            table = self._load()
+            if table is None:
+                return False
+            seen = None if batch is None else table.properties.get(NUMBER + batch.series)
+            if batch is None or seen is None or int(seen) < batch.number:
+                if not self._fits(table, files):
+                    return False
+                self._append(table, files, batch)
+            self._sync(table.location().removeprefix("file://"))
+        return True
+
+    def _append(self, table: Any, files: Sequence[TableFile], batch: BatchId | None) -> None:
+        once = {**table.properties, RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": once})
+        paths = [file.uri for file in files]
+        with table.transaction() as transaction:
+            transaction.add_files(paths, check_duplicate_files=False)
+            if batch is not None:
+                transaction.set_properties({NUMBER + batch.series: str(batch.number)})
+
+    def _sync(self, place: str) -> None:
+        if place.startswith("/"):
+            directory = self._metadata.setdefault(place, LocalDirectory(f"{place}/metadata"))
+            directory.sync()
+
+    def _load(self) -> Any | None:
+        """A handle of what the table is now; None when there is none."""
+        errors = imported("pyiceberg.exceptions", "iceberg")
+        if self._opened is None:
+            self._opened = self._catalogs.load_catalog(
+                self._options.catalog.name, **self._properties
+            )
+        try:
+            return self._opened.load_table(self._options.table)
+        except (errors.NoSuchTableError, errors.NoSuchNamespaceError):
+            return None
+
+    def _create(self, events: pa.Schema) -> Any:
+        errors = imported("pyiceberg.exceptions", "iceberg")
+        transforms = imported("pyiceberg.transforms", "iceberg")
+        by = [Partition("", *pair) for pair in map(partition, self._options.partition_by)]
+        partitions.check(by, events)
+        table_schema.check_names(events)
+        table_schema.check_types(events)
+        columns = pa.schema([field.with_nullable(True) for field in events])
+        self._opened.create_namespace_if_not_exists(self._options.table.rpartition(".")[0])
+        try:
+            creation = self._opened.create_table_transaction(
+                self._options.table, schema=columns, properties=NEW_TABLE
+            )
+            with creation, creation.update_spec() as update:
+                for part in by:
+                    update.add_field(part.column, transforms.parse_transform(part.transform))
+        except errors.TableAlreadyExistsError:
+            """Somebody else has made it."""
+        return self._load()
+
+    def _fits(self, table: Any, files: Sequence[TableFile]) -> bool:
+        """Whether the table still has the columns and the partitions for which they were made."""
+        columns = {field.name: field.type for field in _columns(table)}
+        names = [part.name for part in _partitions(table)]
+        return all(
+            list(file.partition) == names
+            and all(columns.get(field.name) == field.type for field in file.schema)
+            for file in files
+        )
+
+
+def _columns(table: Any) -> pa.Schema:
+    """What Arrow calls the table's columns, with the types that Spark has too."""
+    return pa.schema([field.with_type(_plain(field.type)) for field in table.schema().as_arrow()])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _plain(one.type)) for one in kind])
+    return kind
+
+
+def _partitions(table: Any) -> tuple[Partition, ...]:
+    """How a table that is there is partitioned now."""
+    found = []
+    for field in table.spec().fields:
+        name = table.schema().find_column_name(field.source_id)
+        transform = str(field.transform)
+        if transform not in TRANSFORMS:
+            raise UserError(f"flumeng does not partition by {field.transform} of {name}")
+        found.append(Partition(field.name, name, cast(Transform, transform)))
+    return tuple(found)
+
+
+def _directory(table: Any) -> str:
+    given = table.properties.get("write.data.path")
+    return str(given or f"{table.location()}/data")
+
+
+def _properties(options: Iceberg) -> dict[str, str]:
+    """What the library wants to know of the catalog, with the secrets in it."""
+    catalog = options.catalog
+    found = {"type": catalog.type, "uri": catalog.uri}
+    if catalog.warehouse is not None:
+        found["warehouse"] = catalog.warehouse
+    for name in ("token", "credential"):
+        if (reference := getattr(catalog, name)) is not None:
+            found[name] = secrets.resolve(reference)
+    if catalog.password is not None:
+        url = imported("sqlalchemy", "iceberg").make_url(catalog.uri)
+        url = url.set(password=secrets.resolve(catalog.password))
+        found["uri"] = url.render_as_string(hide_password=False)
+    return found
+
+
+class _Translated:
+    """Turns the library's errors into those of the one tree."""
+
+    def __enter__(self) -> None:
+        """There is nothing to open."""
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if error is None or isinstance(error, FlumengError) or not isinstance(error, Exception):
+            return
+        found = imported("pyiceberg.exceptions", "iceberg")
+        first = (str(error).strip().splitlines() or [""])[0]
+        text = f"{type(error).__name__}: {first}"
+        if isinstance(error, found.CommitFailedException):
+            raise OvertakenError(text) from error
+        if isinstance(
+            error,
+            ValueError
+            | found.UnauthorizedError
+            | found.ForbiddenError
+            | found.BadRequestError
+            | found.OAuthError,
+        ):
+            raise UserError(text) from error
+        raise UnavailableError(text) from error

@@ -1,0 +1,133 @@
+"""How the columns of events go into a table that is there: which are added, which are widened.
+
+Pure. A table keeps its types, and narrower events are written in them. What the table cannot take
+without losing something is a UserError that names the column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flumeng.errors import UserError
+
+_WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_FRACTIONS = (pa.float32(), pa.float64())
+
+
+@dataclass(frozen=True)
+class Fit:
+    """``files``: what files hold of the events, in the table's types. The table first needs the
+    columns ``added``, and the types of ``widened``."""
+
+    files: pa.Schema
+    added: tuple[pa.Field, ...] = ()
+    widened: tuple[pa.Field, ...] = ()
+
+
+def fit(events: pa.Schema, table: pa.Schema, *, add: bool, widen: bool) -> Fit:
+    """``add``: the table may be given columns; ``widen``: its numbers may grow. Raises UserError.
+    What ``events`` lacks is null in the table, so no column that it lacks may be required."""
+    check_names(events)
+    by_name = {field.name: field for field in table}
+    same_but_for_case = {field.name.lower(): field.name for field in table}
+    files, added, widened = [], [], []
+    for field in events:
+        known = by_name.get(field.name)
+        if known is None:
+            if (other := same_but_for_case.get(field.name.lower())) is not None:
+                raise UserError(f"the column {field.name} is called {other} in the table")
+            added.append(field.with_nullable(True))
+            files.append(field)
+            continue
+        kind = widest(known.type, field.type)
+        if kind is None:
+            raise UserError(
+                f"the column {field.name} is {field.type}, and {known.type} in the table: cast it "
+                "in select"
+            )
+        if kind != known.type:
+            widened.append(known.with_type(kind))
+        if field.nullable and not known.nullable:
+            raise UserError(f"the table requires the column {field.name}, which may be null")
+        files.append(field.with_type(kind))
+    for name, known in by_name.items():
+        if not known.nullable and name not in events.names:
+            raise UserError(f"the table requires the column {name}, which the events do not have")
+    if added and not add:
+        raise UserError(f"the table has no column {added[0].name} (`schema: add` would add it)")
+    if widened and not widen:
+        field = events.field(widened[0].name)
+        raise UserError(
+            f"the column {field.name} is {field.type}, and the table has only "
+            f"{by_name[field.name].type} for it: cast it in select"
+        )
+    return Fit(pa.schema(files), tuple(added), tuple(widened))
+
+
+def check_names(events: pa.Schema) -> None:
+    """Tables do not tell names apart by their case."""
+    seen: dict[str, str] = {}
+    for name in events.names:
+        if name.lower() in seen:
+            raise UserError(f"a table cannot have the columns {seen[name.lower()]} and {name}")
+        seen[name.lower()] = name
+
+
+def check_types(fields: Iterable[pa.Field]) -> None:
+    """No table has columns of nulls, or of spans of time."""
+    for field in fields:
+        if not _has_place(field.type):
+            raise UserError(f"the column {field.name} is {field.type}, which no table can hold")
+
+
+def widest(table: pa.DataType, events: pa.DataType) -> pa.DataType | None:
+    """The type that holds all values of both: ``table`` itself where that will do; None when there
+    is none. Names inside lists and maps do not matter; a struct has to have the same fields."""
+    if table == events:
+        return table
+    for kinds in (_WHOLE, _FRACTIONS):
+        if table in kinds and events in kinds:
+            return max(table, events, key=kinds.index)
+    if pa.types.is_decimal(table) and pa.types.is_decimal(events) and table.scale == events.scale:
+        return max(table, events, key=lambda kind: int(kind.precision))
+    if pa.types.is_list(table) and pa.types.is_list(events):
+        return _widest_nested(table, events, lambda kinds: pa.list_(*kinds))
+    if pa.types.is_map(table) and pa.types.is_map(events):
+        return _widest_nested(table, events, lambda kinds: pa.map_(*kinds))
+    if pa.types.is_struct(table) and pa.types.is_struct(events):
+        names = [field.name for field in table]
+        if names == [field.name for field in events]:
+            return _widest_nested(
+                table, events, lambda kinds: pa.struct(list(zip(names, kinds, strict=True)))
+            )
+    return None
+
+
+def _widest_nested(
+    table: pa.DataType, events: pa.DataType, build: Callable[[list[pa.DataType]], pa.DataType]
+) -> pa.DataType | None:
+    pairs = list(zip(_inner(table), _inner(events), strict=True))
+    kinds = [widest(*pair) for pair in pairs]
+    if None in kinds:
+        return None
+    return table if kinds == [own for own, _ in pairs] else build(kinds)
+
+
+def _inner(kind: pa.DataType) -> list[pa.DataType]:
+    if pa.types.is_map(kind):
+        return [kind.key_type, kind.item_type]
+    return [kind.field(number).type for number in range(kind.num_fields)]
+
+
+def _has_place(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return all(map(_has_place, _inner(kind)))
+    return not (
+        pa.types.is_null(kind)
+        or pa.types.is_duration(kind)
+        or pa.types.is_interval(kind)
+        or pa.types.is_time(kind)
+    )

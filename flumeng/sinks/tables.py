@@ -1,0 +1,158 @@
+"""A sink into a table that remembers the number of the last batch that it took.
+
+Executors write Parquet files, which nobody sees. The driver names them all in one commit of the
+table, which carries the batch's number, through a handle that was made before it looked for that
+number: so of two owners that commit the same batch one wins, and the other looks again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.sinks import Attempt, BatchId, Row, Written, table_files
+from flumeng.sinks.dead_letters import schema_around
+from flumeng.sinks.file_store import LOCAL
+from flumeng.sinks.table_files import Layout, TableFile, Unreachable, WriteFiles
+
+COMMITS = 12
+"""So often another writer may be first in one attempt."""
+PAUSE_SECONDS = 0.05
+ANSWER_SECONDS = 30.0
+_Result = TypeVar("_Result")
+
+
+class OvertakenError(FlumengError):
+    """Another writer has changed the table since the handle was made; nothing was committed."""
+
+
+class Table(Protocol):
+    """A table of one format. Each call makes a handle of its own. Raises UserError,
+    UnavailableError."""
+
+    def prepare(self, events: pa.Schema) -> Layout:
+        """Make the table, or add the columns that it lacks, as its options say."""
+
+    def add(self, files: Sequence[TableFile], batch: BatchId | None) -> bool:
+        """Commit ``files``, at least one, unless the table has the batch or a later one. False:
+        they do not fit the table any more. Raises OvertakenError, ConflictError."""
+
+
+class TableSink:
+    root = None
+    identified = writes_at_once = False
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._call = _Caller()
+        self._layouts: dict[pa.Schema, Layout] = {}
+
+    def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
+        """Prepares the table, once; that it cannot be reached fails the batch, not the task."""
+        stage: WriteFiles | Unreachable
+        try:
+            stage = WriteFiles(self._layout(batch.schema))
+        except UnavailableError as error:
+            stage = Unreachable(str(error))
+        around = attempt.dead_letters.around(stage, table_files.WRITTEN_SCHEMA)
+        return batch.arrow(around, schema_around(table_files.WRITTEN_SCHEMA))
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        files = table_files.read(rows)
+        events, far = (sum(row[name] for row in rows) for name in ("events", "refused"))
+        return Written(events, refused=far, commit=partial(self._commit, files))
+
+    def _layout(self, events: pa.Schema) -> Layout:
+        found = self._layouts.get(events)
+        if found is None:
+            found = self._repeated(self._table.prepare, events)
+            self._layouts = {events: found}
+        return found
+
+    def _commit(self, files: Sequence[TableFile], batch: BatchId | None) -> None:
+        if files and not self._repeated(self._table.add, files, batch):
+            self._layouts = {}
+            raise UnavailableError("the table was changed while files for it were written")
+
+    def _repeated(self, step: Callable[..., _Result], *given: Any) -> _Result:
+        """``step`` again as long as other writers are first."""
+        for attempt in range(COMMITS):
+            try:
+                return self._call(partial(step, *given))
+            except OvertakenError as error:
+                overtaken = error
+                time.sleep(PAUSE_SECONDS * 2 ** min(attempt, 5) * random.uniform(0.5, 1.5))
+        raise UnavailableError(f"other writers were first {COMMITS} times: {overtaken}")
+
+
+class LocalDirectory:
+    """Where the metadata of a table is on a local disk; no library syncs it."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._synced_ns = 0
+
+    def sync(self) -> None:
+        """Make durable what is there: also what an owner left behind that was killed."""
+        newest = self._synced_ns
+        for entry in os.scandir(self._place):
+            with suppress(FileNotFoundError):
+                changed_ns = entry.stat().st_mtime_ns
+                if entry.is_file() and changed_ns >= self._synced_ns:
+                    LOCAL.sync(entry.path)
+                newest = max(newest, changed_ns)
+        LOCAL.sync(self._place)
+        self._synced_ns = newest
+
+
+def imported(package: str, extra: str) -> Any:
+    """A package that not every installation has. Raises UserError."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise UserError(f"{package} is not installed: pip install 'flumeng[{extra}]'") from error
+
+
+class _Caller:
+    """Makes calls that may never end, one at a time, each within ANSWER_SECONDS.
+
+    One that ends late does no harm: it commits what it was asked to, or is overtaken.
+    """
+
+    def __init__(self) -> None:
+        self._one_at_a_time = threading.Lock()
+        self._hung: threading.Thread | None = None
+
+    def __call__(self, call: Callable[[], _Result]) -> _Result:
+        outcome: list[_Result] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                outcome.append(call())
+            except BaseException as error:
+                failed.append(error)
+
+        with self._one_at_a_time:
+            if self._hung is not None and self._hung.is_alive():
+                raise UnavailableError("the table still does not answer")
+            thread = threading.Thread(target=run, name="table", daemon=True)
+            thread.start()
+            thread.join(ANSWER_SECONDS)
+            self._hung = thread
+        if failed:
+            raise failed[0]
+        if not outcome:
+            raise UnavailableError(f"the table did not answer within {ANSWER_SECONDS:.0f} s")
+        return outcome[0]

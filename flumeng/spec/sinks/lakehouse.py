@@ -1,0 +1,193 @@
+"""The options of the sinks ``delta`` and ``iceberg``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal, cast
+from urllib.parse import urlsplit
+
+from flumeng.spec.option import option
+from flumeng.spec.patterns import check_lake_path
+from flumeng.spec.sinks import ExactlyOnce
+
+_PARTITION = re.compile(r"(?:(year|month|day|hour)\((\w+)\)|(\w+))")
+_NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*)+")
+
+Compression = Literal["zstd", "snappy", "gzip", "none"]
+Evolution = Literal["add", "fixed"]
+Transform = Literal["identity", "year", "month", "day", "hour"]
+
+
+def partition(text: str) -> tuple[str, Transform]:
+    """The column and the transform of an entry of ``partition_by`` that was checked."""
+    found = _PARTITION.fullmatch(text)
+    assert found is not None
+    return found[2] or found[3], cast(Transform, found[1] or "identity")
+
+
+def check_partition(text: str) -> None:
+    if not _PARTITION.fullmatch(text):
+        raise ValueError("expected a column or year, month, day or hour of one, like day(ts)")
+
+
+def check_day_partition(text: str) -> None:
+    check_partition(text)
+    if partition(text)[1] not in ("identity", "day"):
+        raise ValueError("expected a column or the day of one, like day(ts)")
+
+
+def check_directory(text: str) -> None:
+    check_lake_path(text)
+    if "%" in text:
+        raise ValueError("expected a directory without time patterns: see partition_by")
+
+
+def check_table_name(text: str) -> None:
+    if not _NAME.fullmatch(text):
+        raise ValueError("expected a namespace and a name, like web.events")
+
+
+_URIS = {
+    "rest": '"https://catalog.example/api"',
+    "sql": '"postgresql+psycopg2://flumeng@db.example/catalog" or "sqlite:////data/catalog.db"',
+}
+
+
+def check_catalog_uri(text: str) -> None:
+    uri = urlsplit(text)
+    if uri.scheme.partition("+")[0] not in ("http", "https", "postgresql", "sqlite"):
+        raise ValueError(f"expected an address, like {_URIS['rest']} or {_URIS['sql']}")
+    if uri.password is not None:
+        raise ValueError("expected no password in the address: it has an option of its own")
+
+
+@dataclass(frozen=True)
+class Delta:
+    """Appends to a Delta Lake table, which remembers the last batch of each flow: a reader of it
+    sees each event exactly once. Needs `flumeng[delta]`."""
+
+    path: str = option(
+        doc="The table's directory, a path or a URL; the table is made when there is none.",
+        check=check_directory,
+        example='"s3a://lake/web"',
+    )
+    partition_by: tuple[str, ...] = option(
+        doc="By which columns a new table is partitioned; `day(ts)` makes a column `ts_day`. A "
+        "table that is there keeps its own.",
+        check=check_day_partition,
+        example='["day(ts)", app]',
+        default=(),
+    )
+    schema: Evolution = option(
+        doc="Whether columns that the table does not have are added to it, or an error.",
+        default="add",
+    )
+    compression: Compression = option(doc="How files are compressed.", default="zstd")
+    shared: bool = option(
+        doc="A path without a host is the same directory on all hosts that collect the flow, such "
+        "as a mounted NFS. A URL like `s3a://` always is.",
+        default=False,
+    )
+
+    makes_files: ClassVar[bool] = True
+    exactly_once: ClassVar[ExactlyOnce] = "by batch"
+
+    @property
+    def local(self) -> bool:
+        """Whether each host has a table of its own there."""
+        return not self.shared and self.path.startswith(("/", "file:"))
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        yield "output", self.path
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Where an Iceberg table is registered."""
+
+    type: Literal["rest", "sql"] = option(
+        doc="An Iceberg REST catalog, or a database: PostgreSQL, or SQLite to try it on one host."
+    )
+    uri: str = option(
+        doc="The catalog's address.",
+        check=check_catalog_uri,
+        example='"https://catalog.example/api"',
+    )
+    name: str = option(
+        doc="What the catalog calls itself; in a `sql` catalog it is a part of each table's key.",
+        default="default",
+    )
+    warehouse: str | None = option(
+        doc="Where a `sql` catalog puts new tables, a path or a URL; or what a `rest` catalog "
+        "calls the warehouse.",
+        default=None,
+        example='"s3://lake/warehouse"',
+    )
+    token: str | None = option(
+        doc="The bearer token for a `rest` catalog.",
+        secret=True,
+        default=None,
+        example='"${secret:catalog-token}"',
+    )
+    credential: str | None = option(
+        doc="Or what it gives tokens for, `id:secret`.",
+        secret=True,
+        default=None,
+        example='"${secret:catalog-credential}"',
+    )
+    password: str | None = option(
+        doc="The password for a `sql` catalog; the user is in its address.",
+        secret=True,
+        default=None,
+        example='"${secret:catalog-password}"',
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if (self.type == "rest") != self.uri.startswith(("http://", "https://")):
+            yield "uri", f"expected the address of a {self.type} catalog, like {_URIS[self.type]}"
+        if self.type == "sql" and self.warehouse is None:
+            yield "", "a sql catalog needs a warehouse"
+
+
+@dataclass(frozen=True)
+class Iceberg:
+    """Appends to an Apache Iceberg table, which remembers the last batch of each flow: a reader of
+    it sees each event exactly once. Needs `flumeng[iceberg]`."""
+
+    catalog: Catalog = option(
+        doc="Where the table is registered.",
+        example='{type: rest, uri: "https://catalog.example/api"}',
+    )
+    table: str = option(
+        doc="Its namespace and name; the table is made when there is none.",
+        check=check_table_name,
+        example="web.events",
+    )
+    partition_by: tuple[str, ...] = option(
+        doc="By which columns, or the year, month, day or hour of which, a new table is "
+        "partitioned. A table that is there keeps its own.",
+        check=check_partition,
+        example='["day(ts)", app]',
+        default=(),
+    )
+    schema: Evolution = option(
+        doc="Whether columns that the table does not have are added to it and its numbers grow "
+        "where those of the events are wider, or an error.",
+        default="add",
+    )
+    compression: Compression = option(doc="How files are compressed.", default="zstd")
+
+    makes_files: ClassVar[bool] = True
+    exactly_once: ClassVar[ExactlyOnce] = "by batch"
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        uri = urlsplit(self.catalog.uri)
+        if uri.scheme.startswith("sqlite"):
+            yield "output", uri.path[1:]
+        else:
+            host = uri.netloc.rpartition("@")[2]
+            yield "output", f"{uri.scheme.partition('+')[0]}://{host}"
+        if self.catalog.type == "sql" and self.catalog.warehouse is not None:
+            yield "output", self.catalog.warehouse

@@ -1,0 +1,423 @@
+"""Tables of Delta and Iceberg: each batch once by its number, whoever commits, and whatever comes.
+
+One suite for both formats, on real tables in a directory.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Protocol
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
+
+from flumeng.collector.testing import OWNER
+from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.sinks import Attempt, BatchId, Row, Sink, Written, delta, iceberg, table_files
+from flumeng.sinks.dead_letters import RefusedError
+from flumeng.sinks.delta import DeltaSink
+from flumeng.sinks.iceberg import IcebergSink
+from flumeng.spec.sinks.lakehouse import Catalog, Delta, Evolution, Iceberg
+
+SERIES = "web.collect.0.abc"
+SPARK: Any = None
+
+
+class Lake(Protocol):
+    """A table of one format in a directory, and how others see it."""
+
+    def sink(self, *by: str, schema: Evolution = "add") -> Sink: ...
+
+    def rows(self) -> pa.Table: ...
+
+    def append(self, rows: pa.Table) -> None:
+        """As a foreign writer does."""
+
+    def drop(self, column: str) -> None:
+        """Take a column away."""
+
+    def commits(self) -> int:
+        """How many commits have added rows."""
+
+
+class DeltaDirectory:
+    def __init__(self, place: Path) -> None:
+        self.place = str(place / "delta")
+
+    def sink(self, *by: str, schema: Evolution = "add") -> Sink:
+        return DeltaSink(Delta(self.place, by, schema), OWNER)
+
+    def rows(self) -> pa.Table:
+        return DeltaTable(self.place).to_pyarrow_table()
+
+    def append(self, rows: pa.Table) -> None:
+        write_deltalake(self.place, rows, mode="append")
+
+    def drop(self, column: str) -> None:
+        rows = self.rows().drop_columns([column])
+        write_deltalake(self.place, rows, mode="overwrite", schema_mode="overwrite")
+
+    def commits(self) -> int:
+        return sum(one["operation"] == "WRITE" for one in DeltaTable(self.place).history())
+
+
+class IcebergDirectory:
+    def __init__(self, place: Path) -> None:
+        self.catalog = Catalog("sql", f"sqlite:///{place}/catalog.db", warehouse=f"{place}/lake")
+
+    def sink(self, *by: str, schema: Evolution = "add") -> Sink:
+        return IcebergSink(Iceberg(self.catalog, "web.events", by, schema), OWNER)
+
+    def table(self) -> Any:
+        uri, warehouse = self.catalog.uri, self.catalog.warehouse
+        return load_catalog("default", type="sql", uri=uri, warehouse=warehouse).load_table(
+            "web.events"
+        )
+
+    def rows(self) -> pa.Table:
+        return self.table().scan().to_arrow()
+
+    def append(self, rows: pa.Table) -> None:
+        self.table().append(rows)
+
+    def drop(self, column: str) -> None:
+        with self.table().update_schema() as update:
+            update.delete_column(column)
+
+    def commits(self) -> int:
+        return len(self.table().snapshots())
+
+
+@pytest.fixture(params=[DeltaDirectory, IcebergDirectory], ids=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    found: Lake = request.param(tmp_path)
+    return found
+
+
+def events(*bodies: bytes, day: int = 0, host: str | None = "h1") -> pa.Table:
+    ts = [day * 86_400_000_000 + n for n in range(len(bodies))]
+    return pa.table(
+        {
+            "body": pa.array(bodies, pa.binary()),
+            "ts": pa.array(ts, pa.timestamp("us", "UTC")),
+            "host": pa.array([host] * len(bodies), pa.string()),
+            "attrs": pa.array([[("k", "v")]] * len(bodies), pa.map_(pa.string(), pa.string())),
+        }
+    )
+
+
+def staged(sink: Sink, rows: pa.Table, attempt: Attempt | None = None) -> list[Row]:
+    """What the stage of one split yields."""
+    batch = LazyBatch(SPARK, 1, None, (), rows.schema)
+    stage = sink.stage(batch, attempt or Attempt()).all_arrow
+    assert stage is not None
+    return [row for out in stage(iter(rows.to_batches())) for row in out.to_pylist()]
+
+
+def write(sink: Sink, rows: pa.Table) -> Callable[[BatchId | None], None]:
+    """Everything but the commit, which is given back."""
+    written: Written = sink.written(staged(sink, rows))
+    assert written.events == rows.num_rows
+    assert written.commit is not None
+    return written.commit
+
+
+def batch(number: int, series: str = SERIES) -> BatchId:
+    return BatchId(series, number)
+
+
+def bodies(lake: Lake) -> list[bytes]:
+    return sorted(lake.rows()["body"].to_pylist())
+
+
+def test_a_table_is_made_and_a_batch_shows_when_it_is_committed(lake: Lake) -> None:
+    commit = write(lake.sink(), events(b"a", b"\xff\0"))
+    assert bodies(lake) == []
+    commit(batch(1))
+    assert lake.rows().sort_by("ts").to_pylist() == events(b"a", b"\xff\0").to_pylist()
+
+
+def test_a_number_that_is_there_is_not_taken_again_and_a_lower_one_neither(lake: Lake) -> None:
+    sink = lake.sink()
+    first = write(sink, events(b"a"))
+    first(batch(1))
+    first(batch(1))
+    write(lake.sink(), events(b"a"))(batch(1))
+    write(sink, events(b"b"))(batch(2))
+    write(lake.sink(), events(b"a"))(batch(1))
+    assert bodies(lake) == [b"a", b"b"]
+    assert lake.commits() == 2
+
+
+def test_series_do_not_know_each_other_and_a_batch_without_a_number_is_just_added(
+    lake: Lake,
+) -> None:
+    sink = lake.sink()
+    write(sink, events(b"a"))(batch(5))
+    write(sink, events(b"b"))(batch(1, "web.collect.1.def"))
+    write(sink, events(b"c"))(None)
+    write(sink, events(b"c"))(None)
+    assert bodies(lake) == [b"a", b"b", b"c", b"c"]
+
+
+def test_no_events_make_no_commit(lake: Lake) -> None:
+    write(lake.sink(), events())(batch(1))
+    assert lake.commits() == 0
+
+
+def test_an_owner_that_wakes_up_late_adds_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked, the batch was not there, and it slept while the next owner committed it."""
+    late, kind = lake.sink(), delta.DeltaLake
+    append = (kind if isinstance(late, DeltaSink) else iceberg.IcebergTable)._append
+    commit = write(late, events(b"a"))
+    slept: list[bool] = []
+
+    def sleep_first(table: Any, *given: Any) -> None:
+        if not slept:
+            slept.append(True)
+            write(lake.sink(), events(b"a"))(batch(1))
+        append(table, *given)
+
+    monkeypatch.setattr(type(late._table), "_append", sleep_first)  # type: ignore[attr-defined]
+    try:
+        commit(batch(1))
+    except ConflictError as error:
+        assert "another owner" in str(error)
+    assert slept
+    assert bodies(lake) == [b"a"]
+    commit(batch(1))
+    assert bodies(lake) == [b"a"]
+
+
+def test_another_writer_between_look_and_commit_costs_a_second_look(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = lake.sink()
+    commit = write(sink, events(b"a"))
+    append = type(sink._table)._append  # type: ignore[attr-defined]
+    foreign = [events(b"x"), events(b"y"), events(b"z")]
+
+    def after_another(table: Any, *given: Any) -> None:
+        if foreign:
+            lake.append(foreign.pop())
+        append(table, *given)
+
+    monkeypatch.setattr(type(sink._table), "_append", after_another)  # type: ignore[attr-defined]
+    commit(batch(1))
+    assert b"a" in bodies(lake)
+    assert len(bodies(lake)) == 4 - len(foreign)
+
+
+def test_partitions_hold_what_belongs_there_and_nothing_is_lost(lake: Lake) -> None:
+    sink = lake.sink("day(ts)", "host")
+    rows = pa.concat_tables(
+        [
+            events(b"a", b"b"),
+            events(b"c", day=1),
+            events(b"d", day=-719_162, host=None),
+            events(b"e", day=2_932_896, host='x="/\n\u00fc'),
+            events(b"f").set_column(1, "ts", pa.nulls(1, pa.timestamp("us", "UTC"))),
+        ]
+    )
+    found = staged(sink, rows)
+    assert len(found) == 5
+    written = sink.written(found)
+    assert written.commit is not None
+    written.commit(batch(1))
+    kept = lake.rows().select(rows.schema.names)
+    assert kept.sort_by("body").to_pylist() == rows.sort_by("body").to_pylist()
+
+
+def test_another_engine_reads_what_was_written(lake: Lake) -> None:
+    sink = lake.sink("day(ts)")
+    for number in range(3):
+        write(sink, events(b"a", b"b", day=number))(batch(number))
+    found = lake.rows()  # noqa: F841  DuckDB finds it by its name
+    counted = duckdb.sql("select count(*), count(distinct ts), min(host) from found")
+    assert counted is not None
+    assert counted.fetchall() == [(6, 6, "h1")]
+
+
+def test_readers_skip_files_by_their_statistics(tmp_path: Path) -> None:
+    lake = DeltaDirectory(tmp_path)
+    sink = lake.sink()
+    for day in range(3):
+        write(sink, events(b"a", b"b", day=day))(batch(day))
+    table = DeltaTable(lake.place)
+    actions = pa.table(table.get_add_actions(flatten=True))
+    assert sum(actions["num_records"].to_pylist()) == 6
+    assert sorted(moment.day for moment in actions["min.ts"].to_pylist()) == [1, 2, 3]
+    since = dt.datetime(1970, 1, 2, tzinfo=dt.UTC)
+    rows = table.to_pyarrow_table(filters=[("ts", ">=", since)])
+    assert rows.num_rows == 4
+
+
+def wide() -> pa.Table:
+    """A column of each type that `select` can make."""
+    return pa.table(
+        {
+            "i8": pa.array([1, None], pa.int8()),
+            "i32": pa.array([2**31 - 1, None], pa.int32()),
+            "i64": pa.array([2**63 - 1, None], pa.int64()),
+            "f32": pa.array([1.5, float("nan")], pa.float32()),
+            "f64": pa.array([float("-inf"), None], pa.float64()),
+            "dec": pa.array([Decimal("12345678.90"), None], pa.decimal128(10, 2)),
+            "flag": pa.array([True, None]),
+            "day": pa.array([dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+            "ntz": pa.array([dt.datetime(9999, 12, 31, 23, 59, 59, 999999), None]),
+            "list": pa.array([["a", None], None], pa.list_(pa.string())),
+            "struct": pa.array([{"x": 1, "y": [1]}, None]),
+            "map": pa.array([[("k", [1])], None], pa.map_(pa.string(), pa.list_(pa.int32()))),
+            "text": pa.array(["quotes \" ' \\ \0 \x1b \u2028", None]),
+        }
+    )
+
+
+def test_columns_of_every_type_come_back_as_they_were(lake: Lake) -> None:
+    rows = wide()
+    write(lake.sink(), rows)(batch(1))
+    found = lake.rows().select(rows.schema.names)
+    assert str(found.to_pylist()) == str(rows.to_pylist())  # not a number equals nothing
+
+
+def test_new_columns_are_added_and_missing_ones_are_null(lake: Lake) -> None:
+    sink = lake.sink()
+    write(sink, events(b"a"))(batch(1))
+    more = events(b"b").append_column("status", pa.array([200], pa.int32()))
+    write(sink, more)(batch(2))
+    write(sink, events(b"c"))(batch(3))
+    found = {row["body"]: row["status"] for row in lake.rows().to_pylist()}
+    assert found == {b"a": None, b"b": 200, b"c": None}
+
+
+def test_a_fixed_table_gets_no_columns(lake: Lake) -> None:
+    write(lake.sink(), events(b"a"))(batch(1))
+    more = events(b"b").append_column("status", pa.array([200]))
+    with pytest.raises(UserError, match="no column status"):
+        write(lake.sink(schema="fixed"), more)
+    write(lake.sink(schema="fixed"), events(b"b"))(batch(2))
+
+
+def test_narrower_numbers_are_written_as_the_tables(lake: Lake) -> None:
+    def number(value: int, kind: pa.DataType) -> pa.Table:
+        return events(b"a").append_column("status", pa.array([value], kind))
+
+    sink = lake.sink()
+    write(sink, number(2**40, pa.int64()))(batch(1))
+    write(sink, number(7, pa.int32()))(batch(2))
+    assert sorted(lake.rows()["status"].to_pylist()) == [7, 2**40]
+
+
+def test_wider_numbers_widen_an_iceberg_table_and_not_a_delta_table(lake: Lake) -> None:
+    def number(value: int, kind: pa.DataType) -> pa.Table:
+        return events(b"a").append_column("status", pa.array([value], kind))
+
+    sink = lake.sink()
+    write(sink, number(7, pa.int32()))(batch(1))
+    if isinstance(lake, DeltaDirectory):
+        with pytest.raises(UserError, match=r"column status is int64.* only int32"):
+            write(sink, number(2**40, pa.int64()))
+        return
+    write(sink, number(2**40, pa.int64()))(batch(2))
+    assert sorted(lake.rows()["status"].to_pylist()) == [7, 2**40]
+
+
+@pytest.mark.parametrize(
+    ("column", "match"),
+    [
+        (pa.array(["x"]), "column ts is string, and timestamp"),
+        (pa.array([1.5]), "column ts is double"),
+    ],
+)
+def test_a_type_that_does_not_fit_is_named(lake: Lake, column: pa.Array, match: str) -> None:
+    write(lake.sink(), events(b"a"))(batch(1))
+    with pytest.raises(UserError, match=match):
+        write(lake.sink(), events(b"b").set_column(1, "ts", column))
+
+
+@pytest.mark.parametrize("kind", [pa.null(), pa.duration("us"), pa.list_(pa.null())])
+def test_a_type_that_no_table_has_is_named(lake: Lake, kind: pa.DataType) -> None:
+    rows = pa.table({"odd": pa.nulls(1, kind)})
+    with pytest.raises(UserError, match="the column odd is"):
+        write(lake.sink(), rows)
+    write(lake.sink(), events(b"a"))(batch(1))
+    with pytest.raises(UserError, match="the column odd is"):
+        write(lake.sink(), events(b"a").append_column("odd", rows["odd"]))
+
+
+def test_names_that_differ_by_case_are_refused(lake: Lake) -> None:
+    with pytest.raises(UserError, match="host and HOST"):
+        write(lake.sink(), events(b"a").append_column("HOST", pa.array(["x"])))
+    write(lake.sink(), events(b"a"))(batch(1))
+    with pytest.raises(UserError, match="Body is called body"):
+        write(lake.sink(), events(b"a").rename_columns(["Body", "ts", "host", "attrs"]))
+
+
+@pytest.mark.parametrize(
+    ("by", "match"), [("nope", "no column nope"), ("attrs", "attrs is map"), ("body", "body is")]
+)
+def test_what_cannot_be_partitioned_by_is_said(lake: Lake, by: str, match: str) -> None:
+    with pytest.raises(UserError, match=match):
+        write(lake.sink(by), events(b"a"))
+
+
+def test_a_table_keeps_its_own_partitions(lake: Lake) -> None:
+    write(lake.sink("host"), events(b"a"))(batch(1))
+    (row,) = staged(lake.sink("day(ts)"), events(b"a"))
+    assert str(row["path"]).startswith("host=h1/")
+
+
+def test_events_with_a_partition_that_has_no_name_are_refused(lake: Lake) -> None:
+    with pytest.raises(RefusedError, match="partition_by has over 1024 bytes"):
+        write(lake.sink("host"), events(b"a", host="x" * 1025))
+    write(lake.sink("host"), events(b"a", host="x" * 1024))(batch(1))
+    assert lake.rows()["host"].to_pylist() == ["x" * 1024]
+
+
+def test_a_table_that_changes_while_files_are_written_gets_the_batch_written_again(
+    lake: Lake,
+) -> None:
+    sink = lake.sink()
+    write(sink, events(b"a"))(batch(1))
+    late = write(sink, events(b"b").append_column("n", pa.array([1], pa.int32())))
+    lake.drop("n")
+    with pytest.raises(UnavailableError, match="was changed while"):
+        late(batch(2))
+    write(sink, events(b"b").append_column("n", pa.array([1], pa.int32())))(batch(2))
+    assert bodies(lake) == [b"a", b"b"]
+
+
+def test_a_table_that_is_away_fails_the_batch_and_not_the_task(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/nowhere/catalog.db"
+    options = Iceberg(Catalog("sql", uri, warehouse=str(tmp_path)), "web.events")
+    with pytest.raises(UnavailableError, match="unable to open"):
+        staged(IcebergSink(options, OWNER), events(b"a"))
+
+
+def test_a_table_that_asks_for_more_than_we_do_is_refused(tmp_path: Path) -> None:
+    place = str(tmp_path / "delta")
+    DeltaTable.create(place, events().schema).alter.add_constraint({"known": "host != 'x'"})
+    with pytest.raises(UserError, match=r"constraints\.known"):
+        staged(DeltaSink(Delta(place), OWNER), events(b"a"))
+
+
+def test_files_of_many_partitions_are_closed_by_least_recent_use(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_files, "OPEN_FILES", 2)
+    monkeypatch.setattr(table_files, "GATHERED_BYTES", 1)
+    sink = lake.sink("host")
+    parts = [events(b"x", host=host) for host in "abacaba"]
+    found = staged(sink, pa.concat_tables(parts))
+    assert sorted((str(row["path"])[5], row["events"]) for row in found) == [
+        ("a", 4), ("b", 1), ("b", 1), ("c", 1),
+    ]  # fmt: skip
