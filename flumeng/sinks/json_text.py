@@ -66,6 +66,11 @@ def rows(events: pa.RecordBatch, *, nulls: bool = False) -> pa.BinaryArray:
     return _objects(fields, events.num_rows, nulls)
 
 
+def values(name: str, column: pa.Array) -> pa.BinaryArray:
+    """Each value of the column ``name`` as JSON; a null has no text. See ``rows``."""
+    return _texts(name, column, nulls=False).joined()
+
+
 def _objects(fields: list[tuple[str, _Texts]], count: int, nulls: bool) -> pa.Array:
     """Commas stand behind the fields before the first one that every row has, and before those
     after it."""

@@ -1,0 +1,124 @@
+"""What executors are told of a table of PostgreSQL: plain data, in which no text shows a secret."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flumeng.errors import UserError
+from flumeng.filters import identity
+from flumeng.runtime.scrubbing import Secret
+from flumeng.spec.sinks.sql import Sql
+
+CONNECT_SECONDS = 10
+KEY = ("journal", "seq")
+"""The id of an event, and the primary key of a table that is made for upserts."""
+IDENTITY_OF = dict(zip(KEY, (identity.JOURNAL, identity.SEQ), strict=True))
+MOST_NAME_BYTES = 63
+"""The server cuts what is longer."""
+BATCHES = "flumeng_batches"
+COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a database is, who writes there, and how."""
+
+    host: str
+    port: int
+    database: str
+    username: str
+    password: Secret
+    sslmode: str
+    sslrootcert: str
+    timeout_seconds: float
+
+    def __str__(self) -> str:
+        return f"PostgreSQL at {self.host}:{self.port}/{self.database}"
+
+    @property
+    def parameters(self) -> str:
+        """In the words of libpq."""
+        given: dict[str, object] = {
+            "host": self.host,
+            "port": self.port,
+            "dbname": self.database,
+            "user": self.username,
+            "sslmode": self.sslmode,
+            "client_encoding": "UTF8",
+            "application_name": "flumeng",
+            "connect_timeout": CONNECT_SECONDS,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": round(self.timeout_seconds * 1000),
+        }
+        if self.password:
+            given["password"] = self.password
+        if self.sslmode.startswith("verify"):
+            given["sslrootcert"] = self.sslrootcert
+        return " ".join(f"{name}='{_escaped(str(value))}'" for name, value in given.items())
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table by its schema and name; ``str`` is how statements say it."""
+
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+    @property
+    def batches(self) -> Place:
+        """Where the last batches are remembered: beside the table."""
+        return Place(self.schema, BATCHES)
+
+
+@dataclass(frozen=True)
+class Target:
+    """``schema``: what is written of each event. ``upserts``: by its key, else appended."""
+
+    server: Server
+    place: Place
+    schema: pa.Schema
+    upserts: bool
+    creates: bool
+    adds: bool
+
+    @classmethod
+    def of(cls, server: Server, options: Sql, events: pa.Schema) -> Target:
+        """Raises UserError for ``events`` that no table can hold."""
+        upserts = options.mode == "upsert"
+        schema = identity.without(events)
+        if upserts:
+            others = [field for field in schema if field.name not in KEY]
+            keys = [events.field(IDENTITY_OF[name]).with_name(name) for name in KEY]
+            schema = pa.schema([*others, *keys])
+        _check_names(schema.names)
+        adds = options.schema == "add"
+        return cls(server, Place(*options.place), schema, upserts, options.create, adds)
+
+    def source(self, name: str) -> str:
+        """The column of the events out of which the column ``name`` is written."""
+        return IDENTITY_OF.get(name, name) if self.upserts else name
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _check_names(names: list[str]) -> None:
+    if not names:
+        raise UserError("sql: select has dropped every column")
+    for name in names:
+        if not 0 < len(name.encode()) <= MOST_NAME_BYTES or "\0" in name:
+            raise UserError(f"sql: PostgreSQL takes names of 1 to 63 bytes, not {name[:80]!r}")
+        if names.count(name) > 1:
+            raise UserError(f"sql: there are two columns {name}")
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,0 +1,56 @@
+"""Rows in a table of PostgreSQL, by COPY; each split of a batch in one transaction.
+
+This is the part of the driver, which needs no library of PostgreSQL's. What executors do is in
+``sinks.postgres``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from flumeng.errors import UserError
+from flumeng.filters import identity
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.runtime import secrets
+from flumeng.runtime.scrubbing import Secret
+from flumeng.sinks import Attempt, Owner, Row, Written
+from flumeng.sinks.dead_letters import schema_around
+from flumeng.sinks.postgres.target import COUNT_SCHEMA, Server, Target
+from flumeng.spec.sinks.sql import Sql
+
+
+class SqlSink:
+    root = None
+    identified = True
+
+    def __init__(self, options: Sql, _owner: Owner) -> None:
+        if find_spec("adbc_driver_postgresql") is None:
+            raise UserError("sql: the driver of PostgreSQL is missing: install flumeng[sql]")
+        password = Secret("") if options.password is None else secrets.resolve(options.password)
+        self._server = Server(
+            *options.address,
+            options.username,
+            password,
+            options.sslmode,
+            options.sslrootcert,
+            options.timeout_seconds,
+        )
+        self._options = options
+
+    @property
+    def writes_at_once(self) -> bool:
+        return self._options.mode == "append"
+
+    def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
+        from flumeng.sinks.postgres.split import WriteSplit  # noqa: PLC0415  needs an extra
+
+        if not identity.present(batch.schema):
+            raise UserError("sql cannot take dead letters: it has to know which event a row is")
+        target = Target.of(self._server, self._options, batch.schema)
+        letters = attempt.dead_letters
+        write = letters.around(WriteSplit(target, attempt.batch, letters.place), COUNT_SCHEMA)
+        return batch.arrow(write, schema_around(COUNT_SCHEMA))
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        return Written(sum(row["events"] for row in rows))
