@@ -74,7 +74,7 @@ class Commits:
                 staged = record.value.staging
                 log.info("%s/%s: finishing the commit %s", self._flow, self._task, name)
                 self._finish(path, record.value)
-            except (CorruptError, UserError, OSError) as error:
+            except (CorruptError, UnavailableError, UserError, OSError) as error:
                 if own:
                     raise
                 log.error("%s/%s goes on without %s: %s", self._flow, self._task, name, error)

@@ -20,12 +20,14 @@ from flumeng.runtime.secrets import Place
 from flumeng.spec import Component, registry
 from flumeng.spec.decode import Decoder
 from flumeng.spec.document import compose
+from flumeng.spec.locations import place_of
 from flumeng.spec.option import option
 from flumeng.spec.patterns import (
     NETWORK_SCHEMES,
     SECRET,
     check_lake_path,
     check_target,
+    fixed_part,
     split_query,
 )
 from flumeng.spec.problems import SpecError, nearest
@@ -69,8 +71,8 @@ def check_output(text: str) -> None:
             check_target(text)
             return
         check_lake_path(text)
-        if "%" in text:
-            raise ValueError("expected a directory or URL without time patterns")
+        if fixed_part(text) != text:
+            raise ValueError("expected a directory or URL without patterns")
 
 
 def check_secret(text: str) -> None:
@@ -156,8 +158,9 @@ class Policy:
 
     def require_output(self, uri: str) -> None:
         """Raises UserError when a sink may not write where ``uri`` leads to now."""
-        if not any(entry == _ANYWHERE or _holds(entry, uri) for entry in self.outputs):
-            raise UserError(f"this node's policy file does not allow to write to {uri}")
+        place = place_of(uri)
+        if not any(entry == _ANYWHERE or _holds(entry, place) for entry in self.outputs):
+            raise UserError(f"this node's policy file does not allow to write to {place}")
 
     def allows_file(self, path: str) -> bool:
         """Whether what ``path`` leads to now may be read."""

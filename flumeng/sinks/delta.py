@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.sinks import BatchId, Owner, partitions, table_schema
-from flumeng.sinks.file_store import S3_SCHEMES
 from flumeng.sinks.partitions import Partition
 from flumeng.sinks.table_files import Layout, TableFile
 from flumeng.sinks.tables import LocalDirectory, OvertakenError, TableSink, imported
+from flumeng.spec.locations import store_of
 from flumeng.spec.patterns import split_query
 from flumeng.spec.sinks.lakehouse import Delta, partition
 
@@ -248,7 +248,7 @@ def _storage(place: str) -> tuple[str, dict[str, str]]:
     uri, query = split_query(place)
     scheme, _, rest = uri.partition("://")
     given = {name: values[-1] for name, values in parse_qs(query.removeprefix("?")).items()}
-    if scheme in ("s3", *S3_SCHEMES):
+    if store_of(uri) == "s3":
         storage = dict(TIME_OUTS)
         if "region" in given:
             storage["AWS_REGION"] = given["region"]

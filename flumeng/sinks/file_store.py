@@ -11,27 +11,25 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
-from pyarrow import fs
 
-from flumeng.errors import UserError
+from flumeng.runtime import secrets
+from flumeng.sinks.remote_store import Resolve, open_remote
 from flumeng.spec.patterns import split_query
 
-S3_SCHEMES = ("s3a", "s3n")
-WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
-RENAMES_AT_ONCE = 8
 LASTING = 10_000
 """So many directories are remembered at most."""
 
 
 class FileStore(Protocol):
-    """Paths are those of the file system, without scheme; ``open_store`` splits a URI."""
+    """Paths are those of the file system, without scheme; ``open_store`` splits a URI.
+
+    Behind a network UserError says that a person has to do something (no such bucket, access
+    denied), UnavailableError that trying again may help.
+    """
 
     def make_directory(self, path: str) -> None:
         """Create it, with its parents, for good. Nothing happens when it is there."""
@@ -56,6 +54,9 @@ class FileStore(Protocol):
     def remove_tree(self, path: str) -> None:
         """Delete a directory with all in it; nothing happens when it is not there."""
 
+    def explained(self, error: OSError) -> Exception:
+        """What is to be raised for an error of a file that ``open_output`` has given."""
+
 
 def exists(uri: str) -> bool:
     """Whether there is such a file or directory, as this host sees it."""
@@ -63,32 +64,22 @@ def exists(uri: str) -> bool:
     return store.exists(path)
 
 
-def open_store(uri: str) -> tuple[FileStore, str]:
-    """The file store of ``uri``, and the path there. UserError for a scheme nobody serves."""
+def open_store(uri: str, resolve: Resolve = secrets.resolve) -> tuple[FileStore, str]:
+    """The file store of ``uri``, and the path there. UserError for a scheme nobody serves.
+
+    ``resolve`` looks up the secrets to which the query refers; in an executor they were given.
+    """
     if uri.startswith("/"):
         return LOCAL, uri
-    place, query = split_query(uri)
-    scheme, _, rest = place.partition("://")
-    if scheme == "file":
-        return LOCAL, rest
-    host, slash, path = rest.partition("/")
-    lake, root = _remote(f"{'s3' if scheme in S3_SCHEMES else scheme}://{host}{query}")
-    return lake, (root + slash + path).rstrip("/")
+    if uri.startswith("file://"):
+        return LOCAL, uri.removeprefix("file://")
+    return open_remote(uri, resolve)
 
 
 def below(uri: str, *names: str) -> str:
     """The location ``names`` below that one."""
     place, query = split_query(uri)
     return "/".join((place.rstrip("/"), *names)) + query
-
-
-@lru_cache(maxsize=32)
-def _remote(base: str) -> tuple[FileStore, str]:
-    try:
-        filesystem, root = fs.FileSystem.from_uri(base)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{base}: {error}") from error
-    return RemoteFileStore(filesystem), root
 
 
 class LocalFileStore:
@@ -138,6 +129,9 @@ class LocalFileStore:
     def remove_tree(self, path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
+    def explained(self, error: OSError) -> Exception:
+        return error
+
     def _make_last(self, directories: Iterable[Path]) -> None:
         """Sync those that are not known to last: any of them, or of those above, may be new."""
         fresh = []
@@ -154,54 +148,6 @@ class LocalFileStore:
 
 
 LOCAL = LocalFileStore()
-
-
-class RemoteFileStore:
-    """Any file system of pyarrow's. On object stores a rename is a copy and a delete."""
-
-    def __init__(self, filesystem: fs.FileSystem) -> None:
-        self._files = filesystem
-
-    def make_directory(self, path: str) -> None:
-        if self._files.type_name not in WITHOUT_DIRECTORIES:
-            self._files.create_dir(path, recursive=True)
-
-    def open_output(self, path: str) -> pa.NativeFile:
-        return self._files.open_output_stream(path, compression=None)
-
-    def sync(self, path: str) -> None:
-        """Closing the file was enough."""
-
-    def rename(self, moves: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        for directory in sorted({target.rpartition("/")[0] for _, target in moves}):
-            self.make_directory(directory)
-        with ThreadPoolExecutor(RENAMES_AT_ONCE) as pool:
-            done = list(pool.map(self._rename, moves))
-        return [move for move, there in zip(moves, done, strict=True) if not there]
-
-    def exists(self, path: str) -> bool:
-        (info,) = self._files.get_file_info([path])
-        return bool(info.type != fs.FileType.NotFound)
-
-    def directories(self, path: str) -> list[str]:
-        found = self._files.get_file_info(fs.FileSelector(path, allow_not_found=True))
-        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
-
-    def remove_tree(self, path: str) -> None:
-        with suppress(FileNotFoundError):
-            self._files.delete_dir(path)
-
-    def _rename(self, move: tuple[str, str]) -> bool:
-        source, target = move
-        try:
-            self._files.move(source, target)
-        except FileNotFoundError:
-            return self.exists(target)
-        except OSError:
-            if self.exists(source):
-                raise
-            return self.exists(target)
-        return True
 
 
 def _sync_directories(directories: Iterable[Path]) -> None:

@@ -7,8 +7,8 @@ and the driver learns only names and counts. The name of a file is never used ag
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -18,10 +18,13 @@ from pyspark.sql.types import BinaryType, MapType
 from flumeng.errors import UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.receipt_bound import REFUSED, refused
+from flumeng.runtime import secrets
+from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import Attempt, BatchTooWideError, Owner, Row, Written, formats
-from flumeng.sinks.file_store import below, open_store
+from flumeng.sinks.file_store import FileStore, below, open_store
 from flumeng.sinks.formats import FileWriter
 from flumeng.sinks.timed_path import TimedPath
+from flumeng.spec.patterns import SECRET
 from flumeng.spec.sinks.files import Files
 
 OPEN_FILES = 256
@@ -51,7 +54,13 @@ class FilesSink:
                 f"files: {options.format} is not compressed with {options.compression}: use {able}"
             )
         self._options = options
-        self._path = TimedPath(options.path)
+        self._path = TimedPath(options.location)
+        given = options.credentials.given if options.credentials else {}
+        self._secrets = {
+            reference: secrets.resolve(reference)
+            for reference in given.values()
+            if SECRET.fullmatch(reference)
+        }
 
     @property
     def root(self) -> str:
@@ -62,7 +71,7 @@ class FilesSink:
             batch = batch.sql(self._as_json)
         elif self._options.format == "text" and "body" not in batch.schema.names:
             raise UserError("files: text writes the column body, which select has dropped")
-        return batch.arrow(StageFiles(self._options, attempt.staging), DONE_SCHEMA)
+        return batch.arrow(StageFiles(self._options, attempt.staging, self._secrets), DONE_SCHEMA)
 
     def written(self, rows: Sequence[Row]) -> Written:
         if any(row["source"] is None for row in rows):
@@ -94,28 +103,39 @@ class StageFiles:
     """Writes a split's events to files in ``staging``, and yields a row for each file.
 
     One row without a source says that the split makes too many files; nothing of it counts.
+    ``secrets`` are what references in the location stand for: this host may not have them.
     """
 
     options: Files
     staging: str
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        files = _StagedFiles(self.options, self.staging)
+        store, path = open_store(self.staging, self.secrets.__getitem__)
+        files = _StagedFiles(self.options, self.staging, store, path)
         for events in _gather(batches):
-            files.write(events)
+            try:
+                files.write(events)
+            except OSError as error:
+                raise store.explained(error) from error
             if len(files) > MOST_FILES:
                 yield _done([(None, None, 0, 0)])
                 return
-        yield _done(files.finish())
+        try:
+            yield _done(files.finish())
+        except OSError as error:
+            raise store.explained(error) from error
 
 
 class _StagedFiles:
     """The files of a split: for each directory one, or several when there are many directories."""
 
-    def __init__(self, options: Files, staging: str) -> None:
+    def __init__(self, options: Files, staging: str, store: FileStore, path: str) -> None:
         self._options = options
         self._staging = staging
-        self._path = TimedPath(options.path)
+        self._store = store
+        self._place = path
+        self._path = TimedPath(options.location)
         self._open: dict[str, _StagedFile] = {}
         """By directory; the least recently used first."""
         self._done: list[_StagedFile] = []
@@ -131,7 +151,7 @@ class _StagedFiles:
             if file is None:
                 if len(self._open) == OPEN_FILES:
                     self._close(next(iter(self._open)))
-                file = _StagedFile(self._options, self._staging, directory, rows.schema)
+                file = self._new(directory, rows.schema)
             file.write(rows)
             self._open[directory] = file
 
@@ -140,9 +160,17 @@ class _StagedFiles:
         for directory in list(self._open):
             self._close(directory)
         if self._done:
-            store, staging = open_store(self._staging)
-            store.sync(staging)
+            self._store.sync(self._place)
         return [(file.source, file.target, file.events, file.refused) for file in self._done]
+
+    def _new(self, directory: str, schema: pa.Schema) -> _StagedFile:
+        form, compression = self._options.format, self._options.compression
+        name = f"part-{uuid.uuid4().hex}{formats.ending(form, compression)}"
+        path = f"{self._place}/{name}"
+        writer = formats.create(self._store.open_output(path), schema, form, compression)
+        return _StagedFile(
+            below(self._staging, name), below(directory, name), writer, self._store, path
+        )
 
     def _close(self, directory: str) -> None:
         file = self._open.pop(directory)
@@ -150,25 +178,25 @@ class _StagedFiles:
         self._done.append(file)
 
 
+@dataclass
 class _StagedFile:
-    def __init__(self, options: Files, staging: str, directory: str, schema: pa.Schema) -> None:
-        name = f"part-{uuid.uuid4().hex}{formats.ending(options.format, options.compression)}"
-        self.source, self.target = below(staging, name), below(directory, name)
-        self.events = self.refused = 0
-        self._files, self._path = open_store(self.source)
-        self._writer: FileWriter = formats.create(
-            self._files.open_output(self._path), schema, options.format, options.compression
-        )
+    source: str
+    target: str
+    writer: FileWriter
+    store: FileStore
+    path: str
+    events: int = 0
+    refused: int = 0
 
     def write(self, rows: pa.Table) -> None:
-        self._writer.write(rows)
+        self.writer.write(rows)
         self.events += rows.num_rows
         self.refused += refused(rows)
 
     def close(self) -> None:
         """Make the file durable."""
-        self._writer.close()
-        self._files.sync(self._path)
+        self.writer.close()
+        self.store.sync(self.path)
 
 
 def _gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

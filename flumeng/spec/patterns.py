@@ -17,6 +17,9 @@ SECRET = re.compile(r"\$\{secret:([A-Za-z0-9][A-Za-z0-9_-]{0,199})\}", re.ASCII)
 NETWORK_SCHEMES = ("http", "https", "kafka", "postgresql", "tcp", "tls")
 SCHEMES = ("file", "s3a", "s3n", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
 
+FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+"""A column's value in a path: ``app={app}``."""
+
 _TOKENS = re.compile(
     r"\\(?P<escape>.)"
     r"|(?P<set>\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\])"
@@ -83,7 +86,7 @@ def check_timezone(text: str) -> None:
 
 
 def check_lake_path(text: str) -> None:
-    """A directory: absolute or with a scheme, and a fixed part before its first time pattern."""
+    """A directory: absolute or with a scheme, and a fixed part before its first pattern."""
     text, _ = split_query(text)
     scheme, separator, rest = text.partition("://")
     if separator:
@@ -100,9 +103,17 @@ def check_lake_path(text: str) -> None:
     for used in re.findall("%.?", text, re.DOTALL):
         if used not in TIME_PATTERNS:
             raise ValueError(f"expected only the time patterns {', '.join(TIME_PATTERNS)}")
-    fixed, timed, _ = (rest if separator else text).partition("%")
-    if timed and "/" not in fixed.lstrip("/"):
-        raise ValueError("expected a fixed directory before the first time pattern")
+    path = rest if separator else text
+    if set(FIELD.sub("", path)) & set("{}"):
+        raise ValueError("expected a column in braces, like app={app}")
+    fixed = fixed_part(path)
+    if fixed != path and "/" not in fixed.lstrip("/"):
+        raise ValueError("expected a fixed directory before the first pattern")
+
+
+def fixed_part(path: str) -> str:
+    """What comes before the first pattern; all of a path without any."""
+    return re.split("[%{]", path, maxsplit=1)[0]
 
 
 def check_target(text: str) -> None:

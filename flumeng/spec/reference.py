@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from flumeng.spec import registry
 from flumeng.spec.component import Component
 from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace, JournalOptions, Lag
+from flumeng.spec.locations import Credentials
 from flumeng.spec.option import Option, Unit, default_of, described, is_required
 from flumeng.spec.registry import Entry
 from flumeng.spec.sources import Tls
@@ -26,6 +27,7 @@ PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("lag", Lag),
     ("batch", Batch),
     ("tls", Tls),
+    ("credentials", Credentials),
 )
 _UNITS: Mapping[Unit | None, tuple[tuple[str, float], ...]] = {
     "bytes": (("MiB", 2**20), ("KiB", 2**10), ("B", 1)),

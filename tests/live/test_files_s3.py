@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import pickle
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from pyarrow import fs
 
+from flumeng.collector.testing import OWNER
+from flumeng.errors import UnavailableError, UserError
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.runtime.embedded import free_port
+from flumeng.sinks import Attempt, remote_store
 from flumeng.sinks.file_store import below, open_store
-from flumeng.sinks.files import StageFiles
+from flumeng.sinks.files import FilesSink
 from flumeng.sinks.testing.s3 import RealS3
+from flumeng.spec.locations import Credentials, located, place_of
 from flumeng.spec.sinks.files import Files
 
 HOUR = 3_600_000_000
@@ -27,12 +36,40 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealS3]:
     server.stop()
 
 
+KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")
+
+
 @pytest.fixture
 def lake(server: RealS3, monkeypatch: pytest.MonkeyPatch) -> str:
     """A directory of its own in the bucket."""
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    return server.location(uuid.uuid4().hex)
+    monkeypatch.setenv("FLUMENG_SECRET_LAKE_ID", server.access_key)
+    monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", server.secret_key)
+    return located(server.location(uuid.uuid4().hex), KEYS)
+
+
+def staged(options: Files, *batches: pa.RecordBatch) -> list[tuple[str, str]]:
+    """What an executor that knows no secret but those it is given makes of ``batches``."""
+    sink = FilesSink(options, OWNER)
+    staging = below(sink.root, "_flumeng", "web.n1.0.a.1.x")
+    tail = sink.stage(batch_of(batches[0].schema), Attempt(staging)).all_arrow
+    rows = [
+        row for out in pickle.loads(pickle.dumps(tail))(iter(batches)) for row in out.to_pylist()
+    ]
+    return [(row["source"], row["target"]) for row in rows]
+
+
+def paths(moves: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(open_store(source)[1], open_store(target)[1]) for source, target in moves]
+
+
+def batch_of(schema: pa.Schema) -> LazyBatch:
+    spark: Any = None
+    return LazyBatch(spark, 1, None, (), schema)
+
+
+def under(lake: str, pattern: str) -> str:
+    place, _, query = place_of(lake).partition("?")
+    return f"{place}/{pattern}?{query}"
 
 
 def events(count: int) -> pa.RecordBatch:
@@ -77,15 +114,9 @@ def test_a_store_on_s3_keeps_the_contract(server: RealS3, lake: str) -> None:
 
 
 def test_files_staged_on_s3_are_shown_once_and_leave_nothing(server: RealS3, lake: str) -> None:
-    place, _, query = lake.partition("?")
-    options = Files(f"{place}/hour=%H?{query}")
-    staging = below(lake, "_flumeng", "web.n1.0.a.1.x")
-    store, path = open_store(staging)
-    store.make_directory(path)
-    stage = StageFiles(options, staging)
-    rows = [row for out in stage(iter([events(3000)])) for row in out.to_pylist()]
-    assert len(rows) == 3
-    moves = [(open_store(row["source"])[1], open_store(row["target"])[1]) for row in rows]
+    moves = paths(staged(Files(under(lake, "hour=%H"), credentials=KEYS), events(3000)))
+    assert len(moves) == 3
+    store, path = open_store(below(lake, "_flumeng", "web.n1.0.a.1.x"))
     assert read(server, lake) == []
     for _ in range(2):
         assert store.rename(moves) == []
@@ -94,6 +125,58 @@ def test_files_staged_on_s3_are_shown_once_and_leave_nothing(server: RealS3, lak
     selector = fs.FileSelector(open_store(lake)[1], recursive=True)
     left = [info.path for info in server.files.get_file_info(selector) if info.is_file]
     assert sorted(left) == sorted(target for _, target in moves)
+
+
+def test_what_a_person_has_to_mend_is_told_from_what_may_pass(
+    server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = lake.replace(server.bucket, "nobodys-bucket")
+    with pytest.raises(UserError, match=r"s3a://nobodys-bucket: .*NO_SUCH_BUCKET"):
+        staged(Files(place_of(elsewhere), credentials=KEYS), events(3))
+    down = place_of(lake).replace(server.address, f"127.0.0.1:{free_port()}")
+    with pytest.raises(UnavailableError, match="Could not connect"):
+        staged(Files(down), events(3))
+    if server.keeps:
+        monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", "a-wrong-one")
+        with pytest.raises(UserError, match="SIGNATURE_DOES_NOT_MATCH") as told:
+            staged(Files(place_of(lake), credentials=KEYS), events(3))
+        assert "a-wrong-one" not in str(told.value)
+
+
+def test_a_frozen_server_is_not_waited_for(
+    server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_store, "SILENT_SECONDS", 1)
+    monkeypatch.setattr(remote_store, "ATTEMPTS", 1)
+    remote_store._connected.cache_clear()
+    moves = staged(Files(place_of(lake), credentials=KEYS), *[events(10)] * 20)
+    store, _ = open_store(lake)
+    server.freeze()
+    began = time.monotonic()
+    try:
+        with pytest.raises(UnavailableError, match="Less than 1 bytes"):
+            staged(Files(place_of(lake), credentials=KEYS), events(3))
+        with pytest.raises(UnavailableError):
+            store.rename(paths(moves))
+        assert time.monotonic() - began < 30
+    finally:
+        server.thaw()
+        remote_store._connected.cache_clear()
+    assert store.rename(paths(moves)) == []
+    assert len(read(server, lake)) == 200
+
+
+def test_what_a_killed_server_has_taken_is_there_again(server: RealS3, lake: str) -> None:
+    if not server.keeps:
+        pytest.skip("moto keeps its objects in memory; put versitygw on the path")
+    moves = paths(staged(Files(place_of(lake), credentials=KEYS), events(10)))
+    store, _ = open_store(lake)
+    server.kill()
+    with pytest.raises(UnavailableError):
+        store.rename(moves)
+    server.start()
+    assert store.rename(moves) == []
+    assert read(server, lake) == list(range(10))
 
 
 def test_where_there_is_no_versitygw_moto_serves(

@@ -6,7 +6,7 @@ import gzip
 import random
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,10 +16,13 @@ from pyarrow import fs
 from flumeng.collector.commit import Commits
 from flumeng.collector.ranges import BatchSize
 from flumeng.collector.testing import OWNER
-from flumeng.errors import UserError
-from flumeng.sinks import BatchTooWideError, file_store, files
+from flumeng.errors import UnavailableError, UserError
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.sinks import Attempt, BatchTooWideError, file_store, files, remote_store
 from flumeng.sinks.console import LINE_CHARACTERS, LINES_PER_BATCH, render, show
 from flumeng.sinks.files import FilesSink, StageFiles
+from flumeng.spec.locations import Credentials, place_of
 from flumeng.spec.sinks.files import Files
 from flumeng.testing import FakeStore
 from zkschema import codec, paths
@@ -27,6 +30,11 @@ from zkschema.records import Commit
 
 Compression = Literal["zstd", "snappy", "gzip", "none"]
 HOUR = 3_600_000_000
+
+
+def trial() -> LazyBatch:
+    spark: Any = None
+    return LazyBatch(spark, 1, None, (), EVENT_SCHEMA)
 
 
 def batch(*bodies: bytes | None, hours: list[int] | None = None) -> pa.RecordBatch:
@@ -181,7 +189,10 @@ def test_lines_cannot_be_snappy() -> None:
 
 @pytest.mark.parametrize(
     "this",
-    [file_store.LOCAL, file_store.RemoteFileStore(fs.SubTreeFileSystem("/", fs.LocalFileSystem()))],
+    [
+        file_store.LOCAL,
+        remote_store.RemoteFileStore(fs.SubTreeFileSystem("/", fs.LocalFileSystem())),
+    ],
 )
 def test_every_lake_keeps_the_contract(tmp_path: Path, this: file_store.FileStore) -> None:
     source, target = f"{tmp_path}/s/one", f"{tmp_path}/t/deep/one"
@@ -216,13 +227,54 @@ OVERRIDE = "region=us-east-1&scheme=http&endpoint_override=localhost%3A9000"
 def test_the_query_of_a_url_says_how_its_store_is_reached() -> None:
     given, path = file_store.open_store(f"s3a://lake/web/x#y?{OVERRIDE}")
     assert path == "lake/web/x#y"
-    assert isinstance(given, file_store.RemoteFileStore)
-    wanted = fs.S3FileSystem(region="us-east-1", scheme="http", endpoint_override="localhost:9000")
-    assert given._files.equals(wanted)
+    assert isinstance(given, remote_store.RemoteFileStore)
+    assert given._files.region == "us-east-1"
     assert file_store.open_store(f"s3a://lake/other?{OVERRIDE}")[0] is given
     with pytest.raises(UserError, match="bogus"):
         file_store.open_store("s3://lake/web?bogus=1")
     assert file_store.open_store("/data/what?x=1") == (file_store.LOCAL, "/data/what?x=1")
+
+
+def test_credentials_travel_as_references_and_are_looked_up_where_a_store_is_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")
+    options = Files(f"s3a://lake/web/%Y?{OVERRIDE}", credentials=keys)
+    with pytest.raises(UserError, match="no secret lake-id"):
+        FilesSink(options, OWNER)
+    monkeypatch.setenv("FLUMENG_SECRET_LAKE_ID", "it-is-me-77")
+    monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", "never-shown-77")
+    root = FilesSink(options, OWNER).root
+    assert root.endswith("access_key=${secret:lake-id}&secret_key=${secret:lake-key}")
+    assert "77" not in repr(FilesSink(options, OWNER).stage(trial(), Attempt(root)).pending)
+    first, path = file_store.open_store(root)
+    assert path == "lake/web"
+    assert file_store.open_store(root)[0] is first
+    monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", "another-one-78")
+    assert file_store.open_store(root)[0] is not first
+    elsewhere = dict.fromkeys(["${secret:lake-id}", "${secret:lake-key}"], "x").__getitem__
+    assert file_store.open_store(root, elsewhere)[1] == path
+    assert place_of(root) == f"s3a://lake/web?{OVERRIDE}".replace("%3A", ":")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("AWS Error NO_SUCH_BUCKET during PutObject", UserError),
+        ("AWS Error ACCESS_DENIED during HeadObject operation", UserError),
+        ("AWS Error UNKNOWN (HTTP status 403) during PutObject", UserError),
+        ("AWS Error UNKNOWN (HTTP status 429) during PutObject", UnavailableError),
+        ("AWS Error SLOW_DOWN during PutObject", UnavailableError),
+        ("AWS Error UNKNOWN (HTTP status 503) during PutObject", UnavailableError),
+        ("AWS Error NETWORK_CONNECTION during PutObject", UnavailableError),
+        ("Connection reset by peer", UnavailableError),
+    ],
+)
+def test_errors_of_stores_are_split_by_who_must_act(said: str, kind: type[Exception]) -> None:
+    store = remote_store.RemoteFileStore(fs.LocalFileSystem(), "s3://lake")
+    found = store.explained(OSError(f"{said} (Request ID: 1)"))
+    assert type(found) is kind
+    assert str(found) == f"s3://lake: {said}"
 
 
 def test_what_lies_below_a_url_has_its_query() -> None:

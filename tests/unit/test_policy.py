@@ -128,7 +128,8 @@ def test_paths_are_compared_with_symlinks_resolved(tmp_path: Path) -> None:
         ('commands: ["/bin/sh -c \'x"]', "expected a command line: No closing quotation"),
         ("outputs: [lake]", "expected an absolute path or a URL"),
         ("outputs: [/lake/../etc]", "expected a path without .."),
-        ('outputs: ["/lake/%Y"]', "without time patterns"),
+        ('outputs: ["/lake/%Y"]', "without patterns"),
+        ('outputs: ["/lake/{app}"]', "without patterns"),
         ("{", "not YAML"),
     ],
 )

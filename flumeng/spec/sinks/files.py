@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from flumeng.spec.locations import Credentials, check_location, credential_problem, located
 from flumeng.spec.option import option
-from flumeng.spec.patterns import check_lake_path
 from flumeng.spec.sinks import ExactlyOnce
 
 
@@ -20,7 +20,7 @@ class Files:
 
     path: str = option(
         doc="The directory, a path or a URL. `%Y %m %d %H %M` come from the event's time in UTC.",
-        check=check_lake_path,
+        check=check_location,
         example='"s3a://lake/web/dt=%Y-%m-%d/hour=%H"',
     )
     format: Literal["parquet", "json", "text"] = option(
@@ -35,9 +35,17 @@ class Files:
         "as a mounted NFS. A URL like `s3a://` always is.",
         default=False,
     )
+    credentials: Credentials | None = option(
+        doc="Who the sink is to its store; without it, who the environment says.", default=None
+    )
 
     makes_files: ClassVar[bool] = True
     exactly_once: ClassVar[ExactlyOnce] = "staged"
+
+    @property
+    def location(self) -> str:
+        """Where files go, and as whom; it holds references and no secret."""
+        return located(self.path, self.credentials)
 
     @property
     def local(self) -> bool:
@@ -51,5 +59,7 @@ class Files:
         yield "output", self.path
 
     def problems(self) -> Iterator[tuple[str, str]]:
+        if problem := credential_problem(self.path, self.credentials):
+            yield "credentials", problem
         if self.compression == "snappy" and self.format != "parquet":
             yield "compression", f"{self.format} files take zstd, gzip or none"

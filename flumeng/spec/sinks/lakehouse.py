@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, cast
 from urllib.parse import urlsplit
 
 from flumeng.spec.option import option
-from flumeng.spec.patterns import check_lake_path
+from flumeng.spec.patterns import check_lake_path, fixed_part
 from flumeng.spec.sinks import ExactlyOnce
 
 _PARTITION = re.compile(r"(?:(year|month|day|hour)\((\w+)\)|(\w+))")
@@ -40,8 +40,8 @@ def check_day_partition(text: str) -> None:
 
 def check_directory(text: str) -> None:
     check_lake_path(text)
-    if "%" in text:
-        raise ValueError("expected a directory without time patterns: see partition_by")
+    if fixed_part(text) != text:
+        raise ValueError("expected a directory without patterns: see partition_by")
 
 
 def check_table_name(text: str) -> None:
