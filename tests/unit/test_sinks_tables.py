@@ -9,90 +9,23 @@ import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
-from pyiceberg.catalog import load_catalog
+from deltalake import DeltaTable
 
 from flumeng.collector.testing import OWNER
 from flumeng.errors import ConflictError, UnavailableError, UserError
-from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.sinks import Attempt, BatchId, Row, Sink, Written, delta, iceberg, table_files
+from flumeng.sinks import BatchId, Sink, Written, delta, iceberg, table_files
 from flumeng.sinks.dead_letters import RefusedError
 from flumeng.sinks.delta import DeltaSink
 from flumeng.sinks.iceberg import IcebergSink
-from flumeng.spec.sinks.lakehouse import Catalog, Delta, Evolution, Iceberg
+from flumeng.sinks.testing.tables import DeltaDirectory, IcebergDirectory, Lake, staged
+from flumeng.spec.sinks.lakehouse import Catalog, Delta, Iceberg
 
 SERIES = "web.collect.0.abc"
-SPARK: Any = None
-
-
-class Lake(Protocol):
-    """A table of one format in a directory, and how others see it."""
-
-    def sink(self, *by: str, schema: Evolution = "add") -> Sink: ...
-
-    def rows(self) -> pa.Table: ...
-
-    def append(self, rows: pa.Table) -> None:
-        """As a foreign writer does."""
-
-    def drop(self, column: str) -> None:
-        """Take a column away."""
-
-    def commits(self) -> int:
-        """How many commits have added rows."""
-
-
-class DeltaDirectory:
-    def __init__(self, place: Path) -> None:
-        self.place = str(place / "delta")
-
-    def sink(self, *by: str, schema: Evolution = "add") -> Sink:
-        return DeltaSink(Delta(self.place, by, schema), OWNER)
-
-    def rows(self) -> pa.Table:
-        return DeltaTable(self.place).to_pyarrow_table()
-
-    def append(self, rows: pa.Table) -> None:
-        write_deltalake(self.place, rows, mode="append")
-
-    def drop(self, column: str) -> None:
-        rows = self.rows().drop_columns([column])
-        write_deltalake(self.place, rows, mode="overwrite", schema_mode="overwrite")
-
-    def commits(self) -> int:
-        return sum(one["operation"] == "WRITE" for one in DeltaTable(self.place).history())
-
-
-class IcebergDirectory:
-    def __init__(self, place: Path) -> None:
-        self.catalog = Catalog("sql", f"sqlite:///{place}/catalog.db", warehouse=f"{place}/lake")
-
-    def sink(self, *by: str, schema: Evolution = "add") -> Sink:
-        return IcebergSink(Iceberg(self.catalog, "web.events", by, schema), OWNER)
-
-    def table(self) -> Any:
-        uri, warehouse = self.catalog.uri, self.catalog.warehouse
-        return load_catalog("default", type="sql", uri=uri, warehouse=warehouse).load_table(
-            "web.events"
-        )
-
-    def rows(self) -> pa.Table:
-        return self.table().scan().to_arrow()
-
-    def append(self, rows: pa.Table) -> None:
-        self.table().append(rows)
-
-    def drop(self, column: str) -> None:
-        with self.table().update_schema() as update:
-            update.delete_column(column)
-
-    def commits(self) -> int:
-        return len(self.table().snapshots())
 
 
 @pytest.fixture(params=[DeltaDirectory, IcebergDirectory], ids=["delta", "iceberg"])
@@ -111,14 +44,6 @@ def events(*bodies: bytes, day: int = 0, host: str | None = "h1") -> pa.Table:
             "attrs": pa.array([[("k", "v")]] * len(bodies), pa.map_(pa.string(), pa.string())),
         }
     )
-
-
-def staged(sink: Sink, rows: pa.Table, attempt: Attempt | None = None) -> list[Row]:
-    """What the stage of one split yields."""
-    batch = LazyBatch(SPARK, 1, None, (), rows.schema)
-    stage = sink.stage(batch, attempt or Attempt()).all_arrow
-    assert stage is not None
-    return [row for out in stage(iter(rows.to_batches())) for row in out.to_pylist()]
 
 
 def write(sink: Sink, rows: pa.Table) -> Callable[[BatchId | None], None]:
