@@ -5,7 +5,10 @@ finds, exactly, before anything new, so a target that has the batch already does
 and one that has not gets the same events. The intent ends in the transaction that moves the acks.
 
 It needs no claim of its own: each decision is checked against an ack at the version that its owner
-knows. Whoever has claimed the acks therefore reads an intent that nobody else changes any more.
+knows. Whoever has claimed the acks therefore reads an intent that no earlier owner changes.
+
+Masters write its epoch when partitions leave the task, which they do only while it is ended. An
+owner of before, whose acks nobody may have claimed yet, decides nothing any more from then on.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from flumeng.collector.acks import Acks
+from flumeng.collector.acks import Acks, SupersededError
 from flumeng.collector.ranges import Range
 from flumeng.errors import CorruptError
 from flumeng.sinks import BatchId
@@ -44,7 +47,8 @@ class Intents:
         """Reads it. Call this after claiming ``acks``; ``name`` makes one that was never used.
 
         Raises CorruptError when an open one does not follow the acks, or reads what the task has
-        not claimed; ConflictError when somebody else has claimed since.
+        not claimed; SupersededError when partitions have left the task since its owner was told of
+        them; ConflictError when somebody else has claimed since.
         """
         self._store = store
         self._acks = acks
@@ -60,7 +64,9 @@ class Intents:
         )
         found = store.read(self._path)
         if found is not None:
-            self._intent, self._expect = found.value, found.version
+            self._require_current(found.value)
+            series = found.value.series or self._intent.series
+            self._intent, self._expect = replace(found.value, series=series), found.version
             self._require_sound()
 
     @property
@@ -103,6 +109,12 @@ class Intents:
         self._intent = replace(self._intent, epoch=self._acks.epoch, ranges={})
         self._expect = Version(self._expect.number + 1)
 
+    def _require_current(self, found: Intent) -> None:
+        if found.epoch > self._acks.epoch:
+            raise SupersededError(
+                f"{self._path} has epoch {found.epoch}, ours is {self._acks.epoch}", found.epoch
+            )
+
     def _require_sound(self) -> None:
         for partition, (start, _) in self._intent.ranges.items():
             ack = self._acks.offsets.get(partition)
@@ -111,5 +123,6 @@ class Intents:
                 where = "has not claimed" if ack is None else f"has acked up to {ack}"
                 raise CorruptError(
                     f"{self._path}: the batch {self._intent.number} is decided and reads "
-                    f"{partition} from {start} on, which this task {where}"
+                    f"{partition} from {start} on, which this task {where}: look at "
+                    "`flumeng ack intents`"
                 )

@@ -136,12 +136,21 @@ class Master:
         snapshot = self._reader.snapshot()
         with self.measures.planning(snapshot):
             actions = self._planner.plan(snapshot)
+        held = self._planner.held
+        self._reader.note(held)
+        if held.keys() - snapshot.intents.keys():
+            self._wakes.put(None)
         outcome = carry_out(self._store, actions, snapshot)
         self.measures.planned(outcome.done)
         self._look_again_after(outcome, snapshot)
         self.troubles = {**_of_flows(snapshot, self._planner.withheld), **topics(outcome)}
         self.measures.troubles = len(self.troubles)
         said = [reason for action in outcome.done for reason in action.why]
+        said += [
+            f"journals stay with {flow}/{task} until batches are finished"
+            for flow in snapshot.intents
+            for task in sorted(held.get(flow, ()))
+        ]
         said += [f"looking again: {conflict}" for conflict in outcome.conflicts[:1]]
         return self.measures.ticked("conflict" if outcome.conflicts else "done", _sentence(said))
 

@@ -43,6 +43,11 @@ class IsolatingPlanner:
         """Flow -> why it is not planned now."""
         return {flow: one.why for flow, one in self._withheld.items()}
 
+    @property
+    def held(self) -> Mapping[str, frozenset[str]]:
+        """See ``Planner``."""
+        return self._planner.held
+
     def withhold(self, snapshot: Snapshot, flow: str, why: str) -> None:
         """Leave the flow out until it is changed, at most for ``WITHHOLD_SECONDS``."""
         view = snapshot.flows.get(flow)

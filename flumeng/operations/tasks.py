@@ -16,7 +16,7 @@ from flumeng.operations.settings import refuse_in_maintenance
 from flumeng.plan.capacity_index import CapacityIndex
 from flumeng.spec.problems import nearest
 from flumeng.state.reader import Reader
-from flumeng.state.snapshot import FlowView, Snapshot
+from flumeng.state.snapshot import FlowView, IntentView, Snapshot
 from flumeng.state.task_map import Tasks, leaving, plan_writes
 from flumeng.store import Check, ReadableStore, Store, tree
 from zkschema import paths, records
@@ -45,10 +45,13 @@ class TaskChange:
 
 
 def look(store: ReadableStore) -> Snapshot:
-    """The cluster as a master that looks after all flows sees it."""
+    """The cluster as a master that looks after all flows sees it, with every batch finished."""
     tree.require(store)
     found = Reader(store, "operator", time.monotonic, time.time).snapshot()
-    return replace(found, mine=found.plannable)
+    nothing_decided: dict[str, dict[str, IntentView]] = {
+        name: {} for name, flow in found.flows.items() if flow.by_batch
+    }
+    return replace(found, mine=found.plannable, intents=nothing_decided)
 
 
 def restart_task(store: Store, key: str, *, author: str, reason: str, now: float) -> TaskChange:

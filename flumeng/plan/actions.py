@@ -7,14 +7,34 @@ of any number of masters that decide at once one wins each step and the others l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from flumeng.state.assignment_pages import assignment_writes
+from flumeng.state.snapshot import IntentView
 from flumeng.state.task_map import Tasks, next_version, plan_writes
 from flumeng.store import ABSENT, Check, Expected, Put, Version, Write
 from zkschema import paths
-from zkschema.records import Assignment, Audit, Cluster, Flow, Node, Plan
+from zkschema.records import Assignment, Audit, Cluster, Flow, Intent, Node, Plan
+
+
+@dataclass(frozen=True)
+class Fence:
+    """From now on nobody with an epoch below ``epoch`` decides a batch of the task.
+
+    Its owner may not have heard yet that partitions have left it, and could decide a batch that
+    reads them. ``seen`` is what it has decided last, of which all is acked.
+    """
+
+    task: str
+    epoch: int
+    seen: IntentView
+
+    @property
+    def record(self) -> Intent:
+        assert self.seen.record is not None
+        assert not self.seen.open, f"{self.task} has a batch that is not acked"
+        return replace(self.seen.record, epoch=self.epoch)
 
 
 @dataclass(frozen=True)
@@ -24,7 +44,8 @@ class Replan:
 
     ``before`` are the tasks as they were at ``expect``. ``told`` are the versions of those owners'
     assignments: another master may be telling them of what was planned last, and whoever does not
-    see that would give to others what he has not taken from them.
+    see that would give to others what he has not taken from them. ``fences`` are those of tasks
+    that lose partitions.
     """
 
     flow: str
@@ -34,6 +55,7 @@ class Replan:
     expect: Expected
     told: tuple[tuple[str, Version], ...]
     why: tuple[str, ...]
+    fences: tuple[Fence, ...] = ()
 
     @property
     def version_after(self) -> Version:
@@ -43,6 +65,10 @@ class Replan:
         return [
             Check(paths.flow(self.flow), self.flow_version),
             *(Check(paths.assignment(node), version) for node, version in self.told),
+            *(
+                Put(paths.intent(self.flow, fence.task), fence.record, fence.seen.version)
+                for fence in self.fences
+            ),
             *plan_writes(self.flow, self.plan, self.before, self.expect),
         ]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flumeng.plan.actions import Action, Assign, Forget, Maintain, MarkAway, Replan, Revert
-from flumeng.state.snapshot import Snapshot
+from flumeng.state.snapshot import IntentView, Snapshot
+from flumeng.state.task_map import next_version
 
 
 def applied(snapshot: Snapshot, action: Action) -> Snapshot:
@@ -26,6 +27,7 @@ def applied(snapshot: Snapshot, action: Action) -> Snapshot:
     if isinstance(action, Replan | Revert):
         flow = snapshot.flows[action.flow]
         if isinstance(action, Replan):
+            snapshot = _fenced(snapshot, action)
             flow = replace(flow, plan=action.plan, plan_version=action.version_after)
         else:
             place = flow.settled_place
@@ -33,3 +35,14 @@ def applied(snapshot: Snapshot, action: Action) -> Snapshot:
         return replace(snapshot, flows={**snapshot.flows, action.flow: flow})
     kept = {name: flow for name, flow in snapshot.flows.items() if name != action.flow}
     return replace(snapshot, flows=kept, mine=snapshot.mine - {action.flow})
+
+
+def _fenced(snapshot: Snapshot, action: Replan) -> Snapshot:
+    if not action.fences:
+        return snapshot
+    fenced = {
+        fence.task: IntentView(fence.record, next_version(fence.seen.version))
+        for fence in action.fences
+    }
+    of_flow = {**snapshot.intents.get(action.flow, {}), **fenced}
+    return replace(snapshot, intents={**snapshot.intents, action.flow: of_flow})

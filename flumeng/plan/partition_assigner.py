@@ -3,12 +3,17 @@ join the smallest. When tasks are added, as few journals as possible move to eve
 
 A task that gets a journal from another one needs a higher epoch than that one had, since the acks
 refuse a lower one.
+
+No journal leaves a task that has a batch under way which has to be repeated exactly: see
+``PlanBuilder``. A task that is to end goes by itself as soon as it has none; when tasks are added,
+all that give journals away do so together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from flumeng.plan.placement_index import ONE_MORE, in_order, partitions_of, size_rank
 from flumeng.plan.plan_builder import ChangeSet, PlanBuilder
@@ -19,9 +24,9 @@ class PartitionAssigner:
     """A flow's journals over its tasks as they are to be; tasks not wanted any more are ended.
 
     ``fresh`` are the tasks that were not planned before, in order, with what they are to read.
-    ``shares`` has the journals of those tasks whose journals change, ``moved`` the journals that
-    were taken from a task, which have no task in ``task_of``. ``FlowIndex.sizes`` is brought up to
-    date at once.
+    ``shares`` has the journals of those tasks whose journals change, ``task_of`` the tasks of the
+    journals that change, ``moved`` the journals that were taken from a task. ``FlowIndex.sizes`` is
+    brought up to date at once.
     """
 
     def __init__(self, builder: PlanBuilder, tasks: int, changes: ChangeSet) -> None:
@@ -30,12 +35,15 @@ class PartitionAssigner:
         self._shares: dict[str, list[str]] = {}
         self._task_of: dict[str, str | None] = {}
         self._moved: set[str] = set()
-        self.fresh: Mapping[str, tuple[str, ...]] = {}
+        self.fresh: dict[str, tuple[str, ...]] = {}
         if not changes.everything:
             self._follow(changes.journals)
         elif builder.flow_index.sizes.ranks:
+            journals = _own_journals(builder)
+            if builder.decides:
+                self._follow(journals)  # what is held is held with all that it is to read
             fresh = self._resize(tasks)
-            self._follow(_own_journals(builder))
+            self._follow(journals)
             self.fresh = {name: tuple(sorted(self._shares.pop(name))) for name in fresh}
         else:
             self._deal(tasks)
@@ -54,34 +62,60 @@ class PartitionAssigner:
         builder = self._builder
         builder.why.append(f"{builder.flow.name}/{name} now reads {len(partitions)} journals")
         gained = set(partitions) - set(task.partitions)
-        if task.node and (gained & self._moved or (gained and builder.flow.plan.sharing)):
+        sharing = gained and builder.flow.plan.sharing
+        if task.node and (gained & self._moved or sharing or name in builder.fenced):
             builder.epoch += 1
             return replace(task, partitions=partitions, epoch=builder.epoch)
         return replace(task, partitions=partitions)
 
     def _deal(self, tasks: int) -> None:
-        """The journals of a flow that has no tasks yet."""
-        snapshot = self._builder.snapshot
+        """The journals of a flow that has no tasks yet, or whose plan was lost."""
+        builder = self._builder
+        if builder.flow.epoch_floor and builder.decides and builder.intents is None:
+            builder.held.update(_names(tasks))
+            return
+        snapshot = builder.snapshot
         drained = snapshot.drained
-        own = snapshot.journals_of(self._builder.flow.name)
-        journals = sorted(name for name in own if name not in drained) if drained else sorted(own)
+        own = snapshot.journals_of(builder.flow.name)
+        decided = self._decided()
+        away = {*drained, *chain.from_iterable(decided.values())}
+        journals = sorted(name for name in own if name not in away) if away else sorted(own)
         self.fresh = {name: tuple(journals[n::tasks]) for n, name in enumerate(_names(tasks))}
+        for name, reads in decided.items():
+            self.fresh[name] = tuple(sorted((*self.fresh.get(name, ()), *reads)))
         self._flow_index.sizes.set_all(
             {name: size_rank(name, len(share)) for name, share in self.fresh.items()}
         )
+
+    def _decided(self) -> dict[str, list[str]]:
+        """What the tasks read that have to repeat a batch."""
+        builder = self._builder
+        return {
+            name: [journal for journal in intent.record.ranges if is_open(builder, journal)]
+            for name, intent in ((builder.intents or {}) if builder.decides else {}).items()
+            if intent.record is not None and intent.open
+        }
 
     def _resize(self, tasks: int) -> list[str]:
         """End the tasks that are too many; those that lack, with the others evened out for them."""
         wanted = _names(tasks)
         old = {name: t for name, t in self._builder.tasks.items() if t.kind == COLLECT}
         for name in in_order(old.keys() - set(wanted)):
-            self._take(old[name].partitions)
+            if not self._builder.may_lose(name):
+                self._builder.held.add(name)
+                continue
+            self._take(tuple(self._share(name)))
             self._builder.end(name)
         fresh = [name for name in wanted if name not in old]
-        if fresh:
-            self._shares.update((name, []) for name in fresh)
-            self._flow_index.sizes.set_all({name: size_rank(name, 0) for name in fresh})
-            self._even_out(wanted)
+        if not fresh:
+            return []
+        keep = self._even_shares(wanted)
+        if not all(map(self._builder.may_lose, keep)):
+            self._builder.held.update(keep)
+            return []
+        self._shares.update((name, []) for name in fresh)
+        self._flow_index.sizes.set_all({name: size_rank(name, 0) for name in fresh})
+        self._even_out(keep)
         return fresh
 
     def _follow(self, journals: Collection[str]) -> None:
@@ -95,24 +129,31 @@ class PartitionAssigner:
                     unplaced.append(name)
             elif home is not None:
                 self._share(home).remove(name)
+                self._task_of[name] = None
                 self._resized(home)
         unplaced.sort()
         task_of = self._flow_index.sizes.take(len(unplaced), ONE_MORE)
         for name, home in zip(unplaced, task_of, strict=True):
             self._share(home).append(name)
+            self._task_of[name] = home
 
-    def _even_out(self, tasks: Collection[str]) -> None:
-        """Take journals from tasks that have more than their part; ``follow`` shares them out."""
-        counts = {name: partitions_of(self._flow_index.sizes.ranks[name]) for name in tasks}
+    def _even_shares(self, tasks: Collection[str]) -> dict[str, int]:
+        """The tasks that have more journals than their part, and how many they keep."""
+        ranks = self._flow_index.sizes.ranks
+        counts = {name: partitions_of(ranks[name]) if name in ranks else 0 for name in tasks}
         least, more = divmod(sum(counts.values()), len(counts))
         by_size = sorted(counts, key=lambda name: -counts[name])
-        for place, name in enumerate(by_size):
-            most = least + 1 if place < more else least
-            if counts[name] > most:
-                share = self._share(name)
-                self._take(share[most:])
-                del share[most:]
-                self._resized(name)
+        parts = {name: least + (place < more) for place, name in enumerate(by_size)}
+        return {name: most for name, most in parts.items() if counts[name] > most}
+
+    def _even_out(self, keep: Mapping[str, int]) -> None:
+        """Take from each all but so many of its journals; ``follow`` shares them out."""
+        for name, most in keep.items():
+            share = self._share(name)
+            self._builder.lost(name)
+            self._take(share[most:])
+            del share[most:]
+            self._resized(name)
 
     def _take(self, journals: Collection[str]) -> None:
         self._moved.update(journals)

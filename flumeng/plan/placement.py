@@ -4,6 +4,9 @@ A task changes hands in one of two ways. Its owner is gone: another takes it wit
 after the grace period, and fencing makes that safe. Its owner may not keep it, or has too much: the
 task is marked ``draining``, the owner finishes its batch, acks and lets go, and only then it is
 given away; past a deadline it is taken. In maintenance mode nothing moves that is not on its way.
+
+A task that is to end, or to give journals away, and has decided a batch itself drains for that too.
+One that has to repeat the batch of an earlier owner does that first.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice, takewhile
 from typing import NamedTuple
 
 from flumeng.plan.partition_assigner import PartitionAssigner, count_open
@@ -37,8 +40,7 @@ def place(builder: PlanBuilder, changes: ChangeSet) -> None:
     if _collects(builder):
         _spread(builder, settled.collect, changes)
     else:
-        for name in in_order(n for n, t in builder.tasks.items() if t.kind == COLLECT):
-            builder.end(name)
+        _wind_down(builder)
 
 
 def may_collect(node: NodeView, place: CollectPlace) -> bool:
@@ -78,9 +80,26 @@ def _pin(builder: PlanBuilder, changes: ChangeSet) -> None:
 
 def _end_unreadable(builder: PlanBuilder) -> None:
     """A revision that cannot be read changes nothing; but what is to end ends."""
-    wanted = {INGEST: _receives(builder), COLLECT: _collects(builder)}
-    for name in in_order(n for n, t in builder.tasks.items() if not wanted[t.kind]):
-        builder.end(name)
+    if not _receives(builder):
+        for name in in_order(n for n, t in builder.tasks.items() if t.kind == INGEST):
+            builder.end(name)
+    if not _collects(builder):
+        _end_collecting(builder)
+
+
+def _wind_down(builder: PlanBuilder) -> None:
+    """Nothing more is to be collected; what is decided is finished."""
+    _end_collecting(builder)
+    _settle(builder, in_order(builder.held), {}, {})
+
+
+def _end_collecting(builder: PlanBuilder) -> None:
+    """End the collect tasks that may end; the others are held."""
+    for name in in_order(n for n, t in builder.tasks.items() if t.kind == COLLECT):
+        if builder.may_lose(name):
+            builder.end(name)
+        else:
+            builder.held.add(name)
 
 
 def _receives(builder: PlanBuilder) -> bool:
@@ -118,10 +137,23 @@ def _spread(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> No
     if tasks != len(builder.flow_index.sizes.ranks):
         changes = replace(changes, everything=True)
     assigner = PartitionAssigner(builder, tasks, changes)
-    changed, fresh = assigner.changed(), assigner.fresh
+    changed = assigner.changed()
+    _settle(builder, _suspects(builder, changes, changed), changed, assigner.fresh)
+
+
+def _settle(
+    builder: PlanBuilder,
+    suspects: Iterable[str],
+    changed: Mapping[str, PlannedTask],
+    fresh: Mapping[str, tuple[str, ...]],
+) -> None:
+    """Of the ``suspects``, some as ``changed``, those stay that can; the others and the ``fresh``
+    ones go to nodes."""
+    place = builder.flow.settled_place
+    assert place is not None
     unplaced: list[_Unplaced] = []
     placed: list[tuple[str, PlannedTask]] = []
-    for name in _suspects(builder, changes, changed):
+    for name in suspects:
         before = builder.task(name)
         if before is None:
             continue
@@ -134,7 +166,7 @@ def _spread(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> No
             owner = builder.snapshot.nodes.get(task.node or "")
             lost = owner is not None and owner.lost
             unplaced.append(_Unplaced(name, task.partitions, reason, task, lost))
-    if unplaced or not _begin_in_turn(builder, place, fresh):
+    if unplaced or not _begin_in_turn(builder, place.collect, fresh):
         unplaced += [_Unplaced(name, reads, NOBODY, None) for name, reads in fresh.items()]
         _hand_over(builder, unplaced)
     if placed:
@@ -143,14 +175,36 @@ def _spread(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> No
 
 def _count_tasks(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> int:
     """How many the flow is to have; the number stays while nothing moves."""
-    planned = len(builder.flow_index.sizes.ranks)
+    planned = _planned(builder)
     if planned and place.tasks is None and builder.snapshot.cluster.maintenance:
         return planned
     journals = count_open(builder, changes)
     unit = place.weight.get("slots", 1.0)
     slots = unit * journals + builder.flow.slots_beyond(unit)
     nodes = len(builder.index.capacity.pool(place.labels).ranks)
-    return task_count(place.tasks, planned, journals, slots, nodes)
+    tasks = task_count(place.tasks, planned, journals, slots, nodes)
+    if tasks < planned and builder.decides:
+        left = _left_at_first(builder, tasks)
+        if task_count(place.tasks, left, journals, slots, nodes) == left:
+            return left
+    return tasks
+
+
+def _planned(builder: PlanBuilder) -> int:
+    """How many tasks the flow has, but for those that are to end and are held."""
+    ranks = builder.flow_index.sizes.ranks
+    if not builder.decides:
+        return len(ranks)
+    return next(n for n in count() if f"{COLLECT}.{n}" not in ranks)
+
+
+def _left_at_first(builder: PlanBuilder, tasks: int) -> int:
+    """How many tasks without a gap are left of ``tasks`` and those after them that may not end
+    yet; a number that is near enough is kept."""
+    names = (f"{COLLECT}.{n}" for n in count(tasks))
+    ranks = builder.flow_index.sizes.ranks
+    held = takewhile(lambda name: name in ranks and not builder.may_lose(name), names)
+    return tasks + sum(1 for _ in held)
 
 
 def _keep_all(builder: PlanBuilder, placed: Iterable[tuple[str, PlannedTask]]) -> None:
@@ -203,11 +257,24 @@ def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | Non
         stays = builder.snapshot.cluster.maintenance or not owner.lost
         return None if stays else f"{task.node} is gone"
     if task.state == DRAINING:
+        late = f"{builder.flow.name}/{name}" in builder.snapshot.overdue
         if owner.has_let_go(builder.flow.name, name):
-            return f"{owner.name} let it go"
-        if f"{builder.flow.name}/{name}" in builder.snapshot.overdue:
+            return None if _waits_for_others(builder, name, late) else f"{owner.name} let it go"
+        if late:
             return f"{owner.name} did not let it go in time"
     return None
+
+
+def _waits_for_others(builder: PlanBuilder, name: str, late: bool) -> bool:
+    """Whether nobody runs the task, which has let go, until others may give journals away too."""
+    intent = builder.intent(name)
+    return name in builder.held and not late and not (intent and intent.open)
+
+
+def _has_decided(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
+    """Whether the batch that is under way was decided by the task's owner itself."""
+    intent = builder.intent(name)
+    return bool(intent and intent.record and intent.open and intent.record.epoch == task.epoch)
 
 
 def _keep(
@@ -228,6 +295,12 @@ def _keep(
         builder.epoch = max(builder.epoch, seen) + 1
         builder.why.append(f"{flow.name}/{name} starts anew: its acks have epoch {seen}")
         task = replace(task, epoch=builder.epoch)
+    if name in builder.held and owner.eligible(COLLECT, place.labels):
+        if task.state == ASSIGNED and _has_decided(builder, name, task):
+            why = "journals leave it, or it ends, when its batch is finished"
+            builder.why.append(f"{flow.name}/{name} is to finish its batch: {why}")
+            return builder.leaving(task, None, why)
+        return task
     target = builder.snapshot.nodes.get(task.target or "")
     on_its_way = task.state == DRAINING and target is not None and may_collect(target, place)
     if not owner.eligible(COLLECT, place.labels):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from flumeng.plan.placement_index import ASSIGNED, FlowIndex, PlacementIndex
-from flumeng.state.snapshot import FlowView, Snapshot
+from flumeng.state.snapshot import UNDECIDED, FlowView, IntentView, Snapshot
 from flumeng.state.task_map import Tasks, leaving
-from zkschema.records import Plan, PlannedTask
+from zkschema.records import COLLECT, Plan, PlannedTask
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,12 @@ class Recovery:
 class PlanBuilder:
     """The index is brought up to date with each change. ``epoch`` is the highest given so far,
     ``revision`` the last that every task has run. ``stored`` is the flow as it was read; ``flow``
-    differs from it only when its rollout has ended here."""
+    differs from it only when its rollout has ended here.
+
+    A batch that a task has decided is repeated exactly until it is acked. So partitions leave a
+    task only while it has no such batch: those that are to end or to read less, and wait for that,
+    are ``held``. Those in ``fenced`` have lost partitions here.
+    """
 
     flow: FlowView
     snapshot: Snapshot
@@ -54,6 +60,8 @@ class PlanBuilder:
     recovery: Recovery = field(default_factory=Recovery)
     changes: dict[str, PlannedTask | None] = field(default_factory=dict)
     why: list[str] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
+    fenced: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.stored = self.flow
@@ -84,7 +92,38 @@ class PlanBuilder:
         self.index.put(self.flow, name, self.task(name), task)
         self.changes[name] = task
 
+    @property
+    def decides(self) -> bool:
+        """Whether what its tasks have decided is of any account."""
+        record = self.flow.record
+        return self.flow.by_batch and not (record.state == "deleted" and record.discard)
+
+    @property
+    def intents(self) -> Mapping[str, IntentView] | None:
+        """What the flow's tasks have decided last; None when nobody has looked."""
+        return self.snapshot.intents.get(self.flow.name)
+
+    def intent(self, name: str) -> IntentView | None:
+        """What the task has decided last; None when nobody has looked."""
+        return None if self.intents is None else self.intents.get(name, UNDECIDED)
+
+    def may_lose(self, name: str) -> bool:
+        """Whether partitions may leave the task, or it may end."""
+        if not self.decides:
+            return True
+        intent = self.intent(name)
+        return intent is not None and not intent.open
+
+    def lost(self, name: str) -> None:
+        """Partitions leave the task, or it ends: no owner of before decides anything any more."""
+        if self.decides:
+            self.fenced.add(name)
+            task = self.task(name)
+            self.epoch = max(self.epoch, task.epoch + 1 if task else 0)
+
     def end(self, name: str) -> None:
+        if name.startswith(f"{COLLECT}."):
+            self.lost(name)
         self.become(name, None)
         self.why.append(f"{self.flow.name}/{name} ends: not wanted any more")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from flumeng.plan import absences
-from flumeng.plan.actions import Action, Maintain, Replan, Revert
+from flumeng.plan.actions import Action, Fence, Maintain, Replan, Revert
 from flumeng.plan.balance import balance
 from flumeng.plan.drops import drop_of
 from flumeng.plan.maintenance import maintain
@@ -19,11 +19,11 @@ from flumeng.plan.placement_index import PlacementIndex
 from flumeng.plan.plan_builder import ChangeSet, PlanBuilder, Recovery
 from flumeng.plan.projection import assign
 from flumeng.plan.rollout import revert, roll
-from flumeng.plan.steps import steps
-from flumeng.state.snapshot import FlowView, NodeView, Snapshot
+from flumeng.plan.steps import STEP_BYTES, steps
+from flumeng.state.snapshot import FlowView, IntentView, NodeView, Snapshot
 from flumeng.state.task_map import Change, Tasks
 from flumeng.store import Version
-from zkschema.records import COLLECT, Journal
+from zkschema.records import COLLECT, Journal, PlannedTask
 
 
 @dataclass
@@ -36,6 +36,7 @@ class _Seen:
     journals: Mapping[str, Journal] = field(default_factory=dict)
     drained: frozenset[str] = frozenset()
     committing: frozenset[str] = frozenset()
+    intents: Mapping[str, Mapping[str, IntentView]] = field(default_factory=dict)
     mine: frozenset[str] = frozenset()
     chokes: Mapping[str, float] = field(default_factory=dict)
     maintenance: bool = False
@@ -56,11 +57,16 @@ class _Round:
 
 
 class Planner:
-    """Pure but for its memory: no I/O, clock, randomness or logging."""
+    """Pure but for its memory: no I/O, clock, randomness or logging.
+
+    ``held``: flow -> the tasks that are to end or to read less, and wait for batches to be
+    finished. The next snapshot should have the intents of these flows, and of no others.
+    """
 
     def __init__(self) -> None:
         self._index = PlacementIndex()
         self._seen = _Seen()
+        self.held: Mapping[str, frozenset[str]] = {}
 
     def plan(self, snapshot: Snapshot) -> list[Action]:
         """What to do now so that every flow in ``snapshot.mine`` runs as it should."""
@@ -131,6 +137,7 @@ class Planner:
         drops = [drop for flow in _mine(snapshot) if (drop := drop_of(flow, snapshot))]
         forgets = absences.forgets(snapshot, self._index, assigns) if snapshot.leads else []
         self._remember(after, {action.node for action in assigns})
+        self.held = {name: frozenset(b.held) for name, b in builders.items() if b.held}
         return [*round_.first, *round_.back, *replans, *assigns, *drops, *forgets]
 
     def _recoveries(self, snapshot: Snapshot) -> int | None:
@@ -169,7 +176,11 @@ class Planner:
             changes = self._changes_of(flow, behind)
             change_sets[name] = replace(
                 changes,
-                everything=changes.everything or resumed or name in other_commits,
+                everything=changes.everything
+                or resumed
+                or name in other_commits
+                or name in self.held
+                or seen.intents.get(name) != snapshot.intents.get(name),
                 nodes=tuple(sorted({*nodes, *changes.nodes})) if changes.nodes else nodes,
                 journals=tuple(sorted(journals.get(name, set()).union(changes.journals))),
             )
@@ -227,6 +238,7 @@ class Planner:
             journals=after.journals,
             drained=after.drained,
             committing=after.committing,
+            intents=after.intents,
             mine=after.mine,
             chokes=after.cluster.chokes,
             maintenance=after.cluster.maintenance is not None,
@@ -306,14 +318,29 @@ def _replans(builder: PlanBuilder) -> list[Replan]:
     why = tuple(builder.why) or (f"{flow.name}: the plan is brought up to date",)
     actions: list[Replan] = []
     before, expect, told = flow.tasks, flow.plan_version, _told_losers(builder)
-    parts = steps(before, after)
+    parts = steps(before, after, STEP_BYTES // 6 if builder.fenced else STEP_BYTES)
     for number, tasks in enumerate(parts, start=1):
         last = number == len(parts)
         step = replace(plan, tasks=tasks, sharing=not last)
-        actions.append(Replan(flow.name, flow.version, step, before, expect, told, why))
+        fences = tuple(_fences(builder, before, tasks)) if builder.fenced else ()
+        actions.append(Replan(flow.name, flow.version, step, before, expect, told, why, fences))
         before, expect, told = tasks, actions[-1].version_after, ()
         why = (f"{flow.name}: step {number + 1} of {len(parts)}",)
     return actions
+
+
+def _fences(builder: PlanBuilder, before: Tasks, after: Tasks) -> Iterator[Fence]:
+    """Those of the tasks that lose partitions with this step."""
+    for name, old, new in after.differences(before):
+        if name in builder.fenced and old is not None and _loses(old, new):
+            final = builder.task(name)
+            seen = builder.intent(name)
+            assert seen is not None, f"{name} loses partitions, and nobody knows its intent"
+            yield Fence(name, final.epoch if final and final.node else builder.epoch, seen)
+
+
+def _loses(old: PlannedTask, new: PlannedTask | None) -> bool:
+    return not set(old.partitions) <= set(new.partitions if new else ())
 
 
 def _told_losers(builder: PlanBuilder) -> tuple[tuple[str, Version], ...]:

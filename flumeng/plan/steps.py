@@ -62,7 +62,7 @@ def _parts(before: Tasks, after: Tasks, step_bytes: int) -> Iterator[list[int]]:
         if old is new:
             continue
         partitions = sum([len(task.partitions) for task in new.values()])
-        size = TASK_BYTES * len(new) + PARTITION_BYTES * partitions
+        size = TASK_BYTES * max(len(old), len(new)) + PARTITION_BYTES * partitions
         if part and size > room:
             yield part
             part, room = [], step_bytes

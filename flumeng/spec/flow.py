@@ -9,7 +9,7 @@ from typing import Literal
 
 from flumeng.spec.component import Component
 from flumeng.spec.option import option
-from flumeng.spec.sinks import makes_files
+from flumeng.spec.sinks import exactly_once, makes_files
 
 Durability = Literal["memory", "spill", "disk", "replicated"]
 Delivery = Literal["at-most-once", "at-least-once", "exactly-once"]
@@ -244,6 +244,14 @@ class FlowSpec:
     def all_sinks(self) -> tuple[Component, ...]:
         """Its sinks, and last the one for dead letters when there is one."""
         return self.sinks if self.dead_letters is None else (*self.sinks, self.dead_letters)
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether its tasks decide about each batch before a target is written that remembers the
+        number of the last one."""
+        return self.delivery == "exactly-once" and any(
+            exactly_once(sink.options) == "by batch" for sink in self.all_sinks
+        )
 
     @property
     def batch_seconds(self) -> float:

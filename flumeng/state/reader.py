@@ -23,7 +23,7 @@ from flumeng.state.absences import Absences
 from flumeng.state.assignment_pages import whole
 from flumeng.state.resync import LOOK_SECONDS, Round
 from flumeng.state.rollouts import Rollouts
-from flumeng.state.snapshot import FlowView, NodeView, Snapshot
+from flumeng.state.snapshot import FlowView, IntentView, NodeView, Snapshot
 from flumeng.state.task_map import Tasks
 from flumeng.state.timers import Moments, Pauses
 from flumeng.store import (
@@ -98,6 +98,9 @@ class Reader:
         self._journals: dict[str, Journal] = {}
         self._drained: frozenset[str] = frozenset()
         self._without_commits: dict[str, FlowView] = {}
+        self._by_batch: set[str] = set()
+        """The flows of which a revision was seen that decides batches, or such a decision."""
+        self._noted: frozenset[str] = frozenset()
         self._moments = Moments(clock)
         self._absences = Absences(self._moments)
         self._rollouts = Rollouts(self._moments)
@@ -110,6 +113,10 @@ class Reader:
     def invalidate(self) -> None:
         """A write may or may not have been carried out: look at everything, and soon."""
         self._stale = True
+
+    def note(self, flows: Iterable[str]) -> None:
+        """From now on look at what the tasks of these flows have decided, and of no others."""
+        self._noted = frozenset(flows)
 
     @property
     def look_again_seconds(self) -> float:
@@ -185,6 +192,9 @@ class Reader:
         self._moments.forget()
         self._znodes, self._set_aside, self._masters = {}, {}, {}
         self._flows, self._nodes, self._journals = {}, {}, {}
+        flows = self._store.children(paths.flows())
+        decided = self._store.children_many([paths.intents(name) for name in flows])
+        self._by_batch = {name for name, tasks in zip(flows, decided, strict=True) if tasks}
         self._read_again(self._list())
         self._specs = {name: self._specs[name] for name in self._flows if name in self._specs}
 
@@ -287,9 +297,12 @@ class Reader:
         weights = partitions.value.partitions if partitions else {}
         version = self._version(path)
         assert isinstance(version, Version)
-        before, lacks = None, ""
+        before: FlowSpec | None = None
+        lacks = ""
         if record and plan and spec and spec.rollout and plan.value.revision:
             before, lacks = self._spec(name, record.created, plan.value.revision, known)
+        if any(known and known.by_batch for known in (spec, before)):
+            self._by_batch.add(name)
         planned = str(paths.plan(name)) in self._znodes
         view = FlowView(
             name,
@@ -304,6 +317,7 @@ class Reader:
             self._unreadable(path, paths.plan(name), *buckets, paths.partitions(name)),
             before.place if before else None,
             0 if planned else self._highest_acked_epoch(name),
+            name in self._by_batch,
         )
         if lacks and view.rolling:  # nobody knows where the tasks of before may run
             text = Unreadable(paths.revision(name, str(view.plan.revision)), lacks)
@@ -401,6 +415,7 @@ class Reader:
             journals=self._journals,
             drained=drained,
             committing=self._committing(),
+            intents=self._intents(),
             mine=self._mine(masters),
             overdue=self._overdue(draining, cluster.drain_limit_seconds),
             settled=self._rollouts.settled(self._flows, self._nodes),
@@ -479,6 +494,21 @@ class Reader:
         if reached or not self._drained <= self._journals.keys():
             self._drained = frozenset((self._drained & self._journals.keys()) | reached)
         return self._drained
+
+    def _intents(self) -> dict[str, dict[str, IntentView]]:
+        """Two writes a batch are too many to be told of, or to be read for all flows."""
+        flows = sorted(self._noted & self._flows.keys())
+        tasks = self._store.children_many([paths.intents(flow) for flow in flows])
+        names = [(flow, task) for flow, some in zip(flows, tasks, strict=True) for task in some]
+        found = self._store.read_each([paths.intent(*name) for name in names])
+        intents: dict[str, dict[str, IntentView]] = {flow: {} for flow in flows}
+        for (flow, task), intent in zip(names, found, strict=True):
+            if intent is not None:
+                record = intent.value if isinstance(intent, Versioned) else None
+                intents[flow][task] = IntentView(record, intent.version)
+        if any(intent.open for of_flow in intents.values() for intent in of_flow.values()):
+            self._moments.look_in(UNWATCHED_SECONDS)
+        return intents
 
     def _committing(self) -> frozenset[str]:
         """Read after the acks: a commit that they have moved for is then listed or finished.

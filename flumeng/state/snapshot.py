@@ -21,6 +21,7 @@ from zkschema.records import (
     Assignment,
     Cluster,
     Flow,
+    Intent,
     Journal,
     Node,
     NodeStatus,
@@ -42,7 +43,8 @@ class FlowView:
 
     ``place_before`` is the place of the revision that all tasks ran before a rollout, while one is
     under way; when that revision cannot be read it is among the ``unreadable``. ``epoch_floor`` is
-    the highest epoch among the flow's acks when it has no plan.
+    the highest epoch among the flow's acks when it has no plan. ``by_batch``: its tasks may decide
+    batches before they write them, by what is known of its revisions and of what was decided.
     """
 
     name: str
@@ -57,6 +59,7 @@ class FlowView:
     unreadable: tuple[Unreadable, ...] = ()
     place_before: Place | None = None
     epoch_floor: int = 0
+    by_batch: bool = False
 
     @property
     def set_aside(self) -> bool:
@@ -149,6 +152,25 @@ class FlowView:
 
 
 @dataclass(frozen=True)
+class IntentView:
+    """What a task has decided last; ``record`` is None when that cannot be read."""
+
+    record: Intent | None
+    version: Expected
+
+    @property
+    def open(self) -> bool:
+        """Whether a batch may be decided that is not acked."""
+        return self.record is None or bool(self.record.ranges)
+
+
+UNDECIDED = IntentView(
+    Intent(epoch=0, series="", number=0, revision=0, splits=1, ranges={}), ABSENT
+)
+"""Of a task that has never decided anything."""
+
+
+@dataclass(frozen=True)
 class NodeView:
     """One registered node. ``lost``: not live for the whole grace period. ``unmarked``: what its
     record says of since when it is away is to be written anew. ``long_gone``: away for so long that
@@ -208,12 +230,13 @@ class Snapshot:
     """``drained`` names the journals that are closed with every event acked.
 
     ``committing`` names the flows that are to end but have sink commits in progress: their acks are
-    ahead of what is visible. ``mine`` names the flows that this master looks after; the others'
-    tasks are left as they are. ``overdue`` names the tasks (``flow/task``) that have drained for
-    longer than they may, ``settled`` those that have run their flow's current revision for as long
-    as its rollout asks. ``stalled`` names the flows whose rollout has made no progress for as long
-    as it may, ``slow`` the tasks (``flow/task``) that are starting for so long that nobody waits
-    for them. ``balance_moves`` may be under way at once. ``leads`` is set for the one
+    ahead of what is visible. ``intents`` are those of the flows of which somebody wants to know, by
+    task; nothing is known of the others'. ``mine`` names the flows that this master looks after;
+    the others' tasks are left as they are. ``overdue`` names the tasks (``flow/task``) that have
+    drained for longer than they may, ``settled`` those that have run their flow's current revision
+    for as long as its rollout asks. ``stalled`` names the flows whose rollout has made no progress
+    for as long as it may, ``slow`` the tasks (``flow/task``) that are starting for so long that
+    nobody waits for them. ``balance_moves`` may be under way at once. ``leads`` is set for the one
     master that decides about the whole cluster. ``now`` is for people to read, in records.
     ``unreadable`` are all records that were set aside. While that of the cluster is, ``cluster`` is
     in maintenance mode and ``cluster_known`` is not set.
@@ -225,6 +248,7 @@ class Snapshot:
     drained: frozenset[str]
     mine: frozenset[str]
     committing: frozenset[str] = frozenset()
+    intents: Mapping[str, Mapping[str, IntentView]] = field(default_factory=dict)
     overdue: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
     stalled: frozenset[str] = frozenset()

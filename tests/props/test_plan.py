@@ -3,6 +3,7 @@ every prefix of the actions leaves a legal state."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
@@ -23,18 +24,20 @@ from flumeng.plan import (
 )
 from flumeng.plan.applied import applied
 from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout
-from flumeng.state.snapshot import FlowView, NodeView, Snapshot
+from flumeng.state.snapshot import UNDECIDED, FlowView, IntentView, NodeView, Snapshot
 from flumeng.store import Version
 from zkschema.records import (
     COLLECT,
     Cluster,
     Flow,
+    Intent,
     Journal,
     Maintenance,
     MaintenanceLimits,
     Node,
     NodeStatus,
     Plan,
+    PlannedTask,
     TaskStatus,
 )
 
@@ -95,9 +98,38 @@ def flows(draw: st.DrawFn) -> dict[str, FlowView]:
         other = replace(place, collect=replace(place.collect, labels=draw(FLOW_LABELS)))
         before = draw(st.sampled_from([None, other, replace(other, ingest=IngestPlace())]))
         views[name] = FlowView(
-            name, record, Version(0), place, rollout=rollout, place_before=before
+            name,
+            record,
+            Version(0),
+            place,
+            rollout=rollout,
+            place_before=before,
+            by_batch=draw(st.booleans()),
         )
     return views
+
+
+@st.composite
+def intents(draw: st.DrawFn, views: Mapping[str, FlowView]) -> dict[str, dict[str, IntentView]]:
+    """Of some flows, those of some tasks: open ones of the owner itself or of an earlier one."""
+    return {
+        name: {
+            task: draw(intent(planned))
+            for task, planned in flow.tasks.items()
+            if planned.kind == COLLECT and draw(st.booleans())
+        }
+        for name, flow in views.items()
+        if flow.by_batch and draw(st.integers(0, 3))
+    }
+
+
+@st.composite
+def intent(draw: st.DrawFn, task: PlannedTask) -> IntentView:
+    ranges = {name: (0, 5) for name in task.partitions if draw(st.booleans())}
+    epoch = max(0, task.epoch - draw(st.integers(0, 1)))
+    record = Intent(epoch=epoch, series="s", number=1, revision=1, splits=1, ranges=ranges)
+    unreadable = draw(st.integers(0, 9)) == 0
+    return IntentView(None if unreadable else record, Version(draw(st.integers(0, 9))))
 
 
 @st.composite
@@ -133,6 +165,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         before,
         nodes=views,
         journals=journals,
+        intents=draw(intents(before.flows)),
         drained=frozenset(name for name in journals if draw(st.booleans())),
         mine=frozenset(mine),
         leads=draw(st.booleans()),
@@ -173,8 +206,10 @@ def apply_one(snapshot: Snapshot, action: Action) -> Snapshot:
     assert (action.expect, action.flow_version) == (view.plan_version, view.version)
     assert action.before == view.tasks
     assert action.why, "an action without a reason"
-    after_plan = replace(view, plan=action.plan, plan_version=next_version(action.expect))
-    return replace(snapshot, flows={**snapshot.flows, action.flow: after_plan})
+    for fence in action.fences:
+        seen = snapshot.intents[action.flow].get(fence.task, UNDECIDED)
+        assert fence.seen == seen, "a fence is put up on what is not there"
+    return applied(snapshot, action)
 
 
 def next_version(expect: object) -> Version:
@@ -201,6 +236,7 @@ def check_legal(before: Snapshot, after: Snapshot) -> None:
             was = old.tasks.get(task_name)
             if was is not None and was.node is not None and task.node != was.node:
                 assert task.epoch > old.epoch, "a task changed hands under an old epoch"
+        check_intents(before, after, name)
         read = [p for task in new.tasks.values() for p in task.partitions]
         assert len(read) == len(set(read)), "two tasks read one journal"
         readers = {
@@ -215,6 +251,31 @@ def check_legal(before: Snapshot, after: Snapshot) -> None:
                 assert task.epoch >= epochs.get(p, 0) + (0 if same else 1), (
                     "an old epoch for a journal"
                 )
+
+
+def check_intents(before: Snapshot, after: Snapshot, name: str) -> None:
+    """No journal that is to be read leaves a task whose batch is decided, or of which nobody knows
+    whether it is; and then no owner of before may decide any more."""
+    flow = before.flows[name]
+    if not flow.by_batch or (flow.record.state == "deleted" and flow.record.discard):
+        return
+    for task_name, task in flow.tasks.items():
+        now = after.flows[name].tasks.find(task_name)
+        left = {
+            journal
+            for journal in set(task.partitions) - set(now.partitions if now else ())
+            if journal in before.journals and journal not in before.drained
+        }
+        if task.kind != COLLECT or (now is not None and not left):
+            continue
+        assert name in before.intents, "nobody knows whether a batch is decided"
+        seen = before.intents[name].get(task_name, UNDECIDED)
+        assert not seen.open, f"{left} leaves a task whose batch is decided"
+        if left:
+            fence = after.intents[name][task_name].record
+            assert fence is not None
+            assert fence.epoch > task.epoch, "an owner of before may decide"
+            assert fence.epoch <= (now.epoch if now and now.node else after.flows[name].plan.epoch)
 
 
 @given(snapshots())
@@ -314,7 +375,8 @@ def test_every_open_journal_is_read_where_that_is_possible(snapshot: Snapshot) -
             continue
         if flow.record.state != "running" and flow.record.discard:
             continue
-        assert any(name in task.partitions for task in flow.plan.tasks.values())
+        waits = flow.by_batch and flow.name not in settled.intents and not flow.tasks
+        assert waits or any(name in task.partitions for task in flow.plan.tasks.values())
 
 
 @given(snapshots())
@@ -573,6 +635,80 @@ def test_an_empty_plan_is_written_once() -> None:
     assert plan(apply_all(snapshot)) == []
 
 
+# -- batches that are decided and not acked
+
+
+@st.composite
+def deciding(draw: st.DrawFn) -> list[Snapshot]:
+    """A flow whose tasks decide batches, while the number of its tasks, its state, its journals and
+    the nodes change."""
+    journal = Journal(flow="f", node="n0", primary="n0", term=1, in_sync=())
+    number = st.sampled_from([None, None, 1, 2, 3, 5])
+
+    def place() -> Place:
+        return Place(collect=CollectPlace(tasks=draw(number)))
+
+    def some_journals() -> dict[str, Journal]:
+        return {f"j{n}": journal for n in range(draw(st.sampled_from([1, 3, 9, 90])))}
+
+    views = {
+        name: NodeView(name, Node(uuid=name, roles=BOTH), live=True)
+        for name in (f"n{n}" for n in range(draw(st.integers(1, 6))))
+    }
+    flow = FlowView("f", Flow(revision=1), Version(0), place(), by_batch=True)
+    fresh = Snapshot({"f": flow}, views, some_journals(), frozenset(), frozenset({"f"}))
+    seen = [nodes_obey(apply_all(fresh))]
+    for _ in range(draw(st.integers(1, 4))):
+        now = seen[-1]
+        what = draw(st.sampled_from(["place", "place", "state", "journals", "node", "none"]))
+        if "f" in now.flows and what in ("place", "state"):
+            view = now.flows["f"]
+            states = ["running", "suspended", "stopped", "deleted"]
+            state = draw(st.sampled_from(states)) if what == "state" else view.record.state
+            view = replace(view, record=replace(view.record, state=state))
+            now = replace(now, flows={"f": replace(view, place=place())})
+        if what == "journals":
+            now = replace(now, journals=some_journals())
+        if what == "node":
+            name = draw(st.sampled_from(sorted(now.nodes)))
+            live = draw(st.booleans())
+            wanted = replace(now.nodes[name].record, desired=draw(DESIRED))
+            later = replace(now.nodes[name], live=live, lost=not live, record=wanted)
+            now = replace(now, nodes={**now.nodes, name: later})
+        late = [f"f/{name}" for name in now.flows["f"].draining] if now.flows else []
+        overdue = frozenset(name for name in late if draw(st.integers(0, 3)) == 0)
+        now = replace(now, overdue=overdue, intents=draw(intents(now.flows)))
+        seen.append(now)
+        if draw(st.booleans()):
+            seen.append(nodes_obey(apply_all(now)))
+    return seen
+
+
+DESIRED = st.sampled_from(["active", "active", "draining"])
+
+
+@given(deciding())
+@settings(max_examples=5 * settings().max_examples)
+def test_no_journal_leaves_a_task_whose_batch_is_decided(seen: list[Snapshot]) -> None:
+    for snapshot in seen:
+        state = snapshot
+        for action in plan(snapshot):
+            state = apply_one(state, action)
+            check_legal(snapshot, state)
+        timely = replace(state, overdue=frozenset())  # who drains now has just begun to
+        assert [action.why for action in plan(timely)] == []
+
+
+@given(deciding())
+@settings(max_examples=5 * settings().max_examples)
+def test_a_planner_that_remembers_holds_the_same_tasks(seen: list[Snapshot]) -> None:
+    planner = Planner()
+    for snapshot in seen:
+        anew = Planner()
+        assert planner.plan(snapshot) == anew.plan(snapshot)
+        assert planner.held == anew.held
+
+
 # -- planning from the differences
 
 
@@ -590,9 +726,14 @@ def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
     """The snapshot after one more thing has happened."""
     what = draw(
         st.sampled_from(
-            ["obey", "write", "write some", "node", "node", "flow", "journals", "mine", "cluster"]
+            [
+                *("obey", "write", "write some", "node", "node", "flow", "journals", "mine"),
+                *("cluster", "intents", "intents"),
+            ]
         )
     )
+    if what == "intents":
+        return replace(before, intents=draw(intents(before.flows)))
     if what == "obey":
         obeyed = nodes_obey(before)
         running = [k for n in obeyed.nodes.values() if n.status for k in n.status.tasks]
@@ -625,6 +766,7 @@ def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
             place=new_flow.place,
             place_before=new_flow.place_before,
             rollout=new_flow.rollout,
+            by_batch=new_flow.by_batch,
         )
         return replace(before, flows={**before.flows, name: flow})
     if what == "journals":
@@ -650,4 +792,6 @@ def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
 def test_a_planner_that_remembers_decides_as_one_that_does_not(seen: list[Snapshot]) -> None:
     planner = Planner()
     for snapshot in seen:
-        assert planner.plan(snapshot) == plan(snapshot)
+        anew = Planner()
+        assert planner.plan(snapshot) == anew.plan(snapshot)
+        assert planner.held == anew.held

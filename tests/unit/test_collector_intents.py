@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from flumeng.collector import intents
-from flumeng.collector.acks import Acks
+from flumeng.collector.acks import Acks, SupersededError
 from flumeng.collector.intents import Intents
 from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
@@ -37,7 +37,7 @@ from flumeng.collector.work import Intent
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.sinks import BatchId, Written
 from flumeng.spec import FlowSpec, parse_flow
-from flumeng.store import ANY, Put, tree
+from flumeng.store import ABSENT, ANY, Put, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
 from zkschema.bootstrap import flow_folders
@@ -368,3 +368,22 @@ def test_who_has_lost_the_acks_decides_nothing() -> None:
     with pytest.raises(ConflictError):
         old.decide([Range(min(JOURNALS), 0, 3)], 1, 1)
     assert intents.read(FakeStore(world.tree), FLOW, TASK) is None
+
+
+def test_who_was_fenced_by_a_master_decides_nothing() -> None:
+    """Journals have left the task, and their next owner has not claimed them yet."""
+    world = World("after")
+    store = FakeStore(world.tree)
+    acks = Acks.claim(store, Publisher(store, gap_seconds=0.0), FLOW, 1, JOURNALS)
+    old = Intents(store, acks, FLOW, TASK)
+    fence = records.Intent(epoch=2, series="", number=0, revision=0, splits=1, ranges={})
+    store.write(paths.intent(FLOW, TASK), fence, ABSENT)
+    with pytest.raises(ConflictError):
+        old.decide([Range(min(JOURNALS), 0, 3)], 1, 1)
+    again = Acks.claim(store, Publisher(store, gap_seconds=0.0), FLOW, 1, JOURNALS)
+    with pytest.raises(SupersededError) as superseded:
+        Intents(store, again, FLOW, TASK)
+    assert superseded.value.epoch == 2
+    world.collect(2)
+    world.check_done()
+    assert all(series.startswith(f"{FLOW}.{TASK}.") for series, _ in world.target.numbers)

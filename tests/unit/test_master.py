@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -408,3 +409,84 @@ def test_a_plan_that_was_deleted_by_hand_comes_back_above_all_epochs(cluster: Fa
     again = read_plan(store, "web")
     assert again is not None
     assert min(task.epoch for task in again.value.tasks.values()) > found.value.epoch
+
+
+def decide(store: Store, name: str, task: str, journal: str, *, epoch: int) -> None:
+    """As the task's owner does."""
+    found = store.read(paths.intent(name, task))
+    number = found.value.number + 1 if found else 1
+    ranges = {journal: (0, 5)}
+    intent = records.Intent(
+        epoch=epoch, series="s", number=number, revision=1, splits=1, ranges=ranges
+    )
+    store.write(paths.intent(name, task), intent, found.version if found else ABSENT)
+
+
+def end(store: Store, name: str, task: str) -> None:
+    found = store.read(paths.intent(name, task))
+    assert found
+    store.write(paths.intent(name, task), replace(found.value, ranges={}), found.version)
+
+
+def two_tasks_become_one(store: Store) -> tuple[str, int]:
+    """Once the masters have looked; gives a journal of the second one, and its epoch."""
+    add_node(store, "n1")
+    apply_text(store, "web", "place: {collect: {tasks: 2}}")
+    for number in range(4):
+        journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=())
+        store.write(paths.journal(f"web.n1.0.aaaaaaa{number}"), journal, ABSENT)
+    settle([Master(store, "m0")])
+    plan = read_plan(store, "web")
+    assert plan
+    apply_text(store, "web", "place: {collect: {tasks: 1}}")
+    return plan.value.tasks["collect.1"].partitions[0], plan.value.tasks["collect.1"].epoch
+
+
+def test_journals_stay_with_a_task_until_its_batch_is_finished(cluster: FakeTree) -> None:
+    """No sink of the flow says any more that there are such batches: what was decided counts."""
+    store = FakeStore(cluster)
+    journal, epoch = two_tasks_become_one(store)
+    decide(store, "web", "collect.1", journal, epoch=epoch)
+    master = Master(store, "m")
+    master.tick()
+    said = master.tick()
+    assert "journals stay with web/collect.1 until batches are finished" in said
+    plan = read_plan(store, "web")
+    assert plan
+    kept = plan.value.tasks["collect.1"]
+    assert (kept.state, len(kept.partitions)) == ("draining", 2)
+    end(store, "web", "collect.1")
+    settle([master])
+    plan = read_plan(store, "web")
+    assert plan
+    assert [len(task.partitions) for key, task in plan.value.tasks.items() if "coll" in key] == [4]
+    fence = store.read(paths.intent("web", "collect.1"))
+    assert fence
+    assert fence.value.epoch > epoch
+
+
+def test_a_batch_that_is_decided_while_a_master_writes_keeps_its_journals(
+    cluster: FakeTree,
+) -> None:
+    store = FakeStore(cluster)
+    journal, epoch = two_tasks_become_one(store)
+    decide(store, "web", "collect.1", journal, epoch=epoch)
+    end(store, "web", "collect.1")
+
+    class Racing(FakeStore):
+        raced = False
+
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            if not self.raced and any(write.path.row is paths.intent for write in writes):
+                self.raced = True
+                decide(store, "web", "collect.1", journal, epoch=epoch)
+            return super().commit(writes)
+
+    racing = Racing(cluster)
+    master = Master(racing, "m")
+    for _ in range(4):
+        master.tick()
+    assert racing.raced
+    plan = read_plan(store, "web")
+    assert plan
+    assert journal in plan.value.tasks["collect.1"].partitions
