@@ -45,8 +45,12 @@ class SqlSink:
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         from flumeng.sinks.postgres.split import WriteSplit  # noqa: PLC0415  needs an extra
 
-        if not identity.present(batch.schema):
-            raise UserError("sql cannot take dead letters: it has to know which event a row is")
+        by_event = self._options.mode == "upsert"
+        if (by_event or attempt.batch is not None) and not identity.present(batch.schema):
+            raise UserError(
+                "sql cannot upsert dead letters, nor append those of a flow that delivers exactly "
+                "once: it has to know which event a row is"
+            )
         target = Target.of(self._server, self._options, batch.schema)
         letters = attempt.dead_letters
         write = letters.around(WriteSplit(target, attempt.batch, letters.place), COUNT_SCHEMA)

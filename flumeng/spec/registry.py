@@ -75,6 +75,7 @@ _ENTRIES = (
     Entry(
         "sink", "console", "flumeng.spec.sinks.console:Console", "flumeng.sinks.console:ConsoleSink"
     ),
+    Entry("sink", "http", "flumeng.spec.sinks.http:Http", "flumeng.sinks.http:HttpSink"),
     Entry("sink", "sql", "flumeng.spec.sinks.sql:Sql", "flumeng.sinks.sql:SqlSink"),
     Entry("sink", "noop", "flumeng.spec.sinks.console:Noop", "flumeng.sinks.noop:NoopSink"),
 )

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from flumeng.errors import UnavailableError
 from flumeng.filters.identity import SPLIT
-from flumeng.sinks import BatchId
+from flumeng.sinks import BatchId, chunks
 from flumeng.sinks.dead_letters import Refuse
 from flumeng.sinks.postgres import idle_connections, transaction
 from flumeng.sinks.postgres.connection import Connection
@@ -36,9 +36,9 @@ class WriteSplit:
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
-        chunks = _gathered(batches)
-        first = next(chunks, None)
-        events = 0 if first is None else self._write(first, chunks, refuse)
+        parts = chunks.gathered(batches, CHUNK_BYTES)
+        first = next(parts, None)
+        events = 0 if first is None else self._write(first, parts, refuse)
         yield pa.RecordBatch.from_arrays([pa.array([events], pa.int64())], schema=COUNT_SCHEMA)
 
     def _write(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], refuse: Refuse) -> int:
@@ -84,28 +84,3 @@ class WriteSplit:
         except BaseException:
             connection.close()
             raise
-
-
-def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same events in batches of about CHUNK_BYTES; none is empty."""
-    held: list[pa.RecordBatch] = []
-    for batch in chain.from_iterable(map(_cut, batches)):
-        held.append(batch)
-        if sum(part.nbytes for part in held) >= CHUNK_BYTES:
-            yield _joined(held)
-            held = []
-    if held:
-        yield _joined(held)
-
-
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    rows = max(1, batch.num_rows * CHUNK_BYTES // max(1, batch.nbytes))
-    for first in range(0, batch.num_rows, rows):
-        yield batch.slice(first, rows)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return joined

@@ -83,7 +83,8 @@ class Transaction:
             self.write(events.slice(half), refuse)
             return
         refuse(events, [reason])
-        self._refused[_ids(events)[0]] = reason
+        if self._claim is not None:
+            self._refused[_ids(events)[0]] = reason
 
     def refused_before(self) -> Refused:
         """What was refused when this number was written."""

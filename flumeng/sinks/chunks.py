@@ -1,0 +1,34 @@
+"""Batches of events as large as a sink wants to have them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+
+def cut(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The same events, in batches of at most about ``most_bytes``; none is empty."""
+    for batch in batches:
+        rows = max(1, batch.num_rows * most_bytes // max(1, batch.nbytes))
+        for first in range(0, batch.num_rows, rows):
+            yield batch.slice(first, rows)
+
+
+def gathered(batches: Iterator[pa.RecordBatch], about_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The same events, in batches of about ``about_bytes``; none is empty."""
+    held: list[pa.RecordBatch] = []
+    for batch in cut(batches, about_bytes):
+        held.append(batch)
+        if sum(part.nbytes for part in held) >= about_bytes:
+            yield _joined(held)
+            held = []
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined

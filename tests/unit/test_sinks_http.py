@@ -1,0 +1,82 @@
+"""How requests are cut, and what options of the sink say."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+
+import pyarrow as pa
+import pytest
+
+from flumeng.sinks.http import requests
+from flumeng.spec import parse_flow
+from flumeng.spec.problems import SpecError
+from flumeng.spec.sinks.http import Http, check_header, check_url
+
+FLOW = """
+flow: web
+sources: [{{syslog: {{listen: "127.0.0.1:5514"}}}}]
+delivery: exactly-once
+sinks: [{{http: {{url: "https://hooks.example/in", {}}}}}]
+"""
+
+
+def events(bodies: list[bytes]) -> pa.RecordBatch:
+    count = len(bodies)
+    columns = {
+        "body": pa.array(bodies, pa.binary()),
+        "__journal": pa.array(["j"] * count),
+        "__seq": pa.array(range(count), pa.int64()),
+        "__split": pa.array([0] * count, pa.int32()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_requests_are_full_and_do_not_depend_on_how_events_come() -> None:
+    chance = random.Random(7)
+    whole = events([b"x" * chance.randrange(60) for _ in range(500)] + [b"y" * 900, b"z"])
+    expected = list(requests(iter([whole]), 400))
+    sizes = [sum(len(text) + 1 for text in request.texts) for request in expected]
+    assert max(size for size, r in zip(sizes, expected, strict=True) if len(r.texts) > 1) <= 400
+    assert sum(size < 300 for size in sizes) <= 3
+    for _ in range(20):
+        cuts = sorted({0, len(whole), *(chance.randrange(len(whole)) for _ in range(9))})
+        parts = [whole.slice(a, b - a) for a, b in itertools.pairwise(cuts)]
+        found = list(requests(iter(parts), 400))
+        assert [(r.number, r.texts) for r in found] == [(r.number, r.texts) for r in expected]
+    for request in expected:
+        seqs = [seq for part in request.events for seq in part["__seq"].to_pylist()]
+        bodies = [json.loads(text)["body"] for text in request.texts]
+        assert bodies == [whole["body"][seq].as_py().decode() for seq in seqs]
+
+
+def test_exactly_once_needs_a_receiver_that_honours_the_key() -> None:
+    with pytest.raises(SpecError, match="http with these options cannot tell"):
+        parse_flow(FLOW.format("format: json"))
+    spec = parse_flow(FLOW.format("idempotent: true"))
+    assert spec.sinks[0].options.exactly_once == "by batch"
+
+
+@pytest.mark.parametrize(
+    "headers", ['{Authorization: "Bearer x"}', '{X-A: "a\\nb"}', '{host: "b"}', '{"a b": "c"}']
+)
+def test_headers_that_are_wrong_are_refused(headers: str) -> None:
+    with pytest.raises(SpecError, match="headers"):
+        parse_flow(FLOW.format(f"idempotent: true, headers: {headers}"))
+    check_header("X-Source")
+
+
+@pytest.mark.parametrize(
+    "url", ["https://", "ftp://h/", "https://a:b@h/", "https://h:0/", "https://h/#x", "https://h/ä"]
+)
+def test_urls_that_are_wrong_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        check_url(url)
+
+
+def test_what_a_node_has_to_allow() -> None:
+    assert list(Http("https://HOOKS.example/in?x=1", ca="/ca.pem").needs()) == [
+        ("output", "https://hooks.example:443/in"),
+        ("path", "/ca.pem"),
+    ]
