@@ -56,11 +56,11 @@ def rows(events: pa.RecordBatch, *, nulls: bool = False) -> pa.BinaryArray:
     fields = []
     for field, column in zip(events.schema, events.columns, strict=True):
         if field.name == BODY and pa.types.is_binary(field.type):
-            escaped = _escaped(column)
-            text = _as_utf8(escaped)
+            quoted = escaped(column)
+            text = _as_utf8(quoted)
             fields.append((BODY, _Texts(text, b'"', b'"')))
-            if text is not escaped or nulls:
-                fields.append((EXACT_BODY, _exact(column, escaped, text)))
+            if text is not quoted or nulls:
+                fields.append((EXACT_BODY, _exact(column, quoted, text)))
         else:
             fields.append((field.name, _texts(field.name, column, nulls)))
     return _objects(fields, events.num_rows, nulls)
@@ -118,7 +118,7 @@ def _texts(name: str, column: pa.Array, nulls: bool) -> _Texts:
     if pa.types.is_dictionary(kind):
         return _texts(name, column.dictionary_decode(), nulls)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return _Texts(_escaped(column.cast(pa.binary())), b'"', b'"')
+        return _Texts(escaped(column.cast(pa.binary())), b'"', b'"')
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
         return _Texts(_cast(column))
     if pa.types.is_floating(kind):
@@ -232,9 +232,9 @@ def _base64(column: pa.Array) -> pa.Array:
     return pa.array(values, pa.binary())
 
 
-def _escaped(column: pa.BinaryArray) -> pa.BinaryArray:
+def escaped(column: pa.BinaryArray) -> pa.BinaryArray:
     """With every quote, backslash and control character as JSON writes it."""
-    for byte in _to_escape(_content(column)):
+    for byte in _to_escape(content_of(column)):
         short = SHORT.get(byte, b"\\u%04x" % byte)
         column = pc.replace_substring(column, bytes([byte]), short)
     return column
@@ -249,7 +249,7 @@ def _to_escape(content: np.ndarray[Any, np.dtype[np.uint8]]) -> list[int]:
     return found
 
 
-def _content(column: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def content_of(column: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of all values, one value after the other."""
     _, offsets, data = column.buffers()
     if data is None or not len(column):
@@ -259,22 +259,22 @@ def _content(column: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.frombuffer(data, np.uint8)[start:end]
 
 
-def _as_utf8(escaped: pa.BinaryArray) -> pa.BinaryArray:
-    """The same when it is UTF-8; else with U+FFFD, as Python and the web do it. ``escaped`` has no
+def _as_utf8(quoted: pa.BinaryArray) -> pa.BinaryArray:
+    """The same when it is UTF-8; else with U+FFFD, as Python and the web do it. ``quoted`` has no
     line end in it."""
     try:
-        escaped.cast(pa.string())
-        return escaped
+        quoted.cast(pa.string())
+        return quoted
     except pa.ArrowInvalid:
-        whole = pa.ListArray.from_arrays([0, len(escaped)], pc.fill_null(escaped, b""))
+        whole = pa.ListArray.from_arrays([0, len(quoted)], pc.fill_null(quoted, b""))
         joined: bytes = pc.binary_join(whole, b"\n")[0].as_py()
         lines = pa.array([joined.decode("utf-8", "replace")], pa.large_string())
-        return _where_valid(escaped, pc.split_pattern(lines, "\n").values.cast(pa.binary()))
+        return _where_valid(quoted, pc.split_pattern(lines, "\n").values.cast(pa.binary()))
 
 
-def _exact(body: pa.BinaryArray, escaped: pa.BinaryArray, text: pa.BinaryArray) -> _Texts:
+def _exact(body: pa.BinaryArray, quoted: pa.BinaryArray, text: pa.BinaryArray) -> _Texts:
     """The bodies that are not UTF-8."""
     none = pa.nulls(len(body), pa.binary())
-    changed = pc.fill_null(pc.not_equal(text, escaped), False)
+    changed = pc.fill_null(pc.not_equal(text, quoted), False)
     exact = pc.replace_with_mask(none, changed, _base64(body.filter(changed)))
     return _Texts(exact, b'"', b'"')

@@ -65,6 +65,12 @@ _ENTRIES = (
     Entry("filter", "where", "flumeng.spec.filters:Where", "flumeng.filters.where:WhereFilter"),
     Entry("filter", "select", "flumeng.spec.filters:Select", "flumeng.filters.select:SelectFilter"),
     Entry("sink", "files", "flumeng.spec.sinks.files:Files", "flumeng.sinks.files:FilesSink"),
+    Entry(
+        "sink",
+        "elasticsearch",
+        "flumeng.spec.sinks.elasticsearch:Elasticsearch",
+        "flumeng.sinks.elasticsearch:ElasticsearchSink",
+    ),
     Entry("sink", "delta", "flumeng.spec.sinks.lakehouse:Delta", "flumeng.sinks.delta:DeltaSink"),
     Entry(
         "sink",

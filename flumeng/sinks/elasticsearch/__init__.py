@@ -1,0 +1,63 @@
+"""Events as documents of Elasticsearch: bulk requests made column by column from Arrow.
+
+An event's ``_id`` and index depend on the event alone, so a batch that is written again, in whole
+or in part, leaves each event once. What only the cluster or its operator can mend (a full queue, a
+read-only index, a missing right) is waited for; what no repetition can mend is a dead letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flumeng.errors import UserError
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.runtime import secrets
+from flumeng.runtime.scrubbing import Secret
+from flumeng.sinks import Attempt, Owner, Row, Written
+from flumeng.sinks.dead_letters import schema_around
+from flumeng.sinks.elasticsearch import template
+from flumeng.sinks.elasticsearch.bodies import Bodies
+from flumeng.sinks.elasticsearch.bulk import DONE_SCHEMA, IndexEvents
+from flumeng.sinks.elasticsearch.cluster import Connection
+from flumeng.spec.sinks.elasticsearch import Elasticsearch
+
+
+class ElasticsearchSink:
+    root = None
+    writes_at_once = False
+
+    def __init__(self, options: Elasticsearch, owner: Owner) -> None:
+        self.identified = options.id == "event"
+        self._bodies = Bodies(options)
+        self._template = template.of(options, owner.flow) if options.template else None
+        self._connection = Connection(
+            options.hosts,
+            timeout_seconds=options.timeout,
+            request_bytes=options.request_bytes,
+            pipeline=options.pipeline,
+            compressed=options.compression == "gzip",
+            api_key=_resolved(options.api_key),
+            username=options.username,
+            password=_resolved(options.password),
+            ca=options.ca,
+            certificate=options.certificate,
+            key=options.key,
+            fingerprint=options.fingerprint,
+        )
+
+    def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
+        try:
+            self._bodies.check(batch.schema)
+        except UserError as error:
+            raise UserError(f"elasticsearch: {error}") from error
+        stage = IndexEvents(self._connection, self._bodies, self._template)
+        around = attempt.dead_letters.around(stage, DONE_SCHEMA)
+        return batch.arrow(around, schema_around(DONE_SCHEMA))
+
+    def written(self, rows: Sequence[Row]) -> Written:
+        events, far = (sum(row[name] for row in rows) for name in DONE_SCHEMA.names)
+        return Written(events, refused=far)
+
+
+def _resolved(reference: str | None) -> Secret | None:
+    return None if reference is None else secrets.resolve(reference)

@@ -1,0 +1,88 @@
+"""What a cluster says of each event of a bulk request, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+REASON_CHARACTERS = 1_000
+OF_THE_INDEX = frozenset(
+    {
+        "cluster_block_exception",
+        "index_closed_exception",
+        "index_not_found_exception",
+        "security_exception",
+        "validation_exception",
+    }
+)
+"""Refusals that no event has caused: the index is read-only, closed or missing and may not be made
+(its name is on no list, or the cluster has as many shards as it may have), or a right is missing.
+Whoever runs the cluster can mend them, so the events wait."""
+
+
+class Cause(msgspec.Struct):
+    type: str = ""
+    reason: str | None = None
+
+
+class Trouble(Cause):
+    caused_by: Cause | None = None
+
+
+class Item(msgspec.Struct):
+    status: int
+    error: Trouble | None = None
+
+
+class Summary(msgspec.Struct):
+    errors: bool
+
+
+class Answer(msgspec.Struct):
+    items: list[dict[str, Item]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """By their place in the request: the events to be sent ``again``, and those that are
+    ``refused`` for good, with reasons. All others are in the index."""
+
+    again: Sequence[int] = ()
+    trouble: str = ""
+    """Why the first one is to be sent again."""
+    overloaded: bool = False
+    refused: Sequence[tuple[int, str]] = ()
+
+
+def judge(content: bytes, count: int) -> Verdict:
+    """Of ``count`` events. Raises ValueError when this is no answer to a request of so many."""
+    if not msgspec.json.decode(content, type=Summary).errors:
+        return Verdict()
+    answer = msgspec.json.decode(content, type=Answer)
+    if len(answer.items) != count:
+        raise ValueError(f"{len(answer.items)} answers to {count} events")
+    again, refused, trouble, overloaded = [], [], "", False
+    for place, ((op, item),) in enumerate(item.items() for item in answer.items):
+        if item.status < 300 or (item.status == 409 and op == "create"):
+            continue
+        said = reason(item)
+        kind = item.error.type if item.error else ""
+        if 400 <= item.status < 500 and item.status not in (409, 429) and kind not in OF_THE_INDEX:
+            refused.append((place, said))
+        else:
+            again.append(place)
+            trouble = trouble or said
+            overloaded = overloaded or item.status == 429
+    return Verdict(again, trouble, overloaded, refused)
+
+
+def reason(item: Item) -> str:
+    error = item.error
+    if error is None:
+        return f"status {item.status}"
+    parts = [error.type, error.reason]
+    if error.caused_by is not None:
+        parts.append(error.caused_by.reason)
+    return ": ".join(part for part in parts if part)[:REASON_CHARACTERS]

@@ -1,0 +1,231 @@
+"""The stage that indexes the events of a split: requests of some megabytes, a few at a time.
+
+While one request is under way the next one is made. Events that a cluster has not taken are sent
+again for half a minute; then the whole batch is tried again by the loop.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flumeng.errors import UnavailableError
+from flumeng.filters.receipt_bound import refused as count_refused
+from flumeng.sinks import json_text
+from flumeng.sinks.dead_letters import Refuse
+from flumeng.sinks.elasticsearch import answers
+from flumeng.sinks.elasticsearch.answers import Verdict
+from flumeng.sinks.elasticsearch.bodies import Bodies
+from flumeng.sinks.elasticsearch.cluster import (
+    Cluster,
+    Connection,
+    OverloadedError,
+    TooLargeError,
+    connect,
+)
+from flumeng.sinks.elasticsearch.template import Template
+
+AT_ONCE = 2
+PATIENCE_SECONDS = 30.0
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+LEAST_GATHERED_BYTES = 4 * 1024 * 1024
+MOST_GATHERED_BYTES = 16 * 1024 * 1024
+DONE_SCHEMA = pa.schema([pa.field("events", pa.int64()), pa.field("refused", pa.int64())])
+"""``refused``: of so many the time was not believed."""
+
+Refused = tuple[pa.RecordBatch, Sequence[str]]
+"""Events that are refused for good, and a reason for each."""
+
+
+@dataclass(frozen=True)
+class IndexEvents:
+    """Indexes a split's events, and yields one row about all of them."""
+
+    connection: Connection
+    bodies: Bodies
+    template: Template | None = None
+
+    def __call__(
+        self, batches: Iterator[pa.RecordBatch], refuse: Refuse
+    ) -> Iterator[pa.RecordBatch]:
+        cluster = connect(self.connection)
+        indexed = far = 0
+        with ThreadPoolExecutor(AT_ONCE, "bulk") as pool:
+            waiting: deque[Future[list[Refused]]] = deque()
+            for request in self._requests(batches, cluster):
+                if len(waiting) == AT_ONCE:
+                    indexed -= _pass_on(waiting.popleft(), refuse)
+                waiting.append(pool.submit(send, request, cluster, Patience()))
+                indexed += len(request)
+                far += count_refused(pa.Table.from_batches([request.events]))
+            while waiting:
+                indexed -= _pass_on(waiting.popleft(), refuse)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([indexed], pa.int64()), pa.array([far], pa.int64())], schema=DONE_SCHEMA
+        )
+
+    def _requests(self, batches: Iterator[pa.RecordBatch], cluster: Cluster) -> Iterator[Request]:
+        for events in gather(batches):
+            if self.template is not None:
+                install(self.template, cluster, Patience())
+            yield from Request(events, self.bodies.lines(events)).cut(cluster.size.bytes)
+
+
+def _pass_on(sent: Future[list[Refused]], refuse: Refuse) -> int:
+    """How many events were refused, of a request that has ended."""
+    count = 0
+    for events, reasons in sent.result():
+        refuse(events, reasons)
+        count += len(reasons)
+    return count
+
+
+@dataclass(frozen=True)
+class Request:
+    """``lines`` are what is sent of ``events``."""
+
+    events: pa.RecordBatch
+    lines: pa.BinaryArray
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @property
+    def body(self) -> bytes:
+        return json_text.content_of(self.lines).tobytes()
+
+    @property
+    def bytes(self) -> int:
+        return len(json_text.content_of(self.lines))
+
+    def cut(self, most_bytes: int) -> Iterator[Request]:
+        """In parts with equal numbers of events, of ``most_bytes`` when events are of a size."""
+        rows = max(1, len(self) * most_bytes // max(self.bytes, 1))
+        parts = math.ceil(len(self) / rows)
+        rows = math.ceil(len(self) / parts)
+        for start in range(0, len(self), rows):
+            yield Request(self.events.slice(start, rows), self.lines.slice(start, rows))
+
+    def take(self, places: Sequence[int]) -> Request:
+        rows = pa.array(places, pa.int64())
+        return Request(self.events.take(rows), self.lines.take(rows))
+
+
+class Patience:
+    """Pauses that grow, with jitter, until it ends."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._pause = FIRST_PAUSE_SECONDS
+        self._until: float | None = None
+
+    def pause(self, error: UnavailableError) -> None:
+        """Raises ``error`` when this has gone on for too long."""
+        now = self._clock()
+        if self._until is None:
+            self._until = now + PATIENCE_SECONDS
+        if now + self._pause > self._until:
+            raise error
+        self._sleep(self._pause * random.uniform(0.5, 1.5))
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+
+
+def install(template: Template, cluster: Cluster, patience: Patience) -> None:
+    """Raises UnavailableError, UserError."""
+    while True:
+        try:
+            cluster.install(template)
+            return
+        except UnavailableError as error:
+            patience.pause(error)
+
+
+def send(request: Request, cluster: Cluster, patience: Patience) -> list[Refused]:
+    """Index the events of ``request``, but for those that are given back.
+
+    Raises UnavailableError, UserError.
+    """
+    refused: list[Refused] = []
+    waiting = deque([request])
+    while waiting:
+        part = waiting.popleft()
+        if len(part) > 1 and part.bytes > 2 * cluster.size.bytes:
+            waiting.extendleft(part.cut(cluster.size.bytes))
+            continue
+        try:
+            verdict = _attempt(part, cluster)
+        except TooLargeError as error:
+            cluster.size.shrink()
+            if len(part) == 1:
+                refused.append((part.events, [str(error)]))
+            else:
+                waiting.extendleft(part.cut(part.bytes // 2))
+            continue
+        except UnavailableError as error:
+            if isinstance(error, OverloadedError):
+                cluster.size.shrink()
+            patience.pause(error)
+            waiting.appendleft(part)
+            continue
+        if verdict.refused:
+            places, reasons = zip(*verdict.refused, strict=True)
+            refused.append((part.take(places).events, reasons))
+        if verdict.again:
+            if verdict.overloaded:
+                cluster.size.shrink()
+            patience.pause(UnavailableError(f"elasticsearch: {verdict.trouble}"))
+            waiting.appendleft(part.take(verdict.again))
+        elif part.bytes > cluster.size.bytes // 2:
+            cluster.size.grow()
+    return refused
+
+
+def _attempt(part: Request, cluster: Cluster) -> Verdict:
+    try:
+        return answers.judge(cluster.bulk(part.body), len(part))
+    except ValueError as error:  # of msgspec too
+        raise UnavailableError(f"elasticsearch: this is no answer to a bulk: {error}") from error
+
+
+def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same events in batches of about LEAST_GATHERED_BYTES to MOST_GATHERED_BYTES; none is
+    empty."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            held_bytes += batch.nbytes
+        if held_bytes >= LEAST_GATHERED_BYTES:
+            yield from _pieces(held)
+            held, held_bytes = [], 0
+    if held:
+        yield from _pieces(held)
+
+
+def _pieces(held: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    whole = held if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()
+    for batch in whole:
+        yield from _bounded(batch)
+
+
+def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows == 1 or batch.nbytes <= MOST_GATHERED_BYTES:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _bounded(batch.slice(0, middle))
+    yield from _bounded(batch.slice(middle))

@@ -1,0 +1,365 @@
+"""Bulk requests byte for byte, what follows from answers, and how requests grow and shrink."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flumeng.errors import UnavailableError, UserError
+from flumeng.filters import identity
+from flumeng.runtime.scrubbing import Secret
+from flumeng.sinks import Owner
+from flumeng.sinks.elasticsearch import ElasticsearchSink, bulk, template
+from flumeng.sinks.elasticsearch.answers import Verdict, judge
+from flumeng.sinks.elasticsearch.bodies import Bodies
+from flumeng.sinks.elasticsearch.bulk import PATIENCE_SECONDS, Patience, Request, gather, send
+from flumeng.sinks.elasticsearch.cluster import Connection, OverloadedError, TooLargeError
+from flumeng.sinks.elasticsearch.index_names import VALUE_CHARACTERS, legal
+from flumeng.sinks.elasticsearch.request_size import FIRST_BYTES, LEAST_BYTES, RequestSize
+from flumeng.spec import parse_flow
+from flumeng.spec.problems import SpecError
+from flumeng.spec.sinks import exactly_once
+from flumeng.spec.sinks.elasticsearch import Elasticsearch
+
+HOSTS = ("http://127.0.0.1:9200",)
+OWNER = Owner("web", "collect.0", 3)
+DAY = 86_400_000_000
+
+
+def events(*bodies: str, days: Sequence[int | None] = (), **columns: list[Any]) -> pa.RecordBatch:
+    count = len(bodies)
+    times = [None if day is None else day * DAY for day in days or [0] * count]
+    plain = {
+        "body": pa.array([body.encode() for body in bodies], pa.binary()),
+        "ts": pa.array(times, pa.timestamp("us", "UTC")),
+        "journal": pa.array(["web.n1.0.a"] * count, pa.string()),
+        "seq": pa.array(range(7, 7 + count), pa.int64()),
+        **{name: pa.array(values) for name, values in columns.items()},
+    }
+    return identity.identify(pa.RecordBatch.from_pydict(plain), 0)
+
+
+def lines(options: Elasticsearch, batch: pa.RecordBatch) -> list[str]:
+    bodies = Bodies(options)
+    bodies.check(batch.schema)
+    return [two.decode() for two in bodies.lines(batch).to_pylist()]
+
+
+def actions(options: Elasticsearch, batch: pa.RecordBatch) -> list[Any]:
+    return [json.loads(two.splitlines()[0]) for two in lines(options, batch)]
+
+
+def test_an_event_is_two_lines_byte_for_byte() -> None:
+    assert lines(Elasticsearch(HOSTS, "logs-%Y.%m.%d"), events('a "b"', "c", days=[0, 1])) == [
+        '{"index":{"_index":"logs-1970.01.01","_id":"web.n1.0.a-7"}}\n'
+        '{"body":"a \\"b\\"","ts":"1970-01-01T00:00:00.000000Z","journal":"web.n1.0.a","seq":7}\n',
+        '{"index":{"_index":"logs-1970.01.02","_id":"web.n1.0.a-8"}}\n'
+        '{"body":"c","ts":"1970-01-02T00:00:00.000000Z","journal":"web.n1.0.a","seq":8}\n',
+    ]
+
+
+def test_the_identity_is_used_though_select_has_dropped_its_columns() -> None:
+    batch = events("a").select(["body", *identity.COLUMNS])
+    assert lines(Elasticsearch(HOSTS, "logs"), batch) == [
+        '{"index":{"_index":"logs","_id":"web.n1.0.a-7"}}\n{"body":"a"}\n'
+    ]
+    without = batch.select(["body"])
+    assert lines(Elasticsearch(HOSTS, "logs", id="none", op="create"), without) == [
+        '{"create":{"_index":"logs"}}\n{"body":"a"}\n'
+    ]
+
+
+def test_documents_of_a_data_stream_are_created_and_have_their_time() -> None:
+    (two,) = lines(Elasticsearch(HOSTS, "logs", data_stream=True), events("a"))
+    assert two.startswith('{"create":{"_index":"logs","_id":"web.n1.0.a-7"}}\n')
+    assert '"@timestamp":"1970-01-01T00:00:00.000000Z"' in two
+    assert '"ts"' not in two
+
+
+def test_routing_is_a_column_and_left_out_where_it_is_null() -> None:
+    batch = events("a", "b", "c", app=['x"y', None, "z"])
+    found = [
+        one["index"].get("routing")
+        for one in actions(Elasticsearch(HOSTS, "l", routing="app"), batch)
+    ]
+    assert found == ['x"y', None, "z"]
+
+
+def test_an_index_has_the_time_and_the_columns_of_its_event() -> None:
+    batch = events(
+        "a",
+        "b",
+        "c",
+        "d",
+        days=[0, None, 20_000, 0],
+        app=["Web", "a/b", None, ""],
+        n=[1, 2, 3, None],
+    )
+    options = Elasticsearch(HOSTS, "x-%Y-%m-%d_%H%M.{app}-{n}")
+    assert [one["index"]["_index"] for one in actions(options, batch)] == [
+        "x-1970-01-01_0000.web-1",
+        "x-1970-01-01_0000.a-b-2",
+        "x-2024-10-04_0000.none-3",
+        "x-1970-01-01_0000.none-none",
+    ]
+
+
+def test_times_that_no_calendar_has_go_to_the_nearest_index() -> None:
+    batch = events("a", "b", days=[-(10**8), 10**8])
+    found = actions(Elasticsearch(HOSTS, "x-%Y"), batch)
+    assert [one["index"]["_index"] for one in found] == ["x-0001", "x-9999"]
+
+
+def test_the_name_of_an_index_is_legal_whatever_a_stranger_sends() -> None:
+    assert legal('A b"c\\/*?<>|,#:\n') == "a-b-c-"
+    assert legal("gr\u00fcn") == "gr-n"
+    assert len(legal("x" * 10_000)) == VALUE_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"index": "x-%Y", "id": "none"}, "index needs the column ts, which select has dropped"),
+        ({"index": "x-{app}"}, "index needs the column app, which is not there"),
+        ({"index": "x-{body}"}, "index cannot have the column body in it, which is binary"),
+        ({"index": "x", "routing": "app"}, "routing needs the column app"),
+        ({"index": "x", "data_stream": True}, "a data stream needs the column ts"),
+    ],
+)
+def test_columns_that_are_missing_are_named(options: dict[str, Any], message: str) -> None:
+    batch = events("a").select(["body"])
+    with pytest.raises(UserError, match=message):
+        Bodies(Elasticsearch(HOSTS, **options)).check(batch.schema)
+
+
+def item(status: int, kind: str = "", why: str | None = None, op: str = "index") -> dict[str, Any]:
+    return {
+        op: {"status": status, "error": {"type": kind, "reason": why}}
+        if kind
+        else {"status": status}
+    }
+
+
+def answer(*items: dict[str, Any]) -> bytes:
+    return json.dumps({"errors": True, "items": items}).encode()
+
+
+def test_each_answer_has_its_consequence() -> None:
+    parsing = item(400, "document_parsing_exception", "failed to parse [n]")
+    parsing["index"]["error"]["caused_by"] = {"type": "x", "reason": "not a number"}
+    found = answer(
+        item(201),
+        item(429, "es_rejected_execution_exception", "queue full"),
+        item(503, "unavailable_shards_exception", "no primary"),
+        parsing,
+        item(409, "version_conflict_engine_exception", op="create"),
+        item(403, "cluster_block_exception", "index read-only"),
+        item(404, "index_not_found_exception", "no such index"),
+        item(413),
+    )
+    assert judge(found, 8) == Verdict(
+        again=[1, 2, 5, 6],
+        trouble="es_rejected_execution_exception: queue full",
+        overloaded=True,
+        refused=[
+            (3, "document_parsing_exception: failed to parse [n]: not a number"),
+            (7, "status 413"),
+        ],
+    )
+    assert judge(b'{"errors":false,"items":[]}', 5) == Verdict()
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b"{}", b'{"errors":true}', answer(item(201))])
+def test_what_is_no_answer_is_none(content: bytes) -> None:
+    with pytest.raises(ValueError):
+        judge(content, 2)
+
+
+Bulk = Callable[[list[str]], bytes]
+
+
+class ScriptedCluster:
+    """Answers each request as ``bulk`` says of its documents."""
+
+    def __init__(self, bulk: Bulk) -> None:
+        self._bulk = bulk
+        self.size = RequestSize(8 * 2**20)
+        self.requests: list[list[str]] = []
+
+    def bulk(self, body: bytes) -> bytes:
+        self.requests.append([json.loads(line)["body"] for line in body.splitlines()[1::2]])
+        return self._bulk(self.requests[-1])
+
+
+def sent(cluster: Any, *bodies: str) -> list[tuple[list[str], list[str]]]:
+    batch = events(*bodies)
+    request = Request(batch, Bodies(Elasticsearch(HOSTS, "logs")).lines(batch))
+    clock = iter(range(10_000))
+    patience = Patience(lambda: float(next(clock)), lambda _: None)
+    found = send(request, cluster, patience)
+    return [([body.decode() for body in e["body"].to_pylist()], list(r)) for e, r in found]
+
+
+FINE = b'{"errors":false}'
+
+
+def test_only_what_was_not_taken_is_sent_again() -> None:
+    replies = iter([answer(item(201), item(429, "full"), item(400, "bad", "why")), FINE])
+    cluster = ScriptedCluster(lambda _: next(replies))
+    assert sent(cluster, "a", "b", "c") == [(["c"], ["bad: why"])]
+    assert cluster.requests == [["a", "b", "c"], ["b"]]
+    assert cluster.size.bytes == FIRST_BYTES // 2
+
+
+def test_a_request_whose_answer_is_lost_is_repeated() -> None:
+    def lose(_: list[str]) -> bytes:
+        if len(cluster.requests) < 3:
+            raise UnavailableError("reset")
+        return FINE
+
+    cluster = ScriptedCluster(lose)
+    assert sent(cluster, "a", "b") == []
+    assert cluster.requests == [["a", "b"]] * 3
+
+
+def test_patience_ends_and_the_error_says_what_was_waited_for() -> None:
+    cluster = ScriptedCluster(
+        lambda documents: answer(*[item(403, "cluster_block_exception", "ro")] * len(documents))
+    )
+    with pytest.raises(UnavailableError, match="elasticsearch: cluster_block_exception: ro"):
+        sent(cluster, "a")
+    assert 3 < len(cluster.requests) <= PATIENCE_SECONDS
+
+
+def test_a_request_that_is_too_large_is_halved_down_to_the_event_that_no_one_takes() -> None:
+    def most_three(documents: list[str]) -> bytes:
+        if len("".join(documents)) > 3:
+            raise TooLargeError("status 413")
+        return FINE
+
+    cluster = ScriptedCluster(most_three)
+    assert sent(cluster, "a", "b", "large", "c", "d") == [(["large"], ["status 413"])]
+    taken = [d for documents in cluster.requests if len("".join(documents)) <= 3 for d in documents]
+    assert sorted(taken) == ["a", "b", "c", "d"]
+
+
+def test_requests_grow_while_all_is_well_and_shrink_within_bounds() -> None:
+    size = RequestSize(4 * 2**20)
+    for _ in range(10):
+        size.grow()
+    assert size.bytes == 4 * 2**20
+    for _ in range(20):
+        size.shrink()
+    assert size.bytes == LEAST_BYTES
+    for _ in range(5):
+        size.grow()
+    assert LEAST_BYTES < size.bytes < 2 * LEAST_BYTES
+
+
+def test_after_an_overload_the_next_attempt_is_in_smaller_requests() -> None:
+    def overloaded(_: list[str]) -> bytes:
+        if len(cluster.requests) <= 4:
+            raise OverloadedError("429")
+        return FINE
+
+    cluster = ScriptedCluster(overloaded)
+    bodies = ["x" * 10_000] * 50
+    assert sent(cluster, *bodies) == []
+    assert len(cluster.requests[0]) == 50
+    assert max(len(documents) for documents in cluster.requests[4:]) < 20
+    assert sum(len(documents) for documents in cluster.requests[4:]) == 50
+
+
+def test_events_are_gathered_and_cut_without_losing_one() -> None:
+    small = [events("x" * 100, "y") for _ in range(5)]
+    large = events(*["z" * 2**20] * 40)
+    found = list(gather(iter([*small, events(), large])))
+    assert [b.as_py() for batch in found for b in batch["body"]] == [
+        *[b"x" * 100, b"y"] * 5,
+        *[b"z" * 2**20] * 40,
+    ]
+    assert max(batch.nbytes for batch in found) <= bulk.MOST_GATHERED_BYTES
+    assert list(gather(iter([]))) == []
+
+
+@pytest.mark.parametrize("most_bytes", [1, 150, 1_000, 10**9])
+def test_a_request_is_cut_in_order(most_bytes: int) -> None:
+    batch = events(*[str(n) for n in range(20)])
+    whole = Request(batch, Bodies(Elasticsearch(HOSTS, "logs")).lines(batch))
+    parts = list(whole.cut(most_bytes))
+    assert b"".join(part.body for part in parts) == whole.body
+    assert [s.as_py() for part in parts for s in part.events["seq"]] == list(range(7, 27))
+
+
+def flow(options: str) -> str:
+    return (
+        f"{{flow: web, sources: [syslog: {{listen: ':0'}}], sinks: [elasticsearch: {{{options}}}]}}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("hosts: [search:9200], index: x", "expected a URL"),
+        ("hosts: ['http://u:p@h'], index: x", "credentials"),
+        ("hosts: ['http://h'], index: Logs", "expected only a-z"),
+        ("hosts: ['http://h'], index: 'x-%S'", "expected only a-z"),
+        ("hosts: ['http://h'], index: '{app}'", "first"),
+        ("hosts: ['http://h'], index: _x", "first"),
+        ("hosts: ['http://h'], index: x, password: hunter2", "never the secret"),
+        ("hosts: ['http://h'], index: x, username: u", "expected the password too"),
+        ("hosts: ['http://h'], index: x, ca: /ca.pem", "expected https in http://h"),
+        ("hosts: ['https://h'], index: x, key: /key.pem", "certificate and key together"),
+        ("hosts: ['https://h'], index: x, fingerprint: ab", "SHA-256"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options: str, message: str) -> None:
+    with pytest.raises(SpecError) as found:
+        parse_flow(flow(options))
+    assert message in str(found.value)
+
+
+def test_the_policy_of_a_node_sees_each_host_with_its_port() -> None:
+    hosts = ("https://h", "http://[::1]:9200/es/")
+    needs = list(Elasticsearch(hosts, "x", ca="/ca.pem").needs())
+    assert needs == [
+        ("output", "https://h:443"),
+        ("output", "http://[::1]:9200/es"),
+        ("path", "/ca.pem"),
+    ]
+
+
+def test_only_with_the_events_own_id_an_event_is_there_once() -> None:
+    assert exactly_once(Elasticsearch(HOSTS, "x")) == "by event"
+    assert exactly_once(Elasticsearch(HOSTS, "x", id="none")) is None
+    assert exactly_once(Elasticsearch(HOSTS, "x", data_stream=True)) is None
+
+
+def test_a_secret_is_looked_up_at_the_start_and_shown_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = Elasticsearch(HOSTS, "x", username="u", password="${secret:search}")
+    with pytest.raises(UserError, match="there is no secret search"):
+        ElasticsearchSink(options, OWNER)
+    monkeypatch.setenv("FLUMENG_SECRET_SEARCH", "hunter22")
+    connection = ElasticsearchSink(options, OWNER)._connection
+    assert connection.headers() == {"authorization": "Basic dTpodW50ZXIyMg=="}
+    assert "hunter22" not in repr(connection)
+    assert pickle.loads(pickle.dumps(connection)) == connection
+    key = Connection(HOSTS, 1.0, 1, api_key=Secret("abcdef"))
+    assert key.headers() == {"authorization": "ApiKey abcdef"}
+
+
+def test_a_template_fits_the_indexes_of_its_flow() -> None:
+    found = template.of(Elasticsearch(HOSTS, "logs-%Y.%m-{app}"), "web")
+    content = json.loads(found.content)
+    assert (found.name, content["index_patterns"]) == ("flumeng-web", ["logs-*.*-*"])
+    assert content["template"]["mappings"]["properties"]["ts"] == {"type": "date"}
+    stream = json.loads(template.of(Elasticsearch(HOSTS, "logs", data_stream=True), "web").content)
+    assert stream["data_stream"] == {}
+    assert "@timestamp" in stream["template"]["mappings"]["properties"]
