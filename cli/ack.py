@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 import click
@@ -18,6 +19,7 @@ from flumeng.operations.commits import (
     unfinished_commits,
     whereabouts,
 )
+from flumeng.operations.intents import decided_batches, drop_batch, require_decided
 from flumeng.store import Store
 from flumeng.views import journals as journal_rows
 from flumeng.views import overview
@@ -128,9 +130,33 @@ def commits(_context: CliContext, store: Store, flow: str | None, as_json: bool)
 
 
 @ack.command()
+@click.argument("flow", type=Name("flow"), required=False, metavar="[FLOW]")
+@json_option
+@with_store
+def intents(_context: CliContext, store: Store, flow: str | None, as_json: bool) -> None:
+    """List batches that are decided and not acked yet, for targets that know batches by number.
+
+    A task decides a batch, writes it, and acks it, mostly within seconds. Whoever owns the task
+    next repeats a batch that it finds, exactly. It cannot when a journal of it is gone, or its
+    target: then the task stands still until the batch is given up with `flumeng ack drop`.
+    """
+    rows = decided_batches(store, flow)
+    if as_json:
+        show_json([{**asdict(batch), "events": batch.events} for batch in rows])
+        return
+    show_table(
+        ("FLOW", "TASK", "BATCH", "REVISION", "EVENTS", "RANGES", "PROBLEM"),
+        (
+            (b.flow, b.task, b.number, b.revision, b.events, _ranges(b.ranges), b.problem)
+            for b in rows
+        ),
+    )
+
+
+@ack.command()
 @click.argument("flow", type=Name("flow"), metavar="FLOW")
-@click.argument("commit", metavar="COMMIT")
-@click.option("--yes", is_flag=True, help="Do not ask before files are given up.")
+@click.argument("what", metavar="COMMIT|TASK")
+@click.option("--yes", is_flag=True, help="Do not ask before something is given up.")
 @reason_option
 @json_option
 @with_store
@@ -139,16 +165,63 @@ def drop(
     store: Store,
     *,
     flow: str,
-    commit: str,
+    what: str,
     yes: bool,
     reason: str,
     as_json: bool,
 ) -> None:
-    """Give up the missing files of a commit that nobody can finish, so that its flow goes on.
+    """Give up what nobody can finish, so that its flow goes on.
 
-    Restore the files instead when there is a copy of them: `flumeng ack commits` tells which. What
-    a collector can finish is not dropped. Run it where the sink's storage is seen.
+    COMMIT: the missing files of a commit. Restore the files instead when there is a copy of them:
+    `flumeng ack commits` tells which. What a collector can finish is not dropped. Run it where the
+    sink's storage is seen.
+
+    TASK, such as collect.0: the batch that it has decided, see `flumeng ack intents`. Its events
+    are delivered again in other batches, so those that the target has already are there twice.
     """
+    if "@" in what:
+        _drop_commit(context, store, flow, what, yes=yes, reason=reason, as_json=as_json)
+    else:
+        _drop_batch(context, store, flow, what, yes=yes, reason=reason, as_json=as_json)
+
+
+def _drop_batch(
+    context: CliContext,
+    store: Store,
+    flow: str,
+    task: str,
+    *,
+    yes: bool,
+    reason: str,
+    as_json: bool,
+) -> None:
+    if not yes:
+        batch, _ = require_decided(store, flow, task)
+        question = (
+            f"batch {batch.number} of {flow}/{task}: {_ranges(batch.ranges) or batch.problem}\n"
+            f"If the target has taken these {batch.events} events, they will be there twice. Go on?"
+        )
+        click.confirm(question, abort=True, err=True)
+    dropped = drop_batch(store, flow, task, **context.audit_fields(reason))
+    if as_json:
+        show_json({**asdict(dropped), "events": dropped.events})
+        return
+    click.echo(
+        f"given up: batch {dropped.number} of {flow}/{task}, {dropped.events} events, which are "
+        "delivered again"
+    )
+
+
+def _drop_commit(
+    context: CliContext,
+    store: Store,
+    flow: str,
+    commit: str,
+    *,
+    yes: bool,
+    reason: str,
+    as_json: bool,
+) -> None:
     from flumeng.sinks.file_store import exists  # noqa: PLC0415  loads pyarrow
 
     if not yes:
@@ -163,6 +236,10 @@ def drop(
         return
     for file in given_up:
         click.echo(f"given up: {file}")
+
+
+def _ranges(ranges: Mapping[str, tuple[int, int]]) -> str:
+    return ", ".join(f"{name} {start}-{end}" for name, (start, end) in sorted(ranges.items()))
 
 
 def _floors(context: CliContext, store: Store, journals: tuple[str, ...]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.operations import audit
 from flumeng.operations.documents import in_transactions
+from flumeng.operations.intents import refuse_decided
 from flumeng.store import ABSENT, Put, Store, Unreadable, Versioned
 from zkschema import paths, records
 
@@ -52,10 +53,11 @@ def advance_acks(
     """Move every ack that lies below its journal's floor to it; gives those that were moved.
 
     In transactions of many acks each, without what cannot be read; interrupted, it is gone on with
-    by calling it again. Raises ``ConflictError`` when an ack changes meanwhile,
-    ``UnavailableError``.
+    by calling it again. Raises ``ConflictError`` when an ack changes meanwhile, or is in a batch
+    that a task has decided to write, ``UnavailableError``.
     """
     found, unreadable = _found(store, floors)
+    refuse_decided(store, ((advanced.flow, advanced.journal) for advanced, _ in found))
     for part in in_transactions((put, 0) for _, put in found):
         command = " ".join(["ack advance", *(write.path.name for write in part)])
         entry = records.Audit(who=author, command=command, reason=reason, time=now)

@@ -42,10 +42,13 @@ def import_cluster(store: Store, exported: object, *, author: str, reason: str, 
 
     The schema's znode comes last, so that nothing takes half an import for a cluster; one that was
     interrupted can be repeated. The tree gets a higher generation than it was exported with, and
-    than an import before this one gave it. Raises ``UserError`` when the document is none, is of
-    another version, or the chroot is not empty.
+    than an import before this one gave it. What tasks had decided is left out: their targets may
+    have taken batches since, and would take no other ones under the same numbers.
+
+    Raises ``UserError`` when the document is none, is of another version, or the chroot is not
+    empty.
     """
-    wanted = _exported(exported)
+    wanted = {p: doc for p, doc in _exported(exported).items() if not table.intent.matches(p)}
     data = {path: encoded(doc) for path, doc in wanted.items()}
     problems = verify(data)
     if problems:

@@ -56,7 +56,8 @@ class RefusedError(ConflictError):
 @dataclass(frozen=True)
 class NextRevision:
     """What an apply makes of a flow: ``number`` is the revision that it has then, the current one
-    when ``text`` is its text already. ``kept``: the revisions that are there now."""
+    when ``text`` is its text already. ``kept``: the revisions that are there now. ``decided``: of
+    those that are to go, the ones of which a batch is to be repeated."""
 
     flow: str
     text: str
@@ -64,6 +65,14 @@ class NextRevision:
     number: int
     kept: tuple[int, ...] = ()
     run_by_all: int = 0
+    decided: frozenset[int] = frozenset()
+
+    @property
+    def outdated(self) -> list[int]:
+        """The revisions that it lets go."""
+        needed = {self.run_by_all, *self.decided}
+        oldest = self.number - KEEP_REVISIONS
+        return [number for number in self.kept if number <= oldest and number not in needed]
 
     @property
     def changed(self) -> bool:
@@ -104,9 +113,10 @@ def apply_flows(
     """Make each text, which is valid, the current revision of its flow; a new flow starts to run.
 
     Unchanged texts change nothing. ``expect_revision`` is the revision that must be current (0: the
-    flow must not exist). The newest ``KEEP_REVISIONS`` are kept, and the one that a rollout goes
-    back to. A name is free again once no journal is left of the flow that had it: the new flow
-    would deliver what they hold, under epochs that begin anew.
+    flow must not exist). The newest ``KEEP_REVISIONS`` are kept, the one that a rollout goes back
+    to, and those of which a batch is to be repeated. A name is free again once no journal is left
+    of the flow that had it: the new flow would deliver what they hold, under epochs that begin
+    anew.
 
     All are written in one transaction while that fits; then in the order of ``texts`` in as few as
     possible, and what each has applied is given when it is done. Raises ``RefusedError`` before
@@ -115,6 +125,7 @@ def apply_flows(
     schema = tree.require_versioned(store)
     wanted = next_revisions(store, texts, expect_revision)
     refuse_several_hosts(store, wanted)
+    refuse_undecided(schema.value, wanted)
     yield [one.applied for one in wanted if not one.changed]
     for part in _in_transactions(
         (one, revision_writes(one, schema, author, reason, now)) for one in wanted if one.changed
@@ -149,6 +160,7 @@ def rollback_flow(
     if wanted.current is None:
         raise ConflictError(f"flow {flow} was deleted meanwhile")
     refuse_several_hosts(store, [wanted])
+    refuse_undecided(schema.value, [wanted])
     if wanted.changed:
         because = f"{why}: {reason}" if reason else why
         command = f"flow rollback {flow} {number} (revision {wanted.number})"
@@ -300,12 +312,35 @@ def refuse_several_hosts(store: ReadableStore, wanted: Iterable[NextRevision]) -
         raise RefusedError(refused)
 
 
+def refuse_undecided(schema: records.Schema, wanted: Iterable[NextRevision]) -> None:
+    """Raises ``RefusedError`` for those that this changes whose tasks would have no place for what
+    they decide, in a tree that is as old."""
+    since = paths.intent.since
+    if schema.version >= since:
+        return
+    refused = {
+        one.flow: f"flow {one.flow} delivers exactly once to a target that knows batches by number:"
+        f" that takes a tree of version {since}, and this one has {schema.version} "
+        "(`flumeng schema migrate --finish`)"
+        for one in wanted
+        if one.changed and check_flow(one.text).by_batch
+    }
+    if refused:
+        raise RefusedError(refused)
+
+
 def _following(
     store: ReadableStore, flow: str, text: str, current: Versioned[records.Flow], run_by_all: int
 ) -> NextRevision:
     kept = tuple(_kept(store, flow))
     number = max([current.value.revision, *kept]) + 1
-    return NextRevision(flow, text, current, number, kept, run_by_all)
+    following = NextRevision(flow, text, current, number, kept, run_by_all)
+    if not following.outdated:
+        return following
+    tasks = store.children(paths.intents(flow))
+    intents = store.read_each([paths.intent(flow, task) for task in tasks])
+    decided = {found.value.revision for found in intents if isinstance(found, Versioned)}
+    return replace(following, decided=frozenset(decided))
 
 
 def _current_texts(
@@ -331,15 +366,10 @@ def revision_writes(
         flow = Put(paths.flow(one.flow), records.Flow(revision=one.number), ABSENT)
         return [flow, *(Put(folder, None, ABSENT) for folder in folders), text]
     record = replace(one.current.value, revision=one.number, went_back="")
-    old = [
-        number
-        for number in one.kept
-        if number <= one.number - KEEP_REVISIONS and number != one.run_by_all
-    ]
     return [
         Put(paths.flow(one.flow), record, one.current.version),
         text,
-        *(Remove(paths.revision(one.flow, str(number)), ANY) for number in old),
+        *(Remove(paths.revision(one.flow, str(number)), ANY) for number in one.outdated),
     ]
 
 

@@ -51,6 +51,7 @@ PROMISED = [
     "flow:rollout:abort",
     "ack:advance",
     "ack:commits",
+    "ack:intents",
     "ack:drop",
     "ack:list",
     "journal:list",

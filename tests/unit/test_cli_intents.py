@@ -1,0 +1,167 @@
+"""``flumeng ack intents`` and ``drop``: batches that are decided and not acked, or never can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cli.context import AuditFields
+from cli.testing import NOON, Reached, Shell
+from flumeng.collector.acks import Acks
+from flumeng.collector.intents import Intents
+from flumeng.collector.publisher import Publisher
+from flumeng.collector.ranges import Range
+from flumeng.errors import ConflictError, CorruptError
+from flumeng.operations.cluster import export_cluster, import_cluster
+from flumeng.operations.flows import KEEP_REVISIONS, RefusedError, apply_flow
+from flumeng.operations.intents import decided_batches
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+from zkschema.records import Ack
+
+FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\nlag: {seconds: %d}\n"
+SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
+A, B = "web.n1.0.aaaaaaaa", "web.n1.0.bbbbbbbb"
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """Flow web, with two journals on n1, which is live and answers."""
+    store = FakeStore()
+    tree.init(store)
+    apply_flow(store, FLOW % 1, **SIGN)
+    live = records.LiveNode(
+        uuid="n1", incarnation="i", pid=1, version="0", since=0.0, addresses=("n1:1",)
+    )
+    store.write(paths.live_node("n1"), live, ABSENT)
+    for name in (A, B):
+        journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=())
+        store.write(paths.journal(name), journal, ABSENT)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree, {"n1:1": {A: Reached(50, 90), B: Reached(0, 10)}})
+
+
+def owner(store: FakeStore, epoch: int = 1) -> Intents:
+    acks = Acks.claim(store, Publisher(store, gap_seconds=0.0), "web", epoch, (A, B))
+    return Intents(store, acks, "web", "collect.0")
+
+
+@pytest.fixture
+def decided(store: FakeStore) -> Intents:
+    intents = owner(store)
+    intents.decide([Range(A, 0, 5), Range(B, 0, 7)], 1, 1)
+    return intents
+
+
+@pytest.mark.usefixtures("decided")
+def test_a_batch_that_nobody_can_finish_is_shown_and_given_up(
+    shell: Shell, store: FakeStore
+) -> None:
+    store.remove(paths.ack("web", "main", A), ANY)
+    store.remove(paths.journal(A), ANY)
+    with pytest.raises(CorruptError, match="`flumeng ack intents`"):
+        owner(store, 2)
+    assert f"web\tcollect.0\t1\t1\t12\t{A} 0-5, {B} 0-7\t{A} is gone" in (
+        shell.run("ack", "intents", "web").stdout
+    )
+    (row,) = shell.json("ack", "intents")
+    assert (row["events"], row["ranges"]) == (12, {A: [0, 5], B: [0, 7]})
+    asked = shell.run("ack", "drop", "web", "collect.0", typed="n\n")
+    assert (asked.exit_code, len(decided_batches(store))) == (1, 1)
+    assert "If the target has taken these 12 events, they will be there twice" in asked.stderr
+    done = shell.run("ack", "drop", "web", "collect.0", "--yes", "--reason", "the host burnt")
+    assert done.stdout == (
+        "given up: batch 1 of web/collect.0, 12 events, which are delivered again\n"
+    )
+    next_owner = owner(store, 2)
+    assert next_owner.open is None
+    assert next_owner.identity.number == 1, "the target may have taken that number"
+    entries = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
+    told = {(entry.value.command, entry.value.reason) for entry in entries if entry}
+    command = f"ack drop web collect.0: gave up batch 1 ({A} 0-5, {B} 0-7)"
+    assert (command, "the host burnt") in told
+
+
+def test_what_is_acked_is_not_dropped(shell: Shell, store: FakeStore, decided: Intents) -> None:
+    store.commit([decided.end()])
+    assert shell.run("ack", "drop", "web", "collect.0", "--yes").exit_code == 2
+    assert shell.run("ack", "drop", "web", "collect.7", "--yes").exit_code == 2
+    assert shell.json("ack", "intents") == []
+
+
+def test_an_owner_whose_batch_was_given_up_cannot_ack_it(
+    shell: Shell, store: FakeStore, decided: Intents
+) -> None:
+    assert shell.run("ack", "drop", "web", "collect.0", "--yes").exit_code == 0
+    with pytest.raises(ConflictError):
+        store.commit([decided.end()])
+
+
+@pytest.mark.usefixtures("decided")
+def test_an_ack_in_a_decided_batch_is_not_moved(shell: Shell, store: FakeStore) -> None:
+    refused = shell.run("ack", "advance", A)
+    assert refused.exit_code == 3
+    assert "is in batch 1, which web/collect.0 has decided to write" in refused.stderr
+    assert "`flumeng ack drop web collect.0`" in refused.stderr
+    found = store.read(paths.ack("web", "main", A))
+    assert found
+    assert found.value == Ack(epoch=1, offset=0)
+    assert shell.run("ack", "drop", "web", "collect.0", "--yes").exit_code == 0
+    assert shell.run("ack", "advance", A).exit_code == 0
+
+
+@pytest.mark.usefixtures("decided")
+def test_one_that_cannot_be_read_begins_another_series(shell: Shell, store: FakeStore) -> None:
+    store.tree.znodes["/intents/web/collect.0"].data = b"damaged"
+    assert "not JSON" in shell.run("ack", "intents").stdout
+    assert shell.run("ack", "drop", "web", "collect.0", "--yes").exit_code == 0
+    assert owner(store, 2).identity.series.startswith("web.collect.0.")
+
+
+@pytest.mark.usefixtures("decided")
+def test_one_of_a_newer_flumeng_is_not_dropped(shell: Shell, store: FakeStore) -> None:
+    store.tree.znodes["/intents/web/collect.0"].data = b'{"v":2}'
+    refused = shell.run("ack", "drop", "web", "collect.0", "--yes")
+    assert (refused.exit_code, "can finish the batch" in refused.stderr) == (3, True)
+
+
+@pytest.mark.usefixtures("decided")
+def test_the_revision_of_a_decided_batch_is_kept(store: FakeStore) -> None:
+    for seconds in range(2, KEEP_REVISIONS + 4):
+        apply_flow(store, FLOW % seconds, **SIGN)
+    kept = sorted(map(int, store.children(paths.revisions("web"))))
+    assert kept == [1, *range(4, KEEP_REVISIONS + 4)]
+    store.remove(paths.revision("web", "1"), ANY)
+    (batch,) = decided_batches(store)
+    assert batch.problem == "revision 1 is gone"
+
+
+@pytest.mark.usefixtures("decided")
+def test_an_import_begins_another_series(store: FakeStore) -> None:
+    """The targets may have taken batches since the export."""
+    exported = export_cluster(store)
+    anew = FakeStore()
+    import_cluster(anew, exported, **SIGN)
+    assert decided_batches(anew) == []
+    first, second = owner(store, 2).identity, owner(anew, 2).identity
+    assert (first.series != second.series, second.number) == (True, 0)
+
+
+def test_a_tree_without_a_place_for_intents_takes_no_flow_that_needs_them(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = store.read(paths.schema())
+    assert found
+    store.write(paths.schema(), replace(found.value, version=1), found.version)
+    text = f"{FLOW % 9}delivery: exactly-once\n".replace(
+        "noop", "files: {path: /lake, shared: true}"
+    )
+    monkeypatch.setattr("flumeng.spec.sinks.files.Files.exactly_once", "by batch")
+    with pytest.raises(RefusedError, match="takes a tree of version 2"):
+        apply_flow(store, text, **SIGN)
