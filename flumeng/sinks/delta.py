@@ -10,20 +10,20 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
-from urllib.parse import parse_qs
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import BatchId, Owner, partitions, table_schema
 from flumeng.sinks.partitions import Partition
 from flumeng.sinks.table_files import Layout, TableFile
-from flumeng.sinks.tables import LocalDirectory, OvertakenError, TableSink, imported
-from flumeng.spec.locations import store_of
+from flumeng.sinks.tables import LocalDirectory, OvertakenError, TableSink, imported, resolved
+from flumeng.spec.locations import parameters, store_of
 from flumeng.spec.patterns import split_query
 from flumeng.spec.sinks.lakehouse import Delta, partition
 
@@ -32,6 +32,12 @@ TIME_OUTS = {
     "timeout": "10s",
     "max_retries": "2",
     "retry_timeout": "20s",
+}
+STORAGE = {
+    "region": "AWS_REGION",
+    "access_key": "AWS_ACCESS_KEY_ID",
+    "secret_key": "AWS_SECRET_ACCESS_KEY",
+    "session_token": "AWS_SESSION_TOKEN",
 }
 UNNAMEABLE = set(" ,;{}()\n\t=")
 SHORT_BYTES = 64
@@ -50,9 +56,11 @@ class DeltaLake:
     def __init__(self, options: Delta) -> None:
         self._deltalake = imported("deltalake", "delta")
         self._options = options
-        self._uri, self._storage = _storage(options.path)
-        local = self._uri.removeprefix("file://")
-        self._log = LocalDirectory(f"{local}/_delta_log") if local.startswith("/") else None
+        self._secrets = resolved(options.credentials)
+        self._uri, self._storage = _storage(options.location, self._secrets)
+        self._log: LocalDirectory | None = None
+        if self._uri.startswith("/"):
+            self._log = LocalDirectory(f"{self._uri}/_delta_log")
 
     def prepare(self, events: pa.Schema) -> Layout:
         with _Translated():
@@ -64,11 +72,12 @@ class DeltaLake:
             parts = _partitions(table, events)
         by = {part.name for part in parts}
         return Layout(
-            self._options.path,
+            self._options.location,
             pa.schema([field for field in fit.files if field.name in events.names]),
             parts,
             tuple(field.name for field in fit.files if field.name not in by),
             self._options.compression,
+            self._secrets,
         )
 
     def add(self, files: Sequence[TableFile], batch: BatchId | None) -> bool:
@@ -241,23 +250,24 @@ def _check_table(table: Any) -> None:
         raise UserError(f"flumeng does not write into a Delta table with {asked[0]}")
 
 
-def _storage(place: str) -> tuple[str, dict[str, str]]:
-    """The table's URI, and how its store is reached, out of a URI as pyarrow takes it."""
-    if place.startswith("/"):
-        return place, {}
-    uri, query = split_query(place)
-    scheme, _, rest = uri.partition("://")
-    given = {name: values[-1] for name, values in parse_qs(query.removeprefix("?")).items()}
-    if store_of(uri) == "s3":
-        storage = dict(TIME_OUTS)
-        if "region" in given:
-            storage["AWS_REGION"] = given["region"]
-        if "endpoint_override" in given:
-            protocol = given.get("scheme", "https")
-            storage["AWS_ENDPOINT_URL"] = f"{protocol}://{given['endpoint_override']}"
-            storage["AWS_ALLOW_HTTP"] = str(protocol == "http").lower()
-        return f"s3://{rest}", storage
-    return uri, {} if scheme == "file" else dict(TIME_OUTS)
+def _storage(location: str, secrets: Mapping[str, Secret]) -> tuple[str, dict[str, str]]:
+    """The table's URI, and how its store is reached, out of a location as pyarrow takes it."""
+    place, query = split_query(location)
+    if not (store := store_of(place)):
+        return place.removeprefix("file://"), {}
+    if store != "s3":
+        return place, dict(TIME_OUTS)
+    given = parameters(query)
+    storage = TIME_OUTS | {
+        name: secrets.get(given[option], given[option])
+        for option, name in STORAGE.items()
+        if option in given
+    }
+    if "endpoint_override" in given:
+        protocol = given.get("scheme", "https")
+        storage["AWS_ENDPOINT_URL"] = f"{protocol}://{given['endpoint_override']}"
+        storage["AWS_ALLOW_HTTP"] = str(protocol == "http").lower()
+    return f"s3://{place.partition('://')[2]}", storage
 
 
 class _Translated:

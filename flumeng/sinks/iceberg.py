@@ -8,17 +8,20 @@ the library would then repeat it without a look, so here it may not.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
+from urllib.parse import urlencode
 
 import pyarrow as pa
 
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.runtime import secrets
+from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import BatchId, Owner, partitions, table_schema
 from flumeng.sinks.partitions import Partition
 from flumeng.sinks.table_files import Layout, TableFile
-from flumeng.sinks.tables import LocalDirectory, OvertakenError, TableSink, imported
+from flumeng.sinks.tables import LocalDirectory, OvertakenError, TableSink, imported, resolved
+from flumeng.spec.locations import located, store_of
 from flumeng.spec.sinks.lakehouse import Iceberg, Transform, partition
 
 NUMBER = "flumeng."
@@ -26,6 +29,11 @@ NUMBER = "flumeng."
 RETRIES = "commit.retry.num-retries"
 NEW_TABLE = {"write.metadata.delete-after-commit.enabled": "true"}
 """Each commit writes all metadata anew: old ones go by themselves."""
+STORAGE = {
+    "access_key": "s3.access-key-id",
+    "secret_key": "s3.secret-access-key",
+    "session_token": "s3.session-token",
+}
 TRANSFORMS = ("identity", "year", "month", "day", "hour")
 
 
@@ -39,9 +47,10 @@ class IcebergTable:
 
     def __init__(self, options: Iceberg) -> None:
         self._catalogs = imported("pyiceberg.catalog", "iceberg")
-        logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # warns of each body
+        logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # it has a line for each column
         self._options = options
-        self._properties = _properties(options)
+        self._secrets = resolved(options.credentials)
+        self._properties = _properties(options) | _storage(options, self._secrets)
         self._opened: Any = None
         self._metadata: dict[str, LocalDirectory] = {}
 
@@ -58,7 +67,12 @@ class IcebergTable:
                     update.union_by_name(pa.schema([*fit.added, *fit.widened]))
                 fit = table_schema.fit(events, _columns(self._load()), add=False, widen=False)
         return Layout(
-            _directory(table), fit.files, parts, tuple(events.names), self._options.compression
+            self._located(_directory(table)),
+            fit.files,
+            parts,
+            tuple(events.names),
+            self._options.compression,
+            self._secrets,
         )
 
     def add(self, files: Sequence[TableFile], batch: BatchId | None) -> bool:
@@ -82,6 +96,19 @@ class IcebergTable:
             transaction.add_files(paths, check_duplicate_files=False)
             if batch is not None:
                 transaction.set_properties({NUMBER + batch.series: str(batch.number)})
+
+    def _located(self, directory: str) -> str:
+        """As ``file_store`` reaches it, and as whom."""
+        if store_of(directory) != "s3":
+            return directory
+        query: dict[str, str] = {}
+        if self._options.endpoint is not None:
+            protocol, _, server = self._options.endpoint.partition("://")
+            query |= {"scheme": protocol, "endpoint_override": server.rstrip("/")}
+        if self._options.region is not None:
+            query["region"] = self._options.region
+        place = f"{directory}?{urlencode(query)}" if query else directory
+        return located(place, self._options.credentials)
 
     def _sync(self, place: str) -> None:
         if place.startswith("/"):
@@ -181,6 +208,15 @@ def _properties(options: Iceberg) -> dict[str, str]:
         url = url.set(password=secrets.resolve(catalog.password))
         found["uri"] = url.render_as_string(hide_password=False)
     return found
+
+
+def _storage(options: Iceberg, known: Mapping[str, Secret]) -> dict[str, str]:
+    """How S3 is reached, as the library calls it."""
+    found = {"s3.connect-timeout": "5", "s3.request-timeout": "10"}
+    found |= {"s3.endpoint": options.endpoint} if options.endpoint is not None else {}
+    found |= {"s3.region": options.region} if options.region is not None else {}
+    given = options.credentials.given if options.credentials is not None else {}
+    return found | {STORAGE[name]: known.get(value, value) for name, value in given.items()}
 
 
 class _Translated:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 
 from flumeng.errors import UnavailableError
 from flumeng.filters.receipt_bound import refused
+from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import BatchTooWideError, Row, partitions
 from flumeng.sinks.dead_letters import Refuse
-from flumeng.sinks.file_store import below, open_store
+from flumeng.sinks.file_store import FileStore, open_store
 from flumeng.sinks.formats import ParquetFile
 from flumeng.sinks.partitions import Partition, Values
 from flumeng.spec.patterns import split_query
@@ -51,13 +52,15 @@ _NAME_CHARACTERS = 64
 class Layout:
     """Where files of a table are, and what they are. ``directory`` is a URI; ``schema`` has columns
     of the events, in the types that the table has for them. ``stored`` are those that files hold:
-    of some tables not the columns that they are partitioned by."""
+    of some tables not the columns that they are partitioned by. ``secrets`` are what references in
+    the directory stand for: the host that writes may not have them."""
 
     directory: str
     schema: pa.Schema
     partitions: tuple[Partition, ...] = ()
     stored: tuple[str, ...] = ()
     compression: str = "zstd"
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,21 @@ class WriteFiles:
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
-        files = _OpenFiles(self.layout)
+        store, place = open_store(self.layout.directory, self.layout.secrets.__getitem__)
+        files = _OpenFiles(self.layout, store, place)
         for events in _gather(self._bounded(batches, refuse)):
-            files.write(_cast(events, self.layout.schema))
+            try:
+                files.write(_cast(events, self.layout.schema))
+            except OSError as error:
+                raise store.explained(error) from error
             if len(files) > MOST_FILES:
                 yield pa.RecordBatch.from_pylist([{}], WRITTEN_SCHEMA)
                 return
-        yield pa.RecordBatch.from_pylist([file.row() for file in files.finish()], WRITTEN_SCHEMA)
+        try:
+            rows = [file.row() for file in files.finish()]
+        except OSError as error:
+            raise store.explained(error) from error
+        yield pa.RecordBatch.from_pylist(rows, WRITTEN_SCHEMA)
 
     def _bounded(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
@@ -143,8 +154,10 @@ def read(rows: Sequence[Row]) -> list[TableFile]:
 class _OpenFiles:
     """The files of a split: for each partition one, or several when there are many partitions."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, store: FileStore, place: str) -> None:
         self._layout = layout
+        self._store = store
+        self._place = place
         self._open: dict[Values, _OpenFile] = {}
         """The least recently used first."""
         self._done: list[_OpenFile] = []
@@ -160,7 +173,7 @@ class _OpenFiles:
             if file is None:
                 if len(self._open) == OPEN_FILES:
                     self._close(next(iter(self._open)))
-                file = _OpenFile(self._layout, values)
+                file = _OpenFile(self._layout, self._store, self._place, values)
             file.write(rows)
             self._open[values] = file
 
@@ -169,8 +182,7 @@ class _OpenFiles:
         for values in list(self._open):
             self._close(values)
         for directory in {file.directory for file in self._done}:
-            store, path = open_store(directory)
-            store.sync(path)
+            self._store.sync(directory)
         return self._done
 
     def _close(self, values: Values) -> None:
@@ -180,7 +192,7 @@ class _OpenFiles:
 
 
 class _OpenFile:
-    def __init__(self, layout: Layout, values: Values) -> None:
+    def __init__(self, layout: Layout, store: FileStore, place: str, values: Values) -> None:
         named = zip(layout.partitions, values, strict=True)
         directories = [_directory(partition, value) for partition, value in named]
         names = [partition.name for partition in layout.partitions]
@@ -188,10 +200,10 @@ class _OpenFile:
         self._table = layout.directory
         self._stored = list(layout.stored)
         self._path = "/".join([*directories, f"part-{uuid.uuid4().hex}.parquet"])
-        self.directory = below(layout.directory, *directories)
-        self._store, path = open_store(self.directory)
-        self._store.make_directory(path)
-        self._place = f"{path}/{self._path.rpartition('/')[2]}"
+        self.directory = "/".join([place, *directories])
+        self._store = store
+        self._store.make_directory(self.directory)
+        self._place = f"{place}/{self._path}"
         self._events = self._refused = 0
         schema = pa.schema([layout.schema.field(name) for name in layout.stored])
         self._writer = ParquetFile(self._store.open_output(self._place), schema, layout.compression)

@@ -21,10 +21,14 @@ import pyarrow as pa
 
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.runtime import secrets
+from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import Attempt, BatchId, Row, Written, table_files
 from flumeng.sinks.dead_letters import schema_around
 from flumeng.sinks.file_store import LOCAL
 from flumeng.sinks.table_files import Layout, TableFile, Unreachable, WriteFiles
+from flumeng.spec.locations import Credentials
+from flumeng.spec.patterns import SECRET
 
 COMMITS = 12
 """So often another writer may be first in one attempt."""
@@ -114,6 +118,12 @@ class LocalDirectory:
                 newest = max(newest, changed_ns)
         LOCAL.sync(self._place)
         self._synced_ns = newest
+
+
+def resolved(credentials: Credentials | None) -> dict[str, Secret]:
+    """What the references in them stand for. Raises UserError."""
+    given = credentials.given.values() if credentials is not None else ()
+    return {value: secrets.resolve(value) for value in given if SECRET.fullmatch(value)}
 
 
 def imported(package: str, extra: str) -> Any:

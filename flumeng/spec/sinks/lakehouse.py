@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 from urllib.parse import urlsplit
 
+from flumeng.spec.locations import (
+    Credentials,
+    check_location,
+    credential_problem,
+    located,
+    store_of,
+)
 from flumeng.spec.option import option
-from flumeng.spec.patterns import check_lake_path, fixed_part
+from flumeng.spec.patterns import fixed_part
 from flumeng.spec.sinks import ExactlyOnce
 
 _PARTITION = re.compile(r"(?:(year|month|day|hour)\((\w+)\)|(\w+))")
@@ -39,7 +46,7 @@ def check_day_partition(text: str) -> None:
 
 
 def check_directory(text: str) -> None:
-    check_lake_path(text)
+    check_location(text)
     if fixed_part(text) != text:
         raise ValueError("expected a directory without patterns: see partition_by")
 
@@ -61,6 +68,12 @@ def check_catalog_uri(text: str) -> None:
         raise ValueError(f"expected an address, like {_URIS['rest']} or {_URIS['sql']}")
     if uri.password is not None:
         raise ValueError("expected no password in the address: it has an option of its own")
+
+
+def check_endpoint(text: str) -> None:
+    uri = urlsplit(text)
+    if uri.scheme not in ("http", "https") or not uri.hostname or uri.path.strip("/"):
+        raise ValueError("expected a server, like https://s3.example:9000")
 
 
 @dataclass(frozen=True)
@@ -90,9 +103,18 @@ class Delta:
         "as a mounted NFS. A URL like `s3a://` always is.",
         default=False,
     )
+    credentials: Credentials | None = option(
+        doc="Who the sink is to its store, S3; without it, who the environment says.",
+        default=None,
+    )
 
     makes_files: ClassVar[bool] = True
     exactly_once: ClassVar[ExactlyOnce] = "by batch"
+
+    @property
+    def location(self) -> str:
+        """Where the table is, and as whom; it holds references and no secret."""
+        return located(self.path, self.credentials)
 
     @property
     def local(self) -> bool:
@@ -101,6 +123,22 @@ class Delta:
 
     def needs(self) -> Iterator[tuple[str, str]]:
         yield "output", self.path
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        problem = credential_problem(self.path, self.credentials)
+        if problem is None and self.credentials is not None:
+            problem = _unusual(self.credentials, store_of(self.path))
+        if problem is not None:
+            yield "credentials", problem
+
+
+def _unusual(credentials: Credentials, store: str) -> str | None:
+    """What the libraries that commit cannot do."""
+    if store != "s3":
+        return "only for S3: let the environment of the collector say it"
+    if credentials.role or credentials.ca:
+        return "role and ca: let the environment of the collector say it"
+    return None
 
 
 @dataclass(frozen=True)
@@ -178,9 +216,26 @@ class Iceberg:
         default="add",
     )
     compression: Compression = option(doc="How files are compressed.", default="zstd")
+    endpoint: str | None = option(
+        doc="The S3 server that has the tables, where that is not Amazon's.",
+        check=check_endpoint,
+        example='"https://s3.example:9000"',
+        default=None,
+    )
+    region: str | None = option(
+        doc="The region of the S3 server.", example="eu-central-1", default=None
+    )
+    credentials: Credentials | None = option(
+        doc="Who the sink is to S3; without it, who the environment says.", default=None
+    )
 
     makes_files: ClassVar[bool] = True
     exactly_once: ClassVar[ExactlyOnce] = "by batch"
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        problem = None if self.credentials is None else _unusual(self.credentials, "s3")
+        if problem is not None:
+            yield "credentials", problem
 
     def needs(self) -> Iterator[tuple[str, str]]:
         uri = urlsplit(self.catalog.uri)

@@ -1,0 +1,140 @@
+"""Tables of Delta and Iceberg on a real S3 server: made, committed to once, and read back."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+
+from flumeng.errors import UnavailableError
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.sinks import Attempt, BatchId, Sink, Written, tables
+from flumeng.sinks.delta import DeltaSink
+from flumeng.sinks.iceberg import IcebergSink
+from flumeng.sinks.testing.s3 import REGION, RealS3
+from flumeng.sinks.testing.tables import OWNER
+from flumeng.spec.locations import Credentials
+from flumeng.spec.sinks.lakehouse import Catalog, Delta, Iceberg
+
+KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")
+FORMATS = ["delta", "iceberg"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealS3]:
+    server = RealS3(tmp_path_factory.mktemp("s3"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def keys(server: RealS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLUMENG_SECRET_LAKE_ID", server.access_key)
+    monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", server.secret_key)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def sink(server: RealS3, form: str, place: Path) -> Sink:
+    if form == "delta":
+        return DeltaSink(Delta(server.location("delta"), ("host",), credentials=KEYS), OWNER)
+    warehouse = f"s3://{server.bucket}/warehouse"
+    catalog = Catalog("sql", f"sqlite:///{place}/catalog.db", warehouse=warehouse)
+    endpoint = f"http://{server.address}"
+    options = Iceberg(
+        catalog, "web.events", ("host",), endpoint=endpoint, region=REGION, credentials=KEYS
+    )
+    return IcebergSink(options, OWNER)
+
+
+def rows(server: RealS3, form: str, place: Path) -> list[int]:
+    """What others see who have the keys."""
+    if form == "delta":
+        options = {
+            "AWS_ENDPOINT_URL": f"http://{server.address}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": server.access_key,
+            "AWS_SECRET_ACCESS_KEY": server.secret_key,
+        }
+        table = DeltaTable(f"s3://{server.bucket}/delta", storage_options=options)
+        return sorted(table.to_pyarrow_table()["n"].to_pylist())
+    catalog = load_catalog(
+        "default",
+        **{
+            "type": "sql",
+            "uri": f"sqlite:///{place}/catalog.db",
+            "s3.endpoint": f"http://{server.address}",
+            "s3.region": REGION,
+            "s3.access-key-id": server.access_key,
+            "s3.secret-access-key": server.secret_key,
+        },
+    )
+    return sorted(catalog.load_table("web.events").scan().to_arrow()["n"].to_pylist())
+
+
+def write(this: Sink, first: int, count: int) -> Written:
+    """In an executor, which knows no secret but those it is given."""
+    spark: Any = None
+    events = pa.table(
+        {
+            "n": pa.array(range(first, first + count), pa.int64()),
+            "host": [f"h{n % 3}" for n in range(count)],
+        }
+    )
+    stage = this.stage(LazyBatch(spark, 1, None, (), events.schema), Attempt()).all_arrow
+    work = pickle.loads(pickle.dumps(stage))
+    return this.written([row for out in work(iter(events.to_batches())) for row in out.to_pylist()])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_table_on_s3_takes_each_batch_once(server: RealS3, form: str, tmp_path: Path) -> None:
+    this = sink(server, form, tmp_path)
+    for number in range(3):
+        written = write(this, number * 10, 10)
+        assert written.commit
+        for owner in (written.commit, written.commit):
+            owner(BatchId("web.collect.0.x", number))
+    again = write(sink(server, form, tmp_path), 20, 10)
+    assert again.commit
+    again.commit(BatchId("web.collect.0.x", 2))
+    assert rows(server, form, tmp_path) == list(range(30))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_frozen_store_costs_one_time_out_and_no_secret_is_told(
+    server: RealS3, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What hung may end late, and has then committed the batch that is tried again."""
+    monkeypatch.setattr(tables, "ANSWER_SECONDS", 2.0)
+    if server.process is None:
+        pytest.skip("FLUMENG_TEST_S3 names a server that is not ours to freeze")
+    this = sink(server, form, tmp_path)
+    written = write(this, 100, 10)
+    assert written.commit
+    server.freeze()
+    began = time.monotonic()
+    try:
+        with pytest.raises(UnavailableError) as told:
+            written.commit(BatchId("web.collect.0.y", 1))
+    finally:
+        server.thaw()
+    assert time.monotonic() - began < 4
+    assert server.secret_key not in str(told.value)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            written.commit(BatchId("web.collect.0.y", 1))
+            break
+        except UnavailableError:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    assert [n for n in rows(server, form, tmp_path) if n >= 100] == list(range(100, 110))
