@@ -59,8 +59,6 @@ def is_far(said: Column, received: Column, within_seconds: float) -> Column:
 
 def refused(events: pa.Table) -> int:
     """How many of ``events`` have such a time; 0 when a filter has dropped ``attrs``."""
-    if REFUSED in events.schema.names:
-        return int(pc.sum(events[REFUSED]).as_py() or 0)
     if "attrs" not in events.schema.names or not pa.types.is_map(events.schema.field("attrs").type):
         return 0
     return sum(_count(attrs) for attrs in events["attrs"].chunks)

@@ -9,21 +9,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
-from pyspark.sql.types import BinaryType, MapType
 
 from flumeng.errors import UserError
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.filters.receipt_bound import REFUSED, refused
+from flumeng.filters.receipt_bound import refused
 from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import Attempt, BatchTooWideError, Owner, Row, Written, formats
 from flumeng.sinks.file_store import FileStore, below, open_store
 from flumeng.sinks.formats import FileWriter
-from flumeng.sinks.timed_path import TimedPath
+from flumeng.sinks.pattern_path import PatternPath
+from flumeng.sinks.plain_columns import plain, plain_schema
 from flumeng.spec.patterns import SECRET
 from flumeng.spec.sinks.files import Files
 
@@ -41,20 +40,16 @@ DONE_SCHEMA = pa.schema(
         pa.field("refused", pa.int64()),
     ]
 )
-JSON_OPTIONS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 
 
 class FilesSink:
     identified = writes_at_once = False
 
     def __init__(self, options: Files, _owner: Owner) -> None:
-        if options.format != "parquet" and options.compression not in ("none", *formats.ENDINGS):
-            able = ", ".join(formats.ENDINGS)
-            raise UserError(
-                f"files: {options.format} is not compressed with {options.compression}: use {able}"
-            )
+        if options.format == "avro" and find_spec("fastavro") is None:
+            raise UserError("files: install flumeng[avro] to write Avro")
         self._options = options
-        self._path = TimedPath(options.location)
+        self._path = PatternPath(options.location)
         given = options.credentials.given if options.credentials else {}
         self._secrets = {
             reference: secrets.resolve(reference)
@@ -67,11 +62,12 @@ class FilesSink:
         return self._path.root
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
-        if self._options.format == "json":
-            batch = batch.sql(self._as_json)
-        elif self._options.format == "text" and "body" not in batch.schema.names:
-            raise UserError("files: text writes the column body, which select has dropped")
+        formats.require_fit(self._columns(batch.schema), self._options.format)
         return batch.arrow(StageFiles(self._options, attempt.staging, self._secrets), DONE_SCHEMA)
+
+    def _columns(self, schema: pa.Schema) -> pa.Schema:
+        flat = self._options.columns == "flat"
+        return plain_schema(schema) if flat else schema
 
     def written(self, rows: Sequence[Row]) -> Written:
         if any(row["source"] is None for row in rows):
@@ -79,23 +75,6 @@ class FilesSink:
         files = tuple((row["source"], row["target"]) for row in rows)
         events, far = (sum(row[name] for row in rows) for name in ("events", "refused"))
         return Written(events, files, far)
-
-    def _as_json(self, rows: DataFrame) -> DataFrame:
-        """The whole event as one JSON text, and what its directory depends on.
-
-        JSON is text: a body that is not UTF-8 has U+FFFD in it, and comes as ``body_base64`` too.
-        """
-        columns = [F.col(name) for name in rows.columns]
-        if "body" in rows.columns and rows.schema["body"].dataType == BinaryType():
-            body = F.col("body").cast("string")
-            columns[rows.columns.index("body")] = F.make_valid_utf8(body).alias("body")
-            exact = F.when(~F.is_valid_utf8(body), F.base64("body"))
-            columns.append(exact.alias("body_base64"))
-        text = F.to_json(F.struct(*columns), JSON_OPTIONS).alias(formats.LINES["json"])
-        kept = [F.col("ts")] if self._path.timed and "ts" in rows.columns else []
-        if "attrs" in rows.columns and isinstance(rows.schema["attrs"].dataType, MapType):
-            kept.append(F.map_contains_key("attrs", REFUSED).alias(REFUSED))
-        return rows.select(*kept, text)
 
 
 @dataclass(frozen=True)
@@ -135,7 +114,7 @@ class _StagedFiles:
         self._staging = staging
         self._store = store
         self._place = path
-        self._path = TimedPath(options.location)
+        self._path = PatternPath(options.location)
         self._open: dict[str, _StagedFile] = {}
         """By directory; the least recently used first."""
         self._done: list[_StagedFile] = []
@@ -146,14 +125,19 @@ class _StagedFiles:
     def write(self, events: pa.Table) -> None:
         """Into the files that are open first, so that as few as possible are closed."""
         parts = sorted(self._path.split(events), key=lambda part: part[0] not in self._open)
-        for directory, rows in parts:
+        for directory, part in parts:
+            if len(self) > MOST_FILES:
+                return
+            rows = plain(part) if self._options.columns == "flat" else part
             file = self._open.pop(directory, None)
             if file is None:
                 if len(self._open) == OPEN_FILES:
                     self._close(next(iter(self._open)))
                 file = self._new(directory, rows.schema)
-            file.write(rows)
+            file.write(rows, refused(part))
             self._open[directory] = file
+            if file.output.tell() >= self._options.roll.bytes:
+                self._close(directory)
 
     def finish(self) -> list[tuple[str, str, int, int]]:
         """Make all files durable, and tell them."""
@@ -167,10 +151,10 @@ class _StagedFiles:
         form, compression = self._options.format, self._options.compression
         name = f"part-{uuid.uuid4().hex}{formats.ending(form, compression)}"
         path = f"{self._place}/{name}"
-        writer = formats.create(self._store.open_output(path), schema, form, compression)
-        return _StagedFile(
-            below(self._staging, name), below(directory, name), writer, self._store, path
-        )
+        output = self._store.open_output(path)
+        writer = formats.create(output, schema, form, compression)
+        source, target = below(self._staging, name), below(directory, name)
+        return _StagedFile(source, target, output, writer, self._store, path)
 
     def _close(self, directory: str) -> None:
         file = self._open.pop(directory)
@@ -182,16 +166,17 @@ class _StagedFiles:
 class _StagedFile:
     source: str
     target: str
+    output: pa.NativeFile
     writer: FileWriter
     store: FileStore
     path: str
     events: int = 0
     refused: int = 0
 
-    def write(self, rows: pa.Table) -> None:
+    def write(self, rows: pa.Table, refused: int) -> None:
         self.writer.write(rows)
         self.events += rows.num_rows
-        self.refused += refused(rows)
+        self.refused += refused
 
     def close(self) -> None:
         """Make the file durable."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from flumeng.errors import UserError
+from flumeng.sinks import avro_file, csv_file, json_text
+from flumeng.sinks.orc_file import OrcFile
+
 UNREPEATED = frozenset({"body", "message", "seq", "ts"})
-LINES = {"json": "json", "text": "body"}
 ENDINGS = {"zstd": "zst", "gzip": "gz"}
+WITHIN = ("parquet", "orc", "avro")
+"""Formats whose compression is inside, so that names do not tell it."""
+ROWS_AT_ONCE = 20_000
+
+Texts = Callable[[pa.RecordBatch], pa.Array]
 
 
 class FileWriter(Protocol):
@@ -52,16 +61,17 @@ class ParquetFile:
 
 
 class LinesFile:
-    """One column, a line each: its bytes untouched and a newline. A null is an empty line."""
+    """A line for each row: the bytes that ``texts`` makes of it and a newline. A null is an empty
+    line."""
 
-    def __init__(self, sink: pa.NativeFile, column: str, codec: str | None) -> None:
+    def __init__(self, sink: pa.NativeFile, texts: Texts, codec: str | None) -> None:
         self._sink = sink
-        self._column = column
+        self._texts = texts
         self._out = pa.CompressedOutputStream(sink, codec) if codec else sink
 
     def write(self, rows: pa.Table) -> None:
-        for chunk in rows[self._column].chunks:
-            lines = pc.fill_null(chunk.cast(pa.binary()), b"")
+        for batch in rows.to_batches(ROWS_AT_ONCE):
+            lines = pc.fill_null(self._texts(batch), b"")
             ended = pc.binary_join_element_wise(lines, b"", b"\n")
             _, offsets, data = ended.buffers()
             bounds = memoryview(offsets).cast("i")
@@ -72,19 +82,44 @@ class LinesFile:
         self._sink.close()
 
 
+def bodies(rows: pa.RecordBatch) -> pa.Array:
+    return rows["body"].cast(pa.binary())
+
+
 def ending(form: str, compression: str) -> str:
     """The end of the files' names."""
-    if form == "parquet":
-        return ".parquet"
-    plain = ".json" if form == "json" else ".log"
+    if form in WITHIN:
+        return f".{form}"
+    plain = {"text": ".log"}.get(form, f".{form}")
     return plain if compression == "none" else f"{plain}.{ENDINGS[compression]}"
 
 
+def require_fit(schema: pa.Schema, form: str) -> None:
+    """Raises UserError when files of that format cannot hold such rows."""
+    empty = schema.empty_table()
+    if form == "text" and "body" not in schema.names:
+        raise UserError("files: text writes the column body, which select has dropped")
+    if form == "json":
+        json_text.rows(pa.RecordBatch.from_pylist([], schema))
+        return
+    try:
+        create(pa.BufferOutputStream(), schema, form, "none").write(empty)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UserError(f"files: {form} cannot hold these columns: {error}") from error
+
+
 def create(sink: pa.NativeFile, schema: pa.Schema, form: str, compression: str) -> FileWriter:
-    """A file that takes tables of ``schema``; ``json`` and ``text`` write the column LINES."""
+    """A file that takes tables of ``schema``."""
+    codec = None if compression == "none" else compression
     if form == "parquet":
         return ParquetFile(sink, schema, compression)
-    return LinesFile(sink, LINES[form], None if compression == "none" else compression)
+    if form == "orc":
+        return OrcFile(sink, compression)
+    if form == "avro":
+        return avro_file.AvroFile(sink, schema, compression)
+    if form == "csv":
+        return csv_file.CsvFile(sink, schema, codec)
+    return LinesFile(sink, json_text.rows if form == "json" else bodies, codec)
 
 
 def _repeated(field: pa.Field) -> list[str]:

@@ -13,8 +13,8 @@ from flumeng.spec.component import Component
 from flumeng.spec.expressions import Kind
 from flumeng.spec.filters import Parse, Select, Where
 from flumeng.spec.flow import FlowSpec
-from flumeng.spec.functions import BINARY, BOOLEAN, INTEGER, TEXT, TIMESTAMP
-from flumeng.spec.patterns import group_names
+from flumeng.spec.functions import BINARY, BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
+from flumeng.spec.patterns import FIELD, group_names, split_query
 from flumeng.spec.problems import nearest
 from flumeng.spec.sinks.files import Files
 
@@ -35,6 +35,7 @@ SYSLOG = {
     "structured": _TEXT,
     "message": _TEXT,
 }
+IN_PATHS = (TEXT, INTEGER, BOOLEAN, DATE)
 Columns = dict[str, Kind]
 
 
@@ -120,5 +121,10 @@ def _of_sink(path: str, sink: Component, columns: Columns) -> Iterator[tuple[str
     timed = columns.get("ts")
     if "%" in sink.options.path and (timed is None or timed.name != TIMESTAMP):
         yield path, "time patterns in the path need the column ts, a timestamp: keep it in select"
+    for name in FIELD.findall(split_query(sink.options.path)[0]):
+        if name not in columns:
+            yield path, f"the path needs the column {name}; {nearest(name, list(columns))}"
+        elif columns[name].name not in IN_PATHS:
+            yield path, f"{name} is a {columns[name].name}, which no path can hold: cast it to text"
     if sink.options.format == "text" and "body" not in columns:
         yield path, f"text writes the column body; {nearest('body', list(columns))}"

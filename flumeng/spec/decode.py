@@ -111,7 +111,7 @@ class Decoder:
     def _value(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
         self.lines.setdefault(path, document.line(node))
         value = self._decoded(hint, node, path, option)
-        if value is not INVALID:
+        if value is not INVALID and not isinstance(value, Component):
             self.parts[path] = value
         return value
 

@@ -152,6 +152,13 @@ def test_json_holds_the_whole_event_and_the_exact_bytes_where_they_are_not_text(
     assert events[0]["replayed"] is False
 
 
+def test_dead_letters_can_be_json_files(spark: SparkSession, tmp_path: Path) -> None:
+    source = "syslog: {listen: '127.0.0.1:0'}"
+    dead = f"files: {{path: '{tmp_path}/dead', format: json}}"
+    text = f"{{flow: web, sources: [{source}], sinks: [noop], dead_letters: {{{dead}}}}}"
+    assert SparkPipeline(spark, parse_flow(text), OWNER).shareable
+
+
 def test_json_files_count_times_that_were_not_believed(write: Write, tmp_path: Path) -> None:
     for form in ("json", "parquet"):
         (written,) = write(f"files: {{path: '{tmp_path}/{form}/%H', format: {form}}}")
@@ -206,7 +213,7 @@ def test_a_failed_batch_says_its_cause_in_one_line(write: Write, tmp_path: Path)
         write("noop", address="127.0.0.1:1")
     with pytest.raises(UserError, match="text writes the column body"):
         write(f"files: {{path: '{tmp_path}/x', format: text}}", "[select: [ts]]")
-    with pytest.raises(BatchFailedError, match="needs the column ts"):
+    with pytest.raises(UserError, match="needs the column ts"):
         write(f"files: {{path: '{tmp_path}/y/%H'}}", "[select: [body]]")
 
 

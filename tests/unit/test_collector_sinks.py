@@ -23,7 +23,7 @@ from flumeng.sinks import Attempt, BatchTooWideError, file_store, files, remote_
 from flumeng.sinks.console import LINE_CHARACTERS, LINES_PER_BATCH, render, show
 from flumeng.sinks.files import FilesSink, StageFiles
 from flumeng.spec.locations import Credentials, place_of
-from flumeng.spec.sinks.files import Files
+from flumeng.spec.sinks.files import Files, Roll
 from flumeng.testing import FakeStore
 from zkschema import codec, paths
 from zkschema.records import Commit
@@ -169,6 +169,30 @@ def test_no_events_make_no_files(tmp_path: Path) -> None:
     assert list((tmp_path / "staging").iterdir()) == []
 
 
+def test_a_file_that_is_full_is_closed_and_the_batch_goes_on_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "GATHERED_BYTES", 1)
+    options = Files(f"{tmp_path}/lake", "text", "none", roll=Roll(bytes=11))
+    rows = stage(tmp_path, options, *[batch(b"1234567", b"8")] * 3)
+    assert [row["events"] for row in rows] == [4, 2]
+
+
+def test_a_column_of_too_many_values_makes_batches_small_and_not_files_by_the_million(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_FILES", 10)
+    options = Files(f"{tmp_path}/lake/{{body}}", "text", "none")
+    (row,) = stage(tmp_path, options, batch(*[b"%d" % n for n in range(500)]))
+    assert row["source"] is None
+    assert len(list((tmp_path / "staging").iterdir())) <= 11
+
+
+def test_flat_files_have_no_nested_columns(tmp_path: Path) -> None:
+    (row,) = stage(tmp_path, Files(f"{tmp_path}/lake", columns="flat"), batch(b"a"))
+    assert pq.read_table(row["source"])["attrs"].to_pylist() == ['{"k":"v"}']
+
+
 def test_names_are_never_used_twice(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake", "text", "none")
     (tmp_path / "staging").mkdir()
@@ -183,8 +207,8 @@ def test_names_are_never_used_twice(tmp_path: Path) -> None:
 
 
 def test_lines_cannot_be_snappy() -> None:
-    with pytest.raises(UserError, match="use zstd, gzip"):
-        FilesSink(Files("/lake", "json", "snappy"), OWNER)
+    problem = ("compression", "json files take zstd, gzip or none")
+    assert list(Files("/lake", "json", "snappy").problems()) == [problem]
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,12 @@ def test_a_value_does_not_grow_without_end_through_several_filters() -> None:
         ("  - select: [body, ts]\n  - parse: {format: syslog}", "noop", "needs the column host"),
         ("  - select: [body]", "files: {path: '/a/%Y'}", "time patterns in the path need"),
         ("  - select: [ts]", "files: {path: /a, format: text}", "text writes the column body"),
+        ("  - select: [ts]", "files: {path: '/a/{app}'}", "the path needs the column app"),
+        (
+            "  - select: [attrs]",
+            "files: {path: '/a/{attrs}'}",
+            "attrs is a map, which no path can hold",
+        ),
         ("  - parse: {format: json, schema: 'a STRNG'}", "noop", "nothing is cast to|Spark DDL"),
         (
             "  - parse: {format: json, schema: 'a INT DEFAULT 1'}",

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.errors import UserError
-from flumeng.sinks.timed_path import DAY_MICROSECONDS, EARLIEST, LATEST, UNITS_MICROSECONDS
+from flumeng.sinks.pattern_path import DAY_MICROSECONDS, EARLIEST, LATEST, UNITS_MICROSECONDS
 from flumeng.spec.sinks.elasticsearch import INDEX_PART
 
 PLACES = {

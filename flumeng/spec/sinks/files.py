@@ -10,6 +10,21 @@ from flumeng.spec.locations import Credentials, check_location, credential_probl
 from flumeng.spec.option import option
 from flumeng.spec.sinks import ExactlyOnce
 
+Format = Literal["parquet", "orc", "avro", "json", "csv", "text"]
+
+
+@dataclass(frozen=True)
+class Roll:
+    """How large a file may grow. How long events gather for one is said by `batch.seconds`."""
+
+    bytes: int = option(
+        doc="A file that has grown to this size is closed, and the batch goes on in another.",
+        unit="bytes",
+        minimum=2**20,
+        maximum=2**32,
+        default=2**29,
+    )
+
 
 @dataclass(frozen=True)
 class Files:
@@ -19,16 +34,24 @@ class Files:
     """
 
     path: str = option(
-        doc="The directory, a path or a URL. `%Y %m %d %H %M` come from the event's time in UTC.",
+        doc="The directory, a path or a URL. `%Y %m %d %H %M` come from the event's time in UTC, "
+        "`{column}` is the value of a column, as Hive writes it.",
         check=check_location,
         example='"s3a://lake/web/dt=%Y-%m-%d/hour=%H"',
     )
-    format: Literal["parquet", "json", "text"] = option(
-        doc="The file format; `text` writes the bodies as lines.", default="parquet"
+    format: Format = option(
+        doc="The file format; `text` writes the bodies as lines, `avro` needs `flumeng[avro]`.",
+        default="parquet",
     )
     compression: Literal["zstd", "snappy", "gzip", "none"] = option(
-        doc="How files are compressed; `snappy` only with `parquet`.", default="zstd"
+        doc="How files are compressed; `snappy` only with `parquet` and `orc`.", default="zstd"
     )
+    columns: Literal["nested", "flat"] = option(
+        doc="With `flat` a struct `a` is a column `a_b` for each of its fields, and maps and "
+        "lists are JSON texts; `csv` always is so.",
+        default="nested",
+    )
+    roll: Roll = option(doc="When a file is full.", default=Roll())
 
     shared: bool = option(
         doc="A path without a host is the same directory on all hosts that collect the flow, such "
@@ -61,5 +84,7 @@ class Files:
     def problems(self) -> Iterator[tuple[str, str]]:
         if problem := credential_problem(self.path, self.credentials):
             yield "credentials", problem
-        if self.compression == "snappy" and self.format != "parquet":
+        if self.compression == "snappy" and self.format not in ("parquet", "orc"):
             yield "compression", f"{self.format} files take zstd, gzip or none"
+        if self.columns == "flat" and self.format == "text":
+            yield "columns", "text has no columns"
