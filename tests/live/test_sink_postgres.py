@@ -57,7 +57,7 @@ def postgres(running: RealPostgres) -> Iterator[RealPostgres]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "RETRY_SECONDS", 5.0)
+    monkeypatch.setattr(split, "RETRY_SECONDS", 2.0)
 
 
 def events(first: int, count: int, columns: dict[str, pa.Array] | None = None) -> pa.RecordBatch:

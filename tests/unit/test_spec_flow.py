@@ -248,3 +248,22 @@ def test_what_is_no_time_zone_is_refused(zone: str) -> None:
             "flow: a\nsources: [tail: {paths: [/a]}]\nsinks: [console]\n"
             f"filters:\n  - parse: {{format: syslog, timezone: {zone}}}"
         )
+
+
+def test_dead_letters_are_a_sink_like_others() -> None:
+    spec = parse_flow("""
+flow: web
+sources: [{syslog: {listen: "0.0.0.0:5514"}}]
+sinks: [noop]
+dead_letters: {files: {path: "s3a://lake/dead"}}
+""")
+    assert spec.dead_letters == Component("sink", "files", Files("s3a://lake/dead"))
+    with pytest.raises(
+        SpecError, match=r"dead_letters.files.path: sinks\[0\].files has s3a://lake"
+    ):
+        parse_flow("""
+flow: web
+sources: [{syslog: {listen: "0.0.0.0:5514"}}]
+sinks: [{files: {path: "s3a://lake/web"}}]
+dead_letters: {files: {path: "s3a://lake/web"}}
+""")

@@ -1,0 +1,214 @@
+"""The promise by batch: whatever is killed and whoever else uses the table, every accepted event is
+in the database and at the receiver once, or among the dead letters with its reason.
+
+Lines of a file that grows go into PostgreSQL and to a receiver over HTTP, which both write under a
+number before the ack. Executors, collector, node, database and receiver are killed: the
+collector right after its intent, while a stranger's lock holds up the write; an executor right
+after a COMMIT, before what remains of the batch and its ack.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from flumeng.errors import UserError
+from flumeng.operations.flows import apply_flow
+from flumeng.runtime.embedded import free_port
+from flumeng.sinks.testing.postgres import RealPostgres
+from flumeng.store.zookeeper import connect
+from tests.live.chaos import (
+    Cluster,
+    Watcher,
+    chaos_seconds,
+    chaos_seed,
+    kill_at_random,
+    numbers,
+)
+from tests.live.receiver import taken
+
+CHUNK, PACE_SECONDS = 200, 0.2
+REFUSED = 1_000
+"""Every so many lines there is one that the table refuses."""
+LONG_KILLS = 4
+COLLECTORS = 2
+"""A flow that has ended three collectors within a quarter of an hour is set aside."""
+FLOW_TEXT = """
+flow: chaos
+sources: [{{tail: {{paths: ["{logs}/app.log*"]}}}}]
+delivery: exactly-once
+batch: {{seconds: 0.3, events: 20000}}
+sinks:
+  - sql: {{url: "{url}", table: events, username: flumeng, password: "${{secret:database}}",
+      sslmode: disable, timeout_seconds: 5}}
+  - http: {{url: "{receiver}", idempotent: true, compression: zstd, request_bytes: 256 KiB}}
+dead_letters:
+  files: {{path: "{dead}"}}
+"""
+TABLE = f"""
+CREATE TABLE events (journal text, seq bigint, ts timestamptz, host text, replayed boolean,
+    attrs jsonb, body text CHECK (substring(body from 'file=(\\d+)')::int % {REFUSED} <> 7))
+"""
+LAST_WRITTEN = "SELECT max(written_at)::text FROM flumeng_batches"
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'events'::regclass"
+
+
+@pytest.fixture
+def postgres() -> Iterator[RealPostgres]:
+    try:
+        postgres = RealPostgres()
+    except UserError as error:
+        pytest.skip(str(error))
+    if postgres.given:
+        pytest.skip("a server that runs elsewhere is not killed")
+    postgres.start()
+    yield postgres
+    postgres.close()
+
+
+@pytest.fixture
+def cluster(
+    tmp_path: Path, postgres: RealPostgres, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cluster]:
+    monkeypatch.setenv("FLUMENG_SECRET_DATABASE", postgres.password)
+    cluster = Cluster(tmp_path)
+    cluster.start_all()
+    yield cluster
+    cluster.stop()
+
+
+class Lines(threading.Thread):
+    """Appends numbered lines to a file until it is told to stop; ``count`` so many."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(daemon=True)
+        self.count = 0
+        self.stop = threading.Event()
+        self._file = file
+
+    def run(self) -> None:
+        with self._file.open("ab", buffering=0) as file:
+            while not self.stop.wait(PACE_SECONDS):
+                texts = (f"file={n} {'y' * 80}\n" for n in range(self.count, self.count + CHUNK))
+                file.write("".join(texts).encode())
+                self.count += CHUNK
+
+
+class ReceiverProcess:
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self._command = [sys.executable, "-m", "tests.live.receiver", str(folder), str(self.port)]
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE)
+        assert self.process.stdout
+        self.process.stdout.readline()
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Trouble:
+    """``hits``: how often something was killed at just that moment."""
+
+    def __init__(self, cluster: Cluster, postgres: RealPostgres) -> None:
+        self.hits = {"between intent and write": 0, "between write and ack": 0}
+        self._cluster = cluster
+        self._postgres = postgres
+
+    def between_intent_and_write(self) -> None:
+        kind = "executor" if self.hits["between intent and write"] >= COLLECTORS else "collector"
+        with self._postgres.connect() as stranger, stranger.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+            if until(lambda: self._postgres.run(WAITING) != [(0,)]) and self._cluster.kill(kind):
+                self.hits["between intent and write"] += 1
+            cursor.execute("ROLLBACK")
+
+    def between_write_and_ack(self) -> None:
+        """What the flow writes behind the table is left out, and the ack."""
+        before = self._postgres.run(LAST_WRITTEN)
+        changed = until(lambda: self._postgres.run(LAST_WRITTEN) != before)
+        if changed and self._cluster.kill("executor"):
+            self.hits["between write and ack"] += 1
+
+    def database(self) -> None:
+        self._postgres.kill()
+        time.sleep(0.5)
+        self._postgres.start()
+
+    def stranger(self) -> None:
+        row = "('stranger', 0, 'file=0')"
+        self._postgres.run(f"INSERT INTO events (journal, seq, body) VALUES {row}")
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_every_event_is_in_the_targets_once_or_a_dead_letter(
+    cluster: Cluster, postgres: RealPostgres, tmp_path: Path
+) -> None:
+    logs, dead, long = tmp_path / "logs", tmp_path / "dead", chaos_seconds()
+    logs.mkdir()
+    receiver = ReceiverProcess(tmp_path / "taken")
+    postgres.run(TABLE)
+    store = connect(cluster.hosts)
+    url = f"http://127.0.0.1:{receiver.port}/"
+    text = FLOW_TEXT.format(logs=logs, url=postgres.url, receiver=url, dead=dead)
+    apply_flow(store, text, author="test", reason="", now=0.0)
+    writer, trouble = Lines(logs / "app.log"), Trouble(cluster, postgres)
+    writer.start()
+    assert until(lambda: bool(postgres.run("SELECT 1 FROM events LIMIT 1")), 60)
+    others = {
+        "before": trouble.between_intent_and_write,
+        "after": trouble.between_write_and_ack,
+        "database": trouble.database,
+        "receiver": receiver.restart,
+        "stranger": trouble.stranger,
+    }
+    kill_at_random(
+        cluster,
+        random.Random(chaos_seed()),
+        ("executor", "node") if long else (),
+        others,
+        times=LONG_KILLS if long else 1,
+        until=time.monotonic() + long,
+    )
+    writer.stop.set()
+    writer.join()
+    Watcher(store).settle(events=writer.count)
+    receiver.kill()
+    store.close()
+
+    found = postgres.run("SELECT journal, seq, body FROM events WHERE journal <> 'stranger'")
+    ids = {(journal, seq) for journal, seq, _ in found}
+    assert len(ids) == len(found), "an event is in the table twice"
+    letters = ds.dataset(dead, format="parquet").to_table()
+    refused = sorted(numbers(letters["body"], "file"))
+    assert refused == list(range(7, writer.count, REFUSED))
+    assert all("check constraint" in why for why in letters["dead_reason"].to_pylist())
+    written = numbers([body for *_, body in found], "file")
+    assert sorted(written + refused) == list(range(writer.count))
+    sent = [event["body"] for event in taken(tmp_path / "taken")]
+    assert sorted(numbers(sent, "file")) == list(range(writer.count))
+    assert all(trouble.hits.values()), trouble.hits
