@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.collector.idle_clients import IdleClients
 from flumeng.collector.ranges import Split
 from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.filters import identity
 from flumeng.journal.client import JournalClient
 from flumeng.journal.schema import READ_SCHEMA
+from flumeng.runtime.idle_clients import IdleClients
 
 READ_SECONDS = 5.0
 """A server that sends no frame for so long is left out. A link has to carry a frame in that time:
@@ -53,7 +53,7 @@ class UnreadableError(FlumengError):
         return cls(found[1], int(found[3]), found[4], damaged=found[2] == _DAMAGED)
 
 
-_idle = IdleClients()
+_idle: IdleClients[str, JournalClient] = IdleClients()
 
 
 @contextmanager

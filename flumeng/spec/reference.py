@@ -14,6 +14,7 @@ from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace, Journa
 from flumeng.spec.locations import Credentials
 from flumeng.spec.option import Option, Unit, default_of, described, is_required
 from flumeng.spec.registry import Entry
+from flumeng.spec.sinks.client_tls import ClientTls
 from flumeng.spec.sinks.files import Roll
 from flumeng.spec.sources import Tls
 
@@ -30,6 +31,7 @@ PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("tls", Tls),
     ("credentials", Credentials),
     ("roll", Roll),
+    ("tls of sinks", ClientTls),
 )
 _UNITS: Mapping[Unit | None, tuple[tuple[str, float], ...]] = {
     "bytes": (("MiB", 2**20), ("KiB", 2**10), ("B", 1)),

@@ -1,0 +1,240 @@
+"""The adapter to Kafka: a producer of librdkafka's, in memory and time bounds, with our errors."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.runtime.scrubbing import Secret
+from flumeng.spec.sinks.kafka import Kafka
+
+try:
+    from confluent_kafka import KafkaError, KafkaException, Producer
+except ImportError as missing:
+    raise UserError("the sink kafka needs a package: pip install 'flumeng[kafka]'") from missing
+
+QUEUE_KBYTES = 32 * 1024
+QUEUE_MESSAGES = 100_000
+LARGEST_BYTES = 32 * 1024 * 1024
+"""Larger messages are refused before any broker has seen them."""
+LOOK_EVERY = 1_000
+LOOK_SECONDS = 0.5
+GRACE_SECONDS = 5.0
+"""librdkafka says so much later at most that a message has not been answered in time."""
+PROBES = 100
+"""So many topics that are not listed are asked for one by one, at most, each time."""
+CREATED_SECONDS = 1.0
+"""Brokers that create a topic which is asked for have it after that."""
+REFUSED_ALONE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
+"""A broker that refuses a message for that refuses all that came with it in one request."""
+NOT_YET = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
+NO_TOPIC = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+)
+PERSONS = (
+    *NO_TOPIC,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+)
+"""Errors that a person has to mend."""
+
+Header = tuple[str, bytes]
+Message = tuple[str, bytes, bytes | None, Sequence[Header] | None]
+"""Topic, value, key, headers."""
+Failure = tuple[Any, bytes]
+"""librdkafka's error, and the value of the message."""
+
+_quiet = logging.getLogger(f"{__name__}.librdkafka")
+_quiet.addHandler(logging.NullHandler())
+_quiet.propagate = False
+
+
+class KafkaProducer:
+    """For one split at a time. ``alone``: each message has a request of its own."""
+
+    def __init__(self, options: Kafka, password: Secret | None, *, alone: bool = False) -> None:
+        self._options = options
+        self._topics: set[str] = set()
+        """Those that are known to be there."""
+        self._troubles: deque[Any] = deque(maxlen=1)
+        """What librdkafka said last of its connections."""
+        config = producer_config(options, password)
+        self._failures: list[Failure] = []
+        config |= {
+            "error_cb": self._troubles.append,
+            "on_delivery": partial(_note, self._failures),
+            "logger": _quiet,
+        }
+        if alone:
+            config["batch.num.messages"] = 1
+        try:
+            self._producer = Producer(config)
+        except KafkaException as error:
+            raise UserError(f"kafka: {error.args[0].str()}") from error
+
+    def missing(self, names: Iterable[str]) -> dict[str, str]:
+        """Which of these topics cannot be written to, and why.
+
+        Raises UnavailableError when no broker answers, UserError when the user is not let in.
+        """
+        unknown = set(names) - self._topics
+        if not unknown:
+            return {}
+        self._topics |= {
+            name for name, topic in self._ask(None).topics.items() if topic.error is None
+        }
+        why = dict.fromkeys(unknown - self._topics, "Kafka has no such topic")
+        for attempt in range(2):
+            for name in list(why)[:PROBES]:
+                error = self._ask(name).topics[name].error
+                if error is None:
+                    self._topics.add(name)
+                    del why[name]
+                elif error.code() not in NOT_YET:
+                    why[name] = error.str()
+            if why and attempt == 0:
+                time.sleep(CREATED_SECONDS)
+        return why
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Hand them over; ``refusals`` says which the brokers did not take."""
+        produce: Callable[..., None] = self._producer.produce
+        for number, (topic, value, key, headers) in enumerate(messages):
+            try:
+                produce(topic, value, key, -1, None, None, 0, headers)
+            except BufferError:
+                self._send_when_there_is_room(topic, value, key, headers)
+            except KafkaException as error:
+                self._failures.append((error.args[0], value))
+            if number % LOOK_EVERY == 0:
+                self._look(0)
+
+    def refusals(self) -> dict[bytes, str]:
+        """Wait until brokers have answered for all messages; the values of those that they have
+        refused for good, or that came with such a one, and why. Raises any other failure."""
+        deadline = time.monotonic() + self._options.timeout_seconds + GRACE_SECONDS
+        with self._translated():
+            while self._producer.flush(LOOK_SECONDS):
+                if time.monotonic() > deadline:
+                    raise UnavailableError(self._no_answer())
+        for error, _ in self._failures:
+            if error.code() not in REFUSED_ALONE:
+                raise self._meaning(error)
+        refused = {value: error.str() for error, value in self._failures}
+        self._failures.clear()
+        return refused
+
+    def close(self) -> None:
+        """At once: what is not answered yet may have been written or not."""
+        with suppress(KafkaException):
+            self._producer.purge()
+            self._producer.flush(0)
+
+    def _meaning(self, error: Any) -> FlumengError:
+        """What an error of librdkafka's means."""
+        text = f"kafka {self._brokers}: {error.str()}"
+        if error.code() in PERSONS:
+            return UserError(text)
+        if error.code() == KafkaError._MSG_TIMED_OUT:
+            return UnavailableError(self._no_answer())
+        return UnavailableError(text)
+
+    def _send_when_there_is_room(
+        self, topic: str, value: bytes, key: bytes | None, headers: Any
+    ) -> None:
+        """There will be: each message is answered, or its time is over."""
+        while True:
+            self._look(LOOK_SECONDS)
+            try:
+                self._producer.produce(topic, value, key, -1, None, None, 0, headers)
+                return
+            except BufferError:
+                continue
+
+    def _ask(self, topic: str | None) -> Any:
+        """What brokers say of a topic, or of all."""
+        deadline = time.monotonic() + self._options.timeout_seconds
+        while True:
+            try:
+                return self._producer.list_topics(topic, timeout=LOOK_SECONDS)
+            except KafkaException as error:
+                self._look(0)
+                for trouble in self._troubles:
+                    if trouble.code() in PERSONS:
+                        raise self._meaning(trouble) from error
+                if time.monotonic() > deadline:
+                    raise UnavailableError(self._no_answer()) from error
+
+    def _look(self, seconds: float) -> None:
+        """At what librdkafka has to tell."""
+        with self._translated():
+            self._producer.poll(seconds)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """What ends the producer is raised by whatever it does next."""
+        try:
+            yield
+        except KafkaException as error:
+            raise self._meaning(error.args[0]) from error
+
+    def _no_answer(self) -> str:
+        said = "".join(f": {trouble.str()}" for trouble in self._troubles)
+        seconds = self._options.timeout_seconds
+        return f"kafka {self._brokers}: no answer within {seconds:g} s{said}"
+
+    @property
+    def _brokers(self) -> str:
+        return ",".join(self._options.brokers)
+
+
+def _note(failures: list[Failure], error: Any, message: Any) -> None:
+    """A report of a message that was not taken: of others there is none, since a callback for each
+    message takes as long as to produce it."""
+    failures.append((error, message.value() or b""))
+
+
+def producer_config(options: Kafka, password: Secret | None) -> dict[str, Any]:
+    config = {
+        "bootstrap.servers": ",".join(options.brokers),
+        "client.id": "flumeng",
+        "enable.idempotence": True,
+        "delivery.report.only.error": True,
+        "compression.type": options.compression,
+        "partitioner": options.partitioner,
+        "message.timeout.ms": round(options.timeout_seconds * 1000),
+        "message.max.bytes": LARGEST_BYTES,
+        "queue.buffering.max.kbytes": QUEUE_KBYTES,
+        "queue.buffering.max.messages": QUEUE_MESSAGES,
+        "reconnect.backoff.max.ms": 1000,
+        "security.protocol": _protocol(options),
+    }
+    if options.tls is not None:
+        paths = (options.tls.ca, options.tls.certificate, options.tls.key)
+        names = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+        config |= {name: path for name, path in zip(names, paths, strict=True) if path}
+    if password is not None:
+        config |= {
+            "sasl.mechanism": options.mechanism,
+            "sasl.username": options.username,
+            "sasl.password": str(password),
+        }
+    return config
+
+
+def _protocol(options: Kafka) -> str:
+    if options.username is None:
+        return "PLAINTEXT" if options.tls is None else "SSL"
+    return "SASL_PLAINTEXT" if options.tls is None else "SASL_SSL"

@@ -1,0 +1,183 @@
+"""A real Kafka in one process, in KRaft mode, on ports that it keeps for its whole life.
+
+``FLUMENG_TEST_KAFKA=host:port`` names one that runs already, to which everybody may write.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from flumeng.runtime.embedded import find_java
+from flumeng.sinks.testing.maven import jars
+
+ARTIFACT = "org.apache.kafka:kafka_2.13:4.2.0"
+CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
+USER, PASSWORD = "flumeng", "never-a-secret"
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{secure_listener}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL
+controller.listener.names=CONTROLLER
+log.dirs={data}/data
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+broker.session.timeout.ms=2000
+broker.heartbeat.interval.ms=500
+group.initial.rebalance.delay.ms=0
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+"""
+SECURE = """\
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_ssl.plain.sasl.jaas.config=\
+org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
+listener.name.sasl_ssl.ssl.keystore.type=PEM
+listener.name.sasl_ssl.ssl.keystore.location={keystore}
+"""
+
+
+class RealKafka:
+    """Everybody may do everything at ``address``. With ``keystore``, a PEM file of a key and its
+    certificate, it listens at ``secure_address`` with SASL over TLS too, for USER, who may do what
+    ACLs allow."""
+
+    def __init__(self, data: Path, keystore: Path | None = None) -> None:
+        port, secure_port, self._controller_port = _free_ports(3)
+        self.given = os.environ.get("FLUMENG_TEST_KAFKA")
+        self.address = self.given or f"127.0.0.1:{port}"
+        self.secure_address = f"127.0.0.1:{secure_port}" if keystore else ""
+        self.process: subprocess.Popen[bytes] | None = None
+        self._data = data
+        self._keystore = keystore
+
+    def start(self, *, wait_seconds: float = 60.0) -> None:
+        """Start, and return when it answers."""
+        if self.given is not None:
+            return
+        libraries = f"{jars(ARTIFACT)}/*"
+        settings = self._data / "server.properties"
+        if not settings.exists():
+            self._data.mkdir(parents=True, exist_ok=True)
+            settings.write_text(self._properties())
+            self._java(libraries, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c").wait()
+        self.process = self._java(libraries, "kafka.Kafka")
+        self._wait(wait_seconds)
+
+    def create_topic(self, name: str, config: Mapping[str, str] | None = None) -> None:
+        """One of three partitions."""
+        from confluent_kafka.cimpl import NewTopic  # noqa: PLC0415  an extra
+
+        topic = NewTopic(name, 3, 1, config=dict(config or {}))
+        admin = self._admin()
+        admin.create_topics([topic])[name].result(30)
+
+    def allow(self, user: str, topic: str) -> None:
+        """May write to it, over ``secure_address``."""
+        import confluent_kafka.admin as kafka  # noqa: PLC0415  an extra
+
+        names: Any = kafka
+        acl = names.AclBinding(
+            names.ResourceType.TOPIC,
+            topic,
+            names.ResourcePatternType.LITERAL,
+            f"User:{user}",
+            "*",
+            names.AclOperation.WRITE,
+            names.AclPermissionType.ALLOW,
+        )
+        admin = self._admin()
+        admin.create_acls([acl])[acl].result(30)
+
+    def messages(self, topic: str) -> list[Any]:
+        """All messages in a topic, in the order of their partitions."""
+        from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415  an extra
+
+        consumer = Consumer({"bootstrap.servers": self.address, "group.id": "none"})
+        found = []
+        for number in consumer.list_topics(topic, 30).topics[topic].partitions:
+            at, end = consumer.get_watermark_offsets(TopicPartition(topic, number), 30)
+            consumer.assign([TopicPartition(topic, number, at)])
+            while at < end:
+                taken = [one for one in consumer.consume(10_000, 0.2) if one.error() is None]
+                at = max([at, *((one.offset() or 0) + 1 for one in taken)])
+                found += taken
+        consumer.close()
+        return found
+
+    def kill(self) -> None:
+        """SIGKILL; what is on disk stays."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def freeze(self) -> None:
+        """It takes connections and answers nothing, until ``thaw``."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    stop = kill
+
+    def _properties(self) -> str:
+        secure = f",SASL_SSL://{self.secure_address}" if self._keystore else ""
+        port = self.address.rpartition(":")[2]
+        text = PROPERTIES.format(
+            port=port, controller=self._controller_port, data=self._data, secure_listener=secure
+        )
+        if self._keystore is not None:
+            text += SECURE.format(user=USER, password=PASSWORD, keystore=self._keystore)
+        return text
+
+    def _java(self, libraries: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [find_java(), "-Xmx512m", "-cp", libraries, *arguments]
+        with (self._data / "server.log").open("ab") as log:
+            return subprocess.Popen(
+                [*command, str(self._data / "server.properties")], stdout=log, stderr=log
+            )
+
+    def _wait(self, seconds: float) -> None:
+        """Until the port answers: a client that asks earlier floods standard error."""
+        assert self.process is not None
+        host, _, port = self.address.partition(":")
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                socket.create_connection((host, int(port)), timeout=1).close()
+                break
+            except OSError:
+                assert self.process.poll() is None, (self._data / "server.log").read_text()
+                assert time.monotonic() < deadline, "Kafka did not answer in time"
+                time.sleep(0.05)
+        self._admin().list_topics(timeout=seconds)
+
+    def _admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415  an extra
+
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now, all different."""
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]

@@ -1,0 +1,315 @@
+"""Messages in a real Kafka: each event at least once, whatever happens to the broker meanwhile."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flumeng.collector.testing import OWNER
+from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.filters import identity
+from flumeng.filters.lazy_batch import Fused, LazyBatch
+from flumeng.journal.schema import READ_SCHEMA
+from flumeng.runtime.scrubbing import Secret
+from flumeng.sinks import Attempt
+from flumeng.sinks.dead_letters import DeadLetters, RefusedError
+from flumeng.sinks.kafka import KafkaSink, Produce
+from flumeng.sinks.testing.kafka import PASSWORD, USER, RealKafka
+from flumeng.spec.sinks.client_tls import ClientTls
+from flumeng.spec.sinks.kafka import Kafka
+
+ATTRS = pa.map_(pa.string(), pa.string())
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=kafka "
+    command += "-addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    both = (folder / "key.pem").read_text() + (folder / "cert.pem").read_text()
+    (folder / "both.pem").write_text(both)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[RealKafka]:
+    try:
+        server = RealKafka(tmp_path_factory.mktemp("kafka"), certificates / "both.pem")
+        server.start()
+    except (UserError, UnavailableError) as why:
+        pytest.skip(f"no Kafka here: {why}")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def topic(server: RealKafka, request: pytest.FixtureRequest) -> str:
+    name = f"t{abs(hash(request.node.name))}"
+    server.create_topic(name, {"max.message.bytes": "100000"})
+    return name
+
+
+def events(*bodies: bytes | None, start: int = 0) -> pa.RecordBatch:
+    count = len(bodies)
+    columns = {
+        "body": pa.array(bodies, pa.binary()),
+        "ts": pa.array([datetime(2026, 3, 1, tzinfo=UTC)] * count, pa.timestamp("us", "UTC")),
+        "host": pa.array([f"h{number % 3}" for number in range(count)]),
+        "attrs": pa.array([[("app", f"a{number % 2}")] for number in range(count)], ATTRS),
+    }
+    rows = pa.RecordBatch.from_pydict(columns)
+    numbers = pa.array(range(start, start + count), pa.int64())
+    rows = rows.append_column(identity.JOURNAL, pa.array(["web.n1"] * count))
+    rows = rows.append_column(identity.SEQ, numbers)
+    return rows.append_column(identity.SPLIT, pa.array([0] * count, pa.int32()))
+
+
+class Letters:
+    """The stage of a sink for dead letters: it keeps them."""
+
+    kept: list[dict[str, Any]]
+
+    def __init__(self) -> None:
+        self.kept = []
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.kept += batch.to_pylist()
+        yield from ()
+
+
+def produce(
+    options: Kafka,
+    *batches: pa.RecordBatch,
+    letters: Letters | None = None,
+    password: str | None = None,
+) -> int:
+    """Through the sink's stage, pickled as executors get it; the number of events that went in."""
+    sent = Produce(options, None if password is None else Secret(password))
+    stage: Produce = pickle.loads(pickle.dumps(sent))
+    around = DeadLetters("sinks[0].kafka", 1, letters).around(
+        stage, pa.schema([pa.field("events", pa.int64())])
+    )
+    rows = [row for out in Fused((around,))(iter(batches)) for row in out.to_pylist()]
+    return sum(row["events"] or 0 for row in rows)
+
+
+def values(server: RealKafka, topic: str) -> list[bytes]:
+    return sorted(message.value() for message in server.messages(topic))
+
+
+def test_an_event_is_a_message_with_key_headers_and_id(server: RealKafka, topic: str) -> None:
+    options = Kafka(
+        brokers=(server.address,),
+        topic=topic,
+        key="host",
+        headers=("host", "ts", "attrs"),
+        event_id=True,
+    )
+    assert produce(options, events(b"one", b"caf\xe9"), events(b"three", start=2)) == 3
+    found = {json.loads(one.value())["body"]: one for one in server.messages(topic)}
+    assert set(found) == {"one", "caf\ufffd", "three"}
+    assert json.loads(found["caf\ufffd"].value())["body_base64"] == "Y2Fm6Q=="
+    assert identity.JOURNAL not in json.loads(found["one"].value())
+    assert found["one"].key() == b"h0"
+    assert found["one"].headers() == [
+        ("host", b"h0"),
+        ("ts", b"2026-03-01T00:00:00.000000Z"),
+        ("app", b"a0"),
+        ("event_id", b"web.n1-0"),
+    ]
+    assert dict(found["three"].headers())["event_id"] == b"web.n1-2"
+
+
+def test_a_body_is_a_message_byte_for_byte(server: RealKafka, topic: str) -> None:
+    bodies = (b"\x00\xff\n", b"", None, "grün".encode())
+    produce(Kafka(brokers=(server.address,), topic=topic, value="body"), events(*bodies))
+    assert values(server, topic) == sorted(body or b"" for body in bodies)
+
+
+def test_columns_of_every_plain_type_are_keys_and_headers(server: RealKafka, topic: str) -> None:
+    columns = {
+        "decimal": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
+        "date": pa.array([date(1, 1, 1), date(9999, 12, 31)]),
+        "time": pa.array([datetime(1, 1, 1), datetime(9999, 12, 31)], pa.timestamp("us", "UTC")),
+        "real": pa.array([float("nan"), float("inf")]),
+        "flag": pa.array([True, None]),
+        "whole": pa.array([-1, 2**63 - 1]),
+        "raw": pa.array([b"\xff\x00", None]),
+    }
+    names = tuple(columns)
+    for key in names:
+        options = Kafka(brokers=(server.address,), topic=topic, key=key, headers=names)
+        assert produce(options, pa.RecordBatch.from_pydict(columns)) == 2
+    found = server.messages(topic)
+    assert len(found) == 2 * len(names)
+    by_header = {tuple(one.headers()) for one in found}
+    assert (
+        ("decimal", b"1.50"),
+        ("date", b"0001-01-01"),
+        ("time", b"0001-01-01T00:00:00.000000Z"),
+        ("real", b"nan"),
+        ("flag", b"true"),
+        ("whole", b"-1"),
+        ("raw", b"\xff\x00"),
+    ) in by_header
+    assert {one.key() for one in found} >= {None, b"9999-12-31", b"true", b"inf"}
+
+
+def test_a_message_that_is_too_large_is_a_dead_letter_alone(server: RealKafka, topic: str) -> None:
+    """The broker refuses all of a request for it; the others come through all the same."""
+    large = b"\x00\x01" * 100_000
+    bodies = [b"%d" % number for number in range(2000)]
+    bodies[500], bodies[1500] = large, b"x" * 40_000_000
+    letters = Letters()
+    options = Kafka(brokers=(server.address,), topic=topic, value="body", compression="none")
+    assert produce(options, events(*bodies), letters=letters) == 2000
+    assert [len(letter["body"]) for letter in letters.kept] == [len(large), 40_000_000]
+    assert "Message size too large" in letters.kept[0]["dead_reason"]
+    assert identity.JOURNAL not in letters.kept[0]
+    found = values(server, topic)
+    assert set(found) == set(bodies) - {large, bodies[1500]}
+    with pytest.raises(RefusedError, match=r"refuses the event web\.n1-500: Kafka refuses it"):
+        produce(options, events(*bodies))
+
+
+def test_many_topics_and_names_that_are_none(server: RealKafka) -> None:
+    for app in ("web", "db", "app"):
+        server.create_topic(f"logs.{app}")
+    names = ["web", "db", None, "../x", "absent", "a" * 300, "app", "web"]
+    batch = pa.RecordBatch.from_pydict(
+        {"body": [str(number).encode() for number in range(len(names))], "app": names}
+    )
+    letters = Letters()
+    options = Kafka(brokers=(server.address,), topic="logs.{app}", value="body")
+    assert produce(options, batch, letters=letters) == len(names)
+    assert values(server, "logs.web") == [b"0", b"7"]
+    assert values(server, "logs.db") + values(server, "logs.app") == [b"1", b"6"]
+    assert [letter["dead_reason"].partition(": ")[2] for letter in letters.kept] == [
+        "a column of it is null",
+        "this is no name of a topic",
+        "Kafka has no such topic",
+        "this is no name of a topic",
+    ]
+
+
+def test_a_topic_that_is_not_there_is_the_users_to_mend(server: RealKafka) -> None:
+    options = Kafka(brokers=(server.address,), topic="absent")
+    with pytest.raises(UserError, match="kafka: topic absent: Kafka has no such topic"):
+        produce(options, events(b"x"))
+
+
+def test_a_user_is_let_in_over_tls_and_may_do_what_is_allowed(
+    server: RealKafka, topic: str, certificates: Path
+) -> None:
+    options = Kafka(
+        brokers=(server.secure_address,),
+        topic=topic,
+        value="body",
+        tls=ClientTls(ca=str(certificates / "cert.pem")),
+        username=USER,
+        password="${secret:kafka}",
+        mechanism="PLAIN",
+        timeout_seconds=10,
+    )
+    with pytest.raises(UserError, match=r"no such topic|authorization failed"):
+        produce(options, events(b"x"), password=PASSWORD)
+    server.allow(USER, topic)
+    assert produce(options, events(b"x"), password=PASSWORD) == 1
+    assert values(server, topic) == [b"x"]
+    with pytest.raises(UserError, match="Authentication failed") as caught:
+        produce(options, events(b"x"), password="wrong-password-1")
+    assert "wrong-password" not in str(caught.value)
+
+
+def test_a_server_of_another_authority_is_not_talked_to(server: RealKafka, topic: str) -> None:
+    options = Kafka(
+        brokers=(server.secure_address,), topic=topic, tls=ClientTls(), timeout_seconds=2
+    )
+    with pytest.raises(UnavailableError, match=r"no answer within 2 s.*certificate verify failed"):
+        produce(options, events(b"x"))
+
+
+def test_nothing_is_lost_over_kills_of_the_broker(server: RealKafka, topic: str) -> None:
+    """A batch is repeated until it comes through, as the loop does; brokers end in the middle."""
+    options = Kafka(
+        brokers=(server.address,), topic=topic, value="body", event_id=True, timeout_seconds=2
+    )
+    batches = [
+        events(*[b"%d" % n for n in range(start, start + 5000)], start=start)
+        for start in range(0, 100_000, 5000)
+    ]
+    wanted = {b"%d" % number for number in range(100_000)}
+    failures: list[FlumengError] = []
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            time.sleep(0.05)
+            yield batch
+
+    def repeat() -> None:
+        for _ in range(60):
+            try:
+                stage = Produce(options, None)
+                list(stage(slowly(), lambda _events, _reasons: None))
+                return
+            except FlumengError as error:
+                failures.append(error)
+                time.sleep(0.2)
+
+    loop = threading.Thread(target=repeat)
+    loop.start()
+    time.sleep(0.5)
+    server.kill()
+    time.sleep(3)
+    server.start()
+    loop.join(120)
+    assert not loop.is_alive()
+    assert failures
+    assert {type(error) for error in failures} == {UnavailableError}
+    found = server.messages(topic)
+    assert {message.value() for message in found} == wanted
+    ids = {dict(message.headers())["event_id"] for message in found}
+    assert len(ids) == 100_000
+
+
+def test_a_frozen_broker_is_waited_for_as_long_as_was_said(server: RealKafka, topic: str) -> None:
+    """Also by a producer that is kept from the batch before."""
+    options = Kafka(brokers=(server.address,), topic=topic, value="body", timeout_seconds=2)
+    produce(options, events(b"before"))
+    server.freeze()
+    try:
+        for fresh in (options, Kafka(**{**vars(options), "timeout_seconds": 1})):
+            began = time.monotonic()
+            with pytest.raises(UnavailableError, match="no answer within"):
+                produce(fresh, events(*[b"x" * 1000] * 50_000))
+            assert time.monotonic() - began < 10
+    finally:
+        server.thaw()
+    produce(options, events(b"after"))
+    assert {b"before", b"after"} <= set(values(server, topic))
+
+
+def test_columns_that_do_not_fit_are_told_before_anything_runs() -> None:
+    cases: Sequence[tuple[dict[str, Any], str]] = (
+        ({"topic": "logs.{nobody}"}, "topic: there is no column nobody"),
+        ({"topic": "t", "key": "attrs"}, "key: the column attrs is no plain value"),
+        ({"topic": "t", "headers": ("nobody",)}, "headers: there is no column nobody"),
+    )
+    batch = LazyBatch(None, 1, None, (), READ_SCHEMA)  # type: ignore[arg-type]
+    for options, expected in cases:
+        sink = KafkaSink(Kafka(brokers=("127.0.0.1:1",), **options), OWNER)
+        with pytest.raises(UserError, match=expected):
+            sink.stage(batch, Attempt())
