@@ -47,7 +47,7 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
 
 def local_paths(spec: FlowSpec) -> list[str]:
     """Where its sinks write on the disk of the host that collects."""
-    return [s.options.path for s in spec.all_sinks if s.name == "files" and s.options.local]
+    return [s.options.path for s in spec.all_sinks if getattr(s.options, "local", False)]
 
 
 def _one_host(spec: FlowSpec, paths: list[str]) -> str:

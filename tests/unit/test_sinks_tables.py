@@ -23,6 +23,8 @@ from flumeng.sinks.dead_letters import RefusedError
 from flumeng.sinks.delta import DeltaSink
 from flumeng.sinks.iceberg import IcebergSink
 from flumeng.sinks.testing.tables import DeltaDirectory, IcebergDirectory, Lake, staged
+from flumeng.spec import SpecError, check_flow, parse_flow
+from flumeng.spec.guarantees import promise
 from flumeng.spec.sinks.lakehouse import Catalog, Delta, Iceberg
 
 SERIES = "web.collect.0.abc"
@@ -344,3 +346,61 @@ def test_files_of_many_partitions_are_closed_by_least_recent_use(
     assert sorted((str(row["path"])[5], row["events"]) for row in found) == [
         ("a", 4), ("b", 1), ("b", 1), ("c", 1),
     ]  # fmt: skip
+
+
+def flow(*sinks: str, filters: str = "[]") -> str:
+    source = "syslog: {listen: '127.0.0.1:0'}"
+    text = f"{{flow: web, sources: [{source}], filters: {filters}, delivery: exactly-once"
+    return f"{text}, sinks: [{', '.join(sinks)}]}}"
+
+
+SQLITE = "catalog: {type: sql, uri: 'sqlite:////lake/c.db', warehouse: /lake}, table: web.events"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("delta: {path: 's3a://lake/web'}", "delta: {path: 's3://lake/web/'}"),
+        (f"iceberg: {{{SQLITE}}}", f"iceberg: {{{SQLITE}, schema: fixed}}"),
+    ],
+)
+def test_two_sinks_of_a_flow_cannot_share_a_table(one: str, other: str) -> None:
+    """The second would find its batch's number there, and add nothing."""
+    with pytest.raises(SpecError, match="already"):
+        parse_flow(flow(one, other))
+
+
+def test_a_table_on_a_local_disk_is_of_one_host() -> None:
+    for sink in ("delta: {path: /lake}", f"iceberg: {{{SQLITE}}}"):
+        assert "on the disk of each host" in " ".join(promise(parse_flow(flow(sink))))
+    for sink in ("delta: {path: /lake, shared: true}", "delta: {path: 's3://b/lake'}"):
+        assert "on the disk" not in " ".join(promise(parse_flow(flow(sink))))
+
+
+def test_a_flow_that_partitions_by_no_column_of_its_own_is_told_so() -> None:
+    for sink in ("delta: {path: /lake", f"iceberg: {{{SQLITE}"):
+        check_flow(flow(f"{sink}, partition_by: ['day(ts)', host]}}"))
+        with pytest.raises(SpecError, match="no column ts"):
+            check_flow(flow(f"{sink}, partition_by: ['day(ts)']}}", filters="[select: [body]]"))
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ("delta: {path: '/lake/%Y'}", "without patterns"),
+        ("delta: {path: /lake, partition_by: ['week(ts)']}", "like day"),
+        ("delta: {path: /lake, partition_by: ['hour(ts)']}", "the day of one"),
+        ("delta: {path: /lake, credentials: {session_token: '${secret:a}'}}", "without a host"),
+        (f"iceberg: {{{SQLITE}, partition_by: ['bucket(ts)']}}", "like day"),
+        ("iceberg: {catalog: {type: sql, uri: 'sqlite:////c.db'}, table: web.events}",
+         "needs a warehouse"),
+        ("iceberg: {catalog: {type: rest, uri: 'sqlite:////c.db'}, table: web.events}",
+         "a rest catalog"),
+        ("iceberg: {catalog: {type: sql, uri: 'postgresql://u:p@h/c', warehouse: /l}, table: a.b}",
+         "no password"),
+        ("iceberg: {catalog: {type: rest, uri: 'https://c'}, table: events}", "and a name"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_work_are_problems_of_the_file(options: str, match: str) -> None:
+    with pytest.raises(SpecError, match=match):
+        parse_flow(flow(options))

@@ -3,7 +3,7 @@
 Beside its options a class may say: ``exactly_once``, how it can deliver so (a class attribute or a
 property; without it the sink cannot); ``makes_files``, that each batch makes files, so batches are
 to be large; ``claims()`` and ``needs()``, what only one sink of a flow may have, and what the
-policy of a node has to allow.
+policy of a node has to allow; ``local``, that its ``path`` is on the disk of whoever collects.
 """
 
 from __future__ import annotations

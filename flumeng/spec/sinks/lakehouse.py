@@ -121,6 +121,10 @@ class Delta:
         """Whether each host has a table of its own there."""
         return not self.shared and self.path.startswith(("/", "file:"))
 
+    def claims(self) -> Iterator[tuple[str, str]]:
+        """Two sinks of a flow would take each other's batches for their own in one table."""
+        yield "path", re.sub("^s3[an]:", "s3:", self.path.rstrip("/"))
+
     def needs(self) -> Iterator[tuple[str, str]]:
         yield "output", self.path
 
@@ -232,6 +236,19 @@ class Iceberg:
     makes_files: ClassVar[bool] = True
     exactly_once: ClassVar[ExactlyOnce] = "by batch"
 
+    @property
+    def local(self) -> bool:
+        """Whether each host has a catalog of its own."""
+        return self.catalog.uri.startswith("sqlite")
+
+    @property
+    def path(self) -> str:
+        return urlsplit(self.catalog.uri).path[1:]
+
+    def claims(self) -> Iterator[tuple[str, str]]:
+        """Two sinks of a flow would take each other's batches for their own in one table."""
+        yield "table", f"{self.table} of {self.catalog.uri}"
+
     def problems(self) -> Iterator[tuple[str, str]]:
         problem = None if self.credentials is None else _unusual(self.credentials, "s3")
         if problem is not None:
@@ -240,7 +257,7 @@ class Iceberg:
     def needs(self) -> Iterator[tuple[str, str]]:
         uri = urlsplit(self.catalog.uri)
         if uri.scheme.startswith("sqlite"):
-            yield "output", uri.path[1:]
+            yield "output", self.path
         else:
             host = uri.netloc.rpartition("@")[2]
             yield "output", f"{uri.scheme.partition('+')[0]}://{host}"
