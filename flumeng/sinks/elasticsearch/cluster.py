@@ -28,10 +28,14 @@ from flumeng.sinks.elasticsearch.answers import Cause
 from flumeng.sinks.elasticsearch.request_size import RequestSize
 from flumeng.sinks.elasticsearch.template import Template
 
-ANSWERED = "errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by"
+ANSWERED = ",".join(
+    ["errors"]
+    + [f"items.*.{field}" for field in ("status", "error.type", "error.reason")]
+    + ["items.*.error.caused_by.reason"]
+)
 GZIP_LEVEL = 1
 SAID_CHARACTERS = 300
-JSON = "application/json"
+JSON, LINES = "application/json", "application/x-ndjson"
 
 
 class OverloadedError(UnavailableError):
@@ -87,7 +91,7 @@ class Cluster:
             nodes = [connection.node(host) for host in connection.hosts]
             self._transport = Transport(
                 nodes,
-                serializers={JSON: _Untouched(), "text/*": _UntouchedText()},
+                serializers={kind.mimetype: kind() for kind in (_Json, _Lines, _Text)},
                 default_mimetype=JSON,
                 max_retries=0,
                 retry_on_status=(),
@@ -108,7 +112,7 @@ class Cluster:
         target = f"/_bulk?filter_path={ANSWERED}"
         if self._connection.pipeline is not None:
             target += f"&pipeline={quote(self._connection.pipeline, safe='')}"
-        headers = {"content-type": "application/x-ndjson"}
+        headers = {"content-type": LINES}
         if self._connection.compressed:
             headers["content-encoding"] = "gzip"
             body = gzip.compress(body, GZIP_LEVEL)
@@ -163,8 +167,6 @@ def connect(connection: Connection) -> Cluster:
 class _Untouched(elastic_transport.Serializer):
     """Requests are made, and answers read, by others."""
 
-    mimetype = JSON
-
     def dumps(self, data: Any) -> bytes:
         assert isinstance(data, bytes)
         return data
@@ -173,7 +175,17 @@ class _Untouched(elastic_transport.Serializer):
         return data
 
 
-class _UntouchedText(_Untouched):
+class _Json(_Untouched):
+    mimetype = JSON
+
+
+class _Lines(_Untouched):
+    """The transport's own would put a line end behind what was compressed."""
+
+    mimetype = LINES
+
+
+class _Text(_Untouched):
     """What servers before the cluster answer."""
 
     mimetype = "text/*"

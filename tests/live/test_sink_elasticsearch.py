@@ -1,0 +1,281 @@
+"""The sink against a real Elasticsearch, and against servers that are busy, small or forgetful."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from elasticsearch import Elasticsearch as Client
+
+from flumeng.collector.testing import OWNER
+from flumeng.errors import UnavailableError, UserError
+from flumeng.filters import identity
+from flumeng.sinks.dead_letters import Refuse, RefusedError
+from flumeng.sinks.elasticsearch import ElasticsearchSink, bulk, cluster
+from flumeng.sinks.elasticsearch.bulk import IndexEvents
+from flumeng.sinks.testing.bulk_server import BulkServer
+from flumeng.sinks.testing.elasticsearch import RealElasticsearch
+from flumeng.sinks.testing.lossy_proxy import LossyProxy
+from flumeng.spec.sinks.elasticsearch import Elasticsearch
+
+MAP = pa.map_(pa.string(), pa.string())
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealElasticsearch]:
+    """With a write queue that is soon full."""
+    if "FLUMENG_TEST_ES" in os.environ:
+        pytest.skip("FLUMENG_TEST_ES names a server that these tests may not stop")
+    server = RealElasticsearch(
+        tmp_path_factory.mktemp("elasticsearch"),
+        {"thread_pool.write.size": "1", "thread_pool.write.queue_size": "2"},
+    )
+    try:
+        server.start()
+    except (UserError, UnavailableError) as error:
+        pytest.skip(f"no Elasticsearch: {error}")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def client(real: RealElasticsearch) -> Iterator[Client]:
+    """Of a server without any index."""
+    with real.client() as client:
+        for index in client.indices.get(index="*"):
+            client.indices.delete(index=index)
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(bulk, "PATIENCE_SECONDS", 2.0)
+    yield
+    cluster.connect.cache_clear()
+
+
+def events(first: int, count: int, **columns: list[Any]) -> pa.RecordBatch:
+    numbers = range(first, first + count)
+    plain = pa.RecordBatch.from_pydict(
+        {
+            "body": pa.array([b"line %d" % n for n in numbers], pa.binary()),
+            "ts": pa.array([1_795_000_000_000_000 + n for n in numbers], pa.timestamp("us", "UTC")),
+            "host": pa.array(["192.0.2.1"] * count),
+            "attrs": pa.array([[("k", "v")]] * count, MAP),
+            "journal": pa.array(["web.n1.0.00000000"] * count, pa.string()),
+            "seq": pa.array(numbers, pa.int64()),
+            **{name: pa.array(values) for name, values in columns.items()},
+        }
+    )
+    return identity.identify(plain, 0)
+
+
+def stage(address: str, index: str = "logs-%Y.%m", **options: Any) -> IndexEvents:
+    sink = ElasticsearchSink(Elasticsearch((address,), index, **options), OWNER)
+    return IndexEvents(sink._connection, sink._bodies, sink._template)
+
+
+def run(work: IndexEvents, *batches: pa.RecordBatch, refuse: Refuse | None = None) -> int:
+    (row,) = work(iter(batches), refuse or refuse_nothing)
+    return int(row["events"][0].as_py())
+
+
+def refuse_nothing(events: pa.RecordBatch, reasons: Sequence[str]) -> None:
+    raise RefusedError(f"{identity.name_of(events)}: {reasons[0]}")
+
+
+class Letters:
+    def __init__(self) -> None:
+        self.found: dict[int, str] = {}
+
+    def __call__(self, events: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        self.found |= dict(zip(events[identity.SEQ].to_pylist(), reasons, strict=True))
+
+
+def ids(client: Client, index: str = "logs-*") -> list[str]:
+    """Of all documents, sorted."""
+    client.indices.refresh(index=index)
+    found: list[str] = []
+    after = None
+    while True:
+        page = client.search(
+            index=index, size=5_000, sort=["seq"], search_after=after, source=False
+        )["hits"]["hits"]
+        if not page:
+            return sorted(found)
+        found += [hit["_id"] for hit in page]
+        after = page[-1]["sort"]
+
+
+def wanted(count: int) -> list[str]:
+    return sorted(f"web.n1.0.00000000-{seq}" for seq in range(count))
+
+
+def test_events_are_documents_and_a_replay_leaves_them_once(
+    real: RealElasticsearch, client: Client
+) -> None:
+    work = stage(real.address, template=True)
+    body = pa.array([b'caf\xe9 "x"\n', None, b"plain"], pa.binary())
+    special = events(0, 3).set_column(0, "body", body)
+    for _ in range(2):
+        assert run(work, special, events(3, 2_000)) == 2_003
+    assert ids(client) == wanted(2_003)
+    found = client.get(index="logs-2026.11", id="web.n1.0.00000000-0")["_source"]
+    assert found == {
+        "body": 'caf\ufffd "x"\n',
+        "body_base64": "Y2Fm6SAieCIK",
+        "ts": "2026-11-18T11:06:40.000000Z",
+        "host": "192.0.2.1",
+        "attrs": {"k": "v"},
+        "journal": "web.n1.0.00000000",
+        "seq": 0,
+    }
+    mapping = client.indices.get_mapping(index="logs-2026.11")["logs-2026.11"]["mappings"]
+    assert mapping["properties"]["attrs"]["type"] == "flattened"
+    assert mapping["properties"]["ts"] == {"type": "date"}
+
+
+def test_with_create_what_is_there_stays_and_counts_as_written(
+    real: RealElasticsearch, client: Client
+) -> None:
+    assert run(stage(real.address, op="create"), events(0, 3)) == 3
+    changed = events(0, 5).set_column(0, "body", pa.array([b"other"] * 5, pa.binary()))
+    assert run(stage(real.address, op="create"), changed) == 5
+    assert ids(client) == wanted(5)
+    found = client.get(index="logs-2026.11", id="web.n1.0.00000000-0")["_source"]
+    assert found["body"] == "line 0"
+
+
+def test_without_ids_the_cluster_makes_them(real: RealElasticsearch, client: Client) -> None:
+    plain = identity.strip(events(0, 3))
+    assert run(stage(real.address, id="none"), plain) == 3
+    assert run(stage(real.address, id="none"), plain) == 3
+    assert len(set(ids(client))) == 6
+
+
+def test_what_the_mapping_refuses_are_dead_letters_with_the_reason(
+    real: RealElasticsearch, client: Client
+) -> None:
+    client.indices.create(index="logs-x", mappings={"properties": {"n": {"type": "integer"}}})
+    values = ["1", "two", "3", "1e99", None]
+    letters = Letters()
+    assert run(stage(real.address, "logs-x"), events(0, 5, n=values), refuse=letters) == 3
+    assert sorted(letters.found) == [1, 3]
+    assert letters.found[1].startswith("document_parsing_exception: ")
+    assert 'For input string: "two"' in letters.found[1]
+    assert ids(client) == [f"web.n1.0.00000000-{seq}" for seq in (0, 2, 4)]
+    with pytest.raises(RefusedError, match=r"event web\.n1\.0\.00000000-1: document_parsing"):
+        run(stage(real.address, "logs-x"), events(0, 5, n=values))
+
+
+def test_a_full_write_queue_is_waited_for_and_nothing_is_lost(
+    real: RealElasticsearch, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six splits at a time, and eight shards, before one thread with a queue of two."""
+    monkeypatch.setattr(bulk, "PATIENCE_SECONDS", 30.0)
+    client.indices.create(index="logs-q", settings={"number_of_shards": 8})
+    work = stage(real.address, "logs-q")
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda n: run(work, events(100 * n, 100)), range(6)))
+    assert found == [100] * 6
+    assert ids(client) == wanted(600)
+    pools = client.nodes.stats(metric="thread_pool")["nodes"].values()
+    assert sum(node["thread_pool"]["write"]["rejected"] for node in pools) > 0, (
+        "the queue was never full: nothing was tested"
+    )
+
+
+def test_a_read_only_index_and_one_that_may_not_be_made_wait_and_say_so(
+    real: RealElasticsearch, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PATIENCE_SECONDS", 0.5)
+    client.indices.create(index="logs-r")
+    for setting in ("index.blocks.write", "index.blocks.read_only_allow_delete"):
+        client.indices.put_settings(index="logs-r", settings={setting: True})
+        with pytest.raises(UnavailableError, match=r"cluster_block_exception: .*logs-r.*blocked"):
+            run(stage(real.address, "logs-r"), events(0, 3))
+        client.indices.put_settings(index="logs-r", settings={setting: None})
+    client.cluster.put_settings(persistent={"action.auto_create_index": "other-*"})
+    try:
+        with pytest.raises(UnavailableError, match="index_not_found_exception"):
+            run(stage(real.address, "logs-new"), events(0, 3))
+    finally:
+        client.cluster.put_settings(persistent={"action.auto_create_index": None})
+    assert run(stage(real.address, "logs-r"), events(0, 3)) == 3
+
+
+def test_a_server_that_is_away_or_speaks_another_language_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bulk, "PATIENCE_SECONDS", 0.2)
+    with pytest.raises(UnavailableError, match="elasticsearch: "):
+        run(stage("http://127.0.0.1:1"), events(0, 1))
+
+
+def test_lost_answers_and_a_restart_in_the_middle(
+    real: RealElasticsearch, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(bulk, "LONGEST_PAUSE_SECONDS", 0.5)
+    proxy = LossyProxy(real.port)
+    proxy.losing = 0.3
+    work = stage(proxy.address, request_bytes=512 * 1024)
+    begun, killed = threading.Event(), threading.Event()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for n in range(8):
+            yield events(n * 400, 400, filler=["x" * 10_000] * 400)
+            if n == 2:
+                begun.set()
+                killed.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        counted = pool.submit(lambda: list(work(batches(), refuse_nothing)))
+        assert begun.wait(60)
+        real.kill()
+        killed.set()
+        real.start()
+        (row,) = counted.result(timeout=120)
+    assert row["events"][0].as_py() == 3_200
+    assert proxy.lost > 3, "no answer was lost: nothing was tested"
+    assert ids(client) == wanted(3_200)
+    proxy.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (("--most-bytes", "100000"), {}),
+        (("--busy-every", "3"), {}),
+        ((), {"compression": "gzip"}),
+        ((), {"request_bytes": 65536}),
+    ],
+)
+def test_every_event_reaches_a_server_that_is_small_or_busy_once(
+    arguments: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    server = BulkServer(*arguments)
+    try:
+        batches = [events(n * 5_000, 5_000) for n in range(10)]
+        assert run(stage(server.address, **options), *batches) == 50_000
+        assert server.taken()["events"] == 50_000
+    finally:
+        server.stop()
+
+
+def test_an_event_that_is_too_large_for_the_server_is_a_dead_letter() -> None:
+    server = BulkServer("--most-bytes", "100000")
+    try:
+        letters = Letters()
+        filler = ["x" * 200_000 if n == 7 else "" for n in range(100)]
+        assert run(stage(server.address), events(0, 100, filler=filler), refuse=letters) == 99
+        assert list(letters.found) == [7]
+        assert letters.found[7].startswith("elasticsearch: status 413")
+        assert server.taken()["events"] == 99
+    finally:
+        server.stop()
