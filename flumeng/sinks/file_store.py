@@ -17,7 +17,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from flumeng.runtime import secrets
-from flumeng.sinks.remote_store import Resolve, open_remote
+from flumeng.sinks.remote_store import Resolve, is_marker, open_remote
 from flumeng.spec.patterns import split_query
 
 LASTING = 10_000
@@ -43,7 +43,8 @@ class FileStore(Protocol):
     def rename(self, moves: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Carry out all moves, for good; gives those whose source and target are both missing.
 
-        A move whose source is gone and whose target is there was done before.
+        A move whose source is gone and whose target is there was done before. Markers, whose names
+        begin with an underscore, come last.
         """
 
     def exists(self, path: str) -> bool: ...
@@ -106,7 +107,7 @@ class LocalFileStore:
         for directory in directories:
             directory.mkdir(parents=True, exist_ok=True)
         missing = []
-        for source, target in moves:
+        for source, target in sorted(moves, key=is_marker):
             try:
                 Path(source).rename(target)
             except FileNotFoundError:

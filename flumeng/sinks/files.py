@@ -26,6 +26,7 @@ from flumeng.sinks.plain_columns import plain, plain_schema
 from flumeng.spec.patterns import SECRET
 from flumeng.spec.sinks.files import Files
 
+MARKER = "_SUCCESS"
 OPEN_FILES = 256
 """At once, of a split; the least recently used one is closed when there is another to open."""
 MOST_FILES = 4096
@@ -72,7 +73,7 @@ class FilesSink:
     def written(self, rows: Sequence[Row]) -> Written:
         if any(row["source"] is None for row in rows):
             raise BatchTooWideError(f"over {MOST_FILES} files of one split")
-        files = tuple((row["source"], row["target"]) for row in rows)
+        files = tuple({row["target"]: (row["source"], row["target"]) for row in rows}.values())
         events, far = (sum(row[name] for row in rows) for name in ("events", "refused"))
         return Written(events, files, far)
 
@@ -118,6 +119,7 @@ class _StagedFiles:
         self._open: dict[str, _StagedFile] = {}
         """By directory; the least recently used first."""
         self._done: list[_StagedFile] = []
+        self._directories: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._open) + len(self._done)
@@ -131,6 +133,7 @@ class _StagedFiles:
             rows = plain(part) if self._options.columns == "flat" else part
             file = self._open.pop(directory, None)
             if file is None:
+                self._directories.add(directory)
                 if len(self._open) == OPEN_FILES:
                     self._close(next(iter(self._open)))
                 file = self._new(directory, rows.schema)
@@ -143,9 +146,19 @@ class _StagedFiles:
         """Make all files durable, and tell them."""
         for directory in list(self._open):
             self._close(directory)
-        if self._done:
+        found = [(file.source, file.target, file.events, file.refused) for file in self._done]
+        if self._options.marker:
+            found += [self._mark(directory) for directory in self._directories]
+        if found:
             self._store.sync(self._place)
-        return [(file.source, file.target, file.events, file.refused) for file in self._done]
+        return found
+
+    def _mark(self, directory: str) -> tuple[str, str, int, int]:
+        name = f"{MARKER}-{uuid.uuid4().hex}"
+        path = f"{self._place}/{name}"
+        self._store.open_output(path).close()
+        self._store.sync(path)
+        return below(self._staging, name), below(directory, MARKER), 0, 0
 
     def _new(self, directory: str, schema: pa.Schema) -> _StagedFile:
         form, compression = self._options.format, self._options.compression

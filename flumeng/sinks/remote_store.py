@@ -134,9 +134,13 @@ class RemoteFileStore:
     def rename(self, moves: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         for directory in sorted({target.rpartition("/")[0] for _, target in moves}):
             self.make_directory(directory)
+        missing = []
         with ThreadPoolExecutor(RENAMES_AT_ONCE) as pool:
-            done = list(pool.map(self._rename, moves))
-        return [move for move, there in zip(moves, done, strict=True) if not there]
+            for last in (False, True):
+                some = [move for move in moves if is_marker(move) == last]
+                done = list(pool.map(self._rename, some))
+                missing += [move for move, there in zip(some, done, strict=True) if not there]
+        return missing
 
     def exists(self, path: str) -> bool:
         with self._reached():
@@ -176,6 +180,11 @@ class RemoteFileStore:
             raise
         except OSError as error:
             raise self.explained(error) from error
+
+
+def is_marker(move: tuple[str, str]) -> bool:
+    """Whether what is moved says of other files that they are there."""
+    return move[1].rpartition("/")[2].startswith("_")
 
 
 def _explained(error: Exception, name: str) -> FlumengError:

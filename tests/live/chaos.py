@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pyarrow import fs
 
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal.account import Account
@@ -40,7 +42,7 @@ sources:
 delivery: exactly-once
 batch: {{seconds: 0.3, events: 50000}}
 sinks:
-  - files: {{path: "{lake}/dt=%Y-%m-%d", format: parquet}}
+  - files: {{{lake}}}
 """
 
 
@@ -194,10 +196,23 @@ class Watcher:
         return f"positions {self.positions()}, acks {self.acks()}"
 
 
+@dataclass(frozen=True)
+class Lake:
+    """``options`` are those of the sink ``files``; ``path`` is where it writes in ``files``."""
+
+    options: str
+    path: str
+    files: fs.FileSystem
+
+
+def on_disk(path: Path) -> Lake:
+    return Lake(f'path: "{path}/dt=%Y-%m-%d"', str(path), fs.LocalFileSystem())
+
+
 class LakeWatcher(Watcher):
     """Sees the lake too."""
 
-    def __init__(self, store: Store, lake: Path) -> None:
+    def __init__(self, store: Store, lake: Lake) -> None:
         super().__init__(store)
         self._lake = lake
 
@@ -215,13 +230,19 @@ class LakeWatcher(Watcher):
         return highest
 
     def lake_numbers(self, kind: str) -> list[int]:
-        if not any(self._lake.glob("dt=*/*.parquet")):
+        if not any("/dt=" in path for path in self.paths()):
             return []
         return numbers(self.table(["body"])["body"], kind)
 
     def table(self, columns: list[str]) -> ds.Table:
-        files = [str(file) for file in self._lake.glob("dt=*/*.parquet")]
-        return ds.dataset(files, format="parquet").to_table(columns=columns)
+        files = [path for path in self.paths() if "/dt=" in path]
+        found = ds.dataset(files, filesystem=self._lake.files, format="parquet")
+        return found.to_table(columns=columns)
+
+    def paths(self) -> list[str]:
+        """All files below the lake, staged ones too."""
+        selector = fs.FileSelector(self._lake.path, allow_not_found=True, recursive=True)
+        return [info.path for info in self._lake.files.get_file_info(selector) if info.is_file]
 
 
 def numbers(bodies: object, kind: str) -> list[int]:

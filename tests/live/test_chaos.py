@@ -1,7 +1,8 @@
 """The promise: whatever is killed, every accepted event is in the lake exactly once.
 
-200,000 events over TCP and 100,000 lines of a rotating file, while ingest worker, node, collector,
-master and ZooKeeper are killed with SIGKILL at random moments. TCP has no acknowledgement: what the
+Events over TCP and lines of a rotating file, while ingest worker, node, collector, an executor,
+master, ZooKeeper and the S3 server are killed with SIGKILL at random moments, for
+``FLUMENG_CHAOS_SECONDS`` at least. TCP has no acknowledgement: what the
 worker had not journaled when it died is the sender's to resend, so after a break the sender asks
 the journal for the last number accepted and goes on behind it.
 """
@@ -13,7 +14,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,36 +24,54 @@ from flumeng.errors import FlumengError
 from flumeng.journal.journal import ROLL_WORTH_BYTES
 from flumeng.operations.flows import apply_flow
 from flumeng.runtime.embedded import free_port
+from flumeng.sinks.remote_store import SILENT_SECONDS
+from flumeng.sinks.testing.s3 import RealS3
 from flumeng.store.zookeeper import connect
 from tests.live.chaos import (
     CHUNK,
     FLOW_TEXT,
+    KILLS_OF_EACH,
+    KINDS,
     PACE_SECONDS,
     Cluster,
+    Lake,
     LakeWatcher,
+    chaos_seconds,
     chaos_seed,
     kill_at_random,
     numbers,
+    on_disk,
     tcp_line,
     write_rotating,
 )
 
-TCP_EVENTS = 200_000
-FILE_LINES = 100_000
+PER_SECOND = round(CHUNK / PACE_SECONDS)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A lake of the test, for how long events are sent to it, and who is killed how often."""
+
+    lake: Lake
+    seconds: float
+    kinds: tuple[str, ...]
+    times: int
+    others: Mapping[str, Callable[[], None]]
 
 
 class Sender(threading.Thread):
     """Sends numbered lines; after a break it goes on behind the last number accepted."""
 
-    def __init__(self, port: int, last_accepted: Callable[[], int]) -> None:
+    def __init__(self, port: int, events: int, last_accepted: Callable[[], int]) -> None:
         super().__init__(name="sender", daemon=True)
         self.breaks = 0
         self._port = port
+        self._events = events
         self._last_accepted = last_accepted
 
     def run(self) -> None:
         number = 0
-        while number < TCP_EVENTS:
+        while number < self._events:
             try:
                 with socket.create_connection(("127.0.0.1", self._port), timeout=30) as connection:
                     number = self._last_accepted() + 1
@@ -63,8 +83,8 @@ class Sender(threading.Thread):
 
     def _send(self, connection: socket.socket, number: int) -> None:
         """All that is left. At the end the peer's close says that it has read everything."""
-        while number < TCP_EVENTS:
-            end = min(number + CHUNK, TCP_EVENTS)
+        while number < self._events:
+            end = min(number + CHUNK, self._events)
             connection.sendall(b"".join(tcp_line(n) for n in range(number, end)))
             number = end
             time.sleep(PACE_SECONDS)
@@ -74,38 +94,87 @@ class Sender(threading.Thread):
         time.sleep(1)
 
 
+@pytest.fixture(params=["disk", "s3"])
+def target(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Target]:
+    if request.param == "disk":
+        seconds = max(60.0, chaos_seconds())
+        yield Target(on_disk(tmp_path / "lake"), seconds, KINDS, KILLS_OF_EACH, {})
+        return
+    server = RealS3(tmp_path / "s3")
+    server.start()
+    monkeypatch.setenv("FLUMENG_SECRET_LAKE_ID", server.access_key)
+    monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", server.secret_key)
+    keys = 'credentials: {access_key: "${secret:lake-id}", secret_key: "${secret:lake-key}"}'
+    options = f'path: "{server.location("lake/dt=%Y-%m-%d")}", {keys}'
+
+    def restart() -> None:
+        """Kill it, or freeze one that would forget its objects, for longer than it is waited for
+        in one attempt."""
+        if server.keeps:
+            server.kill()
+            time.sleep(1)
+            server.start()
+        else:
+            server.freeze()
+            time.sleep(1.5 * SILENT_SECONDS)
+            server.thaw()
+
+    others = {} if server.given else {"s3": restart}
+    lake = Lake(options, f"{server.bucket}/lake", server.files)
+    kinds: tuple[str, ...] = ("node", "collector", "executor")
+    if chaos_seconds():
+        kinds = (*KINDS, "executor")
+    yield Target(lake, max(15.0, chaos_seconds()), kinds, 1, others)
+    server.stop()
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """To be asked for after the target, whose secrets its processes have in their environment."""
     cluster = Cluster(tmp_path)
     cluster.start_all()
     yield cluster
     cluster.stop()
 
 
-def test_every_accepted_event_is_in_the_lake_exactly_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_every_accepted_event_is_in_the_lake_exactly_once(
+    target: Target, cluster: Cluster, tmp_path: Path
+) -> None:
     seed = chaos_seed()
-    logs, lake, port = tmp_path / "logs", tmp_path / "lake", free_port()
+    logs, port = tmp_path / "logs", free_port()
     logs.mkdir()
-    text = FLOW_TEXT.format(port=port, logs=logs, lake=lake)
+    text = FLOW_TEXT.format(port=port, logs=logs, lake=target.lake.options)
     store = connect(cluster.hosts)
     apply_flow(store, text, author="test", reason="", now=0.0)
-    watcher = LakeWatcher(store, lake)
+    watcher = LakeWatcher(store, target.lake)
+    events = round(target.seconds * PER_SECOND)
+    lines = events // (2 * CHUNK) * CHUNK
 
-    sender = Sender(port, watcher.last_accepted)
-    writer = threading.Thread(target=write_rotating, args=(logs, FILE_LINES), daemon=True)
+    sender = Sender(port, events, watcher.last_accepted)
+    writer = threading.Thread(target=write_rotating, args=(logs, lines), daemon=True)
+    until = time.monotonic() + chaos_seconds()
     sender.start()
     writer.start()
-    kill_at_random(cluster, random.Random(seed))
-    sender.join(timeout=300)
-    writer.join(timeout=60)
+    kill_at_random(
+        cluster,
+        random.Random(seed),
+        target.kinds,
+        target.others,
+        times=target.times,
+        until=until,
+    )
+    sender.join(timeout=300 + chaos_seconds())
+    writer.join(timeout=60 + chaos_seconds())
     assert not sender.is_alive(), "the sender could not hand everything over"
     watcher.settle()
 
     table = watcher.table(["journal", "seq", "body"])
     ids = set(zip(table["journal"].to_pylist(), table["seq"].to_pylist(), strict=True))
     assert len(ids) == table.num_rows, "an event is in the lake twice"
-    assert sorted(numbers(table["body"], "file")) == list(range(FILE_LINES))
-    assert sorted(numbers(table["body"], "tcp")) == list(range(TCP_EVENTS))
+    assert sorted(numbers(table["body"], "file")) == list(range(lines))
+    assert sorted(numbers(table["body"], "tcp")) == list(range(events))
     assert sender.breaks > 0, "no connection ever broke: nothing was tested"
 
     deadline = time.monotonic() + 60
@@ -115,7 +184,7 @@ def test_every_accepted_event_is_in_the_lake_exactly_once(cluster: Cluster, tmp_
     ):
         assert time.monotonic() < deadline, f"journals are not trimmed: {watcher.accounts()}"
         time.sleep(0.2)
-    leftovers = [path for path in lake.rglob("*") if path.is_file() and "dt=" not in str(path)]
+    leftovers = [path for path in watcher.paths() if "/dt=" not in path]
     assert leftovers == [], "staging was left behind"
     assert re.search("Traceback", (tmp_path / "master.log").read_text()) is None
     store.close()

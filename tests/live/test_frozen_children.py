@@ -19,7 +19,15 @@ from flumeng.runtime.embedded import free_port
 from flumeng.store import Store
 from flumeng.store.zookeeper import connect
 from flumeng.views import details
-from tests.live.chaos import FLOW_TEXT, Cluster, LakeWatcher, child_of, numbers, tcp_line
+from tests.live.chaos import (
+    FLOW_TEXT,
+    Cluster,
+    LakeWatcher,
+    child_of,
+    numbers,
+    on_disk,
+    tcp_line,
+)
 from zkschema import paths
 
 EVENTS = 2_000
@@ -84,8 +92,8 @@ def test_what_is_frozen_is_started_again_and_no_event_is_lost_or_doubled(tmp_pat
     cluster.start_all()
     store = connect(cluster.hosts)
     try:
-        lake, port = tmp_path / "lake", free_port()
-        text = FLOW_TEXT.format(port=port, logs=tmp_path / "logs", lake=lake)
+        lake, port = on_disk(tmp_path / "lake"), free_port()
+        text = FLOW_TEXT.format(port=port, logs=tmp_path / "logs", lake=lake.options)
         apply_flow(store, text, author="test", reason="", now=0.0)
         eventually(lambda: runs(store), "the flow does not run")
         watcher, node = LakeWatcher(store, lake), cluster.tops["node"].pid

@@ -188,6 +188,27 @@ def test_a_column_of_too_many_values_makes_batches_small_and_not_files_by_the_mi
     assert len(list((tmp_path / "staging").iterdir())) <= 11
 
 
+def test_a_marker_comes_after_the_files_of_its_commit_once_for_each_directory(
+    tmp_path: Path,
+) -> None:
+    options = Files(f"{tmp_path}/lake/%H", "text", "none", marker=True)
+    rows = stage(tmp_path, options, batch(b"a", b"b", hours=[0, 1]))
+    again = StageFiles(options, f"{tmp_path}/staging")(iter([batch(b"c")]))
+    rows += [row for out in again for row in out.to_pylist()]
+    written = FilesSink(options, OWNER).written(rows)
+    targets = [target.removeprefix(f"{tmp_path}/lake/") for _, target in written.files]
+    assert sorted(t for t in targets if "part-" not in t) == ["00/_SUCCESS", "01/_SUCCESS"]
+    assert (written.events, len(targets)) == (3, 5)
+    blocked = [(f"{tmp_path}/staging", f"{tmp_path}/lake/00/part-x/below")]
+    (tmp_path / "lake" / "00").mkdir(parents=True)
+    (tmp_path / "lake" / "00" / "part-x").write_text("in the way")
+    with pytest.raises(OSError, match="exists"):
+        file_store.LOCAL.rename([*written.files, *blocked])
+    assert not list((tmp_path / "lake").rglob("_SUCCESS"))
+    assert file_store.LOCAL.rename(written.files) == []
+    assert len(list((tmp_path / "lake").rglob("_SUCCESS"))) == 2
+
+
 def test_flat_files_have_no_nested_columns(tmp_path: Path) -> None:
     (row,) = stage(tmp_path, Files(f"{tmp_path}/lake", columns="flat"), batch(b"a"))
     assert pq.read_table(row["source"])["attrs"].to_pylist() == ['{"k":"v"}']

@@ -58,6 +58,11 @@ class Files:
         "as a mounted NFS. A URL like `s3a://` always is.",
         default=False,
     )
+    marker: bool = option(
+        doc="Each commit puts an empty file `_SUCCESS` into the directories that have got files, "
+        "after them.",
+        default=False,
+    )
     credentials: Credentials | None = option(
         doc="Who the sink is to its store; without it, who the environment says.", default=None
     )
