@@ -20,7 +20,6 @@ from dataclasses import replace
 from flumeng.collector.acks import Acks, SupersededError
 from flumeng.collector.ranges import Range
 from flumeng.errors import CorruptError
-from flumeng.sinks import BatchId
 from flumeng.store import ABSENT, Expected, Put, Store, Version
 from zkschema import paths
 from zkschema.records import Intent
@@ -75,11 +74,11 @@ class Intents:
         return self._intent if self._intent.ranges else None
 
     @property
-    def identity(self) -> BatchId:
-        """Of the batch that was decided last."""
-        return BatchId(self._intent.series, self._intent.number)
+    def last(self) -> Intent:
+        """The batch that was decided last, acked or not."""
+        return self._intent
 
-    def decide(self, ranges: Sequence[Range], revision: int, splits: int) -> BatchId:
+    def decide(self, ranges: Sequence[Range], revision: int, splits: int) -> Intent:
         """From now on this batch is the next one, whatever happens.
 
         Raises ConflictError when somebody else has claimed, UnavailableError.
@@ -96,7 +95,7 @@ class Intents:
         check = self._acks.check(ranges[0].journal)
         (version,) = self._store.commit([check, Put(self._path, intent, self._expect)])
         self._intent, self._expect = intent, version
-        return self.identity
+        return intent
 
     def end(self) -> Put:
         """The write that ends it, for the transaction of its acks; then comes ``ended``."""

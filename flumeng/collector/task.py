@@ -240,11 +240,11 @@ class Task:
             return None
         identity = splits = None
         if self._repeat is not None:
-            identity, splits = self._intents.identity, self._repeat.splits
+            identity, splits = _identity(self._repeat), self._repeat.splits
             self._repeat = None
         elif self._pipeline.intent == "before":
             splits = self._pipeline.splits(ranges)
-            identity = self._intents.decide(ranges, self._revision, splits)
+            identity = _identity(self._intents.decide(ranges, self._revision, splits))
         if self._pipeline.spec.delivery == "at-most-once":
             self._acks.advance(ranges)
         self.planned.update((piece.journal, piece.end) for piece in ranges)
@@ -299,7 +299,7 @@ class Task:
         identity = batch.identity
         if identity is None and any(part.commit for part in outcome):
             splits = self._pipeline.splits(batch.ranges)
-            identity = self._intents.decide(batch.ranges, self._revision, splits)
+            identity = _identity(self._intents.decide(batch.ranges, self._revision, splits))
         _show(outcome, identity)
         if identity is None:
             self._commits.commit(self._acks, batch.ranges, record)
@@ -339,6 +339,10 @@ def _show(outcome: Sequence[Written], identity: BatchId | None) -> None:
     for part in outcome:
         if part.commit is not None:
             part.commit(identity)
+
+
+def _identity(decided: Intent) -> BatchId:
+    return BatchId(decided.series, decided.number)
 
 
 def _ranges(decided: Intent) -> tuple[Range, ...]:

@@ -11,6 +11,7 @@ from functools import partial
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.operations.chokes import set_choke
 from flumeng.operations.discarding import discard_node
+from flumeng.operations.intents import decided_batches, drop_batch
 from flumeng.operations.nodes import label_node, resize_node
 from flumeng.operations.rollouts import (
     abort_rollout,
@@ -84,6 +85,15 @@ class Administrator(Operator):
                 raise
             self.say(f"{host.name} is not known any more")
         host.replace()
+        self.give_up_batches()
+
+    def give_up_batches(self) -> None:
+        """Those of which a journal is gone."""
+        for batch in decided_batches(self.store):
+            if batch.problem:
+                drop = partial(drop_batch, self.store, batch.flow, batch.task)
+                what = f"gives up batch {batch.number} of {batch.flow}/{batch.task}"
+                self._do(partial(drop, author="o", reason="", now=NOW), what)
 
     def _may_register(self, node: str) -> bool:
         """Whether the lost node is known after all, or a write of it may come late."""

@@ -11,6 +11,8 @@
 6. A broken revision is taken by its canary alone; another task takes it only for one that was lost.
 7. A flow goes only once it was deleted, and then all that it accepted is acked, or was to be
    discarded; what a host held that was given up is lost, and no ack speaks of it any more.
+8. A target that knows batches by number has each acked event once, unless its batch was given up,
+   and none twice; no partition leaves a task whose batch is decided and not acked.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from flumeng.simulation.canary import Canary
 from flumeng.simulation.disk import Disks, JournalFile
 from flumeng.simulation.ensemble import Change, Changes, Ensemble
 from flumeng.simulation.story import Story
+from flumeng.simulation.target import Target
 from zkschema import paths, table
 from zkschema.records import (
     Ack,
@@ -31,6 +34,7 @@ from zkschema.records import (
     Assignment,
     Cluster,
     Flow,
+    Intent,
     NodeStatus,
     Plan,
     PlannedTask,
@@ -69,7 +73,10 @@ class Checks:
         masters: Container[str],
         story: Story,
         clock: Callable[[], float],
+        *,
+        target: Target | None = None,
     ) -> None:
+        self._target = target
         self._ensemble = ensemble
         self._disks = disks
         self._masters = masters
@@ -96,6 +103,7 @@ class Checks:
             paths.live_node.pattern: self._on_live,
             paths.flow.pattern: self._on_flow,
             paths.commit.pattern: self._on_commit,
+            paths.intent.pattern: self._on_intent,
         }
         self._ensemble.listeners.append(self._hear)
 
@@ -116,6 +124,12 @@ class Checks:
         file = self._disks.file(journal)
         floor = file.floor if file else 0
         self._require(start >= floor, f"{journal} is to be read from {start}, kept from {floor}")
+
+    def on_written(self, journal: str, start: int, end: int) -> None:
+        """The target has taken these events, or has refused to."""
+        assert self._target is not None
+        wrong = self._target.twice(journal, start, end)
+        self._require(not wrong, wrong)
 
     def _hear(self, session: int, changes: Changes) -> None:
         for change in changes:
@@ -150,6 +164,9 @@ class Checks:
                 claimed or new.offset == old.offset,
                 f"{journal}: moved without a claim: {old}, {new}",
             )
+        if self._target is not None:
+            wrong = self._target.wrong(journal, self.acked.get(journal, 0), ack.offset)
+            self._require(not wrong, wrong)
         self._accepted[journal] = new
         self.acked[journal] = max(ack.offset, self.acked.get(journal, 0))
 
@@ -178,6 +195,8 @@ class Checks:
             for name, task in old.tasks.items()
             for partition in task.partitions
         }
+        if self._target is not None and flow not in self._discarded:
+            self._require_kept(flow, old, new)
         seen: set[str] = set()
         for name, task in new.tasks.items():
             was = old.tasks.get(name)
@@ -206,6 +225,16 @@ class Checks:
             marked = was is not None and (was.state, was.node) == (DRAINING, task.node)
             if task.state == DRAINING and task.node is not None and not marked:
                 self._marks[task.node, key] = Mark(self._ensemble.zxid, self._clock())
+
+    def _require_kept(self, flow: str, old: Plan, new: Plan) -> None:
+        for name, task in old.tasks.items():
+            znode = self._ensemble.newest(str(paths.intent(flow, name)))
+            if znode is None:
+                continue
+            assert isinstance(znode.value, Intent)
+            kept = set(new.tasks[name].partitions) if name in new.tasks else set()
+            left = set(task.partitions).intersection(znode.value.ranges) - kept - self._given_up
+            self._require(not left, f"{flow}/{name} has decided a batch of {left}, which leave it")
 
     def _whole_plan(self, flow: str, zxid: int) -> Plan:
         """The plan after that transaction, with the tasks of its buckets."""
@@ -321,6 +350,18 @@ class Checks:
         if change.after is None and names[0] not in self._discarded:
             by_owner = ".collect." in process
             self._require(by_owner, f"{process} removes the decided commit {change.path}")
+
+    def _on_intent(self, process: str, change: Change, _names: Names) -> None:
+        if change.before is None or change.after is None or self._target is None:
+            return
+        before, after = change.before.value, change.after.value
+        assert isinstance(before, Intent)
+        assert isinstance(after, Intent)
+        fenced = process not in self._masters or not before.ranges
+        self._require(fenced, f"{change.path} is fenced while a batch is decided: {before}")
+        if process == OPERATOR:
+            for journal, (start, end) in before.ranges.items():
+                self._target.excuse(journal, start, end)
 
 
 @lru_cache(maxsize=10_000)

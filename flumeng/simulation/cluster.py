@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flumeng.collector.acks import Acks
+from flumeng.collector.intents import Intents
 from flumeng.simulation.checks import Checks
 from flumeng.simulation.disk import Disks
 from flumeng.simulation.ensemble import Ensemble
 from flumeng.simulation.environment import Environment
 from flumeng.simulation.session import Session
 from flumeng.simulation.stepped_master import SteppedMaster
+from flumeng.simulation.target import Target
 from flumeng.store import tree
 from zkschema import paths
 from zkschema.records import MaintenanceLimits
@@ -23,6 +25,7 @@ class Parts:
 
     ensemble: type[Ensemble] = Ensemble
     acks: type[Acks] = Acks
+    intents: type[Intents] = Intents
     master: type[SteppedMaster] = SteppedMaster
 
 
@@ -31,7 +34,8 @@ SOUND = Parts()
 
 class Cluster(Environment):
     """Every second one is ``varied``: nodes differ, hosts go for good, and the operator has
-    commands for that. ``masters`` are the names of all masters, also of those that are dead."""
+    commands for that. Every third one writes into a target that knows batches by number.
+    ``masters`` are the names of all masters, also of those that are dead."""
 
     def __init__(self, seed: int, parts: Parts) -> None:
         ensemble = parts.ensemble()
@@ -39,12 +43,21 @@ class Cluster(Environment):
         super().__init__(seed, ensemble)
         self.parts: Final = parts
         self.varied: Final = seed % 2 == 1
+        self.by_batch: Final = seed % 3 == 0
         self.exactly_once: Final = self.random.random() < 0.5
         self.greedy: Final = self.random.random() < 0.5
         self.masters: Final = [f"m{number}" for number in range(self.random.choice((1, 2, 2, 3)))]
         self.disks: Final = Disks()
         self._configure()
-        self.checks: Final = Checks(ensemble, self.disks, self.masters, self.story, self.clock)
+        self.target: Final = Target()
+        self.checks: Final = Checks(
+            ensemble,
+            self.disks,
+            self.masters,
+            self.story,
+            self.clock,
+            target=self.target if self.by_batch else None,
+        )
 
     def journals_grew(self) -> None:
         for process in self.processes:

@@ -1,7 +1,8 @@
 """A modelled collector: its tasks claim and move acks with the code that the real one has.
 
 What the batches do with events is left out; when and under which claim their acks move is as in
-``flumeng.collector.runner`` and ``flumeng.collector.task``.
+``flumeng.collector.runner`` and ``flumeng.collector.task``. For a target that knows batches by
+number they decide and repeat batches with that code too.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from flumeng.collector.acks import Acks, SupersededError
+from flumeng.collector.intents import Intents, read
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import Range
-from flumeng.errors import ConflictError, UnavailableError
+from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.simulation.canary import BROKEN
 from flumeng.simulation.child import END_OF_INPUT, ChildProcess
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.stepped_node import SteppedNode
 from flumeng.store import ABSENT, ANY, Path, Put, Write
 from zkschema import paths
-from zkschema.records import Commit
+from zkschema.records import Commit, Intent
 
 RETRY_SECONDS = 0.5
 BATCH_SECONDS = 2.0
@@ -81,10 +83,15 @@ class Runner:
             try:
                 if wanted.draining:
                     self._say("stopped")
-                elif wanted.broken:
+                elif wanted.broken and not self.collector.is_outdated(wanted):
                     self._say("failed", "broken")
                 else:
                     yield from self._batches(wanted)
+            except CorruptError as error:
+                self.collector.say(f"{wanted.key} cannot go on: {error}")
+                self._say("failed", "corrupt")
+                yield RETRY_SECONDS
+                continue
             except SupersededError as error:
                 self.collector.say(f"{wanted.key} is superseded: {error}")
                 self._say("stopped", "superseded")
@@ -101,19 +108,47 @@ class Runner:
         acks = collector.claim(wanted)
         collector.say(f"{wanted.key} is claimed under epoch {wanted.epoch}: {acks.offsets}")
         collector.finish_commits(wanted.flow)
+        intents = collector.intents(wanted, acks) if collector.world.by_batch else None
         while self.wanted == wanted and not self.stopping:
-            self._say("running")
-            ranges = collector.next_ranges(acks.offsets)
+            outdated = intents and intents.open and intents.open.revision != wanted.revision
+            if wanted.broken and not outdated:
+                self._say("failed", "broken")
+                return
+            if not outdated:
+                self._say("running")
+            if intents is not None and intents.open is not None:
+                ranges = collector.again(intents.open)
+            else:
+                ranges = collector.next_ranges(acks.offsets)
             if not ranges:
                 yield POLL_SECONDS
                 continue
             yield BATCH_SECONDS * collector.world.random.random()
+            if intents is not None:
+                yield from self._by_batch(wanted, acks, intents, ranges)
+                continue
             commit = collector.decide(wanted)
             acks.advance(ranges, also=commit)
             collector.say(f"{wanted.key} acks {', '.join(f'{r.journal}:{r.end}' for r in ranges)}")
             if commit:
                 yield BATCH_SECONDS * collector.world.random.random()
                 collector.finish(commit)
+
+    def _by_batch(
+        self, wanted: Wanted, acks: Acks, intents: Intents, ranges: Sequence[Range]
+    ) -> Iterator[float]:
+        """Decide a batch, unless it is decided, write it and ack it."""
+        collector = self.collector
+        if intents.open is None:
+            intents.decide(ranges, wanted.revision, 1)
+        batch = intents.last
+        collector.say(f"{wanted.key} writes {batch.number}: {', '.join(map(str, ranges))}")
+        yield BATCH_SECONDS * collector.world.random.random()
+        collector.write(batch, ranges)
+        yield BATCH_SECONDS * collector.world.random.random()
+        acks.advance(ranges, also=[intents.end()])
+        intents.ended()
+        collector.say(f"{wanted.key} acks {', '.join(f'{r.journal}:{r.end}' for r in ranges)}")
 
     def _say(self, state: str, error: str | None = None) -> None:
         self.said = self._status(state, error)
@@ -174,6 +209,34 @@ class Collector(ChildProcess):
         for name, start in acks.offsets.items():
             self.world.checks.on_claimed(name, start)
         return acks
+
+    def is_outdated(self, wanted: Wanted) -> bool:
+        """Whether a batch of another revision is to be repeated, as far as it has seen."""
+        assert self.session is not None
+        found = read(self.session, wanted.flow, wanted.task) if self.world.by_batch else None
+        return found is not None and bool(found.ranges) and found.revision != wanted.revision
+
+    def intents(self, wanted: Wanted, acks: Acks) -> Intents:
+        assert self.session is not None
+        self._commits += 1
+        name = f"{self.name}.{self._commits}"
+        kind = self.world.parts.intents
+        return kind(self.session, acks, wanted.flow, wanted.task, lambda: name)
+
+    def again(self, decided: Intent) -> list[Range]:
+        """What is to be repeated, when all of it can be read now."""
+        ranges = [Range(name, *bounds) for name, bounds in sorted(decided.ranges.items())]
+        files = [self.world.disks.served(piece.journal) for piece in ranges]
+        readable = all(
+            file is not None and file.floor <= piece.start and piece.end <= file.end
+            for file, piece in zip(files, ranges, strict=True)
+        )
+        return ranges if readable else []
+
+    def write(self, batch: Intent, ranges: Sequence[Range]) -> None:
+        self.world.target.take(batch.series, batch.number, ranges)
+        for piece in ranges:
+            self.world.checks.on_written(piece.journal, piece.start, piece.end)
 
     def next_ranges(self, offsets: Mapping[str, int]) -> list[Range]:
         """Some of what can be read now; each range begins at its ack.

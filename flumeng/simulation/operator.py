@@ -25,8 +25,10 @@ MOST_TASKS = 3
 TEXT = """flow: {name}
 sources: [{{syslog: {{listen: "127.0.0.1:5514"}}}}]
 {place}
-sinks: [{{noop: {{}}}}]
+sinks: [{sink}]
 """
+SINK = "noop: {}"
+BY_BATCH = 'http: {url: "http://127.0.0.1/", idempotent: true}'
 PLACE = "place: {{collect: {{tasks: {tasks}, spread: {spread}}}}}"
 ROLLOUT = "rollout: {{canary: 1, max_parallel: {parallel}, settle_seconds: {settle}}}\n"
 VERBS = (
@@ -88,7 +90,10 @@ class Operator(Process):
     def apply(self, flow: str) -> None:
         assert self.session is not None
         random = self.world.random
-        text = TEXT.format(name=flow, place=self.place())
+        sink = BY_BATCH if self.world.by_batch else SINK
+        text = TEXT.format(name=flow, place=self.place(), sink=f"{{{sink}}}")
+        if self.world.by_batch:
+            text += "delivery: exactly-once\n"
         before = None
         if random.random() < 0.5:
             text += self.rollout()

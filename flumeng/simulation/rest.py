@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flumeng import plan
+from flumeng.operations.intents import decided_batches
 from flumeng.operations.nodes import left
+from flumeng.plan import Planner
 from flumeng.simulation.administrator import Administrator
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.host import Host
@@ -73,6 +74,8 @@ class Rest:
 
     def _missing(self) -> str:
         """What is not yet as it should be."""
+        if isinstance(self._operator, Administrator):
+            self._operator.give_up_batches()
         waiting = Waiting(self._reader("nobody").snapshot())
         return (
             waiting.missing
@@ -80,7 +83,7 @@ class Rest:
             or self._unacked(waiting)
             or self._undrained(waiting)
             or self._maintained()
-            or self._unplanned()
+            or self._unplanned(waiting)
         )
 
     def _maintained(self) -> str:
@@ -99,6 +102,8 @@ class Rest:
                 continue
             if self._store.children(paths.commits(name)):
                 return f"{name} has commits that nobody finishes"
+            if decided_batches(self._store, name):
+                return f"{name} has a batch that nobody finishes"
             plan = self._store.read(paths.plan(name))
             if plan is not None and plan.value.revision != flow.value.revision:
                 return f"{name} is at revision {plan.value.revision} of {flow.value.revision}"
@@ -134,9 +139,13 @@ class Rest:
     def _reader(self, master: str) -> Reader:
         return Reader(self._store, master, self._world.clock, self._world.clock)
 
-    def _unplanned(self) -> str:
+    def _unplanned(self, waiting: Waiting) -> str:
         for master in self._store.children(paths.live_masters()):
-            actions = plan.plan(self._reader(master).snapshot())
+            planner = Planner()
+            actions = planner.plan(self._reader(master).snapshot())
             if actions:
                 return f"{master} finds something to do: {actions[0].why}"
+            held = [flow for flow in planner.held if not waiting.has(flow)]
+            if held:
+                return f"{master} holds tasks of {held}"
         return ""

@@ -1,7 +1,8 @@
 """Two thousand clusters in which everything goes wrong, and faults that must be noticed.
 
 Every second one is varied: with labels, capacities, maintenance mode, chokes, rollouts that an
-operator steers, hosts that are gone for good, and plans in buckets.
+operator steers, hosts that are gone for good, and plans in buckets. Every third one writes into a
+target that knows batches by number.
 
 ``FLUMENG_SIM_SEED=n`` runs one of them again, ``FLUMENG_SIM_SEEDS=n`` that many.
 """
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 
 from flumeng.collector.acks import Acks
+from flumeng.collector.intents import Intents
+from flumeng.collector.ranges import Range
 from flumeng.simulation import Ensemble, Parts, SteppedMaster, ViolationError, World
 from flumeng.simulation.ensemble import Znode
 from flumeng.state.reader import Reader
@@ -25,7 +28,7 @@ from flumeng.state.snapshot import Snapshot
 from flumeng.store import Expected, Put, Store, Version, Write
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Ack, Plan
+from zkschema.records import Ack, Intent, Plan
 
 ONE = os.environ.get("FLUMENG_SIM_SEED")
 SEEDS = int(os.environ.get("FLUMENG_SIM_SEEDS", "2000"))
@@ -140,6 +143,74 @@ class ForgettingPages(Ensemble):
         return write
 
 
+class RepeatsOthers(Intents):
+    """Repeats a batch up to where it finds good."""
+
+    @property
+    def open(self) -> Intent | None:
+        found = super().open
+        if found is None or found.epoch == self._acks.epoch:
+            return found
+        shorter = {
+            name: (start, max(start + 1, end - 1)) for name, (start, end) in found.ranges.items()
+        }
+        return replace(found, ranges=shorter)
+
+
+class EndsEarly(Intents):
+    """Ends a batch, and then moves its acks."""
+
+    def end(self) -> Put:
+        (self._expect,) = self._store.commit([super().end()])
+        return super().end()
+
+
+class DecidesLate(Intents):
+    """Writes down what it has decided when that is written."""
+
+    def decide(self, ranges: Sequence[Range], revision: int, splits: int) -> Intent:
+        bounds = {piece.journal: (piece.start, piece.end) for piece in ranges}
+        self._intent = replace(
+            self._intent,
+            epoch=self._acks.epoch,
+            number=self._intent.number + 1,
+            revision=revision,
+            splits=splits,
+            ranges=bounds,
+        )
+        return self._intent
+
+    def end(self) -> Put:
+        (self._expect,) = self._store.commit([Put(self._path, self._intent, self._expect)])
+        return super().end()
+
+
+class BlindReader(Reader):
+    """Finds that no batch is decided."""
+
+    def snapshot(self) -> Snapshot:
+        found = super().snapshot()
+        ended = {
+            flow: {
+                task: replace(intent, record=intent.record and replace(intent.record, ranges={}))
+                for task, intent in intents.items()
+            }
+            for flow, intents in found.intents.items()
+        }
+        return replace(found, intents=ended)
+
+
+class WithoutFences(Ensemble):
+    """Servers that lose what masters write into intents, with the versions that they expect."""
+
+    def commit(self, session: int, writes: Sequence[Write]) -> list[Version]:
+        plans = any(write.path.row is paths.plan for write in writes)
+        kept = [w for w in writes if not (plans and w.path.row is paths.intent)]
+        versions = iter(super().commit(session, kept))
+        puts = [write for write in writes if isinstance(write, Put)]
+        return [next(versions) if write in kept else Version(0) for write in puts]
+
+
 MUTANTS = {
     "epochs are not compared in a claim": (Parts(acks=BlindClaims), "fenced, and yet accepted"),
     "versions are not compared in an ack": (
@@ -157,10 +228,23 @@ MUTANTS = {
     "the buckets of a plan are lost": (Parts(ensemble=ForgettingPages), ""),
     "a task is given on under its old epoch": (Parts(ensemble=SameEpoch), "epoch"),
     "nobody waits for a canary": (Parts(master=master_with(TrustingReader)), ""),
+    "a batch is repeated with other ranges": (Parts(intents=RepeatsOthers), "in the target"),
+    "an intent ends before its acks": (Parts(intents=EndsEarly), "in the target"),
+    "a batch is written before it is decided": (Parts(intents=DecidesLate), "in the target"),
+    "partitions leave a task whose batch is decided": (
+        Parts(master=master_with(BlindReader)),
+        "while a batch is decided",
+    ),
+    "who has lost partitions is not fenced": (Parts(ensemble=WithoutFences), ""),
 }
 NOTICED_SOON_FROM = {
     "the buckets of a plan are lost": 79,
-    "versions are not compared in a plan": 89,
+    "versions are not compared in a plan": 133,
+    "a batch is repeated with other ranges": 21,
+    "a batch is written before it is decided": 21,
+    "an intent ends before its acks": 90,
+    "partitions leave a task whose batch is decided": 144,
+    "who has lost partitions is not fenced": 129,
 }
 
 
