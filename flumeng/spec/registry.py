@@ -84,6 +84,15 @@ _ENTRIES = (
     Entry("sink", "http", "flumeng.spec.sinks.http:Http", "flumeng.sinks.http:HttpSink"),
     Entry("sink", "sql", "flumeng.spec.sinks.sql:Sql", "flumeng.sinks.sql:SqlSink"),
     Entry("sink", "kafka", "flumeng.spec.sinks.kafka:Kafka", "flumeng.sinks.kafka:KafkaSink"),
+    Entry(
+        "sink",
+        "syslog",
+        "flumeng.spec.sinks.forward:ForwardSyslog",
+        "flumeng.sinks.forward:ForwardSink",
+    ),
+    Entry(
+        "sink", "tcp", "flumeng.spec.sinks.forward:ForwardTcp", "flumeng.sinks.forward:ForwardSink"
+    ),
     Entry("sink", "noop", "flumeng.spec.sinks.console:Noop", "flumeng.sinks.noop:NoopSink"),
 )
 _BY_KEY = {(entry.kind, entry.name): entry for entry in _ENTRIES}
