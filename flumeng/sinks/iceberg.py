@@ -22,10 +22,11 @@ from flumeng.sinks.partitions import Partition
 from flumeng.sinks.table_files import Layout, TableFile
 from flumeng.sinks.tables import LocalDirectory, OvertakenError, TableSink, imported, resolved
 from flumeng.spec.locations import located, store_of
-from flumeng.spec.sinks.lakehouse import Iceberg, Transform, partition
+from flumeng.spec.sinks.lakehouse import Catalog, Iceberg, Transform, partition
 
 NUMBER = "flumeng."
 """The property of a series begins with this."""
+TIME_OUTS = {"connect_timeout": "5", "tcp_user_timeout": "20000", "keepalives_idle": "10"}
 RETRIES = "commit.retry.num-retries"
 NEW_TABLE = {"write.metadata.delete-after-commit.enabled": "true"}
 """Each commit writes all metadata anew: old ones go by themselves."""
@@ -197,17 +198,25 @@ def _directory(table: Any) -> str:
 def _properties(options: Iceberg) -> dict[str, str]:
     """What the library wants to know of the catalog, with the secrets in it."""
     catalog = options.catalog
-    found = {"type": catalog.type, "uri": catalog.uri}
+    found = {"type": catalog.type, "uri": _address(catalog)}
     if catalog.warehouse is not None:
         found["warehouse"] = catalog.warehouse
     for name in ("token", "credential"):
         if (reference := getattr(catalog, name)) is not None:
             found[name] = secrets.resolve(reference)
-    if catalog.password is not None:
-        url = imported("sqlalchemy", "iceberg").make_url(catalog.uri)
-        url = url.set(password=secrets.resolve(catalog.password))
-        found["uri"] = url.render_as_string(hide_password=False)
     return found
+
+
+def _address(catalog: Catalog) -> str:
+    """With the password; and of PostgreSQL with the driver that the library brings along."""
+    if catalog.type != "sql":
+        return catalog.uri
+    url = imported("sqlalchemy", "iceberg").make_url(catalog.uri)
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg2").update_query_dict(TIME_OUTS)
+    if catalog.password is not None:
+        url = url.set(password=secrets.resolve(catalog.password))
+    return str(url.render_as_string(hide_password=False))
 
 
 def _storage(options: Iceberg, known: Mapping[str, Secret]) -> dict[str, str]:
@@ -236,6 +245,7 @@ class _Translated:
         if isinstance(
             error,
             ValueError
+            | found.NotInstalledError
             | found.UnauthorizedError
             | found.ForbiddenError
             | found.BadRequestError

@@ -7,6 +7,7 @@ number: so of two owners that commit the same batch one wins, and the other look
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import threading
@@ -33,7 +34,10 @@ from flumeng.spec.patterns import SECRET
 COMMITS = 12
 """So often another writer may be first in one attempt."""
 PAUSE_SECONDS = 0.05
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 20.0
+"""A turn of a task may take 30."""
+FORGET_SECONDS = 300.0
+"""A call that has hung for so long may never end: its server may be gone without a word."""
 _Result = TypeVar("_Result")
 
 
@@ -91,13 +95,16 @@ class TableSink:
 
     def _repeated(self, step: Callable[..., _Result], *given: Any) -> _Result:
         """``step`` again as long as other writers are first."""
-        for attempt in range(COMMITS):
+        began = time.monotonic()
+        for attempt in itertools.count(1):
             try:
                 return self._call(partial(step, *given))
             except OvertakenError as error:
-                overtaken = error
-                time.sleep(PAUSE_SECONDS * 2 ** min(attempt, 5) * random.uniform(0.5, 1.5))
-        raise UnavailableError(f"other writers were first {COMMITS} times: {overtaken}")
+                if attempt == COMMITS or time.monotonic() - began > ANSWER_SECONDS:
+                    text = f"other writers were first {attempt} times: {error}"
+                    raise UnavailableError(text) from error
+            time.sleep(PAUSE_SECONDS * 2 ** min(attempt, 6) * random.uniform(0.5, 1.5))
+        raise AssertionError
 
 
 class LocalDirectory:
@@ -142,7 +149,8 @@ class _Caller:
 
     def __init__(self) -> None:
         self._one_at_a_time = threading.Lock()
-        self._hung: threading.Thread | None = None
+        self._last: threading.Thread | None = None
+        self._began = 0.0
 
     def __call__(self, call: Callable[[], _Result]) -> _Result:
         outcome: list[_Result] = []
@@ -155,12 +163,13 @@ class _Caller:
                 failed.append(error)
 
         with self._one_at_a_time:
-            if self._hung is not None and self._hung.is_alive():
-                raise UnavailableError("the table still does not answer")
-            thread = threading.Thread(target=run, name="table", daemon=True)
-            thread.start()
-            thread.join(ANSWER_SECONDS)
-            self._hung = thread
+            seconds = time.monotonic() - self._began
+            if self._last is not None and self._last.is_alive() and seconds < FORGET_SECONDS:
+                raise UnavailableError(f"the table has not answered for {seconds:.0f} s")
+            self._began = time.monotonic()
+            self._last = threading.Thread(target=run, name="table", daemon=True)
+            self._last.start()
+            self._last.join(ANSWER_SECONDS)
         if failed:
             raise failed[0]
         if not outcome:

@@ -6,6 +6,7 @@ One suite for both formats, on real tables in a directory.
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -18,10 +19,12 @@ from deltalake import DeltaTable
 
 from flumeng.collector.testing import OWNER
 from flumeng.errors import ConflictError, UnavailableError, UserError
-from flumeng.sinks import BatchId, Sink, Written, delta, iceberg, table_files
+from flumeng.sinks import BatchId, Sink, Written, delta, iceberg, table_files, tables
 from flumeng.sinks.dead_letters import RefusedError
 from flumeng.sinks.delta import DeltaSink
 from flumeng.sinks.iceberg import IcebergSink
+from flumeng.sinks.table_files import Layout
+from flumeng.sinks.tables import OvertakenError, TableSink
 from flumeng.sinks.testing.tables import DeltaDirectory, IcebergDirectory, Lake, staged
 from flumeng.spec import SpecError, check_flow, parse_flow
 from flumeng.spec.guarantees import promise
@@ -346,6 +349,57 @@ def test_files_of_many_partitions_are_closed_by_least_recent_use(
     assert sorted((str(row["path"])[5], row["events"]) for row in found) == [
         ("a", 4), ("b", 1), ("b", 1), ("c", 1),
     ]  # fmt: skip
+
+
+class Hanging:
+    """A table whose calls end when ``answer`` is set; ``calls``: how many have begun."""
+
+    def __init__(self) -> None:
+        self.answer = threading.Event()
+        self.calls = 0
+
+    def prepare(self, events: pa.Schema) -> Layout:
+        return Layout("/nowhere", events, (), tuple(events.names))
+
+    def add(self, _files: Any, _batch: BatchId | None) -> bool:
+        self.calls += 1
+        return self.answer.wait(60)
+
+
+def test_a_call_that_hangs_is_not_waited_for_and_forgotten_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "ANSWER_SECONDS", 0.05)
+    table = Hanging()
+    sink = TableSink(table)
+    commit = sink.written(staged(DeltaDirectory(tmp_path).sink(), events(b"a"))).commit
+    assert commit
+    with pytest.raises(UnavailableError, match="did not answer"):
+        commit(batch(1))
+    with pytest.raises(UnavailableError, match="has not answered for"):
+        commit(batch(1))
+    assert table.calls == 1
+    monkeypatch.setattr(tables, "FORGET_SECONDS", 0.0)
+    table.answer.set()
+    monkeypatch.setattr(tables, "ANSWER_SECONDS", 20.0)
+    commit(batch(1))
+    assert table.calls == 2
+
+
+def test_who_is_always_overtaken_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "PAUSE_SECONDS", 0.0)
+    table = Hanging()
+
+    def overtaken(_files: Any, _batch: BatchId | None) -> bool:
+        table.calls += 1
+        raise OvertakenError("somebody was first")
+
+    monkeypatch.setattr(table, "add", overtaken)
+    commit = TableSink(table).written(staged(DeltaDirectory(tmp_path).sink(), events(b"a"))).commit
+    assert commit
+    with pytest.raises(UnavailableError, match=r"first 12 times: somebody was first"):
+        commit(batch(1))
+    assert table.calls == tables.COMMITS
 
 
 def flow(*sinks: str, filters: str = "[]") -> str:

@@ -58,7 +58,7 @@ def check_table_name(text: str) -> None:
 
 _URIS = {
     "rest": '"https://catalog.example/api"',
-    "sql": '"postgresql+psycopg2://flumeng@db.example/catalog" or "sqlite:////data/catalog.db"',
+    "sql": '"postgresql://flumeng@db.example/catalog" or "sqlite:////data/catalog.db"',
 }
 
 

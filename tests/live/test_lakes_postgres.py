@@ -1,0 +1,71 @@
+"""An Iceberg catalog in a real PostgreSQL: killed, frozen, and each batch once all the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from flumeng.errors import UnavailableError, UserError
+from flumeng.sinks import BatchId, tables
+from flumeng.sinks.iceberg import IcebergSink
+from flumeng.sinks.testing.postgres import RealPostgres
+from flumeng.sinks.testing.tables import OWNER, staged
+from flumeng.spec.sinks.lakehouse import Catalog, Iceberg
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RealPostgres]:
+    try:
+        server = RealPostgres()
+    except UserError as error:
+        pytest.skip(str(error))
+    server.start()
+    monkeypatch.setenv("FLUMENG_SECRET_CATALOG", server.password)
+    yield server
+    server.close()
+
+
+def test_a_catalog_that_is_killed_and_frozen_takes_each_batch_once(
+    server: RealPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if server.given:
+        pytest.skip("FLUMENG_TEST_POSTGRES names a server that is not ours to kill")
+    monkeypatch.setattr(tables, "ANSWER_SECONDS", 3.0)
+    uri = f"postgresql://{server.username}@{server.host}:{server.port}/{server.database}"
+    catalog = Catalog("sql", uri, warehouse=f"file://{tmp_path}/lake", password="${secret:catalog}")
+    sink = IcebergSink(Iceberg(catalog, "web.events"), OWNER)
+
+    def commit(number: int) -> None:
+        events = pa.table({"n": pa.array([number], pa.int64())})
+        show = sink.written(staged(sink, events)).commit
+        assert show
+        show(BatchId("web.collect.0.x", number))
+
+    commit(1)
+    server.kill()
+    with pytest.raises(UnavailableError) as told:
+        commit(2)
+    assert server.password not in str(told.value)
+    server.start()
+    commit(2)
+    server.freeze()
+    with pytest.raises(UnavailableError, match="did not answer within 3 s"):
+        commit(3)
+    server.thaw()
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            commit(3)
+            break
+        except UnavailableError:
+            assert time.monotonic() < deadline, "what hung has not ended"
+            time.sleep(0.2)
+    commit(3)
+    read = uri.replace("@", f":{server.password}@").replace(":", "+psycopg2:", 1)
+    table = load_catalog("default", type="sql", uri=read).load_table("web.events")
+    assert sorted(table.scan().to_arrow()["n"].to_pylist()) == [1, 2, 3]
