@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import threading
 import time
 import uuid
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pyarrow.dataset as ds
 import pytest
 from pyarrow import fs
 
+from flumeng.collector.commit import Commits
 from flumeng.collector.testing import OWNER
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
@@ -24,6 +28,10 @@ from flumeng.sinks.files import FilesSink
 from flumeng.sinks.testing.s3 import RealS3
 from flumeng.spec.locations import Credentials, located, place_of
 from flumeng.spec.sinks.files import Files
+from flumeng.store import ABSENT
+from flumeng.testing import FakeStore
+from zkschema import paths as zk
+from zkschema.records import Commit
 
 HOUR = 3_600_000_000
 
@@ -141,6 +149,68 @@ def test_what_a_person_has_to_mend_is_told_from_what_may_pass(
         with pytest.raises(UserError, match="SIGNATURE_DOES_NOT_MATCH") as told:
             staged(Files(place_of(lake), credentials=KEYS), events(3))
         assert "a-wrong-one" not in str(told.value)
+
+
+def test_any_host_that_has_the_secrets_finishes_a_commit(
+    server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner was killed when it had copied a half of the files."""
+    options = Files(under(lake, "hour=%H"), credentials=KEYS)
+    moves = staged(options, events(300))
+    open_store(lake)[0].rename(paths(moves)[:1])
+    staging = below(lake, "_flumeng", "web.n1.0.a.1.x")
+    store = FakeStore()
+    store.make_root()
+    for folder in (zk.all_commits(), zk.commits("web")):
+        store.write(folder, None, ABSENT)
+    record = Commit(epoch=1, staging=(staging,), files=tuple(moves))
+    store.write(zk.commit("web", "collect.0@1"), record, ABSENT)
+    told = b"".join(store.dump().values())
+    assert b"lake-id" in told
+    assert server.secret_key.encode() not in told
+
+    key = os.environ["FLUMENG_SECRET_LAKE_KEY"]
+    monkeypatch.delenv("FLUMENG_SECRET_LAKE_KEY")
+    with pytest.raises(UserError, match="there is no secret lake-key"):
+        Commits(store, "web", "collect.0").recover([])
+    monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", key)
+    Commits(store, "web", "collect.1").recover([staging])
+    assert store.children(zk.commits("web")) == []
+    assert read(server, lake) == list(range(300))
+    assert open_store(lake)[0].directories(open_store(below(lake, "_flumeng"))[1]) == []
+
+
+@pytest.mark.parametrize(("refusals", "fails"), [(2, False), (99, True)])
+def test_a_store_that_is_too_busy_is_asked_again_a_few_times(
+    refusals: int, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            asked.append(self.path)
+            busy = len(asked) <= refusals
+            answer = b"<Error><Code>SlowDown</Code></Error>" if busy else b"<CopyObjectResult/>"
+            self.send_response(503 if busy else 200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+    busy = ThreadingHTTPServer(("127.0.0.1", 0), Busy)
+    threading.Thread(target=busy.serve_forever, daemon=True).start()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    address = f"127.0.0.1:{busy.server_port}"
+    store, path = open_store(f"s3://lake/x?endpoint_override={address}&scheme=http&region=x")
+    if fails:
+        with pytest.raises(UnavailableError, match="SLOW_DOWN"):
+            store.rename([(path, f"{path}2")])
+        assert len(asked) == remote_store.ATTEMPTS
+    else:
+        assert store.rename([(path, f"{path}2")]) == []
+        assert len(asked) == 3
+    busy.shutdown()
+    busy.server_close()
 
 
 def test_a_frozen_server_is_not_waited_for(
