@@ -199,10 +199,9 @@ def test_a_marker_comes_after_the_files_of_its_commit_once_for_each_directory(
     targets = [target.removeprefix(f"{tmp_path}/lake/") for _, target in written.files]
     assert sorted(t for t in targets if "part-" not in t) == ["00/_SUCCESS", "01/_SUCCESS"]
     assert (written.events, len(targets)) == (3, 5)
-    blocked = [(f"{tmp_path}/staging", f"{tmp_path}/lake/00/part-x/below")]
-    (tmp_path / "lake" / "00").mkdir(parents=True)
-    (tmp_path / "lake" / "00" / "part-x").write_text("in the way")
-    with pytest.raises(OSError, match="exists"):
+    blocked = [(f"{tmp_path}/staging", f"{tmp_path}/lake/00/part-x")]
+    (tmp_path / "lake" / "00" / "part-x" / "in-the-way").mkdir(parents=True)
+    with pytest.raises(OSError, match="not empty"):
         file_store.LOCAL.rename([*written.files, *blocked])
     assert not list((tmp_path / "lake").rglob("_SUCCESS"))
     assert file_store.LOCAL.rename(written.files) == []
