@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flumeng.plan.actions import Drop
+from flumeng.spec import Place
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Version
 from zkschema.records import INGEST
@@ -35,9 +36,15 @@ def _may_hold(node: NodeView, flow: FlowView) -> bool:
         return False
     status = node.status
     heard = status and status.journals_told and status.assignment_version == version.number
-    labels = flow.place.ingest.labels if flow.place else {}
-    matches = all(node.record.labels.get(key) == value for key, value in labels.items())
-    return not heard and INGEST in node.record.roles and matches
+    return not heard and INGEST in node.record.roles and _matches(node, flow)
+
+
+def _matches(node: NodeView, flow: FlowView) -> bool:
+    """Also by the place that holds while a rollout is under way: its sources began there."""
+    return any(
+        all(node.record.labels.get(key) == value for key, value in place.ingest.labels.items())
+        for place in (flow.place or Place(), flow.settled_place or Place())
+    )
 
 
 def says_it_runs(node: NodeView, flow: FlowView) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from flumeng.plan import Action, Assign, Forget, Maintain, Planner, Replan, Revert, plan
+from flumeng.plan import Action, Assign, Drop, Forget, Maintain, Planner, Replan, Revert, plan
 from flumeng.plan.applied import applied
 from flumeng.plan.steps import steps
 from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout
@@ -23,6 +23,7 @@ from zkschema.records import (
     Maintenance,
     Node,
     NodeStatus,
+    Plan,
     PlannedTask,
     TaskStatus,
 )
@@ -746,3 +747,21 @@ def test_a_task_that_met_a_higher_epoch_gets_one_above_it() -> None:
     assert after.flows["f"].tasks["collect.0"].node == owner
     assert after.flows["f"].tasks["collect.1"] == settled.flows["f"].tasks["collect.1"]
     assert plan(after) == []
+
+
+def test_a_deleted_flow_waits_for_the_nodes_of_the_place_before_its_rollout() -> None:
+    """One of them may hold a journal that it could not tell of before it went away."""
+    away = replace(node("a", roles=(INGEST,)), live=False, assignment_version=Version(3))
+    view = FlowView(
+        "f",
+        Flow(revision=2, state="deleted"),
+        Version(0),
+        Place(ingest=IngestPlace(labels={"role": "web"})),
+        rollout=Rollout(),
+        plan=Plan(revision=1),
+        plan_version=Version(0),
+        place_before=Place(),
+    )
+    assert not any(isinstance(action, Drop) for action in plan(cluster([view], [away])))
+    moved = replace(view, place_before=view.place)
+    assert any(isinstance(action, Drop) for action in plan(cluster([moved], [away])))

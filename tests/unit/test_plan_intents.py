@@ -59,7 +59,7 @@ def running(tasks: int) -> Snapshot:
 
 
 def wanted(
-    snapshot: Snapshot, tasks: int = 1, state: str = "running", discard: bool = False
+    snapshot: Snapshot, tasks: int | None = 1, state: str = "running", discard: bool = False
 ) -> Snapshot:
     flow = snapshot.flows["f"]
     place = Place(collect=CollectPlace(tasks=tasks))
@@ -204,3 +204,11 @@ def test_a_plan_that_was_lost_is_made_anew_around_the_batches_that_are_decided()
     anew = carried_out(replace(snapshot, intents=known))
     assert set(task(settled, 1).partitions) <= set(task(anew, 1).partitions)
     assert sum(reads(anew).values()) == len(JOURNALS)
+
+
+def test_a_number_of_tasks_that_is_near_enough_by_then_is_kept() -> None:
+    """One would be right. With the one that may not end yet there are two, which are not too many:
+    else it would drain, and stay after all."""
+    shrunk = carried_out(decided(wanted(running(5), tasks=None), 1))
+    assert reads(shrunk) == {"collect.0": 3, "collect.1": 3}
+    assert task(shrunk, 1).state == "assigned"
