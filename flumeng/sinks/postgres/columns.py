@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -93,7 +94,8 @@ def as_text(name: str, column: pa.Array) -> pa.Array:
     if pa.types.is_binary(column.type):
         column = _decoded(column)
     text = column.cast(pa.string())
-    if pc.any(pc.match_substring(text, "\0")).as_py():
+    data = text.buffers()[2]
+    if data is not None and data.size and np.frombuffer(data, np.uint8).min() == 0:
         return pc.replace_substring(text, "\0", REPLACEMENT)
     return text
 
