@@ -27,6 +27,21 @@ def gathered(batches: Iterator[pa.RecordBatch], about_bytes: int) -> Iterator[pa
         yield _joined(held)
 
 
+def tables(batches: Iterator[pa.RecordBatch], about_bytes: int) -> Iterator[pa.Table]:
+    """The same events in tables of at least ``about_bytes``, but the last; none is empty."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            held_bytes += batch.nbytes
+        if held_bytes >= about_bytes:
+            yield pa.Table.from_batches(held)
+            held, held_bytes = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]

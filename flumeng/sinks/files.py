@@ -18,7 +18,7 @@ from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.receipt_bound import refused
 from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks import Attempt, BatchTooWideError, Owner, Row, Written, formats
+from flumeng.sinks import Attempt, BatchTooWideError, Owner, Row, Written, chunks, formats
 from flumeng.sinks.file_store import FileStore, below, open_store
 from flumeng.sinks.formats import FileWriter
 from flumeng.sinks.pattern_path import PatternPath
@@ -93,7 +93,7 @@ class StageFiles:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store, path = open_store(self.staging, self.secrets.__getitem__)
         files = _StagedFiles(self.options, self.staging, store, path)
-        for events in _gather(batches):
+        for events in chunks.tables(batches, GATHERED_BYTES):
             try:
                 files.write(events)
             except OSError as error:
@@ -195,21 +195,6 @@ class _StagedFile:
         """Make the file durable."""
         self.writer.close()
         self.store.sync(self.path)
-
-
-def _gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same events in tables of about GATHERED_BYTES; none is empty."""
-    held: list[pa.RecordBatch] = []
-    held_bytes = 0
-    for batch in batches:
-        if batch.num_rows:
-            held.append(batch)
-            held_bytes += batch.nbytes
-        if held_bytes >= GATHERED_BYTES:
-            yield pa.Table.from_batches(held)
-            held, held_bytes = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
 
 
 def _done(files: Sequence[tuple[str | None, str | None, int, int]]) -> pa.RecordBatch:

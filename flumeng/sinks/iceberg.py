@@ -240,6 +240,11 @@ class _Translated:
         found = imported("pyiceberg.exceptions", "iceberg")
         first = (str(error).strip().splitlines() or [""])[0]
         text = f"{type(error).__name__}: {first}"
+        if isinstance(error, OverflowError):
+            raise UserError(
+                "the library cannot commit times and dates beyond the years 1 to 9999: leave them "
+                "out with where"
+            ) from error
         if isinstance(error, found.CommitFailedException):
             raise OvertakenError(text) from error
         if isinstance(

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from flumeng.errors import UnavailableError
 from flumeng.filters.receipt_bound import refused
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks import BatchTooWideError, Row, partitions
+from flumeng.sinks import BatchTooWideError, Row, chunks, partitions
 from flumeng.sinks.dead_letters import Refuse
 from flumeng.sinks.file_store import FileStore, open_store
 from flumeng.sinks.formats import ParquetFile
@@ -94,7 +94,7 @@ class WriteFiles:
     ) -> Iterator[pa.RecordBatch]:
         store, place = open_store(self.layout.directory, self.layout.secrets.__getitem__)
         files = _OpenFiles(self.layout, store, place)
-        for events in _gather(self._bounded(batches, refuse)):
+        for events in chunks.tables(self._bounded(batches, refuse), GATHERED_BYTES):
             try:
                 files.write(_cast(events, self.layout.schema))
             except OSError as error:
@@ -169,6 +169,8 @@ class _OpenFiles:
         """Into the files that are open first, so that as few as possible are closed."""
         parts = partitions.split(events, self._layout.partitions)
         for values, rows in sorted(parts, key=lambda part: part[0] not in self._open):
+            if len(self) > MOST_FILES:
+                return
             file = self._open.pop(values, None)
             if file is None:
                 if len(self._open) == OPEN_FILES:
@@ -240,18 +242,3 @@ def _directory(partition: Partition, value: str | None) -> str:
 
 def _cast(events: pa.Table, schema: pa.Schema) -> pa.Table:
     return events if events.schema == schema else events.select(schema.names).cast(schema)
-
-
-def _gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same events in tables of about GATHERED_BYTES; none is empty."""
-    held: list[pa.RecordBatch] = []
-    held_bytes = 0
-    for batch in batches:
-        if batch.num_rows:
-            held.append(batch)
-            held_bytes += batch.nbytes
-        if held_bytes >= GATHERED_BYTES:
-            yield pa.Table.from_batches(held)
-            held, held_bytes = [], 0
-    if held:
-        yield pa.Table.from_batches(held)

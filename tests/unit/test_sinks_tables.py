@@ -19,7 +19,16 @@ from deltalake import DeltaTable
 
 from flumeng.collector.testing import OWNER
 from flumeng.errors import ConflictError, UnavailableError, UserError
-from flumeng.sinks import BatchId, Sink, Written, delta, iceberg, table_files, tables
+from flumeng.sinks import (
+    BatchId,
+    BatchTooWideError,
+    Sink,
+    Written,
+    delta,
+    iceberg,
+    table_files,
+    tables,
+)
 from flumeng.sinks.dead_letters import RefusedError
 from flumeng.sinks.delta import DeltaSink
 from flumeng.sinks.iceberg import IcebergSink
@@ -217,6 +226,17 @@ def test_columns_of_every_type_come_back_as_they_were(lake: Lake) -> None:
     assert str(found.to_pylist()) == str(rows.to_pylist())  # not a number equals nothing
 
 
+def test_times_that_no_calendar_has_are_kept_by_delta_and_told_by_iceberg(lake: Lake) -> None:
+    rows = pa.table({"far": pa.array([2**62, None], pa.timestamp("us", "UTC"))})
+    commit = write(lake.sink(), rows)
+    if isinstance(lake, DeltaDirectory):
+        commit(batch(1))
+        assert lake.rows()["far"].cast(pa.int64()).to_pylist() == [2**62, None]
+        return
+    with pytest.raises(UserError, match="the years 1 to 9999"):
+        commit(batch(1))
+
+
 def test_new_columns_are_added_and_missing_ones_are_null(lake: Lake) -> None:
     sink = lake.sink()
     write(sink, events(b"a"))(batch(1))
@@ -351,6 +371,18 @@ def test_files_of_many_partitions_are_closed_by_least_recent_use(
     ]  # fmt: skip
 
 
+def test_a_column_of_which_each_value_is_another_makes_the_batch_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And does not write a file for each of them before that is told."""
+    monkeypatch.setattr(table_files, "MOST_FILES", 10)
+    sink = DeltaDirectory(tmp_path).sink("host")
+    rows = pa.concat_tables([events(b"x", host=f"h{n}") for n in range(200)]).combine_chunks()
+    with pytest.raises(BatchTooWideError, match="too fine"):
+        sink.written(staged(sink, rows))
+    assert len(list(tmp_path.rglob("*.parquet"))) == 11
+
+
 class Hanging:
     """A table whose calls end when ``answer`` is set; ``calls``: how many have begun."""
 
@@ -369,11 +401,11 @@ class Hanging:
 def test_a_call_that_hangs_is_not_waited_for_and_forgotten_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "ANSWER_SECONDS", 0.05)
     table = Hanging()
     sink = TableSink(table)
     commit = sink.written(staged(DeltaDirectory(tmp_path).sink(), events(b"a"))).commit
     assert commit
+    monkeypatch.setattr(tables, "ANSWER_SECONDS", 0.05)
     with pytest.raises(UnavailableError, match="did not answer"):
         commit(batch(1))
     with pytest.raises(UnavailableError, match="has not answered for"):
