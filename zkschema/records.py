@@ -392,7 +392,9 @@ class Intent(Record):
 
     It is repeated exactly, by whoever owns the task, cut into as many ``splits`` and through the
     filters and sinks of its ``revision``, until its acks are written; from then on ``ranges`` is
-    empty. Targets remember ``number`` under the name ``series``, which is never used again.
+    empty. Targets remember ``number`` under the name ``series``, which is never used again; it is
+    empty before the first batch. Nobody with an epoch below ``epoch`` decides a batch: masters
+    raise it when partitions leave the task.
     """
 
     epoch: int

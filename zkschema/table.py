@@ -277,7 +277,7 @@ intents = _folder("/intents/{flow}", "operators", "the flow's decided batches", 
 intent = _row(
     "/intents/{flow}/{task}",
     records.Intent,
-    "owner of the task",
+    "owner of the task, masters",
     "the batch that the task has decided to write: number, ranges, revision",
     size_bytes=512 * KIB,
     since=2,
