@@ -70,11 +70,12 @@ class Sender(threading.Thread):
         self._last_accepted = last_accepted
 
     def run(self) -> None:
-        number = 0
+        number, sent = 0, False
         while number < self._events:
             try:
                 with socket.create_connection(("127.0.0.1", self._port), timeout=30) as connection:
-                    number = self._last_accepted() + 1
+                    number = self._last_accepted() + 1 if sent else 0
+                    sent = True
                     self._send(connection, number)
                     number = self._last_accepted() + 1
             except (OSError, FlumengError):
