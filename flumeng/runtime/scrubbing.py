@@ -64,6 +64,11 @@ def scrub(text: str) -> str:
     return text
 
 
+def excerpt(text: str, characters: int) -> str:
+    """The beginning of ``text``, as a server has said it, without secrets or parts of one."""
+    return scrub(text)[:characters]
+
+
 def raising_no_secrets(items: Iterator[T]) -> Iterator[T]:
     """The same ``items``; an error that tells a secret, or whose causes do, tells it no more.
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from flumeng.errors import FlumengError
 from flumeng.filters import identity
 from flumeng.filters.lazy_batch import HELD_BYTES, Stage, write_stream
+from flumeng.runtime.scrubbing import scrub
 
 Refuse = Callable[[pa.RecordBatch, Sequence[str]], None]
 """Takes events that the sink refuses for good, as it was given them, and why: a reason each."""
@@ -118,10 +119,11 @@ class _Refused:
         plain = identity.strip(events)
         count = len(reasons)
         now = round(time.time() * 1e6)
+        shown = {reason: scrub(reason) for reason in set(reasons)}
         return pa.RecordBatch.from_arrays(
             [
                 *plain.columns,
-                pa.array(reasons, pa.string()),
+                pa.array(map(shown.__getitem__, reasons), pa.string()),
                 pa.repeat(self._letters.place, count).cast(pa.string()),
                 pa.repeat(pa.scalar(self._letters.revision, pa.int64()), count),
                 pa.repeat(pa.scalar(now, pa.timestamp("us", "UTC")), count),

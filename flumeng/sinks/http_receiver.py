@@ -13,6 +13,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
 from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.runtime.scrubbing import excerpt
 from flumeng.spec.sinks.http import IDEMPOTENCY_KEY
 
 CONNECT_SECONDS = 10.0
@@ -112,7 +113,7 @@ def _read(response: urllib3.BaseHTTPResponse) -> Answer:
     text = response.read(ANSWER_BYTES).decode("utf-8", "replace")
     if response.read(1):
         response.close()
-    said = " ".join(text.split())[:QUOTED_CHARACTERS]
+    said = excerpt(" ".join(text.split()), QUOTED_CHARACTERS)
     sentence = f"HTTP {response.status} {response.reason or ''}".rstrip()
     return Answer(
         response.status,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from flumeng.runtime.scrubbing import excerpt
+
 REASON_CHARACTERS = 1_000
 OF_THE_INDEX = frozenset(
     {
@@ -85,4 +87,4 @@ def reason(item: Item) -> str:
     parts = [error.type, error.reason]
     if error.caused_by is not None:
         parts.append(error.caused_by.reason)
-    return ": ".join(part for part in parts if part)[:REASON_CHARACTERS]
+    return excerpt(": ".join(part for part in parts if part), REASON_CHARACTERS)

@@ -23,7 +23,7 @@ from elastic_transport import ConnectionTimeout, NodeConfig, Transport, Transpor
 from elastic_transport.client_utils import url_to_node_config
 
 from flumeng.errors import UnavailableError, UserError
-from flumeng.runtime.scrubbing import Secret
+from flumeng.runtime.scrubbing import Secret, excerpt
 from flumeng.sinks.elasticsearch.answers import Cause
 from flumeng.sinks.elasticsearch.request_size import RequestSize
 from flumeng.sinks.elasticsearch.template import Template
@@ -210,10 +210,10 @@ def _said(answer: bytes) -> str:
     try:
         error = msgspec.json.decode(answer, type=_Refusal).error
     except msgspec.DecodeError:
-        return re.sub(r"\s+", " ", answer.decode("utf-8", "replace"))[:SAID_CHARACTERS]
+        return excerpt(re.sub(r"\s+", " ", answer.decode("utf-8", "replace")), SAID_CHARACTERS)
     said = error if isinstance(error, str) else f"{error.type}: {error.reason}"
-    return said[:SAID_CHARACTERS]
+    return excerpt(said, SAID_CHARACTERS)
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:SAID_CHARACTERS]
+    return excerpt((str(error).splitlines() or [type(error).__name__])[0], SAID_CHARACTERS)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from adbc_driver_manager import Error
 
 from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.runtime.scrubbing import excerpt
 from flumeng.sinks.postgres.statements import SETTINGS
 from flumeng.sinks.postgres.target import CONNECT_SECONDS, Place, Server, Target
 
@@ -132,8 +133,8 @@ def _sentence(error: Error) -> str:
     details = {str(name): value for name, value in error.details or ()}
     primary = details.get(_PRIMARY)
     if primary:
-        return primary.decode("utf-8", "replace")[:MESSAGE_CHARACTERS]
+        return excerpt(primary.decode("utf-8", "replace"), MESSAGE_CHARACTERS)
     text = str(error).partition("\n")[0]
     for before in ("[libpq] ", "ERROR:  ", "FATAL:  "):
         text = text.rpartition(before)[2]
-    return text[:MESSAGE_CHARACTERS]
+    return excerpt(text, MESSAGE_CHARACTERS)
