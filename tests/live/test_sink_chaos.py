@@ -178,7 +178,7 @@ def test_every_event_is_in_the_targets_once_or_a_dead_letter(
     apply_flow(store, text, author="test", reason="", now=0.0)
     writer, trouble = Lines(logs / "app.log"), Trouble(cluster, postgres)
     writer.start()
-    assert until(lambda: bool(postgres.run("SELECT 1 FROM events LIMIT 1")), 60)
+    assert until(lambda: bool(postgres.run("SELECT 1 FROM events LIMIT 1")), 180)
     others = {
         "before": trouble.between_intent_and_write,
         "after": trouble.between_write_and_ack,
