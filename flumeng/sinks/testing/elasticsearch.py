@@ -19,6 +19,7 @@ from elastic_transport import ConnectionTimeout
 from elasticsearch import ApiError, Elasticsearch
 
 from flumeng.runtime import embedded
+from flumeng.runtime.parentage import die_with_parent
 from flumeng.sinks.testing import maven
 
 VERSION = "8.19.5"
@@ -66,7 +67,7 @@ class RealElasticsearch:
         self.wait_answering(wait_seconds)
 
     def launch(self) -> None:
-        """Start, and do not wait."""
+        """Start, and do not wait. It ends with the thread that launched it."""
         self._install()
         jars = Path(pyspark.__file__).parent / "jars"
         compiler = [
@@ -92,6 +93,7 @@ class RealElasticsearch:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                preexec_fn=die_with_parent,
             )
 
     def wait_answering(self, wait_seconds: float = 90.0) -> None:
