@@ -93,7 +93,7 @@ class RealElasticsearch:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=die_with_parent,
+                preexec_fn=die_with_parent,  # noqa: PLW1509  as fork and exec do it anyway
             )
 
     def wait_answering(self, wait_seconds: float = 90.0) -> None:
