@@ -53,8 +53,8 @@ STARTING, RUNNING, FAILED, STOPPED = "starting", "running", "failed", "stopped"
 class Status:
     """What a task says of itself; ``partitions`` are those that it has claimed.
 
-    While it runs, ``error`` tells of journals that stand still. ``epoch_seen`` is the higher epoch
-    under which an ack is owned, when the task is superseded.
+    While it runs, ``error`` tells what it waits for, or of journals that stand still.
+    ``epoch_seen`` is the higher epoch under which an ack is owned, when the task is superseded.
     """
 
     epoch: int
@@ -133,6 +133,8 @@ class Runner:
         self._size: BatchSize | None = None
         self._apart = False
         self._hangs = 0
+        self._waits = ""
+        """Why nothing could be written last, until a batch is, or there is none to do."""
         self._saying = threading.Lock()
         self._said: Status | None = None
         self._trouble = ""
@@ -294,9 +296,9 @@ class Runner:
         self._gathering = False
         backlog = task.look(eager=draining)
         if task.proven:
-            self._proven, self._trouble = True, ""
+            self._proven, self._trouble, self._waits = True, "", ""
         if self._proven and not claim.outdated:
-            self._say(claim.assignment, RUNNING, self._journals.trouble)
+            self._say(claim.assignment, RUNNING, self._waits or self._journals.trouble)
         if backlog.due_seconds == 0.0:
             limit = min(self._around.hang_seconds * 2**self._hangs, HANG_MOST_SECONDS)
             claim.ask(backlog.events, apart=self._apart, limit_seconds=limit)
@@ -355,11 +357,20 @@ class Runner:
             self._apart = True
         elif isinstance(error, UnavailableError | ConflictError):
             self._log_trouble(logging.WARNING, f"{assignment.key} waits: {error}")
+            if isinstance(error, UnavailableError) and self._runs:
+                self._waits = f"waits: {error}"
+                self._say(assignment, RUNNING, self._waits)
             if self._size is not None:
                 self._size.failed()
             self._rest_for(assignment, RETRY_SECONDS)
         else:
             self._fail(assignment, error)
+
+    @property
+    def _runs(self) -> bool:
+        """Whether it was said to run, and ZooKeeper is not what is away."""
+        said = self._said
+        return said is not None and said.state == RUNNING and self._around.store.connected
 
     def _fail(self, assignment: Assignment, error: Exception) -> None:
         if self._size is not None:

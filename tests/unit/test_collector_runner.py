@@ -537,3 +537,28 @@ def test_a_decided_batch_of_a_revision_that_is_gone_is_told(world: World) -> Non
     until(lambda: "failed" in world.states())
     assert "flumeng ack drop web collect.0" in str(world.statuses[-1].error)
     assert world.ack() == 0
+
+
+def test_a_target_that_is_away_is_told_while_the_task_runs(world: World) -> None:
+    """Until a batch is written again; the task has not failed."""
+    away = threading.Event()
+
+    def write(_ranges: Sequence[Range]) -> None:
+        if away.is_set():
+            raise UnavailableError("the index is away")
+
+    world.run(ScriptedPipeline(spec(), before_write=write))
+    world.safe[JOURNAL] = 10
+    until(lambda: world.ack() == 10)
+    away.set()
+    world.safe[JOURNAL] = 20
+    until(lambda: "waits: the index is away" in str(world.statuses[-1].error))
+    time.sleep(1.5)
+    assert {status.error for status in world.statuses[-3:]} <= {None, world.statuses[-1].error}
+    assert world.statuses[-1].error == "waits: the index is away"
+    told = len(world.statuses)
+    away.clear()
+    until(lambda: world.ack() == 20)
+    until(lambda: world.statuses[-1].error in (None, ""))
+    assert "failed" not in world.states()
+    assert len(world.statuses) == told + 1, "nothing was said twice while it was away"
