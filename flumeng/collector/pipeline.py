@@ -167,13 +167,16 @@ class SparkPipeline:
     def _letters(self, batch: LazyBatch, number: int, work: Work) -> DeadLetters:
         place = f"sinks[{number}].{self.spec.sinks[number].name}"
         sink = self._dead_letters
-        if sink is None:
+        identified = sink is not None and sink.identified
+        if sink is None or (identified and not self._sinks[number].identified):
             return DeadLetters(place, self._owner.revision)
-        letters = batch.beginning(dead_letters.schema_of_letters(batch.schema))
-        tail = sink.stage(letters, self._attempt(sink, work, DeadLetters("dead_letters"))).all_arrow
+        schema = dead_letters.schema_of_letters(batch.schema, identified=identified)
+        letters = batch.beginning(schema)
+        attempt = self._attempt(sink, work, DeadLetters(f"dead_letters of {place}"))
+        tail = sink.stage(letters, attempt).all_arrow
         if tail is None:
             raise UserError("dead_letters: this sink needs Spark SQL, and cannot take dead letters")
-        return DeadLetters(place, self._owner.revision, tail)
+        return DeadLetters(place, self._owner.revision, tail, identified)
 
 
 def one_line(error: Exception) -> FlumengError:

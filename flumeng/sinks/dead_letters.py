@@ -42,11 +42,13 @@ class RefusedError(FlumengError):
 @dataclass(frozen=True)
 class DeadLetters:
     """``place`` and ``revision`` say which sink refuses. ``stage`` writes the dead letters, events
-    with the columns ADDED; None: the flow has no sink for them."""
+    with the columns ADDED; None: the flow has no sink for them, or one that has to know which
+    event a row is, and the sink that refuses does not tell. ``identified``: they keep that."""
 
     place: str = ""
     revision: int = 0
     stage: Stage | None = None
+    identified: bool = False
 
     def around(self, stage: RefusingStage, schema: pa.Schema) -> Stage:
         """``stage``, which yields ``schema``, and then the one for what it has refused; the result
@@ -58,9 +60,9 @@ def schema_around(schema: pa.Schema) -> pa.Schema:
     return schema.append(pa.field(LETTERS, pa.binary()))
 
 
-def schema_of_letters(events: pa.Schema) -> pa.Schema:
+def schema_of_letters(events: pa.Schema, *, identified: bool = False) -> pa.Schema:
     """What the sink for dead letters is given, of a sink that takes ``events``."""
-    return pa.schema([*identity.without(events), *ADDED])
+    return pa.schema([*(events if identified else identity.without(events)), *ADDED])
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class _Refused:
         if self._letters.stage is None:
             raise RefusedError(
                 f"{self._letters.place} refuses {identity.name_of(events)}: {reasons[0]}. Correct "
-                "the flow, or give it dead_letters"
+                "the flow, or give it dead_letters that can take it, such as files"
             )
         letters = self._letter(events, reasons)
         if self._writer is None:
@@ -116,7 +118,8 @@ class _Refused:
         return content
 
     def _letter(self, events: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
-        plain = identity.strip(events)
+        identified = self._letters.identified
+        plain = events if identified else identity.strip(events)
         count = len(reasons)
         now = round(time.time() * 1e6)
         shown = {reason: scrub(reason) for reason in set(reasons)}
@@ -128,7 +131,7 @@ class _Refused:
                 pa.repeat(pa.scalar(self._letters.revision, pa.int64()), count),
                 pa.repeat(pa.scalar(now, pa.timestamp("us", "UTC")), count),
             ],
-            schema=schema_of_letters(events.schema),
+            schema=schema_of_letters(events.schema, identified=identified),
         )
 
 

@@ -305,3 +305,26 @@ def test_a_large_job_leaves_no_files_behind(
     assert sorted(kept.iterdir()) == before
     server.stop()
     journal.close()
+
+
+@pytest.mark.parametrize(
+    "letters",
+    [
+        "elasticsearch: {hosts: ['http://127.0.0.1:1'], index: dead}",
+        "sql: {url: 'postgresql://127.0.0.1:1/logs', username: flumeng, table: dead}",
+        "http: {url: 'http://127.0.0.1:1/dead', idempotent: true}",
+        "delta: {path: 'TMP/dead', shared: true}",
+        "files: {path: 'TMP/dead', shared: true, format: json}",
+    ],
+)
+def test_every_sink_that_delivers_once_can_take_dead_letters(
+    spark: SparkSession, tmp_path: Path, letters: str
+) -> None:
+    """Also behind a sink that does not tell which event a row is, such as files."""
+    text = (
+        "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: exactly-once, "
+        "sinks: [files: {path: 'TMP/lake', shared: true}, "
+        "elasticsearch: {hosts: ['http://127.0.0.1:1'], index: web}], dead_letters: {%s}}"
+    )
+    spec = parse_flow((text % letters).replace("TMP", str(tmp_path)))
+    assert SparkPipeline(spark, spec, OWNER).shareable

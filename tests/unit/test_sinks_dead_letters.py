@@ -77,6 +77,19 @@ def test_refused_events_come_with_reason_place_revision_and_time() -> None:
     assert before.timestamp() - 1 <= first["dead_time"].timestamp() <= time.time() + 1
 
 
+def test_a_sink_that_has_to_know_which_event_a_letter_is_is_told() -> None:
+    found: list[pa.RecordBatch] = []
+
+    def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found.extend(batches)
+        yield pa.RecordBatch.from_pylist([{"events": 2}], ROWS)
+
+    run(DeadLetters("sinks[0].any", 7, keep, identified=True), events(0, 4))
+    (letters,) = found
+    assert letters.schema == dead_letters.schema_of_letters(EVENTS, identified=True)
+    assert letters[identity.SEQ].to_pylist() == [1, 3]
+
+
 def test_without_refused_events_nothing_is_written_for_them() -> None:
     written = Written()
     rows = run(DeadLetters("sinks[0].any", 7, written), events(0, 1))
