@@ -21,6 +21,7 @@ from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal.account import Account
 from flumeng.journal.client import JournalClient
 from flumeng.journal.position import Position
+from flumeng.operations.tasks import restart_task
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
@@ -32,6 +33,7 @@ ROTATE_LINES = 9_000
 KINDS = ("ingest", "node", "collector", "master", "zookeeper")
 KILLS_OF_EACH = 2
 PACE_SECONDS = 0.06
+SET_ASIDE_AFTER = 3
 FLOW = "chaos"
 
 FLOW_TEXT = """
@@ -261,8 +263,12 @@ def kill_at_random(
 ) -> None:
     """SIGKILL each of ``kinds`` so many times, in any order, and start it again; ``others`` are
     killed and started again by calling them. It goes on until that moment of the monotonic clock.
+
+    A node sets a flow aside during whose batches the collector ended three times within 15 minutes,
+    so the task is restarted each time, as a person would do it.
     """
     others = others or {}
+    collectors = 0
     while True:
         left = [kind for kind in (*kinds, *others) for _ in range(times)]
         chance.shuffle(left)
@@ -277,8 +283,22 @@ def kill_at_random(
                 time.sleep(chance.uniform(0.0, 1.0))
                 if kind in ("node", "master", "zookeeper"):
                     cluster.start(kind)
+                collectors += kind == "collector"
+                if kind == "collector" and collectors % SET_ASIDE_AFTER == 0:
+                    restart(cluster)
         if time.monotonic() >= until:
             return
+
+
+def restart(cluster: Cluster) -> None:
+    """Restart the flow's task, once ZooKeeper is there and a node owns it."""
+    deadline = time.monotonic() + 60
+    while True:
+        with contextlib.suppress(FlumengError), contextlib.closing(connect(cluster.hosts)) as store:
+            restart_task(store, f"{FLOW}/collect.0", author="test", reason="", now=0.0)
+            return
+        assert time.monotonic() < deadline, "the task cannot be restarted"
+        time.sleep(0.5)
 
 
 def chaos_seconds() -> float:
