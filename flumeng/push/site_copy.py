@@ -195,7 +195,9 @@ class _Reading:
         wanted += [paths.live_master(name) for name in self._names(paths.live_masters())]
         wanted += [paths.journal(name) for name in self._names(paths.journals())]
         folders: list[Path] = [
-            row(flow) for flow in flows for row in (paths.revisions, paths.acks, paths.commits)
+            row(flow)
+            for flow in flows
+            for row in (paths.revisions, paths.acks, paths.commits, paths.intents)
         ]
         folders += [paths.cursor(flow, CURSOR_MAIN) for flow in flows]
         return wanted, folders
@@ -210,6 +212,7 @@ class _Reading:
             buckets = plan.buckets if isinstance(plan, Plan) else 0
             wanted += [paths.plan_bucket(flow, str(number)) for number in range(buckets)]
             wanted += self._acks(paths.cursor(flow, CURSOR_MAIN))
+            wanted += [paths.intent(flow, task) for task in self._names(paths.intents(flow))]
         for name in self._names(paths.journals()):
             path = paths.journal(name)
             journal = self._znodes[str(path)]

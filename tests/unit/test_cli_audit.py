@@ -29,7 +29,7 @@ PROCESSES = {"standalone", "zookeeper", "master", "node:run", "shell"}
 READS = {
     "flow:validate", "flow:list", "flow:show", "flow:history", "flow:diff", "flow:wait",
     "flow:counters", "flow:rollout:status", "node:list", "node:show", "node:story", "task:list",
-    "task:show", "task:wait", "ack:list", "ack:commits",
+    "task:show", "task:wait", "ack:list", "ack:commits", "ack:intents",
     "cluster:show", "cluster:audit", "schema:show", "schema:export",
     "status", "top",
 }  # fmt: skip

@@ -271,7 +271,7 @@ def test_status_tells_of_tasks_that_nobody_can_run(cluster: Shell, store: FakeSt
 def test_a_revision_of_another_flumeng_is_shown_not_fatal(cluster: Shell, store: FakeStore) -> None:
     revision = store.read(paths.revision("web", "1"))
     assert revision is not None
-    newer = replace(revision.value, text=FLOW.replace("noop", "kafka"))
+    newer = replace(revision.value, text=FLOW.replace("noop", "pigeons"))
     store.write(paths.revision("web", "1"), newer, ANY)
     assert cluster.run("flow", "list").exit_code == 0
     (cause, *_) = [c["what"] for c in cluster.json("status")["causes"] if "flow web" in c["what"]]

@@ -188,7 +188,8 @@ sinks:
         "(sites fra, lon)",
         'groups/eu/flows/web.yaml:6: place.collect.tusks: unknown option; did you mean "tasks"? '
         "(sites fra, lon)",
-        "groups/eu/flows/web.yaml:8: sinks[0].files.format: expected one of parquet, json, text; "
+        "groups/eu/flows/web.yaml:8: sinks[0].files.format: expected one of parquet, "
+        "orc, avro, json, csv, text; "
         'found "jsno"; did you mean "json"? (sites fra, lon)',
         'sites/osl/flows/own.yaml:1: missing "sources": expected a list, like '
         '[tail: {paths: ["/var/log/app/*.log"]}] (site osl)',
@@ -204,7 +205,7 @@ filters:
   - where: "bdoy = 1"
 sinks:
   - files:
-      path: /${lkae}/x
+      path: /lake/${lkae}/x
 """,
     }
     expression, variable = refused(tmp_path, files)
