@@ -284,7 +284,7 @@ def kill_at_random(
                 if kind in ("node", "master", "zookeeper"):
                     cluster.start(kind)
                 collectors += kind == "collector"
-                if kind == "collector" and collectors % SET_ASIDE_AFTER == 0:
+                if kind == "collector" and collectors >= SET_ASIDE_AFTER:
                     restart(cluster)
         if time.monotonic() >= until:
             return
