@@ -11,7 +11,7 @@ from flumeng.metrics.table import to_markdown as metrics
 from flumeng.node.policy import Policy
 from flumeng.push.inventory.cluster_file import ClusterFile, NodeOptions
 from flumeng.push.inventory.sites_file import GroupOptions, SiteOptions, SitesFile, WaveOptions
-from flumeng.runtime.secrets import Place
+from flumeng.runtime.secrets import SecretBackend
 from flumeng.spec.reference import to_markdown as components
 from flumeng.spec.reference import to_page
 from zkschema.table import to_markdown as znodes
@@ -33,7 +33,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "reference/metrics.md": ("The metrics", metrics),
     "reference/node.md": (
         "The policy file of a node",
-        partial(to_page, Policy, (("secrets", Place),)),
+        partial(to_page, Policy, (("secrets", SecretBackend),)),
     ),
     "reference/sites.md": ("The files of an inventory", inventory),
 }

@@ -29,7 +29,7 @@ from flumeng.node.in_progress import InProgress
 from flumeng.node.policy import Policy
 from flumeng.node.protocol import Parent
 from flumeng.runtime import secrets
-from flumeng.sinks import Owner, file_store
+from flumeng.sinks import TaskRevision, file_store
 from flumeng.sinks.file_store import FileStore
 from flumeng.spec import check_flow
 from flumeng.store.zookeeper import ZooKeeperStore
@@ -94,8 +94,8 @@ def run(
         spec = check_flow(assignment.spec)
         for sink in spec.all_sinks:
             allowed.require(sink)
-        owner = Owner(assignment.flow, assignment.task, assignment.revision)
-        return SparkPipeline(session, spec, owner)
+        task = TaskRevision(assignment.flow, assignment.task, assignment.revision)
+        return SparkPipeline(session, spec, task)
 
     slots = max(LEAST_SLOTS, session.sparkContext.defaultParallelism)
     Worker(

@@ -19,7 +19,7 @@ from flumeng.collector.work import BatchFailedError, Intent, Work
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters import Filter
 from flumeng.filters.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch
-from flumeng.sinks import Attempt, BatchTooWideError, Owner, Row, Sink, Written, dead_letters
+from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError
 from flumeng.spec import FlowSpec, registry
 from flumeng.spec.sinks import exactly_once
@@ -63,17 +63,17 @@ class Plan:
 class SparkPipeline:
     """``shareable``: no stage of it is Spark SQL."""
 
-    def __init__(self, spark: SparkSession, spec: FlowSpec, owner: Owner) -> None:
+    def __init__(self, spark: SparkSession, spec: FlowSpec, task: TaskRevision) -> None:
         """Raises what ``plan`` raises: a flow that does not fit together is noticed here."""
         self.spec = spec
         self._spark = spark
-        self._owner = owner
+        self._task = task
         self._filters: list[Filter] = [
             registry.get("filter", part.name).implementation_class()(part.options)
             for part in spec.filters
         ]
         self._sinks: list[Sink] = [
-            registry.get("sink", part.name).implementation_class()(part.options, owner)
+            registry.get("sink", part.name).implementation_class()(part.options, task)
             for part in spec.all_sinks
         ]
         self._dead_letters = self._sinks[-1] if spec.dead_letters is not None else None
@@ -169,14 +169,14 @@ class SparkPipeline:
         sink = self._dead_letters
         identified = sink is not None and sink.identified
         if sink is None or (identified and not self._sinks[number].identified):
-            return DeadLetters(place, self._owner.revision)
+            return DeadLetters(place, self._task.revision)
         schema = dead_letters.schema_of_letters(batch.schema, identified=identified)
         letters = batch.beginning(schema)
         attempt = self._attempt(sink, work, DeadLetters(f"dead_letters of {place}"))
         tail = sink.stage(letters, attempt).all_arrow
         if tail is None:
             raise UserError("dead_letters: this sink needs Spark SQL, and cannot take dead letters")
-        return DeadLetters(place, self._owner.revision, tail, identified)
+        return DeadLetters(place, self._task.revision, tail, identified)
 
 
 def one_line(error: Exception) -> FlumengError:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from flumeng.collector.journals import Reachable
 from flumeng.collector.ranges import Range
 from flumeng.collector.work import Intent, Outcome, Work
-from flumeng.sinks import Owner, Written
+from flumeng.sinks import TaskRevision, Written
 from flumeng.spec import FlowSpec
 from flumeng.store import ABSENT, Store
 from zkschema import paths
 from zkschema.records import Journal
 
 SECONDS_BETWEEN_CHANGES = 0.02
-OWNER = Owner("web", "0", 1)
+TASK = TaskRevision("web", "0", 1)
 
 
 def register(store: Store, flow: str, *journals: str) -> None:

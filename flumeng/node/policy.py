@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flumeng.errors import UserError
-from flumeng.runtime.secrets import Place
+from flumeng.runtime.secrets import SecretBackend
 from flumeng.spec import Component, registry
 from flumeng.spec.decode import Decoder
 from flumeng.spec.document import compose
@@ -127,7 +127,7 @@ class Policy:
         default=None,
     )
 
-    secrets: Mapping[str, Place] = option(
+    secrets: Mapping[str, SecretBackend] = option(
         doc="Where this node finds the secrets to which flows refer by name. A secret that is not "
         "named here is the environment variable `FLUMENG_SECRET_NAME`, or the file `NAME` in the "
         "directory `FLUMENG_SECRETS`.",

@@ -33,7 +33,7 @@ KEEP_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Place:
+class SecretBackend:
     """Where a secret is found on a host."""
 
     file: str | None = option(
@@ -60,13 +60,13 @@ class Place:
             yield "command", "expected a command with an absolute path"
 
 
-_places: dict[str, Place] = {}
+_backends: dict[str, SecretBackend] = {}
 
 
-def use(places: Mapping[str, Place]) -> None:
+def use(backends: Mapping[str, SecretBackend]) -> None:
     """Look these up where the policy file of this process's node says."""
-    _places.clear()
-    _places.update(places)
+    _backends.clear()
+    _backends.update(backends)
 
 
 def resolve(reference: str) -> Secret:
@@ -76,8 +76,8 @@ def resolve(reference: str) -> Secret:
     if form is None:
         raise UserError("expected a reference to a secret, like ${secret:fra-zookeeper}")
     name = form[1]
-    place = _places.get(name)
-    return _anywhere(name) if place is None else _placed(name, place)
+    backend = _backends.get(name)
+    return _anywhere(name) if backend is None else _from_backend(name, backend)
 
 
 def _anywhere(name: str) -> Secret:
@@ -92,14 +92,14 @@ def _anywhere(name: str) -> Secret:
     return Secret(found)
 
 
-def _placed(name: str, place: Place) -> Secret:
-    if place.file is not None:
-        found, where = _content(Path(place.file)), place.file
-    elif place.env is not None:
-        found, where = os.environ.get(place.env), f"the environment variable {place.env}"
+def _from_backend(name: str, backend: SecretBackend) -> Secret:
+    if backend.file is not None:
+        found, where = _content(Path(backend.file)), backend.file
+    elif backend.env is not None:
+        found, where = os.environ.get(backend.env), f"the environment variable {backend.env}"
     else:
-        where = f"the command {place.command[0]}"
-        command = _commands.setdefault(place.command, _Command(place.command))
+        where = f"the command {backend.command[0]}"
+        command = _commands.setdefault(backend.command, _Command(backend.command))
         found = _text(command.output(name), f"the secret {name} of {where}")
     if not found:
         raise UserError(f"there is no secret {name} in {where}, where the policy file has it")

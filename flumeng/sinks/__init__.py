@@ -33,8 +33,8 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Owner:
-    """Who writes: a task of a flow, with the filters and sinks of that revision."""
+class TaskRevision:
+    """Who writes: a task with the filters and sinks of that revision of its flow."""
 
     flow: str
     task: str
@@ -86,7 +86,7 @@ class BatchTooWideError(FlumengError):
 
 
 class Sink(Protocol):
-    """One sink of a flow, made from its options and its ``Owner`` when the flow's task starts.
+    """One sink of a flow, made from its options and its ``TaskRevision`` when the task starts.
 
     Making it touches no server: that what it needs is missing (a secret, a package) is a UserError,
     that a server does not answer is none.

@@ -18,11 +18,13 @@ def cut(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.Recor
 def gathered(batches: Iterator[pa.RecordBatch], about_bytes: int) -> Iterator[pa.RecordBatch]:
     """The same events, in batches of about ``about_bytes``; none is empty."""
     held: list[pa.RecordBatch] = []
+    held_bytes = 0
     for batch in cut(batches, about_bytes):
         held.append(batch)
-        if sum(part.nbytes for part in held) >= about_bytes:
+        held_bytes += batch.nbytes
+        if held_bytes >= about_bytes:
             yield _joined(held)
-            held = []
+            held, held_bytes = [], 0
     if held:
         yield _joined(held)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.sinks import Attempt, Owner, Row, Written
+from flumeng.sinks import Attempt, Row, TaskRevision, Written
 from flumeng.spec.sinks.console import Console
 
 LINES_PER_BATCH = 20
@@ -26,7 +26,7 @@ class ConsoleSink:
     root = None
     identified = writes_at_once = False
 
-    def __init__(self, _options: Console, _owner: Owner) -> None:
+    def __init__(self, _options: Console, _task: TaskRevision) -> None:
         """There is nothing to set."""
 
     def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:

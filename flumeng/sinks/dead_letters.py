@@ -53,7 +53,7 @@ class DeadLetters:
     def around(self, stage: RefusingStage, schema: pa.Schema) -> Stage:
         """``stage``, which yields ``schema``, and then the one for what it has refused; the result
         yields ``schema_around(schema)``."""
-        return _Around(stage, schema, self)
+        return _WithDeadLetters(stage, schema, self)
 
 
 def schema_around(schema: pa.Schema) -> pa.Schema:
@@ -66,7 +66,7 @@ def schema_of_letters(events: pa.Schema, *, identified: bool = False) -> pa.Sche
 
 
 @dataclass(frozen=True)
-class _Around:
+class _WithDeadLetters:
     stage: RefusingStage
     schema: pa.Schema
     letters: DeadLetters

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks import BatchId, Owner, partitions, table_schema
+from flumeng.sinks import BatchId, TaskRevision, partitions, table_schema
 from flumeng.sinks.partitions import Partition
 from flumeng.sinks.table_files import Layout, TableFile
 from flumeng.sinks.tables import LocalDirectory, OvertakenError, TableSink, imported, resolved
@@ -46,7 +46,7 @@ _DAY = "_day"
 
 
 class DeltaSink(TableSink):
-    def __init__(self, options: Delta, _owner: Owner) -> None:
+    def __init__(self, options: Delta, _task: TaskRevision) -> None:
         super().__init__(DeltaLake(options))
 
 

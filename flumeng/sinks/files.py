@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 
 import pyarrow as pa
@@ -18,21 +19,16 @@ from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.receipt_bound import refused
 from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks import Attempt, BatchTooWideError, Owner, Row, Written, chunks, formats
+from flumeng.sinks import Attempt, BatchTooWideError, Row, TaskRevision, Written, chunks, formats
 from flumeng.sinks.file_store import FileStore, below, open_store
 from flumeng.sinks.formats import FileWriter
+from flumeng.sinks.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
 from flumeng.sinks.pattern_path import PatternPath
 from flumeng.sinks.plain_columns import plain, plain_schema
 from flumeng.spec.patterns import SECRET
 from flumeng.spec.sinks.files import Files
 
 MARKER = "_SUCCESS"
-OPEN_FILES = 256
-"""At once, of a split; the least recently used one is closed when there is another to open."""
-MOST_FILES = 4096
-"""Of a split: more do not fit into the record of a commit."""
-GATHERED_BYTES = 64 * 1024 * 1024
-"""So much is sorted by directory, and written as a row group in each, at once."""
 DONE_SCHEMA = pa.schema(
     [
         pa.field("source", pa.string()),
@@ -46,7 +42,7 @@ DONE_SCHEMA = pa.schema(
 class FilesSink:
     identified = writes_at_once = False
 
-    def __init__(self, options: Files, _owner: Owner) -> None:
+    def __init__(self, options: Files, _task: TaskRevision) -> None:
         if options.format == "avro" and find_spec("fastavro") is None:
             raise UserError("files: install flumeng[avro] to write Avro")
         self._options = options
@@ -98,7 +94,7 @@ class StageFiles:
                 files.write(events)
             except OSError as error:
                 raise store.explained(error) from error
-            if len(files) > MOST_FILES:
+            if files.too_many:
                 yield _done([(None, None, 0, 0)])
                 return
         try:
@@ -116,37 +112,28 @@ class _StagedFiles:
         self._store = store
         self._place = path
         self._path = PatternPath(options.location)
-        self._open: dict[str, _StagedFile] = {}
-        """By directory; the least recently used first."""
-        self._done: list[_StagedFile] = []
+        self._files: OpenFiles[str, _StagedFile] = OpenFiles()
         self._directories: set[str] = set()
 
-    def __len__(self) -> int:
-        return len(self._open) + len(self._done)
+    @property
+    def too_many(self) -> bool:
+        return self._files.too_many
 
     def write(self, events: pa.Table) -> None:
-        """Into the files that are open first, so that as few as possible are closed."""
-        parts = sorted(self._path.split(events), key=lambda part: part[0] not in self._open)
-        for directory, part in parts:
-            if len(self) > MOST_FILES:
+        for directory, part in self._files.in_order(self._path.split(events)):
+            if self.too_many:
                 return
             rows = plain(part) if self._options.columns == "flat" else part
-            file = self._open.pop(directory, None)
-            if file is None:
-                self._directories.add(directory)
-                if len(self._open) == OPEN_FILES:
-                    self._close(next(iter(self._open)))
-                file = self._new(directory, rows.schema)
+            self._directories.add(directory)
+            file = self._files.get(directory, partial(self._new, directory, rows.schema))
             file.write(rows, refused(part))
-            self._open[directory] = file
             if file.output.tell() >= self._options.roll.bytes:
-                self._close(directory)
+                self._files.close(directory)
 
     def finish(self) -> list[tuple[str, str, int, int]]:
         """Make all files durable, and tell them."""
-        for directory in list(self._open):
-            self._close(directory)
-        found = [(file.source, file.target, file.events, file.refused) for file in self._done]
+        files = self._files.close_all()
+        found = [(file.source, file.target, file.events, file.refused) for file in files]
         if self._options.marker:
             found += [self._mark(directory) for directory in self._directories]
         if found:
@@ -168,11 +155,6 @@ class _StagedFiles:
         writer = formats.create(output, schema, form, compression)
         source, target = below(self._staging, name), below(directory, name)
         return _StagedFile(source, target, output, writer, self._store, path)
-
-    def _close(self, directory: str) -> None:
-        file = self._open.pop(directory)
-        file.close()
-        self._done.append(file)
 
 
 @dataclass

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.sinks import Attempt, Owner, Row, Written, json_text, syslog_text
+from flumeng.sinks import Attempt, Row, TaskRevision, Written, json_text, syslog_text
 from flumeng.sinks.column_text import check_plain, texts
 from flumeng.sinks.framed import framed
 from flumeng.spec.sinks.client_tls import ClientTls
@@ -37,7 +37,7 @@ class ForwardSink:
     root = None
     identified = writes_at_once = False
 
-    def __init__(self, options: ForwardSyslog | ForwardTcp, _owner: Owner) -> None:
+    def __init__(self, options: ForwardSyslog | ForwardTcp, _task: TaskRevision) -> None:
         self._options = options
 
     def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:

@@ -19,7 +19,7 @@ from flumeng.filters import identity
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks import Attempt, BatchId, Owner, Row, Written, chunks, json_text
+from flumeng.sinks import Attempt, BatchId, Row, TaskRevision, Written, chunks, json_text
 from flumeng.sinks.dead_letters import Refuse, schema_around
 from flumeng.sinks.http_receiver import Endpoint, RefusedRequestError, TooLargeError, send
 from flumeng.spec.patterns import SECRET
@@ -35,7 +35,7 @@ class HttpSink:
     root = None
     identified = True
 
-    def __init__(self, options: Http, _owner: Owner) -> None:
+    def __init__(self, options: Http, _task: TaskRevision) -> None:
         headers = {"Content-Type": CONTENT_TYPES[options.format], **_resolved(options.headers)}
         if options.compression != "none":
             headers["Content-Encoding"] = options.compression

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email.utils
-import random
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,11 +13,11 @@ from urllib3.exceptions import HTTPError, SSLError
 
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.runtime.scrubbing import excerpt
+from flumeng.sinks.backoff import Backoff
 from flumeng.spec.sinks.http import IDEMPOTENCY_KEY
 
 CONNECT_SECONDS = 10.0
 RETRY_SECONDS = 25.0
-FIRST_WAIT_SECONDS, MOST_WAIT_SECONDS = 0.2, 10.0
 ANSWER_BYTES = 64 * 1024
 """Of a longer answer the rest is not read, and its connection is not used again."""
 QUOTED_CHARACTERS = 200
@@ -65,17 +64,14 @@ def send(endpoint: Endpoint, body: bytes, key: str) -> None:
 
     Raises RefusedRequestError, UnavailableError, UserError.
     """
-    wait, deadline = FIRST_WAIT_SECONDS, time.monotonic() + RETRY_SECONDS
+    backoff = Backoff(RETRY_SECONDS)
     while True:
         answer = _ask(endpoint, body, key)
         if 200 <= answer.status < 300:
             return
         _require_passing(endpoint, answer)
-        pause = max(answer.after_seconds, wait * random.uniform(0.5, 1))
-        if time.monotonic() + pause > deadline:
-            raise UnavailableError(f"{endpoint}: {answer.sentence}")
-        time.sleep(pause)
-        wait = min(2 * wait, MOST_WAIT_SECONDS)
+        error = UnavailableError(f"{endpoint}: {answer.sentence}")
+        backoff.pause(error, least_seconds=answer.after_seconds)
 
 
 def _require_passing(endpoint: Endpoint, answer: Answer) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks import BatchId, Owner, partitions, table_schema
+from flumeng.sinks import BatchId, TaskRevision, partitions, table_schema
 from flumeng.sinks.partitions import Partition
 from flumeng.sinks.table_files import Layout, TableFile
 from flumeng.sinks.tables import LocalDirectory, OvertakenError, TableSink, imported, resolved
@@ -39,7 +39,7 @@ TRANSFORMS = ("identity", "year", "month", "day", "hour")
 
 
 class IcebergSink(TableSink):
-    def __init__(self, options: Iceberg, _owner: Owner) -> None:
+    def __init__(self, options: Iceberg, _task: TaskRevision) -> None:
         super().__init__(IcebergTable(options))
 
 

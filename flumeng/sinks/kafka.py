@@ -23,7 +23,7 @@ from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.runtime.idle_clients import IdleClients
 from flumeng.runtime.scrubbing import Secret
 from flumeng.runtime.secrets import resolve
-from flumeng.sinks import Attempt, Owner, Row, Written, dead_letters, json_text
+from flumeng.sinks import Attempt, Row, TaskRevision, Written, dead_letters, json_text
 from flumeng.sinks.column_text import check_plain, texts
 from flumeng.sinks.dead_letters import Refuse
 from flumeng.spec.sinks.kafka import COLUMN, TOPIC, Kafka
@@ -45,7 +45,7 @@ class KafkaSink:
     root = None
     writes_at_once = False
 
-    def __init__(self, options: Kafka, _owner: Owner) -> None:
+    def __init__(self, options: Kafka, _task: TaskRevision) -> None:
         from flumeng.sinks import kafka_producer  # noqa: F401, PLC0415  an extra: is it there?
 
         password = None if options.password is None else resolve(options.password)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.sinks import Attempt, Owner, Row, Written
+from flumeng.sinks import Attempt, Row, TaskRevision, Written
 from flumeng.spec.sinks.console import Noop
 
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
@@ -17,7 +17,7 @@ class NoopSink:
     root = None
     identified = writes_at_once = False
 
-    def __init__(self, _options: Noop, _owner: Owner) -> None:
+    def __init__(self, _options: Noop, _task: TaskRevision) -> None:
         """There is nothing to set."""
 
     def stage(self, batch: LazyBatch, _attempt: Attempt) -> LazyBatch:

@@ -14,7 +14,7 @@ from flumeng.filters import identity
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks import Attempt, Owner, Row, Written
+from flumeng.sinks import Attempt, Row, TaskRevision, Written
 from flumeng.sinks.dead_letters import schema_around
 from flumeng.sinks.postgres.target import COUNT_SCHEMA, Server, Target
 from flumeng.spec.sinks.sql import Sql
@@ -24,7 +24,7 @@ class SqlSink:
     root = None
     identified = True
 
-    def __init__(self, options: Sql, _owner: Owner) -> None:
+    def __init__(self, options: Sql, _task: TaskRevision) -> None:
         if find_spec("adbc_driver_postgresql") is None:
             raise UserError("sql: the driver of PostgreSQL is missing: install flumeng[sql]")
         password = Secret("") if options.password is None else secrets.resolve(options.password)

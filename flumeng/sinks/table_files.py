@@ -12,6 +12,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,15 +25,10 @@ from flumeng.sinks import BatchTooWideError, Row, chunks, partitions
 from flumeng.sinks.dead_letters import Refuse
 from flumeng.sinks.file_store import FileStore, open_store
 from flumeng.sinks.formats import ParquetFile
+from flumeng.sinks.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
 from flumeng.sinks.partitions import Partition, Values
 from flumeng.spec.patterns import split_query
 
-OPEN_FILES = 256
-"""At once, of a split; the least recently used one is closed when there is another to open."""
-MOST_FILES = 4096
-"""Of a split: a column of which nearly every value is different partitions no table."""
-GATHERED_BYTES = 64 * 1024 * 1024
-"""So much is sorted by partition, and written as a row group in each, at once."""
 WRITTEN_SCHEMA = pa.schema(
     [
         pa.field("path", pa.string()),
@@ -93,13 +89,13 @@ class WriteFiles:
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
         store, place = open_store(self.layout.directory, self.layout.secrets.__getitem__)
-        files = _OpenFiles(self.layout, store, place)
+        files = _Files(self.layout, store, place)
         for events in chunks.tables(self._bounded(batches, refuse), GATHERED_BYTES):
             try:
                 files.write(_cast(events, self.layout.schema))
             except OSError as error:
                 raise store.explained(error) from error
-            if len(files) > MOST_FILES:
+            if files.too_many:
                 yield pa.RecordBatch.from_pylist([{}], WRITTEN_SCHEMA)
                 return
         try:
@@ -151,46 +147,35 @@ def read(rows: Sequence[Row]) -> list[TableFile]:
     ]
 
 
-class _OpenFiles:
-    """The files of a split: for each partition one, or several when there are many partitions."""
+class _Files:
+    """The files of a split, by the values of the table's partition fields."""
 
     def __init__(self, layout: Layout, store: FileStore, place: str) -> None:
         self._layout = layout
         self._store = store
         self._place = place
-        self._open: dict[Values, _OpenFile] = {}
-        """The least recently used first."""
-        self._done: list[_OpenFile] = []
+        self._files: OpenFiles[Values, _OpenFile] = OpenFiles()
 
-    def __len__(self) -> int:
-        return len(self._open) + len(self._done)
+    @property
+    def too_many(self) -> bool:
+        return self._files.too_many
 
     def write(self, events: pa.Table) -> None:
-        """Into the files that are open first, so that as few as possible are closed."""
         parts = partitions.split(events, self._layout.partitions)
-        for values, rows in sorted(parts, key=lambda part: part[0] not in self._open):
-            if len(self) > MOST_FILES:
+        for values, rows in self._files.in_order(parts):
+            if self.too_many:
                 return
-            file = self._open.pop(values, None)
-            if file is None:
-                if len(self._open) == OPEN_FILES:
-                    self._close(next(iter(self._open)))
-                file = _OpenFile(self._layout, self._store, self._place, values)
-            file.write(rows)
-            self._open[values] = file
+            self._files.get(values, partial(self._new, values)).write(rows)
 
     def finish(self) -> list[_OpenFile]:
         """Make all files durable."""
-        for values in list(self._open):
-            self._close(values)
-        for directory in {file.directory for file in self._done}:
+        files = self._files.close_all()
+        for directory in {file.directory for file in files}:
             self._store.sync(directory)
-        return self._done
+        return files
 
-    def _close(self, values: Values) -> None:
-        file = self._open.pop(values)
-        file.close()
-        self._done.append(file)
+    def _new(self, values: Values) -> _OpenFile:
+        return _OpenFile(self._layout, self._store, self._place, values)
 
 
 class _OpenFile:

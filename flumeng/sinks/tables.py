@@ -79,7 +79,7 @@ class TableSink:
     def written(self, rows: Sequence[Row]) -> Written:
         files = table_files.read(rows)
         events, far = (sum(row[name] for row in rows) for name in ("events", "refused"))
-        return Written(events, refused=far, commit=partial(self._commit, files))
+        return Written(events, refused=far, commit=partial(self._commit, files) if files else None)
 
     def _layout(self, events: pa.Schema) -> Layout:
         found = self._layouts.get(events)
@@ -89,7 +89,7 @@ class TableSink:
         return found
 
     def _commit(self, files: Sequence[TableFile], batch: BatchId | None) -> None:
-        if files and not self._repeated(self._table.add, files, batch):
+        if not self._repeated(self._table.add, files, batch):
             self._layouts = {}
             raise UnavailableError("the table was changed while files for it were written")
 

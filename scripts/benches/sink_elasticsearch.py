@@ -24,7 +24,7 @@ from elasticsearch import Elasticsearch as Client
 from elasticsearch.helpers import parallel_bulk
 
 from flumeng.filters import identity
-from flumeng.sinks import Owner
+from flumeng.sinks import TaskRevision
 from flumeng.sinks.elasticsearch import ElasticsearchSink, template
 from flumeng.sinks.elasticsearch.bulk import IndexEvents
 from flumeng.sinks.testing.bulk_server import BulkServer
@@ -108,7 +108,7 @@ def _cpu_seconds() -> float:
 
 
 def _sink(address: str, index: str, batches: list[pa.RecordBatch]) -> None:
-    sink: Any = ElasticsearchSink(Elasticsearch((address,), index), Owner("bench", "t", 1))
+    sink: Any = ElasticsearchSink(Elasticsearch((address,), index), TaskRevision("bench", "t", 1))
     for _ in IndexEvents(sink._connection, sink._bodies)(iter(batches), _refuse):
         pass
 

@@ -15,11 +15,11 @@ from pyarrow import fs
 
 from flumeng.collector.commit import Commits
 from flumeng.collector.ranges import BatchSize
-from flumeng.collector.testing import OWNER
+from flumeng.collector.testing import TASK
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.sinks import Attempt, BatchTooWideError, file_store, files, remote_store
+from flumeng.sinks import Attempt, BatchTooWideError, file_store, files, open_files, remote_store
 from flumeng.sinks.console import LINE_CHARACTERS, LINES_PER_BATCH, render, show
 from flumeng.sinks.files import FilesSink, StageFiles
 from flumeng.spec.locations import Credentials, place_of
@@ -115,7 +115,7 @@ def test_files_are_closed_by_least_recent_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three directories and two open files: who is written to all the time has one file."""
-    monkeypatch.setattr(files, "OPEN_FILES", 2)
+    monkeypatch.setattr(open_files, "OPEN_FILES", 2)
     monkeypatch.setattr(files, "GATHERED_BYTES", 1)
     options = Files(f"{tmp_path}/lake/%H", "text", "none")
     rows = stage(tmp_path, options, *[batch(b"x", hours=[h]) for h in (0, 1, 0, 2, 0, 1, 0)])
@@ -140,12 +140,12 @@ def test_random_times_of_a_sender_do_not_make_batches_small(tmp_path: Path, ever
 def test_more_files_than_a_commit_can_hold_are_told_and_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MOST_FILES", 10)
+    monkeypatch.setattr(open_files, "MOST_FILES", 10)
     options = Files(f"{tmp_path}/lake/%Y/%m/%d/%H", "text", "none")
     (row,) = stage(tmp_path, options, batch(*[b"x"] * 11, hours=list(range(11))))
     assert row == {"source": None, "target": None, "events": 0, "refused": 0}
     with pytest.raises(BatchTooWideError):
-        FilesSink(options, OWNER).written([row])
+        FilesSink(options, TASK).written([row])
 
 
 def test_the_smallest_batch_is_never_too_wide() -> None:
@@ -161,7 +161,7 @@ def test_events_whose_time_was_not_believed_are_counted(tmp_path: Path) -> None:
     events = batch(*[b"x"] * 6).set_column(2, "attrs", refused)
     rows = stage(tmp_path, Files(f"{tmp_path}/lake"), events.slice(1, 4), batch(b"y"))
     assert [(row["events"], row["refused"]) for row in rows] == [(5, 1)]
-    assert FilesSink(Files("/lake"), OWNER).written(rows).refused == 1
+    assert FilesSink(Files("/lake"), TASK).written(rows).refused == 1
 
 
 def test_no_events_make_no_files(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_file_that_is_full_is_closed_and_the_batch_goes_on_in_another(
 def test_a_column_of_too_many_values_makes_batches_small_and_not_files_by_the_million(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MOST_FILES", 10)
+    monkeypatch.setattr(open_files, "MOST_FILES", 10)
     options = Files(f"{tmp_path}/lake/{{body}}", "text", "none")
     (row,) = stage(tmp_path, options, batch(*[b"%d" % n for n in range(500)]))
     assert row["source"] is None
@@ -195,7 +195,7 @@ def test_a_marker_comes_after_the_files_of_its_commit_once_for_each_directory(
     rows = stage(tmp_path, options, batch(b"a", b"b", hours=[0, 1]))
     again = StageFiles(options, f"{tmp_path}/staging")(iter([batch(b"c")]))
     rows += [row for out in again for row in out.to_pylist()]
-    written = FilesSink(options, OWNER).written(rows)
+    written = FilesSink(options, TASK).written(rows)
     targets = [target.removeprefix(f"{tmp_path}/lake/") for _, target in written.files]
     assert sorted(t for t in targets if "part-" not in t) == ["00/_SUCCESS", "01/_SUCCESS"]
     assert (written.events, len(targets)) == (3, 5)
@@ -285,12 +285,12 @@ def test_credentials_travel_as_references_and_are_looked_up_where_a_store_is_ope
     keys = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")
     options = Files(f"s3a://lake/web/%Y?{OVERRIDE}", credentials=keys)
     with pytest.raises(UserError, match="no secret lake-id"):
-        FilesSink(options, OWNER)
+        FilesSink(options, TASK)
     monkeypatch.setenv("FLUMENG_SECRET_LAKE_ID", "it-is-me-77")
     monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", "never-shown-77")
-    root = FilesSink(options, OWNER).root
+    root = FilesSink(options, TASK).root
     assert root.endswith("access_key=${secret:lake-id}&secret_key=${secret:lake-key}")
-    assert "77" not in repr(FilesSink(options, OWNER).stage(trial(), Attempt(root)).pending)
+    assert "77" not in repr(FilesSink(options, TASK).stage(trial(), Attempt(root)).pending)
     first, path = file_store.open_store(root)
     assert path == "lake/web"
     assert file_store.open_store(root)[0] is first
@@ -335,7 +335,7 @@ def test_a_sink_stages_and_commits_below_a_url_with_a_query() -> None:
         def make_directory(self, path: str) -> None:
             made.append(path)
 
-    root = FilesSink(Files(f"s3://lake/web/%Y?{OVERRIDE}", "text", "none"), OWNER).root
+    root = FilesSink(Files(f"s3://lake/web/%Y?{OVERRIDE}", "text", "none"), TASK).root
     assert root == f"s3://lake/web?{OVERRIDE}"
     commits = Commits(FakeStore(), "web", "collect.0", lambda uri: (Lake(), uri))
     staging = commits.stage(root, "web.n1.0.a", 1)

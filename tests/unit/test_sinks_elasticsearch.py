@@ -13,11 +13,12 @@ import pytest
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters import identity
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks import Owner
-from flumeng.sinks.elasticsearch import ElasticsearchSink, bulk, template
+from flumeng.sinks import TaskRevision
+from flumeng.sinks.backoff import Backoff
+from flumeng.sinks.elasticsearch import ElasticsearchSink, template
 from flumeng.sinks.elasticsearch.answers import Verdict, judge
 from flumeng.sinks.elasticsearch.bodies import Bodies
-from flumeng.sinks.elasticsearch.bulk import PATIENCE_SECONDS, Patience, Request, gather, send
+from flumeng.sinks.elasticsearch.bulk import RETRY_SECONDS, Request, send
 from flumeng.sinks.elasticsearch.cluster import Connection, OverloadedError, TooLargeError
 from flumeng.sinks.elasticsearch.index_names import VALUE_CHARACTERS, legal
 from flumeng.sinks.elasticsearch.request_size import FIRST_BYTES, LEAST_BYTES, RequestSize
@@ -27,7 +28,7 @@ from flumeng.spec.sinks import exactly_once
 from flumeng.spec.sinks.elasticsearch import Elasticsearch
 
 HOSTS = ("http://127.0.0.1:9200",)
-OWNER = Owner("web", "collect.0", 3)
+TASK = TaskRevision("web", "collect.0", 3)
 DAY = 86_400_000_000
 
 
@@ -200,8 +201,8 @@ def sent(cluster: Any, *bodies: str) -> list[tuple[list[str], list[str]]]:
     batch = events(*bodies)
     request = Request(batch, Bodies(Elasticsearch(HOSTS, "logs")).lines(batch))
     clock = iter(range(10_000))
-    patience = Patience(lambda: float(next(clock)), lambda _: None)
-    found = send(request, cluster, patience)
+    backoff = Backoff(RETRY_SECONDS, lambda: float(next(clock)), lambda _: None)
+    found = send(request, cluster, backoff)
     return [([body.decode() for body in e["body"].to_pylist()], list(r)) for e, r in found]
 
 
@@ -227,13 +228,13 @@ def test_a_request_whose_answer_is_lost_is_repeated() -> None:
     assert cluster.requests == [["a", "b"]] * 3
 
 
-def test_patience_ends_and_the_error_says_what_was_waited_for() -> None:
+def test_retries_end_and_the_error_says_what_was_waited_for() -> None:
     cluster = ScriptedCluster(
         lambda documents: answer(*[item(403, "cluster_block_exception", "ro")] * len(documents))
     )
     with pytest.raises(UnavailableError, match="elasticsearch: cluster_block_exception: ro"):
         sent(cluster, "a")
-    assert 3 < len(cluster.requests) <= PATIENCE_SECONDS
+    assert 3 < len(cluster.requests) <= RETRY_SECONDS
 
 
 def test_a_request_that_is_too_large_is_halved_down_to_the_event_that_no_one_takes() -> None:
@@ -273,18 +274,6 @@ def test_after_an_overload_the_next_attempt_is_in_smaller_requests() -> None:
     assert len(cluster.requests[0]) == 50
     assert max(len(documents) for documents in cluster.requests[4:]) < 20
     assert sum(len(documents) for documents in cluster.requests[4:]) == 50
-
-
-def test_events_are_gathered_and_cut_without_losing_one() -> None:
-    small = [events("x" * 100, "y") for _ in range(5)]
-    large = events(*["z" * 2**20] * 40)
-    found = list(gather(iter([*small, events(), large])))
-    assert [b.as_py() for batch in found for b in batch["body"]] == [
-        *[b"x" * 100, b"y"] * 5,
-        *[b"z" * 2**20] * 40,
-    ]
-    assert max(batch.nbytes for batch in found) <= bulk.MOST_GATHERED_BYTES
-    assert list(gather(iter([]))) == []
 
 
 @pytest.mark.parametrize("most_bytes", [1, 150, 1_000, 10**9])
@@ -345,9 +334,9 @@ def test_a_secret_is_looked_up_at_the_start_and_shown_nowhere(
 ) -> None:
     options = Elasticsearch(HOSTS, "x", username="u", password="${secret:search}")
     with pytest.raises(UserError, match="there is no secret search"):
-        ElasticsearchSink(options, OWNER)
+        ElasticsearchSink(options, TASK)
     monkeypatch.setenv("FLUMENG_SECRET_SEARCH", "hunter22")
-    connection = ElasticsearchSink(options, OWNER)._connection
+    connection = ElasticsearchSink(options, TASK)._connection
     assert connection.headers() == {"authorization": "Basic dTpodW50ZXIyMg=="}
     assert "hunter22" not in repr(connection)
     assert pickle.loads(pickle.dumps(connection)) == connection

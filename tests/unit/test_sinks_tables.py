@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from flumeng.collector.testing import OWNER
+from flumeng.collector.testing import TASK
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.sinks import (
     BatchId,
@@ -26,6 +26,7 @@ from flumeng.sinks import (
     Written,
     delta,
     iceberg,
+    open_files,
     table_files,
     tables,
 )
@@ -107,7 +108,8 @@ def test_series_do_not_know_each_other_and_a_batch_without_a_number_is_just_adde
 
 
 def test_no_events_make_no_commit(lake: Lake) -> None:
-    write(lake.sink(), events())(batch(1))
+    sink = lake.sink()
+    assert sink.written(staged(sink, events())).commit is None
     assert lake.commits() == 0
 
 
@@ -348,20 +350,20 @@ def test_a_table_that_is_away_fails_the_batch_and_not_the_task(tmp_path: Path) -
     uri = f"sqlite:///{tmp_path}/nowhere/catalog.db"
     options = Iceberg(Catalog("sql", uri, warehouse=str(tmp_path)), "web.events")
     with pytest.raises(UnavailableError, match="unable to open"):
-        staged(IcebergSink(options, OWNER), events(b"a"))
+        staged(IcebergSink(options, TASK), events(b"a"))
 
 
 def test_a_table_that_asks_for_more_than_we_do_is_refused(tmp_path: Path) -> None:
     place = str(tmp_path / "delta")
     DeltaTable.create(place, events().schema).alter.add_constraint({"known": "host != 'x'"})
     with pytest.raises(UserError, match=r"constraints\.known"):
-        staged(DeltaSink(Delta(place), OWNER), events(b"a"))
+        staged(DeltaSink(Delta(place), TASK), events(b"a"))
 
 
 def test_files_of_many_partitions_are_closed_by_least_recent_use(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_files, "OPEN_FILES", 2)
+    monkeypatch.setattr(open_files, "OPEN_FILES", 2)
     monkeypatch.setattr(table_files, "GATHERED_BYTES", 1)
     sink = lake.sink("host")
     parts = [events(b"x", host=host) for host in "abacaba"]
@@ -375,7 +377,7 @@ def test_a_column_of_which_each_value_is_another_makes_the_batch_smaller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And does not write a file for each of them before that is told."""
-    monkeypatch.setattr(table_files, "MOST_FILES", 10)
+    monkeypatch.setattr(open_files, "MOST_FILES", 10)
     sink = DeltaDirectory(tmp_path).sink("host")
     rows = pa.concat_tables([events(b"x", host=f"h{n}") for n in range(200)]).combine_chunks()
     with pytest.raises(BatchTooWideError, match="too fine"):

@@ -13,7 +13,7 @@ from flumeng.errors import UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
-from flumeng.sinks import Attempt, Owner, Row, Written
+from flumeng.sinks import Attempt, Row, TaskRevision, Written
 from flumeng.sinks.dead_letters import schema_around
 from flumeng.sinks.elasticsearch import template
 from flumeng.sinks.elasticsearch.bodies import Bodies
@@ -26,10 +26,10 @@ class ElasticsearchSink:
     root = None
     writes_at_once = False
 
-    def __init__(self, options: Elasticsearch, owner: Owner) -> None:
+    def __init__(self, options: Elasticsearch, task: TaskRevision) -> None:
         self.identified = options.id == "event"
         self._bodies = Bodies(options)
-        self._template = template.of(options, owner.flow) if options.template else None
+        self._template = template.of(options, task.flow) if options.template else None
         self._connection = Connection(
             options.hosts,
             timeout_seconds=options.timeout,

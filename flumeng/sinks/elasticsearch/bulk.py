@@ -7,10 +7,8 @@ again for half a minute; then the whole batch is tried again by the loop.
 from __future__ import annotations
 
 import math
-import random
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,7 +16,8 @@ import pyarrow as pa
 
 from flumeng.errors import UnavailableError
 from flumeng.filters.receipt_bound import refused as count_refused
-from flumeng.sinks import json_text
+from flumeng.sinks import chunks, json_text
+from flumeng.sinks.backoff import Backoff
 from flumeng.sinks.dead_letters import Refuse
 from flumeng.sinks.elasticsearch import answers
 from flumeng.sinks.elasticsearch.answers import Verdict
@@ -33,11 +32,8 @@ from flumeng.sinks.elasticsearch.cluster import (
 from flumeng.sinks.elasticsearch.template import Template
 
 AT_ONCE = 2
-PATIENCE_SECONDS = 30.0
-FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0
-LEAST_GATHERED_BYTES = 4 * 1024 * 1024
-MOST_GATHERED_BYTES = 16 * 1024 * 1024
+RETRY_SECONDS = 30.0
+GATHERED_BYTES = 4 * 1024 * 1024
 DONE_SCHEMA = pa.schema([pa.field("events", pa.int64()), pa.field("refused", pa.int64())])
 """``refused``: of so many the time was not believed."""
 
@@ -63,7 +59,7 @@ class IndexEvents:
             for request in self._requests(batches, cluster):
                 if len(waiting) == AT_ONCE:
                     indexed -= _pass_on(waiting.popleft(), refuse)
-                waiting.append(pool.submit(send, request, cluster, Patience()))
+                waiting.append(pool.submit(send, request, cluster, Backoff(RETRY_SECONDS)))
                 indexed += len(request)
                 far += count_refused(pa.Table.from_batches([request.events]))
             while waiting:
@@ -73,9 +69,9 @@ class IndexEvents:
         )
 
     def _requests(self, batches: Iterator[pa.RecordBatch], cluster: Cluster) -> Iterator[Request]:
-        for events in gather(batches):
+        for events in chunks.gathered(batches, GATHERED_BYTES):
             if self.template is not None:
-                install(self.template, cluster, Patience())
+                install(self.template, cluster, Backoff(RETRY_SECONDS))
             yield from Request(events, self.bodies.lines(events)).cut(cluster.size.bytes)
 
 
@@ -119,41 +115,17 @@ class Request:
         return Request(self.events.take(rows), self.lines.take(rows))
 
 
-class Patience:
-    """Pauses that grow, with jitter, until it ends."""
-
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._clock = clock
-        self._sleep = sleep
-        self._pause = FIRST_PAUSE_SECONDS
-        self._until: float | None = None
-
-    def pause(self, error: UnavailableError) -> None:
-        """Raises ``error`` when this has gone on for too long."""
-        now = self._clock()
-        if self._until is None:
-            self._until = now + PATIENCE_SECONDS
-        if now + self._pause > self._until:
-            raise error
-        self._sleep(self._pause * random.uniform(0.5, 1.5))
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
-
-
-def install(template: Template, cluster: Cluster, patience: Patience) -> None:
+def install(template: Template, cluster: Cluster, backoff: Backoff) -> None:
     """Raises UnavailableError, UserError."""
     while True:
         try:
             cluster.install(template)
             return
         except UnavailableError as error:
-            patience.pause(error)
+            backoff.pause(error)
 
 
-def send(request: Request, cluster: Cluster, patience: Patience) -> list[Refused]:
+def send(request: Request, cluster: Cluster, backoff: Backoff) -> list[Refused]:
     """Index the events of ``request``, but for those that are given back.
 
     Raises UnavailableError, UserError.
@@ -177,7 +149,7 @@ def send(request: Request, cluster: Cluster, patience: Patience) -> list[Refused
         except UnavailableError as error:
             if isinstance(error, OverloadedError):
                 cluster.size.shrink()
-            patience.pause(error)
+            backoff.pause(error)
             waiting.appendleft(part)
             continue
         if verdict.refused:
@@ -186,7 +158,7 @@ def send(request: Request, cluster: Cluster, patience: Patience) -> list[Refused
         if verdict.again:
             if verdict.overloaded:
                 cluster.size.shrink()
-            patience.pause(UnavailableError(f"elasticsearch: {verdict.trouble}"))
+            backoff.pause(UnavailableError(f"elasticsearch: {verdict.trouble}"))
             waiting.appendleft(part.take(verdict.again))
         elif part.bytes > cluster.size.bytes // 2:
             cluster.size.grow()
@@ -198,34 +170,3 @@ def _attempt(part: Request, cluster: Cluster) -> Verdict:
         return answers.judge(cluster.bulk(part.body), len(part))
     except ValueError as error:  # of msgspec too
         raise UnavailableError(f"elasticsearch: this is no answer to a bulk: {error}") from error
-
-
-def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same events in batches of about LEAST_GATHERED_BYTES to MOST_GATHERED_BYTES; none is
-    empty."""
-    held: list[pa.RecordBatch] = []
-    held_bytes = 0
-    for batch in batches:
-        if batch.num_rows:
-            held.append(batch)
-            held_bytes += batch.nbytes
-        if held_bytes >= LEAST_GATHERED_BYTES:
-            yield from _pieces(held)
-            held, held_bytes = [], 0
-    if held:
-        yield from _pieces(held)
-
-
-def _pieces(held: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    whole = held if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()
-    for batch in whole:
-        yield from _bounded(batch)
-
-
-def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows == 1 or batch.nbytes <= MOST_GATHERED_BYTES:
-        yield batch
-        return
-    middle = batch.num_rows // 2
-    yield from _bounded(batch.slice(0, middle))
-    yield from _bounded(batch.slice(middle))

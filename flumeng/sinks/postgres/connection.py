@@ -21,7 +21,7 @@ from adbc_driver_manager import Error
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.runtime.scrubbing import excerpt
 from flumeng.sinks.postgres.statements import SETTINGS
-from flumeng.sinks.postgres.target import CONNECT_SECONDS, Place, Server, Target
+from flumeng.sinks.postgres.target import CONNECT_SECONDS, Server, TableName, Target
 
 T = TypeVar("T")
 
@@ -73,11 +73,11 @@ class Connection:
 
         return self._call(run)
 
-    def copy(self, rows: pa.RecordBatch, place: Place | None, name: str) -> None:
+    def copy(self, rows: pa.RecordBatch, table: TableName | None, name: str) -> None:
         """Into a table, or into the temporary one of that name. Raises what ``execute`` raises."""
         target: dict[str, Any] = {"temporary": True}
-        if place is not None:
-            name, target = place.name, {"db_schema_name": place.schema}
+        if table is not None:
+            name, target = table.name, {"db_schema_name": table.schema}
         self._call(lambda: self._cursor.adbc_ingest(name, rows, mode="append", **target))
 
     def close(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -12,17 +10,19 @@ import pyarrow as pa
 
 from flumeng.errors import UnavailableError
 from flumeng.filters.identity import SPLIT
+from flumeng.runtime.idle_clients import IdleClients
 from flumeng.sinks import BatchId, chunks
+from flumeng.sinks.backoff import Backoff
 from flumeng.sinks.dead_letters import Refuse
-from flumeng.sinks.postgres import idle_connections, transaction
+from flumeng.sinks.postgres import transaction
 from flumeng.sinks.postgres.connection import Connection
-from flumeng.sinks.postgres.target import COUNT_SCHEMA, Target
+from flumeng.sinks.postgres.target import COUNT_SCHEMA, Server, Target
 from flumeng.sinks.postgres.transaction import Claim, Transaction
 
 CHUNK_BYTES = 8 * 1024 * 1024
 """About so much is one COPY."""
 RETRY_SECONDS = 25.0
-FIRST_WAIT_SECONDS = 0.2
+_idle: IdleClients[Server, Connection] = IdleClients()
 
 
 @dataclass(frozen=True)
@@ -62,23 +62,21 @@ class WriteSplit:
         except BaseException:
             connection.close()
             raise
-        idle_connections.keep(self.target.server, connection)
+        _idle.keep(self.target.server, connection)
         return events
 
     def _begin(self, claim: Claim | None) -> tuple[Connection, Transaction]:
         """Tried for a while, for a server that begins anew does not answer at once."""
-        wait, deadline = FIRST_WAIT_SECONDS, time.monotonic() + RETRY_SECONDS
+        backoff = Backoff(RETRY_SECONDS)
         while True:
             try:
                 return self._try_to_begin(claim)
-            except UnavailableError:
-                if time.monotonic() + wait > deadline:
-                    raise
-            time.sleep(wait * random.uniform(0.5, 1))
-            wait *= 2
+            except UnavailableError as error:
+                backoff.pause(error)
 
     def _try_to_begin(self, claim: Claim | None) -> tuple[Connection, Transaction]:
-        connection = idle_connections.take(self.target.server)
+        server = self.target.server
+        connection = _idle.take(server) or Connection(server)
         try:
             return connection, Transaction(connection, self.target, claim)
         except BaseException:

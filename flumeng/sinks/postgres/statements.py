@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from flumeng.sinks.postgres.columns import type_for
-from flumeng.sinks.postgres.target import KEY, Place, quoted
+from flumeng.sinks.postgres.target import KEY, TableName, quoted
 
 SETTINGS = """
 SELECT set_config('statement_timeout', $1, false),
@@ -38,65 +38,65 @@ WHERE application_name = $1 AND pid <> pg_backend_pid() AND usename = current_us
 """
 
 
-def hold(place: Place) -> str:
+def hold(table: TableName) -> str:
     """Nobody can change the columns until the transaction ends."""
-    return f"LOCK TABLE ONLY {place} IN ROW EXCLUSIVE MODE"
+    return f"LOCK TABLE ONLY {table} IN ROW EXCLUSIVE MODE"
 
 
-def create(place: Place, events: pa.Schema, *, keyed: bool) -> str:
+def create(table: TableName, events: pa.Schema, *, keyed: bool) -> str:
     parts = [_definition(field) for field in events]
     if keyed:
         parts.append(f"PRIMARY KEY ({_listed(KEY)})")
-    return f"CREATE TABLE IF NOT EXISTS {place} ({', '.join(parts)})"
+    return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(parts)})"
 
 
-def add_columns(place: Place, missing: Sequence[pa.Field]) -> str:
+def add_columns(table: TableName, missing: Sequence[pa.Field]) -> str:
     added = ", ".join(f"ADD COLUMN IF NOT EXISTS {_definition(field)}" for field in missing)
-    return f"ALTER TABLE {place} {added}"
+    return f"ALTER TABLE {table} {added}"
 
 
-def create_batches(place: Place) -> str:
+def create_batches(table: TableName) -> str:
     return (
-        f"CREATE TABLE IF NOT EXISTS {place.batches} (series text, split integer, "
+        f"CREATE TABLE IF NOT EXISTS {table.batches} (series text, split integer, "
         "number bigint NOT NULL, written_at timestamptz NOT NULL, refused jsonb, "
         "PRIMARY KEY (series, split))"
     )
 
 
-def claim(place: Place) -> str:
+def claim(table: TableName) -> str:
     """Locks the row of series $1 and split $2 until the transaction ends, and sets its number to
     $3. It returns no row, and changes nothing, when that number is reached already."""
     return (
-        f"INSERT INTO {place.batches} AS known (series, split, number, written_at) "
+        f"INSERT INTO {table.batches} AS known (series, split, number, written_at) "
         "VALUES ($1, $2, $3, now()) ON CONFLICT (series, split) DO UPDATE "
         "SET number = excluded.number, written_at = excluded.written_at, refused = NULL "
         "WHERE known.number < excluded.number RETURNING number"
     )
 
 
-def note_refused(place: Place) -> str:
-    return f"UPDATE {place.batches} SET refused = $3::jsonb WHERE series = $1 AND split = $2"
+def note_refused(table: TableName) -> str:
+    return f"UPDATE {table.batches} SET refused = $3::jsonb WHERE series = $1 AND split = $2"
 
 
-def find_refused(place: Place) -> str:
+def find_refused(table: TableName) -> str:
     return (
-        f"SELECT refused::text FROM {place.batches} "
+        f"SELECT refused::text FROM {table.batches} "
         "WHERE series = $1 AND split = $2 AND number = $3 AND refused IS NOT NULL"
     )
 
 
-def create_incoming(incoming: str, place: Place, names: Sequence[str]) -> str:
-    """A table of this connection alone with columns like those of ``place``, and no constraint."""
+def create_incoming(incoming: str, table: TableName, names: Sequence[str]) -> str:
+    """A table of this connection alone with columns like those of ``table``, and no constraint."""
     return (
         f"CREATE TEMPORARY TABLE {quoted(incoming)} ON COMMIT DELETE ROWS AS "
-        f"SELECT {_listed(names)} FROM {place} WITH NO DATA"
+        f"SELECT {_listed(names)} FROM {table} WITH NO DATA"
     )
 
 
-def upsert(incoming: str, place: Place, names: Sequence[str]) -> str:
+def upsert(incoming: str, table: TableName, names: Sequence[str]) -> str:
     change = ", ".join(f"{quoted(n)} = excluded.{quoted(n)}" for n in names if n not in KEY)
     return (
-        f"INSERT INTO {place} ({_listed(names)}) SELECT {_listed(names)} FROM {quoted(incoming)} "
+        f"INSERT INTO {table} ({_listed(names)}) SELECT {_listed(names)} FROM {quoted(incoming)} "
         f"ON CONFLICT ({_listed(KEY)}) DO " + (f"UPDATE SET {change}" if change else "NOTHING")
     )
 

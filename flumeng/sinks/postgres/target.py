@@ -62,7 +62,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Place:
+class TableName:
     """A table by its schema and name; ``str`` is how statements say it."""
 
     schema: str
@@ -72,9 +72,9 @@ class Place:
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
     @property
-    def batches(self) -> Place:
+    def batches(self) -> TableName:
         """Where the last batches are remembered: beside the table."""
-        return Place(self.schema, BATCHES)
+        return TableName(self.schema, BATCHES)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Target:
     """``schema``: what is written of each event. ``upserts``: by its key, else appended."""
 
     server: Server
-    place: Place
+    table: TableName
     schema: pa.Schema
     upserts: bool
     creates: bool
@@ -99,7 +99,7 @@ class Target:
             schema = pa.schema([*others, *keys])
         _check_names(schema.names)
         adds = options.schema == "add"
-        return cls(server, Place(*options.place), schema, upserts, options.create, adds)
+        return cls(server, TableName(*options.place), schema, upserts, options.create, adds)
 
     def source(self, name: str) -> str:
         """The column of the events out of which the column ``name`` is written."""

@@ -24,7 +24,7 @@ from flumeng.sinks.dead_letters import Refuse
 from flumeng.sinks.postgres import columns, statements
 from flumeng.sinks.postgres.columns import UnfitError
 from flumeng.sinks.postgres.connection import Connection, RefusedRowsError
-from flumeng.sinks.postgres.target import Place, Target
+from flumeng.sinks.postgres.target import TableName, Target
 
 Refused = dict[tuple[str, int], str]
 """By journal and seq why an event was refused."""
@@ -64,9 +64,9 @@ class Transaction:
             connection.known[target] = self._prepare()
         self._incoming, self._types = connection.known[target]
         connection.execute("BEGIN")
-        connection.execute(statements.hold(target.place))
-        if self._find_columns(target.place) != self._types:
-            raise UnavailableError(f"the columns of {target.place} have changed: once more")
+        connection.execute(statements.hold(target.table))
+        if self._find_columns(target.table) != self._types:
+            raise UnavailableError(f"the columns of {target.table} have changed: once more")
         self.repeated = claim is not None and not self._take(claim)
 
     def write(self, events: pa.RecordBatch, refuse: Refuse) -> None:
@@ -89,9 +89,9 @@ class Transaction:
     def refused_before(self) -> Refused:
         """What was refused when this number was written."""
         assert self._claim is not None
-        claim, place = self._claim, self._target.place
+        claim, table = self._claim, self._target.table
         found = self._connection.execute(
-            statements.find_refused(place), claim.series, claim.split, claim.batch.number
+            statements.find_refused(table), claim.series, claim.split, claim.batch.number
         )
         return {(journal, seq): why for row in found for journal, seq, why in json.loads(row[0])}
 
@@ -100,7 +100,7 @@ class Transaction:
         if self._claim is not None and self._refused:
             rows = json.dumps([[*event, why] for event, why in self._refused.items()])
             self._connection.execute(
-                statements.note_refused(self._target.place),
+                statements.note_refused(self._target.table),
                 self._claim.series,
                 self._claim.split,
                 rows.replace("\\u0000", columns.REPLACEMENT),
@@ -116,7 +116,7 @@ class Transaction:
         run(statements.TAKE_NAME, claim.backend)
         values = (claim.series, claim.split, claim.batch.number)
         try:
-            return bool(run(statements.claim(self._target.place), *values))
+            return bool(run(statements.claim(self._target.table), *values))
         except UnavailableError:
             self._end_zombies(claim)
             raise
@@ -136,10 +136,10 @@ class Transaction:
         run("SAVEPOINT rows")
         try:
             if self._incoming is None:
-                self._connection.copy(rows, target.place, "")
+                self._connection.copy(rows, target.table, "")
             else:
                 self._connection.copy(rows, None, self._incoming)
-                run(statements.upsert(self._incoming, target.place, rows.schema.names))
+                run(statements.upsert(self._incoming, target.table, rows.schema.names))
                 run(f"TRUNCATE {self._incoming}")
         except RefusedRowsError:
             run("ROLLBACK TO SAVEPOINT rows")
@@ -158,48 +158,48 @@ class Transaction:
     def _prepare(self) -> tuple[str | None, dict[str, str]]:
         """Make what is to be made, once a connection: the name of the table of this connection
         through which upserts go, and the type of each column of the target."""
-        target, place = self._target, self._target.place
-        types = self._find_columns(place)
+        target, table = self._target, self._target.table
+        types = self._find_columns(table)
         if not types and target.creates:
-            self._define(statements.create(place, target.schema, keyed=target.upserts))
+            self._define(statements.create(table, target.schema, keyed=target.upserts))
         elif types and target.adds and (lacking := self._lacking(types)):
-            self._define(statements.add_columns(place, lacking))
-        types = self._find_columns(place)
+            self._define(statements.add_columns(table, lacking))
+        types = self._find_columns(table)
         self._check(types)
-        if self._claim is not None and not self._find_columns(place.batches):
-            self._define(statements.create_batches(place))
+        if self._claim is not None and not self._find_columns(table.batches):
+            self._define(statements.create_batches(table))
         if not target.upserts:
             return None, types
         incoming = f"flumeng_incoming_{len(self._connection.known)}"
-        self._define(statements.create_incoming(incoming, place, target.schema.names))
+        self._define(statements.create_incoming(incoming, table, target.schema.names))
         return incoming, types
 
     def _define(self, statement: str) -> None:
         try:
             self._connection.execute(statement)
         except RefusedRowsError as error:  # the rows of the server's own catalog
-            raise UnavailableError(f"another makes {self._target.place} too: {error}") from error
+            raise UnavailableError(f"another makes {self._target.table} too: {error}") from error
 
-    def _find_columns(self, place: Place) -> dict[str, str]:
-        return dict(self._connection.execute(statements.FIND_COLUMNS, str(place)))
+    def _find_columns(self, table: TableName) -> dict[str, str]:
+        return dict(self._connection.execute(statements.FIND_COLUMNS, str(table)))
 
     def _lacking(self, types: dict[str, str]) -> list[pa.Field]:
         return [field for field in self._target.schema if field.name not in types]
 
     def _check(self, types: dict[str, str]) -> None:
-        place = self._target.place
+        table = self._target.table
         if not types:
-            raise UserError(f"sql: there is no table {place}: create it, or say create: true")
+            raise UserError(f"sql: there is no table {table}: create it, or say create: true")
         if lacking := self._lacking(types):
             names = ", ".join(field.name for field in lacking)
             raise UserError(
-                f"sql: {place} has no column {names}: add it, say schema: add, or drop it with "
+                f"sql: {table} has no column {names}: add it, say schema: add, or drop it with "
                 "a select"
             )
         for name in self._target.schema.names:
             if types[name] not in columns.ABLE:
                 raise UserError(
-                    f"sql: the column {name} of {place} is of type {types[name]}; this sink "
+                    f"sql: the column {name} of {table} is of type {types[name]}; this sink "
                     f"writes {', '.join(columns.ABLE)}"
                 )
 

@@ -11,12 +11,12 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.sinks import Attempt, Owner, Row, Sink
+from flumeng.sinks import Attempt, Row, Sink, TaskRevision
 from flumeng.sinks.delta import DeltaSink
 from flumeng.sinks.iceberg import IcebergSink
 from flumeng.spec.sinks.lakehouse import Catalog, Delta, Evolution, Iceberg
 
-OWNER = Owner("web", "collect.0", 1)
+TASK = TaskRevision("web", "collect.0", 1)
 SPARK: Any = None
 
 
@@ -42,7 +42,7 @@ class DeltaDirectory:
         self.place = str(place / "delta")
 
     def sink(self, *by: str, schema: Evolution = "add") -> Sink:
-        return DeltaSink(Delta(self.place, by, schema), OWNER)
+        return DeltaSink(Delta(self.place, by, schema), TASK)
 
     def rows(self) -> pa.Table:
         return DeltaTable(self.place).to_pyarrow_table()
@@ -63,7 +63,7 @@ class IcebergDirectory:
         self.catalog = Catalog("sql", f"sqlite:///{place}/catalog.db", warehouse=f"{place}/lake")
 
     def sink(self, *by: str, schema: Evolution = "add") -> Sink:
-        return IcebergSink(Iceberg(self.catalog, "web.events", by, schema), OWNER)
+        return IcebergSink(Iceberg(self.catalog, "web.events", by, schema), TASK)
 
     def table(self) -> Any:
         uri, warehouse = self.catalog.uri, self.catalog.warehouse

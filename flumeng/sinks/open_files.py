@@ -1,0 +1,61 @@
+"""The files that a split is being written into: one for each directory or partition, or several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, Protocol, TypeVar
+
+OPEN_FILES = 256
+"""At once, of a split; the least recently used one is closed when there is another to open."""
+MOST_FILES = 4096
+"""Of a split: more do not fit into the record of a commit, and partition no table."""
+GATHERED_BYTES = 64 * 1024 * 1024
+"""So much is sorted by file, and written as a row group into each, at once."""
+
+
+class StagedFile(Protocol):
+    def close(self) -> None:
+        """Make the file durable."""
+
+
+K = TypeVar("K", bound=Hashable)
+F = TypeVar("F", bound=StagedFile)
+P = TypeVar("P")
+
+
+class OpenFiles(Generic[K, F]):
+    """``closed`` are those that are whole."""
+
+    def __init__(self) -> None:
+        self._open: dict[K, F] = {}
+        """The least recently used first."""
+        self.closed: list[F] = []
+
+    @property
+    def too_many(self) -> bool:
+        return len(self._open) + len(self.closed) > MOST_FILES
+
+    def in_order(self, parts: Iterable[tuple[K, P]]) -> list[tuple[K, P]]:
+        """Those whose file is open first, so that as few as possible are closed."""
+        return sorted(parts, key=lambda part: part[0] not in self._open)
+
+    def get(self, key: K, create: Callable[[], F]) -> F:
+        """The open file of ``key``, or a new one."""
+        file = self._open.pop(key, None)
+        if file is None:
+            if len(self._open) == OPEN_FILES:
+                self.close(next(iter(self._open)))
+            file = create()
+        self._open[key] = file
+        return file
+
+    def close(self, key: K) -> None:
+        file = self._open.pop(key)
+        file.close()
+        self.closed.append(file)
+
+    def close_all(self) -> list[F]:
+        """All files, durable."""
+        for key in list(self._open):
+            self.close(key)
+        return self.closed
