@@ -26,7 +26,7 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment
-from flumeng.collector.testing import OWNER
+from flumeng.collector.testing import TASK
 from flumeng.errors import CorruptError
 from flumeng.journal.journal import Journal
 from flumeng.journal.names import node_of
@@ -77,7 +77,7 @@ class Cluster:
             publisher=Publisher(store),
             scheduler=Scheduler(),
             jobs=Jobs(SparkEngine(spark), 2, on_stuck=pytest.fail),
-            build=lambda _: SparkPipeline(spark, spec, OWNER),
+            build=lambda _: SparkPipeline(spark, spec, TASK),
             positions=lambda wake: WatchedJournals(self.watcher, self.probes, wake),
             report=lambda _, status: self.statuses.append(status),
         )

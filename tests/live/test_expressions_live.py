@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.testing import OWNER
+from flumeng.collector.testing import TASK
 from flumeng.errors import UserError
 from flumeng.filters import spark_syntax
 from flumeng.spec import expressions, functions, parse_flow
@@ -136,6 +136,6 @@ def test_another_directory_cannot_be_read(spark: SparkSession, tmp_path: Path) -
         f'filters: [select: [ts, "{leak}"]]}}'
     )
     with pytest.raises(UserError, match=r"Spark reads ScalarSubquery in it"):
-        SparkPipeline(spark, parse_flow(text), OWNER)
+        SparkPipeline(spark, parse_flow(text), TASK)
     with pytest.raises(Exception, match=r"TABLE_OR_VIEW_NOT_FOUND|runSQLOnFiles"):
         spark.range(1).selectExpr(leak).collect()

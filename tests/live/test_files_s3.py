@@ -18,7 +18,7 @@ import pytest
 from pyarrow import fs
 
 from flumeng.collector.commit import Commits
-from flumeng.collector.testing import OWNER
+from flumeng.collector.testing import TASK
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.runtime.embedded import free_port
@@ -57,7 +57,7 @@ def lake(server: RealS3, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def staged(options: Files, *batches: pa.RecordBatch) -> list[tuple[str, str]]:
     """What an executor that knows no secret but those it is given makes of ``batches``."""
-    sink = FilesSink(options, OWNER)
+    sink = FilesSink(options, TASK)
     staging = below(sink.root, "_flumeng", "web.n1.0.a.1.x")
     tail = sink.stage(batch_of(batches[0].schema), Attempt(staging)).all_arrow
     rows = [

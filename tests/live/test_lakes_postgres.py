@@ -14,7 +14,7 @@ from flumeng.errors import UnavailableError, UserError
 from flumeng.sinks import BatchId, tables
 from flumeng.sinks.iceberg import IcebergSink
 from flumeng.sinks.testing.postgres import RealPostgres
-from flumeng.sinks.testing.tables import OWNER, staged
+from flumeng.sinks.testing.tables import TASK, staged
 from flumeng.spec.sinks.lakehouse import Catalog, Iceberg
 
 
@@ -37,7 +37,7 @@ def test_a_catalog_that_is_killed_and_frozen_takes_each_batch_once(
         pytest.skip("FLUMENG_TEST_POSTGRES names a server that is not ours to kill")
     uri = f"postgresql://{server.username}@{server.host}:{server.port}/{server.database}"
     catalog = Catalog("sql", uri, warehouse=f"file://{tmp_path}/lake", password="${secret:catalog}")
-    sink = IcebergSink(Iceberg(catalog, "web.events"), OWNER)
+    sink = IcebergSink(Iceberg(catalog, "web.events"), TASK)
 
     def commit(number: int) -> None:
         events = pa.table({"n": pa.array([number], pa.int64())})

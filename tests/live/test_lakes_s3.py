@@ -19,7 +19,7 @@ from flumeng.sinks import Attempt, BatchId, Sink, Written, tables
 from flumeng.sinks.delta import DeltaSink
 from flumeng.sinks.iceberg import IcebergSink
 from flumeng.sinks.testing.s3 import REGION, RealS3
-from flumeng.sinks.testing.tables import OWNER
+from flumeng.sinks.testing.tables import TASK
 from flumeng.spec.locations import Credentials
 from flumeng.spec.sinks.lakehouse import Catalog, Delta, Iceberg
 
@@ -45,14 +45,14 @@ def keys(server: RealS3, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sink(server: RealS3, form: str, place: Path) -> Sink:
     if form == "delta":
-        return DeltaSink(Delta(server.location("delta"), ("host",), credentials=KEYS), OWNER)
+        return DeltaSink(Delta(server.location("delta"), ("host",), credentials=KEYS), TASK)
     warehouse = f"s3://{server.bucket}/warehouse"
     catalog = Catalog("sql", f"sqlite:///{place}/catalog.db", warehouse=warehouse)
     endpoint = f"http://{server.address}"
     options = Iceberg(
         catalog, "web.events", ("host",), endpoint=endpoint, region=REGION, credentials=KEYS
     )
-    return IcebergSink(options, OWNER)
+    return IcebergSink(options, TASK)
 
 
 def rows(server: RealS3, form: str, place: Path) -> list[int]:
@@ -128,7 +128,7 @@ def test_a_frozen_store_costs_one_time_out_and_no_secret_is_told(
     finally:
         server.thaw()
         monkeypatch.setattr(tables, "ANSWER_SECONDS", 20.0)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 15
     assert server.secret_key not in str(told.value)
     deadline = time.monotonic() + 60
     while True:

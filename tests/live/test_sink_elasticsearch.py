@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from elasticsearch import Elasticsearch as Client
 
-from flumeng.collector.testing import OWNER
+from flumeng.collector.testing import TASK
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters import identity
 from flumeng.sinks.dead_letters import Refuse, RefusedError
@@ -76,7 +76,7 @@ def events(first: int, count: int, **columns: list[Any]) -> pa.RecordBatch:
 
 
 def stage(address: str, index: str = "logs-%Y.%m", **options: Any) -> IndexEvents:
-    sink = ElasticsearchSink(Elasticsearch((address,), index, **options), OWNER)
+    sink = ElasticsearchSink(Elasticsearch((address,), index, **options), TASK)
     return IndexEvents(sink._connection, sink._bodies, sink._template)
 
 

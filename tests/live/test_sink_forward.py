@@ -118,7 +118,7 @@ def test_a_frozen_target_costs_a_time_out_and_then_gives_way() -> None:
             began = time.monotonic()
             with pytest.raises(UnavailableError, match="timed out"):
                 send(options, events(content))
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 20
         assert send(options, events(b"x")) == 1
         assert server.received == [b"x\n"]
         assert send(ForwardTcp((address,), wait_for_close=False), events(b"small")) == 1

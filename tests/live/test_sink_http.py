@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.testing import OWNER
+from flumeng.collector.testing import TASK
 from flumeng.errors import UnavailableError, UserError
 from flumeng.runtime.embedded import free_port
 from flumeng.sinks import BatchId, http_receiver
@@ -43,7 +43,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sink(url: str, **options: Any) -> SendSplit:
     given = Http(url, **options)
-    endpoint = vars(HttpSink(given, OWNER))["_endpoint"]
+    endpoint = vars(HttpSink(given, TASK))["_endpoint"]
     return SendSplit(given, endpoint, FIRST if given.idempotent else None, "sinks[0].http")
 
 
@@ -154,7 +154,7 @@ def test_a_secret_goes_into_its_header_and_nowhere_else(
 ) -> None:
     monkeypatch.setenv("FLUMENG_SECRET_HOOKS", "t0ken-of-hooks")
     options = Http(receiver.url, headers={"Authorization": "Bearer ${secret:hooks}", "X-A": "b"})
-    assert "t0ken" not in repr(vars(HttpSink(options, OWNER)))
+    assert "t0ken" not in repr(vars(HttpSink(options, TASK)))
     send(sink(receiver.url, headers=options.headers), events(0, 1))
     (headers,) = receiver.headers
     assert (headers["Authorization"], headers["X-A"]) == ("Bearer t0ken-of-hooks", "b")

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.testing import OWNER
+from flumeng.collector.testing import TASK
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters import identity
 from flumeng.filters.lazy_batch import Fused, LazyBatch
@@ -310,6 +310,6 @@ def test_columns_that_do_not_fit_are_told_before_anything_runs() -> None:
     )
     batch = LazyBatch(None, 1, None, (), READ_SCHEMA)  # type: ignore[arg-type]
     for options, expected in cases:
-        sink = KafkaSink(Kafka(brokers=("127.0.0.1:1",), **options), OWNER)
+        sink = KafkaSink(Kafka(brokers=("127.0.0.1:1",), **options), TASK)
         with pytest.raises(UserError, match=expected):
             sink.stage(batch, Attempt())

@@ -20,7 +20,7 @@ from flumeng.collector.engine import SparkEngine
 from flumeng.collector.fetch import UnreadableError
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.ranges import Range
-from flumeng.collector.testing import OWNER
+from flumeng.collector.testing import TASK
 from flumeng.collector.work import BatchFailedError, Work
 from flumeng.errors import UserError
 from flumeng.filters.lazy_batch import LazyBatch
@@ -82,7 +82,7 @@ def write(spark: SparkSession, tmp_path: Path, reads: list[int]) -> Iterator[Wri
     def run(sinks: str, filters: str = "[]", address: str = server.address) -> list[Written]:
         source = "syslog: {listen: '127.0.0.1:0'}"
         text = f"{{flow: web, sources: [{source}], filters: {filters}, sinks: [{sinks}]}}"
-        pipeline = SparkPipeline(spark, parse_flow(text), OWNER)
+        pipeline = SparkPipeline(spark, parse_flow(text), TASK)
         staging = {root: f"{root}/_flumeng/{JOURNAL}.1.0" for root in pipeline.roots}
         for directory in staging.values():
             file_store.LOCAL.make_directory(directory)
@@ -156,7 +156,7 @@ def test_dead_letters_can_be_json_files(spark: SparkSession, tmp_path: Path) -> 
     source = "syslog: {listen: '127.0.0.1:0'}"
     dead = f"files: {{path: '{tmp_path}/dead', format: json}}"
     text = f"{{flow: web, sources: [{source}], sinks: [noop], dead_letters: {{{dead}}}}}"
-    assert SparkPipeline(spark, parse_flow(text), OWNER).shareable
+    assert SparkPipeline(spark, parse_flow(text), TASK).shareable
 
 
 def test_json_files_count_times_that_were_not_believed(write: Write, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_batch_that_is_too_wide_is_told_from_a_failure(
     minutes = "sequence(timestamp'2026-01-01', timestamp'2026-01-04 00:00', interval 1 minute)"
     one = LazyBatch(spark, 1, spark.range(1), (), pa.schema([pa.field("id", pa.int64())]))
     batch = one.sql(lambda rows: rows.selectExpr(f"explode({minutes}) AS ts"))
-    sink = FilesSink(Files(path=f"{tmp_path}/lake/%Y/%m/%d/%H/%M"), OWNER)
+    sink = FilesSink(Files(path=f"{tmp_path}/lake/%Y/%m/%d/%H/%M"), TASK)
     staging = f"{sink.root}/_flumeng/{JOURNAL}.1.0"
     file_store.LOCAL.make_directory(staging)
     rows = sink.stage(batch, Attempt(staging)).collect()
@@ -243,7 +243,7 @@ def test_flows_that_share_a_job_do_not_share_their_failures(
 
     def work(sinks: str, address: str = server.address) -> Work:
         text = f"{{flow: web, sources: [syslog: {{listen: '127.0.0.1:0'}}], sinks: [{sinks}]}}"
-        pipeline = SparkPipeline(spark, parse_flow(text), OWNER)
+        pipeline = SparkPipeline(spark, parse_flow(text), TASK)
         staging = {root: f"{root}/staged" for root in pipeline.roots}
         ranges = [Range(JOURNAL, 0, 50)]
         return Work(pipeline, ranges, {JOURNAL: address}, staging, 60.0, lambda _: None)
@@ -268,8 +268,8 @@ def test_flows_that_share_a_job_do_not_share_their_failures(
 
 def test_spark_sql_takes_a_slot_of_its_own(spark: SparkSession) -> None:
     text = "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop], filters: [%s]}"
-    with_sql = SparkPipeline(spark, parse_flow(text % "select: [upper(host) AS host]"), OWNER)
-    without = SparkPipeline(spark, parse_flow(text % "where: 'seq > 100'"), OWNER)
+    with_sql = SparkPipeline(spark, parse_flow(text % "select: [upper(host) AS host]"), TASK)
+    without = SparkPipeline(spark, parse_flow(text % "where: 'seq > 100'"), TASK)
     assert (with_sql.shareable, without.shareable) == (False, True)
 
 
@@ -286,7 +286,7 @@ def test_a_large_job_leaves_no_files_behind(
     pipeline = SparkPipeline(
         spark,
         parse_flow("{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}"),
-        OWNER,
+        TASK,
     )
     works = [
         Work(
@@ -327,4 +327,4 @@ def test_every_sink_that_delivers_once_can_take_dead_letters(
         "elasticsearch: {hosts: ['http://127.0.0.1:1'], index: web}], dead_letters: {%s}}"
     )
     spec = parse_flow((text % letters).replace("TMP", str(tmp_path)))
-    assert SparkPipeline(spark, spec, OWNER).shareable
+    assert SparkPipeline(spark, spec, TASK).shareable

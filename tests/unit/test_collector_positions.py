@@ -159,7 +159,7 @@ def test_of_never_waits(world: World) -> None:
     began = time.monotonic()
     for _ in range(1000):
         world.watcher.of([a, b])
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < PATIENCE_SECONDS / 2
 
 
 @pytest.mark.parametrize("wrong", ["frozen", "refuses", "babbles"])
@@ -174,7 +174,7 @@ def test_a_bad_server_costs_its_own_journals_only(world: World, wrong: str) -> N
         world.servers.ends["n99:1"][good] = end
         began = time.monotonic()
         until(lambda: world.end(good) == end)  # noqa: B023
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < PATIENCE_SECONDS / 2
     found = world.watcher.of(bad)
     assert all("babbles" in reach.trouble for reach in found.values())
     assert wrong == "babbles" or not found

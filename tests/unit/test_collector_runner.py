@@ -472,7 +472,7 @@ def test_nothing_is_reported_once_a_task_was_told_to_stop(world: World) -> None:
 
 def test_a_task_recovers_its_batch_size_after_failures(world: World) -> None:
     """Also while its batches are so small that they share jobs."""
-    failures = [UnavailableError("the lake is away") for _ in range(7)]
+    failures = [UnavailableError("the lake is away") for _ in range(10)]
 
     def fail(_ranges: Sequence[Range]) -> None:
         if failures:

@@ -15,7 +15,8 @@ from flumeng.runtime.counting import MULTI, PING
 from flumeng.runtime.links import HOST, Link, Links
 
 DELAY_SECONDS = 0.1
-NOISE_SECONDS = 0.08
+ONE_BY_ONE_SECONDS = 50 * DELAY_SECONDS
+"""What fifty requests would take if each waited for the one before."""
 GET = 4
 CONNECT = struct.pack(">iii", 8, 0, 0)
 
@@ -102,8 +103,8 @@ def test_what_is_sent_together_arrives_together(links: Links) -> None:
             time.sleep(0.001)
         assert answers(client, 50) == list(range(1, 51))
         took = time.monotonic() - greeted
-    assert 4 * DELAY_SECONDS <= greeted - began < 4 * DELAY_SECONDS + NOISE_SECONDS
-    assert 2 * DELAY_SECONDS <= took < 2 * DELAY_SECONDS + 0.1 + NOISE_SECONDS
+    assert greeted - began >= 4 * DELAY_SECONDS
+    assert 2 * DELAY_SECONDS <= took < ONE_BY_ONE_SECONDS
 
 
 def test_round_trips_are_what_a_client_waits_for(links: Links) -> None:
