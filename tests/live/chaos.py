@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,8 +34,9 @@ ROTATE_LINES = 9_000
 KINDS = ("ingest", "node", "collector", "master", "zookeeper")
 KILLS_OF_EACH = 2
 PACE_SECONDS = 0.06
-SET_ASIDE_AFTER = 3
+LOOK_SECONDS = 2.0
 FLOW = "chaos"
+TASK = f"{FLOW}/collect.0"
 
 FLOW_TEXT = """
 flow: chaos
@@ -48,6 +50,32 @@ sinks:
 """
 
 
+class Operator(threading.Thread):
+    """Restarts the flow's task whenever the node has set it aside, as it does with a flow during
+    whose batches the collector has ended three times within 15 minutes."""
+
+    def __init__(self, hosts: str) -> None:
+        super().__init__(name="operator", daemon=True)
+        self.enough = threading.Event()
+        self._hosts = hosts
+
+    def run(self) -> None:
+        while not self.enough.wait(LOOK_SECONDS):
+            with (
+                contextlib.suppress(FlumengError),
+                contextlib.closing(connect(self._hosts)) as store,
+            ):
+                while not self.enough.wait(LOOK_SECONDS):
+                    if self._is_set_aside(store):
+                        restart_task(store, TASK, author="test", reason="", now=0.0)
+
+    @staticmethod
+    def _is_set_aside(store: Store) -> bool:
+        status = store.read(paths.status("n1"))
+        task = status.value.tasks.get(TASK) if status else None
+        return task is not None and "set aside: " in (task.error or "")
+
+
 class Cluster:
     """The three top processes, restarted by the test; the node restarts its children itself."""
 
@@ -56,6 +84,7 @@ class Cluster:
         self.zookeeper = RealZooKeeper(folder / "zookeeper")
         self.hosts = f"{self.zookeeper.address}/chaos"
         self.tops: dict[str, subprocess.Popen[bytes]] = {}
+        self._operator = Operator(self.hosts)
 
     def node_arguments(self) -> list[str]:
         return ["--zk", self.hosts, "--data", str(self.folder / "node"), "--name", "n1"]
@@ -67,6 +96,7 @@ class Cluster:
         store.close()
         self.start("master")
         self.start("node")
+        self._operator.start()
 
     def start(self, name: str) -> None:
         if name == "zookeeper":
@@ -105,6 +135,8 @@ class Cluster:
         return workers[-1] if workers else None
 
     def stop(self) -> None:
+        self._operator.enough.set()
+        self._operator.join()
         for process in self.tops.values():
             process.terminate()
         for process in self.tops.values():
@@ -263,12 +295,8 @@ def kill_at_random(
 ) -> None:
     """SIGKILL each of ``kinds`` so many times, in any order, and start it again; ``others`` are
     killed and started again by calling them. It goes on until that moment of the monotonic clock.
-
-    A node sets a flow aside during whose batches the collector ended three times within 15 minutes,
-    so the task is restarted each time, as a person would do it.
     """
     others = others or {}
-    collectors = 0
     while True:
         left = [kind for kind in (*kinds, *others) for _ in range(times)]
         chance.shuffle(left)
@@ -283,22 +311,8 @@ def kill_at_random(
                 time.sleep(chance.uniform(0.0, 1.0))
                 if kind in ("node", "master", "zookeeper"):
                     cluster.start(kind)
-                collectors += kind == "collector"
-                if kind == "collector" and collectors >= SET_ASIDE_AFTER:
-                    restart(cluster)
         if time.monotonic() >= until:
             return
-
-
-def restart(cluster: Cluster) -> None:
-    """Restart the flow's task, once ZooKeeper is there and a node owns it."""
-    deadline = time.monotonic() + 60
-    while True:
-        with contextlib.suppress(FlumengError), contextlib.closing(connect(cluster.hosts)) as store:
-            restart_task(store, f"{FLOW}/collect.0", author="test", reason="", now=0.0)
-            return
-        assert time.monotonic() < deadline, "the task cannot be restarted"
-        time.sleep(0.5)
 
 
 def chaos_seconds() -> float:
