@@ -217,13 +217,16 @@ class Watcher:
 
     def settle(self, seconds: float = 120.0, events: int = 0) -> None:
         """Wait until every ack is at its journal's end, ``events`` are acked at least, and no
-        commit is in progress."""
-        deadline = time.monotonic() + seconds
+        commit is in progress; for as long as acks move within ``seconds``."""
+        moved, acks = time.monotonic(), dict[str, int]()
         while True:
             with contextlib.suppress(FlumengError):
-                if sum(self.acks().values()) >= events and self.settled():
+                before, acks = acks, self.acks()
+                if sum(acks.values()) >= events and self.settled():
                     return
-            assert time.monotonic() < deadline, f"{self.state()} did not settle"
+                if acks != before:
+                    moved = time.monotonic()
+            assert time.monotonic() < moved + seconds, f"{self.state()} did not settle"
             time.sleep(0.2)
 
     def state(self) -> str:

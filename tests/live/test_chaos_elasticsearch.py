@@ -33,7 +33,7 @@ from tests.live.chaos import CHUNK, Cluster, Watcher, chaos_seconds, chaos_seed,
 REFUSED_EVERY = 50
 """The process id of so many events is no number, as the index wants it."""
 LOSING = 0.15
-PAUSE_SECONDS = 0.2
+PAUSE_SECONDS = 0.4
 PAGE = 10_000
 
 FLOW_TEXT = """
@@ -177,7 +177,7 @@ def test_every_accepted_event_is_a_document_once_or_a_dead_letter(
     blocker.join(60)
     assert not sender.is_alive() and not blocker.is_alive()
     proxy.losing = 0.0
-    watcher.settle(180, events=sender.sent)
+    watcher.settle(events=sender.sent)
 
     accepted = {
         (journal, seq)
