@@ -15,6 +15,7 @@ from elasticsearch import Elasticsearch as Client
 from flumeng.collector.testing import TASK
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters import identity
+from flumeng.sinks import backoff
 from flumeng.sinks.dead_letters import Refuse, RefusedError
 from flumeng.sinks.elasticsearch import ElasticsearchSink, bulk, cluster
 from flumeng.sinks.elasticsearch.bulk import IndexEvents
@@ -54,7 +55,7 @@ def client(real: RealElasticsearch) -> Iterator[Client]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(bulk, "PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(bulk, "RETRY_SECONDS", 2.0)
     yield
     cluster.connect.cache_clear()
 
@@ -177,7 +178,7 @@ def test_a_full_write_queue_is_waited_for_and_nothing_is_lost(
     real: RealElasticsearch, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six splits at a time, and eight shards, before one thread with a queue of two."""
-    monkeypatch.setattr(bulk, "PATIENCE_SECONDS", 30.0)
+    monkeypatch.setattr(bulk, "RETRY_SECONDS", 30.0)
     client.indices.create(index="logs-q", settings={"number_of_shards": 8})
     work = stage(real.address, "logs-q")
     with ThreadPoolExecutor(6) as pool:
@@ -193,7 +194,7 @@ def test_a_full_write_queue_is_waited_for_and_nothing_is_lost(
 def test_a_read_only_index_and_one_that_may_not_be_made_wait_and_say_so(
     real: RealElasticsearch, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(bulk, "RETRY_SECONDS", 0.5)
     client.indices.create(index="logs-r")
     for setting in ("index.blocks.write", "index.blocks.read_only_allow_delete"):
         client.indices.put_settings(index="logs-r", settings={setting: True})
@@ -212,7 +213,7 @@ def test_a_read_only_index_and_one_that_may_not_be_made_wait_and_say_so(
 def test_a_server_that_is_away_or_speaks_another_language_is_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bulk, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(bulk, "RETRY_SECONDS", 0.2)
     with pytest.raises(UnavailableError, match="elasticsearch: "):
         run(stage("http://127.0.0.1:1"), events(0, 1))
 
@@ -220,8 +221,8 @@ def test_a_server_that_is_away_or_speaks_another_language_is_unavailable(
 def test_lost_answers_and_a_restart_in_the_middle(
     real: RealElasticsearch, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "PATIENCE_SECONDS", 60.0)
-    monkeypatch.setattr(bulk, "LONGEST_PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(bulk, "RETRY_SECONDS", 60.0)
+    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.5)
     proxy = LossyProxy(real.port)
     proxy.losing = 0.3
     work = stage(proxy.address, request_bytes=512 * 1024)

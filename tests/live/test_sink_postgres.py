@@ -264,11 +264,14 @@ def test_the_server_is_killed_between_batches_and_while_one_is_written(
     assert seqs(postgres) == list(range(2010))
 
 
-def test_a_frozen_server_is_given_up_in_time(postgres: RealPostgres) -> None:
+def test_a_frozen_server_is_given_up_in_time(
+    postgres: RealPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     to = target(postgres, timeout_seconds=1.0)
     write(to, FIRST, events(0, 5))
     if postgres.given:
         pytest.skip("a server that runs elsewhere is not frozen")
+    monkeypatch.setattr(split, "RETRY_SECONDS", 0.0)
     postgres.freeze()
     began = time.monotonic()
     try:
@@ -277,6 +280,7 @@ def test_a_frozen_server_is_given_up_in_time(postgres: RealPostgres) -> None:
     finally:
         postgres.thaw()
     assert time.monotonic() - began < 25
+    monkeypatch.setattr(split, "RETRY_SECONDS", 20.0)
     write(to, SECOND, events(5, 5))
     assert seqs(postgres) == list(range(10))
 

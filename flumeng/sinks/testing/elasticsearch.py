@@ -7,11 +7,11 @@ pipelines and data streams are not.
 from __future__ import annotations
 
 import shutil
-import subprocess
-import time
+import signal
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import DEVNULL
 
 import pyspark
 from elastic_transport import ConnectionError as NoConnectionError
@@ -21,6 +21,7 @@ from elasticsearch import ApiError, Elasticsearch
 from flumeng.runtime import embedded
 from flumeng.runtime.parentage import die_with_parent
 from flumeng.sinks.testing import maven
+from flumeng.sinks.testing.server_process import ServerProcess
 
 VERSION = "8.19.5"
 HEAP_MIB = 1024
@@ -48,17 +49,19 @@ appender.console.layout.pattern = [%d{ISO8601}][%-5p][%c{1}] %m%n
 """
 
 
-class RealElasticsearch:
+class RealElasticsearch(ServerProcess):
     """One node on one port for its whole life, with its state in ``data``. ``settings`` are lines
     of its configuration file."""
 
+    name = "Elasticsearch"
+
     def __init__(self, data: Path, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(data / "server.log")
         self.data = data
         self.settings = settings or {}
         self.port = embedded.free_port()
         self.transport_port = embedded.free_port()
         self.address = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait_seconds: float = 90.0) -> None:
         """Start, and return when it answers. Raises what ``maven.jars`` raises, and UserError
@@ -73,48 +76,32 @@ class RealElasticsearch:
         compiler = [
             str(next(jars.glob(f"{name}-*.jar"))) for name in ("janino", "commons-compiler")
         ]
-        with (self.data / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    embedded.find_java(),
-                    f"-Xms{HEAP_MIB}m",
-                    f"-Xmx{HEAP_MIB}m",
-                    "--add-opens=java.base/java.io=ALL-UNNAMED",
-                    f"-Des.path.home={self.data}",
-                    "-Des.distribution.type=tar",
-                    "-cp",
-                    ":".join([f"{self.data}/lib/*", *compiler]),
-                    "org.codehaus.janino.JavaSourceClassLoader",
-                    "-sourcepath",
-                    str(Path(__file__).parent),
-                    "Launcher",
-                ],
-                cwd=self.data,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=die_with_parent,  # noqa: PLW1509  as fork and exec do it anyway
-            )
+        self._launch(
+            [
+                embedded.find_java(),
+                f"-Xms{HEAP_MIB}m",
+                f"-Xmx{HEAP_MIB}m",
+                "--add-opens=java.base/java.io=ALL-UNNAMED",
+                f"-Des.path.home={self.data}",
+                "-Des.distribution.type=tar",
+                "-cp",
+                ":".join([f"{self.data}/lib/*", *compiler]),
+                "org.codehaus.janino.JavaSourceClassLoader",
+                "-sourcepath",
+                str(Path(__file__).parent),
+                "Launcher",
+            ],
+            cwd=self.data,
+            stdin=DEVNULL,
+            preexec_fn=die_with_parent,
+        )
 
     def wait_answering(self, wait_seconds: float = 90.0) -> None:
-        assert self.process is not None
-        deadline = time.monotonic() + wait_seconds
-        while not self._answers():
-            assert self.process.poll() is None, (self.data / "server.log").read_text()[-5000:]
-            assert time.monotonic() < deadline, "Elasticsearch did not answer in time"
-            time.sleep(0.2)
+        self._wait(self._answers, wait_seconds)
 
     def stop(self) -> None:
-        """End it and wait; the state on disk stays."""
         if self.process is not None:
-            self.process.terminate()
-            self.process.wait()
-
-    def kill(self) -> None:
-        """SIGKILL; the state on disk stays."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
+            self._end(signal.SIGTERM)
 
     def client(self) -> Elasticsearch:
         return Elasticsearch(self.address, request_timeout=60)

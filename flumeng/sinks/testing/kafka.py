@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 from flumeng.runtime.embedded import find_java
 from flumeng.sinks.testing.maven import jars
+from flumeng.sinks.testing.server_process import ServerProcess, listens
 
 ARTIFACT = "org.apache.kafka:kafka_2.13:4.2.0"
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -51,17 +50,18 @@ listener.name.sasl_ssl.ssl.keystore.location={keystore}
 """
 
 
-class RealKafka:
+class RealKafka(ServerProcess):
     """Everybody may do everything at ``address``. With ``keystore``, a PEM file of a key and its
     certificate, it listens at ``secure_address`` with SASL over TLS too, for USER, who may do what
     ACLs allow."""
 
+    name = "Kafka"
+
     def __init__(self, data: Path, keystore: Path | None = None) -> None:
+        super().__init__(data / "server.log", os.environ.get("FLUMENG_TEST_KAFKA"))
         port, secure_port, self._controller_port = _free_ports(3)
-        self.given = os.environ.get("FLUMENG_TEST_KAFKA")
         self.address = self.given or f"127.0.0.1:{port}"
         self.secure_address = f"127.0.0.1:{secure_port}" if keystore else ""
-        self.process: subprocess.Popen[bytes] | None = None
         self._data = data
         self._keystore = keystore
 
@@ -69,14 +69,17 @@ class RealKafka:
         """Start, and return when it answers."""
         if self.given is not None:
             return
-        libraries = f"{jars(ARTIFACT)}/*"
+        java = [find_java(), "-Xmx512m", "-cp", f"{jars(ARTIFACT)}/*"]
         settings = self._data / "server.properties"
         if not settings.exists():
             self._data.mkdir(parents=True, exist_ok=True)
             settings.write_text(self._properties())
-            self._java(libraries, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c").wait()
-        self.process = self._java(libraries, "kafka.Kafka")
-        self._wait(wait_seconds)
+            storage = ["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(settings)]
+            subprocess.run([*java, *storage], check=True, capture_output=True)
+        self._launch([*java, "kafka.Kafka", str(settings)])
+        # A client that asks before the port answers floods standard error.
+        self._wait(lambda: listens(self.address), wait_seconds)
+        self._admin().list_topics(timeout=wait_seconds)
 
     def create_topic(self, name: str, config: Mapping[str, str] | None = None) -> None:
         """One of three partitions."""
@@ -119,23 +122,6 @@ class RealKafka:
         consumer.close()
         return found
 
-    def kill(self) -> None:
-        """SIGKILL; what is on disk stays."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def freeze(self) -> None:
-        """It takes connections and answers nothing, until ``thaw``."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
-
-    stop = kill
-
     def _properties(self) -> str:
         secure = f",SASL_SSL://{self.secure_address}" if self._keystore else ""
         port = self.address.rpartition(":")[2]
@@ -145,28 +131,6 @@ class RealKafka:
         if self._keystore is not None:
             text += SECURE.format(user=USER, password=PASSWORD, keystore=self._keystore)
         return text
-
-    def _java(self, libraries: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [find_java(), "-Xmx512m", "-cp", libraries, *arguments]
-        with (self._data / "server.log").open("ab") as log:
-            return subprocess.Popen(
-                [*command, str(self._data / "server.properties")], stdout=log, stderr=log
-            )
-
-    def _wait(self, seconds: float) -> None:
-        """Until the port answers: a client that asks earlier floods standard error."""
-        assert self.process is not None
-        host, _, port = self.address.partition(":")
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                socket.create_connection((host, int(port)), timeout=1).close()
-                break
-            except OSError:
-                assert self.process.poll() is None, (self._data / "server.log").read_text()
-                assert time.monotonic() < deadline, "Kafka did not answer in time"
-                time.sleep(0.05)
-        self._admin().list_topics(timeout=seconds)
 
     def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415  an extra

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ import adbc_driver_postgresql.dbapi as adbc
 
 from flumeng.errors import UserError
 from flumeng.runtime.embedded import free_port
+from flumeng.sinks.testing.server_process import ServerProcess
 
 USER, DATABASE, PASSWORD = "flumeng", "logs", "never-a-secret"
 UNPRIVILEGED = ("postgres", "nobody")
@@ -43,55 +43,42 @@ def find() -> Path:
     raise UserError("PostgreSQL is missing; on Debian or Ubuntu: sudo apt-get install postgresql")
 
 
-class RealPostgres:
+class RealPostgres(ServerProcess):
     """One server with one database. ``close`` removes what it had on disk."""
+
+    name = "PostgreSQL"
 
     def __init__(self) -> None:
         given = os.environ.get("FLUMENG_TEST_POSTGRES")
+        self._programs = Path() if given else find()
+        self._folder = Path(tempfile.mkdtemp(prefix="flumeng-postgres-"))
+        super().__init__(self._folder / "server.log", given)
         parts = urlsplit(
             given or f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{free_port()}/{DATABASE}"
         )
-        self.given = given is not None
         self.host, self.port = parts.hostname or "", parts.port or 5432
         self.username, self.password = parts.username or "", parts.password or ""
         self.database = parts.path.removeprefix("/")
         self.url = f"postgresql://{self.host}:{self.port}/{self.database}"
-        self.process: subprocess.Popen[bytes] | None = None
-        self._folder = Path()
-        if not self.given:
-            self._programs = find()
+        if self.given is None:
             self._create()
 
     def start(self, *, wait_seconds: float = 30.0) -> None:
         """Start, and return when the server answers and has the database."""
-        if not self.given:
-            with (self._folder / "server.log").open("ab") as log:
-                command = [str(self._programs / "postgres"), "-D", str(self._folder / "data")]
-                self.process = subprocess.Popen(command, stdout=log, stderr=log, **self._user)
-        deadline = time.monotonic() + wait_seconds
-        while not self._answers():
-            assert time.monotonic() < deadline, "PostgreSQL did not answer in time"
-            time.sleep(0.05)
+        if self.given is None:
+            data = str(self._folder / "data")
+            self._launch([str(self._programs / "postgres"), "-D", data], **self._user)
+        self._wait(self._answers, wait_seconds)
 
     def kill(self) -> None:
         """An immediate end, as after a crash: what was not committed is lost."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGQUIT)
-        self.process.wait()
-
-    def freeze(self) -> None:
-        """The server and all of its backends stop, and their connections live on."""
-        self._signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        self._signal(signal.SIGCONT)
+        self._end(signal.SIGQUIT)
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.thaw()
-            self.kill()
-        if not self.given:
-            shutil.rmtree(self._folder)
+        self.stop()
+        shutil.rmtree(self._folder)
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
         """The rows of the last one; each is a transaction."""
@@ -118,7 +105,6 @@ class RealPostgres:
         return {"user": name, "group": pwd.getpwnam(name).pw_gid, "extra_groups": []}
 
     def _create(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="flumeng-postgres-"))
         secret = self._folder / "password"
         secret.write_text(PASSWORD)
         if user := self._user:
@@ -142,15 +128,14 @@ class RealPostgres:
         )
 
     def _answers(self) -> bool:
-        if self.process is not None:
-            assert self.process.poll() is None, (self._folder / "server.log").read_text()
         try:
             return self.run("SELECT 1") == [(1,)]
         except adbc.Error:
             return False
 
-    def _signal(self, number: int) -> None:
-        assert self.process is not None
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        for pid in (self.process.pid, *map(int, children.read_text().split())):
+    def _signal(self, number: signal.Signals) -> None:
+        """All of its backends too, whose connections live on."""
+        super()._signal(number)
+        children = Path(f"/proc/{self._started.pid}/task/{self._started.pid}/children")
+        for pid in map(int, children.read_text().split()):
             os.kill(pid, number)

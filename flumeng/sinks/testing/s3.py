@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
@@ -22,22 +19,24 @@ from pyarrow import fs
 
 from flumeng.runtime.embedded import free_port
 from flumeng.sinks.testing.maven import cache
+from flumeng.sinks.testing.server_process import ServerProcess, listens
 
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 ACCESS_KEY, SECRET_KEY = "flumeng-test", "never-a-secret"
 REGION = "us-east-1"
 
 
-class RealS3:
+class RealS3(ServerProcess):
     """One server with one bucket, which nobody else uses."""
 
+    name = "the S3 server"
+
     def __init__(self, data: Path) -> None:
-        self.given = os.environ.get("FLUMENG_TEST_S3")
+        super().__init__(data / "server.log", os.environ.get("FLUMENG_TEST_S3"))
         self.address = (self.given or f"http://127.0.0.1:{free_port()}").partition("://")[2]
         self.access_key = os.environ["AWS_ACCESS_KEY_ID"] if self.given else ACCESS_KEY
         self.secret_key = os.environ["AWS_SECRET_ACCESS_KEY"] if self.given else SECRET_KEY
         self.bucket = f"lake-{uuid.uuid4().hex[:12]}"
-        self.process: subprocess.Popen[bytes] | None = None
         self._data = data
         self._versitygw = find()
 
@@ -71,57 +70,27 @@ class RealS3:
     def start(self, *, wait_seconds: float = 30.0) -> None:
         """Start, and return when the server answers and has the bucket."""
         if self.given is None:
-            self._launch()
-            self._wait(wait_seconds)
+            self._launch(self._command())
+            self._wait(lambda: listens(self.address), wait_seconds)
         self.files.create_dir(self.bucket)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def freeze(self) -> None:
-        """It takes connections and answers nothing, until ``thaw``."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         if self.given is not None:
             self.files.delete_dir(self.bucket)
-        self.kill()
+        super().stop()
 
     @property
     def _scheme(self) -> str:
         return (self.given or "http").partition("://")[0]
 
-    def _launch(self) -> None:
+    def _command(self) -> list[str]:
         objects = self._data / "objects"
         objects.mkdir(parents=True, exist_ok=True)
         host, _, port = self.address.partition(":")
-        command = [sys.executable, "-m", "moto.server", "-H", host, "-p", port]
-        if self._versitygw is not None:
-            keys = ["--access", self.access_key, "--secret", self.secret_key]
-            command = [self._versitygw, *keys, "--port", self.address, "posix", str(objects)]
-        with (self._data / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def _wait(self, seconds: float) -> None:
-        assert self.process is not None
-        host, _, port = self.address.partition(":")
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                socket.create_connection((host, int(port)), timeout=1).close()
-                return
-            except OSError:
-                assert self.process.poll() is None, (self._data / "server.log").read_text()
-                assert time.monotonic() < deadline, "the S3 server did not answer in time"
-                time.sleep(0.05)
+        if self._versitygw is None:
+            return [sys.executable, "-m", "moto.server", "-H", host, "-p", port]
+        keys = ["--access", self.access_key, "--secret", self.secret_key]
+        return [self._versitygw, *keys, "--port", self.address, "posix", str(objects)]
 
 
 def find() -> str | None:
