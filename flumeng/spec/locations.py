@@ -8,8 +8,9 @@ the secrets are on that host. They say nothing of where the location is.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from flumeng.spec.option import option
@@ -76,6 +77,35 @@ def check_location(text: str) -> None:
     named = sorted(parameters(query).keys() & {*NAMES, "role_arn"})
     if named or (at and ":" in user):
         raise ValueError("expected credentials in the option credentials, not in the URL")
+
+
+class InStore:
+    """What sinks have in common whose ``path`` is a directory of a store or disk."""
+
+    path: str
+    shared: bool
+    credentials: Credentials | None
+
+    @property
+    def location(self) -> str:
+        """Where the sink writes, and as whom; it holds references and no secret."""
+        return located(self.path, self.credentials)
+
+    @property
+    def local(self) -> bool:
+        """Whether each host has a directory of its own there."""
+        return not self.shared and self.path.startswith(("/", "file:"))
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        yield "output", self.path
+
+
+def shared_option() -> Any:
+    return option(
+        doc="A path without a host is the same directory on all hosts that collect the flow, such "
+        "as a mounted NFS. A URL like `s3a://` always is.",
+        default=False,
+    )
 
 
 def located(path: str, credentials: Credentials | None) -> str:

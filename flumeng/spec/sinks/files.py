@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.spec.locations import Credentials, check_location, credential_problem, located
+from flumeng.spec.locations import (
+    Credentials,
+    InStore,
+    check_location,
+    credential_problem,
+    shared_option,
+)
 from flumeng.spec.option import option
 from flumeng.spec.sinks import ExactlyOnce
 
@@ -27,7 +33,7 @@ class Roll:
 
 
 @dataclass(frozen=True)
-class Files:
+class Files(InStore):
     """Writes files into a directory of a lake; a reader of it sees each event exactly once.
 
     The flow's staging directory `_flumeng` lies below the fixed part of the path.
@@ -52,12 +58,7 @@ class Files:
         default="nested",
     )
     roll: Roll = option(doc="When a file is full.", default=Roll())
-
-    shared: bool = option(
-        doc="A path without a host is the same directory on all hosts that collect the flow, such "
-        "as a mounted NFS. A URL like `s3a://` always is.",
-        default=False,
-    )
+    shared: bool = shared_option()
     marker: bool = option(
         doc="Each commit puts an empty file `_SUCCESS` into the directories that have got files, "
         "after them.",
@@ -70,21 +71,8 @@ class Files:
     makes_files: ClassVar[bool] = True
     exactly_once: ClassVar[ExactlyOnce] = "staged"
 
-    @property
-    def location(self) -> str:
-        """Where files go, and as whom; it holds references and no secret."""
-        return located(self.path, self.credentials)
-
-    @property
-    def local(self) -> bool:
-        """Whether each host has files of its own there."""
-        return not self.shared and self.path.startswith(("/", "file:"))
-
     def claims(self) -> Iterator[tuple[str, str]]:
         yield "path", self.path
-
-    def needs(self) -> Iterator[tuple[str, str]]:
-        yield "output", self.path
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if problem := credential_problem(self.path, self.credentials):

@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 
 from flumeng.spec.locations import (
     Credentials,
+    InStore,
     check_location,
     credential_problem,
-    located,
+    shared_option,
     store_of,
 )
 from flumeng.spec.option import option
@@ -77,7 +78,7 @@ def check_endpoint(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Delta:
+class Delta(InStore):
     """Appends to a Delta Lake table, which remembers the last batch of each flow: a reader of it
     sees each event exactly once. Needs `flumeng[delta]`."""
 
@@ -98,11 +99,7 @@ class Delta:
         default="add",
     )
     compression: Compression = option(doc="How files are compressed.", default="zstd")
-    shared: bool = option(
-        doc="A path without a host is the same directory on all hosts that collect the flow, such "
-        "as a mounted NFS. A URL like `s3a://` always is.",
-        default=False,
-    )
+    shared: bool = shared_option()
     credentials: Credentials | None = option(
         doc="Who the sink is to its store, S3; without it, who the environment says.",
         default=None,
@@ -111,22 +108,9 @@ class Delta:
     makes_files: ClassVar[bool] = True
     exactly_once: ClassVar[ExactlyOnce] = "by batch"
 
-    @property
-    def location(self) -> str:
-        """Where the table is, and as whom; it holds references and no secret."""
-        return located(self.path, self.credentials)
-
-    @property
-    def local(self) -> bool:
-        """Whether each host has a table of its own there."""
-        return not self.shared and self.path.startswith(("/", "file:"))
-
     def claims(self) -> Iterator[tuple[str, str]]:
         """Two sinks of a flow would take each other's batches for their own in one table."""
         yield "path", re.sub("^s3[an]:", "s3:", self.path.rstrip("/"))
-
-    def needs(self) -> Iterator[tuple[str, str]]:
-        yield "output", self.path
 
     def problems(self) -> Iterator[tuple[str, str]]:
         problem = credential_problem(self.path, self.credentials)
