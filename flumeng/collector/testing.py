@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from flumeng.collector.journals import Reachable
+from flumeng.collector.positions import Reach
 from flumeng.collector.ranges import Range
 from flumeng.collector.work import Intent, Outcome, Work
 from flumeng.sinks import TaskRevision, Written
@@ -26,6 +28,23 @@ def register(store: Store, flow: str, *journals: str) -> None:
         if not store.exists(paths.journal(name)):
             record = Journal(flow=flow, node="n1", primary="n1", term=1, in_sync=("n1",))
             store.write(paths.journal(name), record, ABSENT)
+
+
+@dataclass
+class FakePositions:
+    """Journals that are there, with ``ends`` that stay."""
+
+    ends: Mapping[str, int]
+
+    def of(self, journals: Iterable[str]) -> dict[str, Reach]:
+        return {name: Reach("", self.ends[name]) for name in journals if name in self.ends}
+
+    def refresh(self, journals: Iterable[str]) -> None: ...
+
+    def probe(self, journal: str, address: str, start: int, end: int) -> Future[None]:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
 
 
 class BreakingError(Exception):

@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 
-from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
 from flumeng.collector.step_testing import (
@@ -35,7 +34,7 @@ from flumeng.collector.step_testing import (
     crash,
 )
 from flumeng.collector.task import Assignment, Batch, Task
-from flumeng.collector.testing import register
+from flumeng.collector.testing import FakePositions, register
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.sinks import Written, file_store
 from flumeng.spec import FlowSpec, parse_flow
@@ -122,15 +121,6 @@ class FakePipeline:
         return [Written(sum(piece.events for piece in ranges), tuple(files))]
 
 
-class FakePositions:
-    def of(self, journals: Any) -> dict[str, Reach]:
-        return {name: Reach("", JOURNALS[name]) for name in journals}
-
-    def refresh(self, journals: Any) -> None: ...
-
-    def close(self) -> None: ...
-
-
 @cache
 def flow_spec(delivery: str) -> FlowSpec:
     return parse_flow(
@@ -171,7 +161,7 @@ class World:
             store,
             Publisher(store, gap_seconds=0.0),
             pipeline,
-            FakePositions(),
+            FakePositions(JOURNALS),
             size=BatchSize(BATCH_EVENTS),
             open_store=SteppingFileStore(steps).open_store,
         )

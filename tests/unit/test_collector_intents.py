@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import pytest
 
 from flumeng.collector import intents
 from flumeng.collector.acks import Acks, SupersededError
 from flumeng.collector.intents import Intents
-from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range, split
 from flumeng.collector.step_testing import (
@@ -32,7 +30,7 @@ from flumeng.collector.step_testing import (
     crash,
 )
 from flumeng.collector.task import Assignment, Batch, Task
-from flumeng.collector.testing import register
+from flumeng.collector.testing import FakePositions, register
 from flumeng.collector.work import Intent
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.sinks import BatchId, Written
@@ -103,15 +101,6 @@ class NumberedPipeline:
         return [f"{piece.journal} {seq}" for seq in range(piece.start, piece.end)]
 
 
-class FakePositions:
-    def of(self, journals: Any) -> dict[str, Reach]:
-        return {name: Reach("", JOURNALS[name]) for name in journals}
-
-    def refresh(self, journals: Any) -> None: ...
-
-    def close(self) -> None: ...
-
-
 @cache
 def flow_spec() -> FlowSpec:
     return parse_flow(
@@ -153,7 +142,7 @@ class World:
             store,
             Publisher(store, gap_seconds=0.0),
             pipeline,
-            FakePositions(),
+            FakePositions(JOURNALS),
             size=BatchSize(batch),
         )
         while not task.caught_up:
@@ -325,17 +314,14 @@ def test_nothing_new_is_read_while_a_journal_of_the_decided_batch_is_away() -> N
     world = decided()
     store = FakeStore(world.tree)
     pipeline = NumberedPipeline(flow_spec(), "after", world.target, Steps(), 2, parts=1)
-
-    class Away(FakePositions):
-        def of(self, _journals: Any) -> dict[str, Reach]:
-            return {max(JOURNALS): Reach("", JOURNALS[max(JOURNALS)])}
+    last = max(JOURNALS)
 
     task = Task(
         Assignment(FLOW, TASK, 2, 2, "", tuple(JOURNALS)),
         store,
         Publisher(store, gap_seconds=0.0),
         pipeline,
-        Away(),
+        FakePositions({last: JOURNALS[last]}),
         size=BatchSize(BATCH_EVENTS),
     )
     assert task.repeating

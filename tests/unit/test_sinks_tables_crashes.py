@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 
 from flumeng.collector import intents
-from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range
 from flumeng.collector.step_testing import (
@@ -30,7 +29,7 @@ from flumeng.collector.step_testing import (
     crash,
 )
 from flumeng.collector.task import Assignment, Task
-from flumeng.collector.testing import register
+from flumeng.collector.testing import FakePositions, register
 from flumeng.collector.work import Intent
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.sinks.tables import TableSink
@@ -85,15 +84,6 @@ class TablePipeline:
         return 1
 
 
-class FakePositions:
-    def of(self, journals: Any) -> dict[str, Reach]:
-        return {name: Reach("", JOURNALS[name]) for name in journals}
-
-    def refresh(self, journals: Any) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class World:
     """One cluster and one table, and as many owners after and over each other as wanted."""
 
@@ -119,7 +109,7 @@ class World:
             store,
             Publisher(store, gap_seconds=0.0),
             TablePipeline(parse_flow(FLOW_TEXT), sink),
-            FakePositions(),
+            FakePositions(JOURNALS),
             size=BatchSize(4 + epoch % 2),
         )
         looked = TableSink(Stepping(sink._table, steps))
