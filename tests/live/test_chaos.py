@@ -131,15 +131,6 @@ def target(
     server.stop()
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """To be asked for after the target, whose secrets its processes have in their environment."""
-    cluster = Cluster(tmp_path)
-    cluster.start_all()
-    yield cluster
-    cluster.stop()
-
-
 def test_every_accepted_event_is_in_the_lake_exactly_once(
     target: Target, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -71,14 +71,6 @@ while True:
 """
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
-    cluster.start_all()
-    yield cluster
-    cluster.stop()
-
-
 class Stranger:
     """Another process that appends to both tables once they are there."""
 

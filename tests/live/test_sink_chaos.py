@@ -62,7 +62,7 @@ WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'event
 
 
 @pytest.fixture
-def postgres() -> Iterator[RealPostgres]:
+def postgres(monkeypatch: pytest.MonkeyPatch) -> Iterator[RealPostgres]:
     try:
         postgres = RealPostgres()
     except UserError as error:
@@ -70,19 +70,9 @@ def postgres() -> Iterator[RealPostgres]:
     if postgres.given:
         pytest.skip("a server that runs elsewhere is not killed")
     postgres.start()
+    monkeypatch.setenv("FLUMENG_SECRET_DATABASE", postgres.password)
     yield postgres
     postgres.close()
-
-
-@pytest.fixture
-def cluster(
-    tmp_path: Path, postgres: RealPostgres, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Cluster]:
-    monkeypatch.setenv("FLUMENG_SECRET_DATABASE", postgres.password)
-    cluster = Cluster(tmp_path)
-    cluster.start_all()
-    yield cluster
-    cluster.stop()
 
 
 class Lines(threading.Thread):
@@ -166,7 +156,7 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
 
 
 def test_every_event_is_in_the_targets_once_or_a_dead_letter(
-    cluster: Cluster, postgres: RealPostgres, tmp_path: Path
+    postgres: RealPostgres, cluster: Cluster, tmp_path: Path
 ) -> None:
     logs, dead, long = tmp_path / "logs", tmp_path / "dead", chaos_seconds()
     logs.mkdir()
