@@ -251,6 +251,11 @@ def capacity(
     help="The address under which collectors on other nodes reach this one's journals.",
 )
 @click.option(
+    "--port",
+    type=click.IntRange(1, 65_000),
+    help="The port there; a second ingest worker has the next. Default: any that are free.",
+)
+@click.option(
     "--role",
     "roles",
     multiple=True,
@@ -298,6 +303,7 @@ def run(
     data: Path,
     name: str,
     host: str,
+    port: int | None,
     roles: tuple[str, ...],
     workers: int,
     zone: str,
@@ -317,6 +323,7 @@ def run(
             data=data,
             hosts=hosts,
             host=host,
+            port=port or 0,
             roles=roles,
             workers=workers,
             zone=zone,

@@ -93,6 +93,7 @@ class Cluster(Record):
     one node (``balance_per_node``) and of one flow (``balance_per_flow``); and how many collect
     tasks may be starting while lost ones are given away (``recovery``). ``chokes``: the bytes per
     second that each node may take in, by ``FLOW``, or by ``FLOW@NODE``, which counts before it.
+    ``spark``: Spark's settings, key -> text in YAML (see ``flumeng.spec.spark``).
     Masters remove a node that is away for ``forget_after_seconds`` (0: never) with nothing left on
     it.
     """
@@ -104,6 +105,7 @@ class Cluster(Record):
     forget_after_seconds: float = 604_800.0
     throttles: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     chokes: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    spark: Mapping[str, str] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +215,7 @@ class Node(Record):
     """A host that may run work. ``uuid`` tells it from another host of the same name; ``claims``
     and ``claimant``, how often it started and who did last, from a copy of its data directory. A
     master writes into ``away_since`` when it has missed the node for a while, and 0 when it is
-    back."""
+    back. ``spark`` are settings of Spark that count before those of the cluster."""
 
     uuid: str
     roles: tuple[str, ...]
@@ -224,6 +226,7 @@ class Node(Record):
     away_since: float = 0.0
     claims: int = 0
     claimant: str = ""
+    spark: Mapping[str, str] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,12 +243,14 @@ class AssignedTask(Record):
 @dataclass(frozen=True, kw_only=True)
 class Assignment(Record):
     """All that one node should run now. ``chokes``: flow -> bytes per second that may come in.
+    ``spark``: the settings of Spark with which it collects.
 
     With ``pages`` the tasks lie in that many pages below the assignment's own znode.
     """
 
     tasks: tuple[AssignedTask, ...] = ()
     chokes: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    spark: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     pages: int = 0
 
 

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
 from pyspark.sql import SparkSession
 
 from flumeng.collector import class_archive, spark
+from flumeng.errors import UnavailableError, UserError
 from flumeng.node.in_progress import InProgress
-from flumeng.node.protocol import Parent
-from flumeng.runtime import logs, parentage
+from flumeng.node.protocol import Message, Parent
+from flumeng.runtime import logs, parentage, secrets
+from flumeng.spec.spark import SparkOptions
 
+AGAIN_SECONDS = 5.0
 parser = argparse.ArgumentParser(prog="flumeng.collector", description=__doc__)
 parser.add_argument("--zk", required=True, help="host:port[,host:port]/chroot")
 parser.add_argument("--node", required=True, help="the node that started this process")
 parser.add_argument("--data", required=True, type=Path, help="the node's data directory")
 parser.add_argument("--policy", type=Path, help="where flows may write")
+parser.add_argument("--host", default=spark.LOOPBACK, help="where executors reach this process")
+parser.add_argument("--spark", type=json.loads, default={}, help="Spark's settings, as JSON")
 parser.add_argument("--session-seconds", type=float, default=10.0)
 parser.add_argument("--metrics-channel", type=int, help="a descriptor; asked for metrics")
 
@@ -35,12 +44,14 @@ def main() -> int:
     parentage.go_on_without_parent()
     starting: Future[SparkSession] = Future()
     cache = class_archive.cache_of(given.data)
-    Thread(target=_start, args=(given.data, cache, starting), name="start", daemon=True).start()
+    start = partial(_start, given, cache, parent.send, starting)
+    Thread(target=start, name="start", daemon=True).start()
     from flumeng.collector import daemon  # noqa: PLC0415  # loads for as long as Spark's launcher
 
     return daemon.run(
         parent,
         starting,
+        spark_texts=given.spark,
         hosts=given.zk,
         session_seconds=given.session_seconds,
         cache=cache,
@@ -50,12 +61,53 @@ def main() -> int:
     )
 
 
-def _start(data: Path, cache: Path, starting: Future[SparkSession]) -> None:
+def _start(
+    given: argparse.Namespace,
+    cache: Path,
+    send: Callable[[Message], None],
+    starting: Future[SparkSession],
+) -> None:
+    """While this host may not use the settings, or their master is away, the node hears why."""
     try:
-        options = class_archive.java_options(cache)
-        starting.set_result(spark.start(data / "collector", more_java_options=options))
+        java_options = class_archive.java_options(cache)
+        while True:
+            try:
+                options = _options(given)
+                started = spark.start(
+                    given.data / "collector",
+                    options,
+                    host=given.host,
+                    more_java_options=java_options,
+                )
+            except (UnavailableError, RefusedError) as error:
+                send({"type": "alive", "held": str(error)})
+                time.sleep(AGAIN_SECONDS)
+            else:
+                starting.set_result(started)
+                return
     except BaseException as error:
         starting.set_exception(error)
+
+
+def _options(given: argparse.Namespace) -> SparkOptions:
+    """Raises RefusedError."""
+    if not given.spark:
+        return spark.ON_THIS_HOST
+    from flumeng.node import policy  # noqa: PLC0415  # only then it costs time
+    from flumeng.spec import spark as settings  # noqa: PLC0415
+
+    try:
+        options = settings.read(given.spark)
+        allowed = policy.load(given.policy)
+        allowed.spark.require(options)
+    except UserError as error:
+        raise RefusedError(str(error)) from error
+    secrets.use(allowed.secrets)
+    return options
+
+
+class RefusedError(Exception):
+    """Settings that this node does not take; others may, or its policy file may change."""
 
 
 code = main()

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from flumeng.collector import class_archive, spark, vital
 from flumeng.collector.addresses import Addresses
+from flumeng.collector.application import Application
 from flumeng.collector.commit import OpenStore
 from flumeng.collector.engine import SparkEngine
 from flumeng.collector.liveness import Liveness
@@ -32,6 +34,7 @@ from flumeng.runtime import secrets
 from flumeng.sinks import TaskRevision, file_store
 from flumeng.sinks.file_store import FileStore
 from flumeng.spec import check_flow
+from flumeng.spec import spark as spark_settings
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema.records import COLLECT
 
@@ -45,6 +48,7 @@ def run(
     parent: Parent,
     starting: Future[SparkSession],
     *,
+    spark_texts: Mapping[str, str],
     hosts: str,
     session_seconds: float,
     cache: Path,
@@ -54,7 +58,8 @@ def run(
 ) -> int:
     """Until the node says stop or is gone; the exit code.
 
-    ``starting`` gives Spark's session, or raises UserError. ``hosts`` are ZooKeeper's, ``cache`` is
+    ``starting`` gives Spark's session, or raises UserError; ``spark_texts`` are the settings with
+    which it was started. ``hosts`` are ZooKeeper's, ``cache`` is
     for the archive of classes, ``policy_file`` the node's, and ``metrics_channel`` the descriptor
     to ask for metrics. ``in_progress`` is told what runs.
     """
@@ -78,6 +83,9 @@ def run(
         give_up("Spark's JVM has ended")
 
     vital.start("jvm", follow)
+    options = spark_settings.read(spark_texts)
+    application = Application(session, options, lambda: measures.jobs()[0], in_progress)
+    vital.start("application", lambda: give_up(application.follow()))
     archiving = threading.Timer(
         class_archive.BACKGROUND_AFTER_SECONDS, class_archive.make_in_background, [cache]
     )
@@ -88,16 +96,22 @@ def run(
         instruments.page.add(store.readings)
         instruments.page.add_process("flumeng_spark", spark.pid(session))
     watcher, probes = PositionWatcher(Addresses(store)), Probes()
-    Liveness(parent.send, [lambda: spark.ask(session), measures.health.turned]).start()
+    probes_of_life = [lambda: spark.ask(session), measures.health.turned]
+    Liveness(parent.send, probes_of_life, application.held).start()
 
     def build(assignment: Assignment) -> SparkPipeline:
         spec = check_flow(assignment.spec)
         for sink in spec.all_sinks:
             allowed.require(sink)
+            if not options.local and getattr(sink.options, "local", False):
+                raise UserError(
+                    f"{sink.name}: executors of {options.master} are other hosts: say shared: true "
+                    "when each of them sees that directory, or name a store that they all reach"
+                )
         task = TaskRevision(assignment.flow, assignment.task, assignment.revision)
         return SparkPipeline(session, spec, task)
 
-    slots = max(LEAST_SLOTS, session.sparkContext.defaultParallelism)
+    slots = max(LEAST_SLOTS, options.cores or session.sparkContext.defaultParallelism)
     Worker(
         parent,
         store,

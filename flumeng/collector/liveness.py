@@ -16,17 +16,20 @@ class Liveness:
     """Says ``alive``, in a thread of its own, after each round in which all of ``probes`` returned.
 
     A probe returns when what it asks has answered, as Spark's JVM does. One that raises or does not
-    return keeps the collector silent, and the node ends it.
+    return keeps the collector silent, and the node ends it. ``held`` says what it waits for, if it
+    does.
     """
 
     def __init__(
         self,
         send: Callable[[Message], None],
         probes: Sequence[Callable[[], object]],
+        held: Callable[[], str] = str,
         seconds: float = ALIVE_SECONDS,
     ) -> None:
         self._send = send
         self._probes = probes
+        self._held = held
         self._seconds = seconds
 
     def start(self) -> None:
@@ -40,5 +43,5 @@ class Liveness:
             except Exception as error:
                 log.error("the collector cannot say that it is alive: %s", error)
             else:
-                self._send({"type": "alive"})
+                self._send({"type": "alive", "held": self._held()})
             time.sleep(self._seconds)

@@ -1,7 +1,10 @@
 """The one Spark session of a collector, and all of its settings.
 
-Everything that Spark writes beside results lies in the collector's own directory. The JVM ends with
-this process: it reads our pipe and exits at its end, however we die.
+Everything that Spark's driver writes beside results lies in the collector's own directory. The JVM
+ends with this process: it reads our pipe and exits at its end, however we die.
+
+On a cluster the driver does no data work: executors get flumeng's code from it, the events from
+the journals' servers, and need no address or file of the driver's host but its two ports.
 """
 
 from __future__ import annotations
@@ -9,15 +12,25 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from flumeng.errors import UserError
+from flumeng.collector import shipping
+from flumeng.errors import UnavailableError, UserError
+from flumeng.runtime import secrets
 from flumeng.runtime.embedded import find_java
+from flumeng.spec.patterns import SECRET
+from flumeng.spec.spark import SparkOptions
 
-MASTER = "local[*]"
+ON_THIS_HOST = SparkOptions()
+LOOPBACK = "127.0.0.1"
+PYTHON = "python3"
+CONNECT_SECONDS = 5.0
 DRIVER_MEMORY = "768m"
 ROWS_PER_BATCH = 65_536
 SOCKET_DIRECTORY_BYTES = 104 - len("/.") - 36 - len(".sock")
@@ -42,12 +55,21 @@ logger.tasks.level = off
 """
 
 
-def start(directory: Path, *, more_java_options: str = "") -> SparkSession:
-    """Start Spark with its state in ``directory``, which is emptied first.
+def start(
+    directory: Path,
+    options: SparkOptions = ON_THIS_HOST,
+    *,
+    host: str = LOOPBACK,
+    more_java_options: str = "",
+) -> SparkSession:
+    """Start Spark with its state in ``directory``, which is emptied first. ``host`` is where
+    executors elsewhere reach the driver.
 
-    Raises UserError when Java is missing or too old, or when ``directory`` cannot be written.
+    Raises UserError when Java is missing or too old, when ``directory`` cannot be written and for
+    a secret that is not there, UnavailableError when the master does not answer.
     """
     find_java()
+    _reach(options.master)
     scratch, logging = directory / "scratch", directory / "log4j2.properties"
     try:
         shutil.rmtree(directory, ignore_errors=True)
@@ -56,15 +78,16 @@ def start(directory: Path, *, more_java_options: str = "") -> SparkSession:
         logging.write_text(LOGGING)
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror}") from error
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = sys.executable if options.local else options.python or PYTHON
     java = f"-Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={logging} -XX:-UsePerfData"
     if more_java_options:
         java = f"{java} {more_java_options}"
     settings = {
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.driver.extraJavaOptions": java,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": LOOPBACK if options.local else host,
+        "spark.driver.bindAddress": LOOPBACK if options.local else host,
         "spark.local.dir": str(scratch),
         "spark.scheduler.mode": "FAIR",
         "spark.sql.ansi.enabled": "false",
@@ -76,12 +99,57 @@ def start(directory: Path, *, more_java_options: str = "") -> SparkSession:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **_sockets(scratch),
+        **_wanted(options),
+        **(_sockets(scratch) if options.local else {}),
     }
-    builder = SparkSession.builder.master(MASTER).appName("flumeng")
+    builder = SparkSession.builder.master(options.master).appName("flumeng")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+        if not options.local:
+            session.sparkContext.addPyFile(str(shipping.archive(directory)))
+    except Py4JError as error:
+        raise UnavailableError(f"Spark does not start on {options.master}: {error}") from error
+    return session
+
+
+def _wanted(options: SparkOptions) -> dict[str, str]:
+    """What the cluster's settings say, in Spark's words. Raises UserError."""
+    given = {
+        "spark.cores.max": options.cores,
+        "spark.default.parallelism": None if options.local else options.cores,
+        "spark.executor.cores": options.executor_cores,
+        "spark.executor.memory": options.executor_memory,
+        "spark.jars": ",".join(options.jars),
+        "spark.jars.packages": ",".join(options.packages),
+    }
+    settings = {name: str(value) for name, value in given.items() if value}
+    for name, value in options.conf.items():
+        settings[name] = secrets.resolve(value) if SECRET.fullmatch(value) else value
+    return settings
+
+
+def _reach(master: str) -> None:
+    """Raises UnavailableError when none of the addresses of a standalone master answers: Spark
+    takes a minute to find out."""
+    addresses = list(_addresses(master))
+    for host, port in addresses:
+        try:
+            socket.create_connection((host, port), CONNECT_SECONDS).close()
+        except OSError:
+            continue
+        return
+    if addresses:
+        raise UnavailableError(f"Spark's master {master} does not answer")
+
+
+def _addresses(master: str) -> Iterator[tuple[str, int]]:
+    scheme, _, places = master.partition("://")
+    if scheme == "spark":
+        for place in places.split(","):
+            host, _, port = place.rpartition(":")
+            yield host.strip("[]"), int(port)
 
 
 def _sockets(directory: Path) -> dict[str, str]:
@@ -124,6 +192,19 @@ def ask(spark: SparkSession) -> None:
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     jvm.java.lang.System.nanoTime()
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether the application has ended, such as when its master has ended it."""
+    context = spark.sparkContext._jsc
+    return context is None or bool(context.sc().isStopped())
+
+
+def executors(spark: SparkSession) -> int:
+    """How many executors there are besides the driver."""
+    context = spark.sparkContext._jsc
+    assert context is not None
+    return len(context.sc().statusTracker().getExecutorInfos()) - 1
 
 
 def let_go(spark: SparkSession) -> None:

@@ -42,6 +42,7 @@ def main() -> int:
     )
     parser.add_argument("--data", type=Path, required=True, help="the node's data directory")
     parser.add_argument("--host", required=True, help="where other nodes reach the journals")
+    parser.add_argument("--port", type=int, default=0, help="at that host; 0 for one that is free")
     parser.add_argument("--node", required=True, help="the node's name")
     parser.add_argument("--worker", type=int, default=0, help="the number of this worker")
     parser.add_argument("--workers", type=int, default=1, help="how many the node has")
@@ -62,7 +63,7 @@ def main() -> int:
     except UserError as error:
         print(f"ingest: {error}", file=sys.stderr)
         return 2
-    worker = Worker(journal_store, arguments.host, parent.send, group, allowed)
+    worker = Worker(journal_store, (arguments.host, arguments.port), parent.send, group, allowed)
     if arguments.metrics_channel is not None:
         from flumeng.metrics import serving  # noqa: PLC0415  # only then it costs memory
 

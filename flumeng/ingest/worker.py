@@ -44,7 +44,8 @@ REPORT_SHARE = 0.05
 
 
 class Worker:
-    """Serves the journals of ``journal_store`` at ``host``, runs the flows that the node assigns.
+    """Serves the journals of ``journal_store`` at ``address`` (host, port), runs the flows that the
+    node assigns.
 
     ``send`` takes a message to the node; it may block.
     """
@@ -52,7 +53,7 @@ class Worker:
     def __init__(
         self,
         journal_store: JournalStore,
-        host: str,
+        address: tuple[str, int],
         send: Callable[[Message], None],
         group: WorkerGroup = ALONE,
         policy: Policy = UNRESTRICTED,
@@ -60,7 +61,7 @@ class Worker:
         self._journal_store = journal_store
         self._group = group
         self._policy = policy
-        self._host = host
+        self._address = address
         self._send = send
         self._answers: int | None = None
         self._tasks: dict[str, Task] | None = None
@@ -80,7 +81,7 @@ class Worker:
         """Until ``stop`` is received; then all that was accepted is durable."""
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(BLOCKING_CALLS))
         server = JournalServer(
-            self._host,
+            *self._address,
             journals=lambda: self._journal_store.journals,
             counters=self._counters,
             minute_ago=self.measures.minute_ago,

@@ -52,7 +52,7 @@ class Child:
     ``heard_at`` is when it said last that its work goes on, ``held`` what it waits for since
     ``held_at``; ``trouble`` is how it ended last, until it is ready again. ``starts`` and ``hangs``
     are counted since the node started. ``suspects`` are the flows whose jobs a collector was told
-    to run one at a time.
+    to run one at a time, ``spark`` the settings with which it was started.
     """
 
     name: str
@@ -73,6 +73,7 @@ class Child:
     starts: int = 0
     hangs: int = 0
     suspects: frozenset[str] = frozenset()
+    spark: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def role(self) -> str:
@@ -127,8 +128,8 @@ def statuses(children: Iterable[Child], assigned: Iterable[AssignedTask]) -> dic
     trouble: dict[str, str] = {}
     for child in children:
         number[child.role] = number.get(child.role, 0) + 1
-        if child.trouble:
-            trouble[child.role] = f"{child.name} {child.trouble}"
+        if child.trouble or child.held:
+            trouble[child.role] = f"{child.name} {child.trouble or f'waits: {child.held}'}"
         for key, told in child.tasks.items():
             said.setdefault(key, []).append(
                 TaskStatus(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import signal
@@ -69,8 +70,9 @@ STUCK_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Settings:
-    """``host`` is the address under which other nodes reach this one's journals; ``workers`` is how
-    many processes ingest; without a ``policy`` that of ``flumeng.node.policy.find``, if there;
+    """``host`` is the address under which other nodes reach this one's journals, ``port`` that of
+    its first ingest worker, the next has the next (0: any that are free); ``workers`` is how many
+    processes ingest; without a ``policy`` that of ``flumeng.node.policy.find``, if there;
     ``limits`` says for how long its children may be silent. ``metrics`` is where they are served,
     ``metrics_channel`` the descriptor over which the parent asks for them."""
 
@@ -78,6 +80,7 @@ class Settings:
     data: Path
     hosts: str
     host: str = "127.0.0.1"
+    port: int = 0
     roles: tuple[str, ...] = (INGEST, COLLECT)
     workers: int = 1
     zone: str = ""
@@ -244,10 +247,14 @@ class Node:
             number, workers = str(children.number_of(child)), str(self._settings.workers)
             command = ["flumeng.ingest", *common, "--host", self._settings.host]
             command += ["--worker", number, "--workers", workers]
+            if self._settings.port:
+                command += ["--port", str(self._settings.port + children.number_of(child))]
         else:
             session = str(self._settings.session_seconds)
             command = ["flumeng.collector", *common, "--zk", self._settings.hosts]
-            command += ["--session-seconds", session]
+            command += ["--session-seconds", session, "--host", self._settings.host]
+            spark = self._machine.children[child].spark
+            command += ["--spark", json.dumps(dict(spark))] if spark else []
         if self._settings.policy is not None:
             command += ["--policy", str(self._settings.policy)]
         try:

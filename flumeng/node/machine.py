@@ -17,7 +17,8 @@ Rules
    has ended. Time in which this machine was not asked (its process stood still, or waited for
    ZooKeeper) is no silence of its children.
 7. A flow that takes the collector down again and again is set aside: see ``Suspects``.
-8. Stopping: first nothing new is accepted, then the collector drains within its time, and only
+8. A collector whose settings of Spark change drains and is started anew with them.
+9. Stopping: first nothing new is accepted, then the collector drains within its time, and only
    then the journals stop being served.
 """
 
@@ -53,6 +54,8 @@ BACKOFF_SECONDS = 0.1
 BACKOFF_MOST_SECONDS = 10.0
 HEALTHY_SECONDS = 60.0
 KILL_SECONDS = 4.0
+DRAIN_SECONDS = 10.0
+"""Of a collector that is started anew with other settings."""
 KILL_AGAIN_SECONDS = 1.0
 PAUSE_SECONDS = 1.0
 """Between two events; longer ones are pauses of the node itself."""
@@ -278,6 +281,7 @@ class Machine:
         child.state = State.STARTING
         child.starts += 1
         child.heard_at = self._clock()
+        child.spark = self._spark
         return [Start(child.name)]
 
     def _start_after_backoff(self, child: Child, _detail: object) -> list[Instruction]:
@@ -292,6 +296,8 @@ class Machine:
         child.trouble = ""
         child.heard_at = self._clock()
         child.address = detail.get("address", "")
+        if self._outdated(child):
+            return self._stop(child, 0.0)
         told = self._configure(child)
         if child.role == INGEST:
             told += self._tell_acks(child, self._acks)
@@ -332,6 +338,13 @@ class Machine:
         child.hangs += 1
         return self._kill(child, why)
 
+    def _kill_if_outdated(self, child: Child, _detail: object) -> list[Instruction]:
+        """What only starts may wait for something that its settings name, and reads no messages."""
+        if not self._outdated(child):
+            return []
+        child.state, child.trouble = State.HUNG, "ended, as its settings have changed"
+        return self._kill(child, "its settings have changed")
+
     def _kill_again(self, child: Child, _detail: object) -> list[Instruction]:
         return self._kill(child, child.trouble) if self._clock() > child.kill_at else []
 
@@ -346,7 +359,9 @@ class Machine:
     def _on_wanted_running(self, child: Child, _detail: object) -> list[Instruction]:
         if self._stopping:
             return []
-        return self._configure(child) if self._needed(child) else self._stop(child, 0.0)
+        if not self._needed(child):
+            return self._stop(child, 0.0)
+        return self._stop(child, DRAIN_SECONDS) if self._outdated(child) else self._configure(child)
 
     def _on_unasked_end(self, child: Child, code: object) -> list[Instruction]:
         self._forgive(child)
@@ -399,6 +414,14 @@ class Machine:
         """Ingest always runs, since its journals must be served; a collector when it has tasks."""
         return child.role == INGEST or bool(self._tasks(child))
 
+    @property
+    def _spark(self) -> Mapping[str, str]:
+        return self._wanted.assignment.spark if self._wanted else {}
+
+    def _outdated(self, child: Child) -> bool:
+        """Whether a collector runs with settings of Spark that are not wanted any more."""
+        return child.role == COLLECT and child.spark != self._spark
+
     def _tasks(self, child: Child) -> list[AssignedTask]:
         tasks = self._wanted.assignment.tasks if self._wanted else ()
         return [task for task in tasks if task.kind == child.role and not self._suspects.why(task)]
@@ -450,7 +473,7 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.ABSENT, "wanted"): Machine._start_if_needed,
     (State.ABSENT, "tick"): Machine._start_if_needed,
     (State.ABSENT, "stop"): Machine._ignore,
-    (State.STARTING, "wanted"): Machine._ignore,
+    (State.STARTING, "wanted"): Machine._kill_if_outdated,
     (State.STARTING, "tick"): Machine._kill_if_hung,
     (State.STARTING, "alive"): Machine._on_alive,
     (State.STARTING, "ready"): Machine._on_ready,

@@ -32,6 +32,7 @@ from flumeng.spec.patterns import (
 )
 from flumeng.spec.problems import SpecError, nearest
 from flumeng.spec.quantities import check_absolute, check_address
+from flumeng.spec.spark import SparkOptions, check_conf
 
 DEFAULT_FILE = Path("/etc/flumeng/node.yaml")
 _ANY_MORE = "*"
@@ -78,6 +79,81 @@ def check_output(text: str) -> None:
 def check_secret(text: str) -> None:
     if not SECRET.fullmatch(f"${{secret:{text}}}"):
         raise ValueError("expected the NAME of ${secret:NAME}: letters, digits, _ and -")
+
+
+def check_bound(text: str) -> None:
+    if not text or _WILDCARDS & set(text.removesuffix("*")):
+        raise ValueError("expected a text, or the beginning of one with a * behind it")
+
+
+def check_conf_bound(text: str) -> None:
+    check_conf(text.removesuffix("*").removesuffix("."))
+
+
+@dataclass(frozen=True)
+class SparkBounds:
+    """What the cluster's settings of Spark may do on this node: its collector runs what they name.
+    An entry that ends in `*` stands for all that begin so."""
+
+    masters: tuple[str, ...] = option(
+        doc="The masters that may be used, besides those of the node's own host.",
+        check=check_bound,
+        example='["spark://spark-1:7077", "k8s://*"]',
+        default=(),
+    )
+    packages: tuple[str, ...] = option(
+        doc="The Maven coordinates of packages that may be loaded.",
+        check=check_bound,
+        example='["org.postgresql:postgresql:*"]',
+        default=(),
+    )
+    jars: tuple[str, ...] = option(
+        doc="The jars that may be loaded.",
+        check=check_bound,
+        example='["/opt/jdbc/*"]',
+        default=(),
+    )
+    python: tuple[str, ...] = option(
+        doc="The Pythons that executors may run; `python3` may always be.",
+        check=check_bound,
+        example='["/opt/data/bin/python3"]',
+        default=(),
+    )
+    conf: tuple[str, ...] = option(
+        doc="The further settings that may be made. Those that name classes, options of Java or "
+        "files can run anything.",
+        check=check_conf_bound,
+        default=(
+            "spark.default.parallelism",
+            "spark.dynamicAllocation.*",
+            "spark.executor.instances",
+            "spark.executor.memoryOverhead",
+            "spark.network.timeout",
+            "spark.speculation*",
+            "spark.sql.adaptive.*",
+            "spark.sql.autoBroadcastJoinThreshold",
+            "spark.sql.shuffle.partitions",
+            "spark.task.maxFailures",
+        ),
+    )
+
+    def require(self, options: SparkOptions) -> None:
+        """Raises UserError for the first thing that is not allowed."""
+        if not options.local:
+            self._require("masters", (options.master,))
+        if options.python is not None:
+            self._require("python", (options.python,))
+        self._require("packages", options.packages)
+        self._require("jars", options.jars)
+        self._require("conf", tuple(options.conf))
+
+    def _require(self, kind: str, wanted: Sequence[str]) -> None:
+        for text in wanted:
+            if not any(_begins(entry, text) for entry in getattr(self, kind)):
+                raise UserError(
+                    f"this node's policy file does not allow Spark's {text}: name it in "
+                    f"spark.{kind} there"
+                )
 
 
 @dataclass(frozen=True)
@@ -134,6 +210,10 @@ class Policy:
         check=check_secret,
         example="{search: {file: /etc/flumeng/secrets/search}, kafka: {env: KAFKA_PASSWORD}}",
         factory=dict,
+    )
+
+    spark: SparkBounds = option(
+        doc="What the cluster's settings of Spark may do on this node.", default=SparkBounds()
     )
 
     def require(self, part: Component) -> None:
@@ -248,6 +328,10 @@ def _matches(entry: str, command: Sequence[str]) -> bool:
     if words[-1] == _ANY_MORE and len(words) > 1:
         return list(command[: len(words) - 1]) == words[:-1]
     return list(command) == words
+
+
+def _begins(entry: str, text: str) -> bool:
+    return text.startswith(entry[:-1]) if entry.endswith("*") else text == entry
 
 
 def _is_below(path: str, root: str) -> bool:

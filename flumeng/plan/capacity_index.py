@@ -37,7 +37,7 @@ class CapacityIndex:
             self._limits.pop(name, None)
         else:
             self._nodes[name] = view
-            self._limits[name] = dict(thousandths(view.record.capacity))
+            self._limits[name] = dict(thousandths(view.capacity))
         (self._limited.add if self._limits.get(name) else self._limited.discard)(name)
         for key, pool in self._pools.items():
             self._enter(key, pool, name)

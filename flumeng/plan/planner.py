@@ -39,6 +39,7 @@ class _Seen:
     intents: Mapping[str, Mapping[str, IntentView]] = field(default_factory=dict)
     mine: frozenset[str] = frozenset()
     chokes: Mapping[str, float] = field(default_factory=dict)
+    spark: Mapping[str, str] = field(default_factory=dict)
     maintenance: bool = False
     behind: set[str] = field(default_factory=set)
 
@@ -167,7 +168,8 @@ class Planner:
             gone = seen.flows[name]
             behind.update(_nodes_of(gone))
             self._index.remove_flow(gone)
-        if seen.mine != snapshot.mine or seen.chokes != snapshot.cluster.chokes:
+        of_all = (snapshot.mine, snapshot.cluster.chokes, snapshot.cluster.spark)
+        if (seen.mine, seen.chokes, seen.spark) != of_all:
             behind.update(snapshot.nodes)
         resumed = seen.maintenance != (snapshot.cluster.maintenance is not None)
         other_commits = seen.committing ^ snapshot.committing
@@ -241,6 +243,7 @@ class Planner:
             intents=after.intents,
             mine=after.mine,
             chokes=after.cluster.chokes,
+            spark=after.cluster.spark,
             maintenance=after.cluster.maintenance is not None,
             behind=behind,
         )

@@ -33,9 +33,9 @@ def assign(snapshot: Snapshot, index: PlacementIndex, nodes: Iterable[str]) -> l
             continue
         current = {(task.flow, task.task): task for task in view.assignment.tasks}
         wanted = _wanted(view, current, snapshot, index)
-        chokes = _chokes(view, wanted, snapshot)
-        if chokes != view.assignment.chokes:
-            view = replace(view, assignment=replace(view.assignment, chokes=chokes))
+        chokes, spark = _chokes(view, wanted, snapshot), _spark(view, snapshot)
+        if chokes != view.assignment.chokes or spark != view.assignment.spark:
+            view = replace(view, assignment=replace(view.assignment, chokes=chokes, spark=spark))
         elif wanted == current and isinstance(view.assignment_version, Version):
             continue
         kept = {key: task for key, task in wanted.items() if key in current} if current else {}
@@ -105,6 +105,13 @@ def _chokes(view: NodeView, wanted: Tasks, snapshot: Snapshot) -> Mapping[str, f
     flows = sorted({flow for flow, _ in wanted})
     found = {flow: limits.get(f"{flow}@{node}", limits.get(flow)) for flow in flows}
     return {flow: rate for flow, rate in found.items() if rate is not None}
+
+
+def _spark(view: NodeView, snapshot: Snapshot) -> Mapping[str, str]:
+    """What holds for the node: its own settings before those of the cluster."""
+    if not snapshot.cluster_known:
+        return view.assignment.spark
+    return {**snapshot.cluster.spark, **view.record.spark}
 
 
 def _steps(

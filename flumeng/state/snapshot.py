@@ -193,6 +193,15 @@ class NodeView:
     expired: bool = False
 
     @property
+    def capacity(self) -> Mapping[str, float]:
+        """What the node declares. One that collects on a Spark cluster has as many slots as cores
+        there, when it declares none."""
+        cores = self.assignment.spark.get("cores")
+        if cores is None or "slots" in self.record.capacity or not cores.isdigit():
+            return self.record.capacity
+        return {**self.record.capacity, "slots": float(cores)}
+
+    @property
     def set_aside(self) -> bool:
         """Whether it is unknown what the node may run, or was told. Then it is told nothing, gets
         nothing new, and keeps what it has while it is live."""

@@ -65,7 +65,7 @@ def test_a_sync_that_does_not_return_is_told(
 
     async def follow() -> None:
         messages: asyncio.Queue[Message] = asyncio.Queue()
-        running = asyncio.create_task(Worker(store, "127.0.0.1", said.append).run(messages))
+        running = asyncio.create_task(Worker(store, ("127.0.0.1", 0), said.append).run(messages))
         messages.put_nowait(configure(log, durability))
         await eventually(lambda: store.journals)
         (journal,) = store.journals

@@ -416,3 +416,41 @@ def test_a_child_that_hangs_again_and_again_waits_longer_each_time(
         assert machine.handle(Tick()) == [Start(COLLECT)]
         machine.handle(ready(COLLECT))
     assert machine.children[COLLECT].hangs == 3
+
+
+def on_spark(version: int, **spark: str) -> Wanted:
+    before = wanted("collect", version=version)
+    return replace(before, assignment=replace(before.assignment, spark=spark))
+
+
+def test_a_collector_whose_settings_change_drains_and_is_started_with_them(
+    machine: Machine,
+) -> None:
+    machine.handle(Tick())
+    assert Start("collect") in machine.handle(on_spark(1, master="spark://a:1"))
+    assert machine.children["collect"].spark == {"master": "spark://a:1"}
+    machine.handle(ready("collect"))
+    (told,) = machine.handle(on_spark(2, master="yarn"))
+    assert isinstance(told, Tell)
+    assert told.child == "collect"
+    assert told.message["type"] == "stop"
+    assert told.message["drain_seconds"] > 0
+    assert machine.handle(Ended("collect", 0)) == [Start("collect")]
+    assert machine.children["collect"].spark == {"master": "yarn"}
+
+
+def test_a_collector_that_starts_with_settings_that_changed_is_ended(
+    machine: Machine, clock: Clock
+) -> None:
+    """It may wait for a master that is not there."""
+    machine.handle(Tick())
+    machine.handle(on_spark(1, master="spark://gone:1"))
+    machine.handle(alive("collect", "spark://gone:1 does not answer"))
+    assert machine.status.tasks["f/collect.0"].error == (
+        "collect waits: spark://gone:1 does not answer"
+    )
+    assert Kill in [type(told) for told in machine.handle(on_spark(2))]
+    machine.handle(Ended("collect", -9))
+    clock.now += 1.0
+    assert Start("collect") in machine.handle(Tick())
+    assert machine.children["collect"].spark == {}

@@ -17,6 +17,7 @@ from zkschema import paths
 from zkschema.records import (
     COLLECT,
     INGEST,
+    Assignment,
     Cluster,
     Flow,
     Journal,
@@ -765,3 +766,23 @@ def test_a_deleted_flow_waits_for_the_nodes_of_the_place_before_its_rollout() ->
     assert not any(isinstance(action, Drop) for action in plan(cluster([view], [away])))
     moved = replace(view, place_before=view.place)
     assert any(isinstance(action, Drop) for action in plan(cluster([moved], [away])))
+
+
+def test_a_node_is_told_the_settings_of_spark_that_hold_for_it() -> None:
+    nodes = {name: NodeView(name, Node(uuid=name, roles=("collect",)), live=True) for name in "ab"}
+    nodes["b"] = replace(nodes["b"], record=replace(nodes["b"].record, spark={"cores": "3"}))
+    cluster = Cluster(spark={"master": "spark://m:7077", "cores": "8"})
+    before = Snapshot({}, nodes, {}, frozenset(), frozenset(), cluster=cluster, leads=True)
+    told = {a.node: a.assignment.spark for a in plan(before) if isinstance(a, Assign)}
+    assert told == {
+        "a": {"master": "spark://m:7077", "cores": "8"},
+        "b": {"master": "spark://m:7077", "cores": "3"},
+    }
+
+
+def test_a_node_has_as_many_slots_as_cores_of_its_spark_cluster() -> None:
+    node = NodeView("a", Node(uuid="a", roles=("collect",), capacity={"mb": 5.0}), live=True)
+    node = replace(node, assignment=Assignment(spark={"cores": "8"}))
+    assert node.capacity == {"mb": 5.0, "slots": 8.0}
+    declared = replace(node, record=replace(node.record, capacity={"slots": 2.0}))
+    assert declared.capacity == {"slots": 2.0}

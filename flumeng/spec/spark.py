@@ -1,0 +1,198 @@
+"""The settings of Spark: where a node's batches run, with what, and on how many cores.
+
+They lie in ZooKeeper as texts by key, of the cluster and of single nodes, which count before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from flumeng.errors import UserError
+from flumeng.spec import document
+from flumeng.spec.decode import Decoder
+from flumeng.spec.option import described, option
+from flumeng.spec.patterns import SECRET
+from flumeng.spec.problems import SpecError
+from flumeng.spec.quantities import check_address
+
+LOCAL = re.compile(r"local(\[(\*|[1-9][0-9]{0,3})\])?", re.ASCII)
+OWN_CONF = (
+    "spark.app.name",
+    "spark.master",
+    "spark.jars",
+    "spark.jars.packages",
+    "spark.cores.max",
+    "spark.executor.cores",
+    "spark.executor.memory",
+    "spark.driver.host",
+    "spark.driver.bindAddress",
+    "spark.pyspark.python",
+    "spark.pyspark.driver.python",
+    "spark.scheduler.mode",
+    "spark.ui.enabled",
+)
+"""What other settings say, or flumeng itself."""
+OWN_SQL = "spark.sql."
+FREE_SQL = ("spark.sql.shuffle.", "spark.sql.adaptive.", "spark.sql.autoBroadcastJoinThreshold")
+"""How SQL computes may be set, and not what it means: flows would mean something else elsewhere."""
+_MEMORY = re.compile("[1-9][0-9]{0,6}[mg]", re.ASCII)
+_PACKAGE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
+
+
+def check_master(text: str) -> None:
+    scheme, _, place = text.partition("://")
+    if LOCAL.fullmatch(text) or text == "yarn" or (scheme == "k8s" and place):
+        return
+    if scheme != "spark":
+        raise ValueError(
+            'expected local[*], local[4], yarn, "spark://host:7077" or "k8s://https://host:443"'
+        )
+    for address in place.split(","):
+        check_address(address)
+
+
+def check_memory(text: str) -> None:
+    if not _MEMORY.fullmatch(text):
+        raise ValueError("expected a size as Spark takes it, like 2g or 1536m")
+
+
+def check_package(text: str) -> None:
+    if not _PACKAGE.fullmatch(text):
+        raise ValueError('expected Maven coordinates, like "org.postgresql:postgresql:42.7.4"')
+
+
+def check_jar(text: str) -> None:
+    if not (text.startswith("/") or re.match("[a-z0-9]+://", text)) or "," in text:
+        raise ValueError("expected an absolute path or a URL")
+
+
+def check_python(text: str) -> None:
+    if not PurePosixPath(text).is_absolute():
+        raise ValueError("expected an absolute path, like /opt/data/bin/python3")
+
+
+def check_conf(text: str) -> None:
+    if not re.fullmatch(r"spark(\.[A-Za-z0-9_-]+)+", text, re.ASCII):
+        raise ValueError("expected the name of a setting of Spark, like spark.speculation")
+    if text in OWN_CONF or (text.startswith(OWN_SQL) and not text.startswith(FREE_SQL)):
+        raise ValueError("flumeng sets this one by itself or by a setting of its own")
+
+
+@dataclass(frozen=True)
+class SparkOptions:
+    """Where the batches of a node run. A change takes hold when its collector has been started
+    again, which the node does by itself."""
+
+    master: str = option(
+        doc="Spark's master. `local[*]` is the node's own host with all of its cores.",
+        check=check_master,
+        example='"spark://spark-1:7077,spark-2:7077"',
+        default="local[*]",
+    )
+    cores: int | None = option(
+        doc="How many cores of the cluster the node takes at most. It counts as the node's "
+        "capacity in slots when the node declares none. Without it all that are free.",
+        minimum=1,
+        maximum=100_000,
+        default=None,
+    )
+    executor_cores: int | None = option(
+        doc="Cores of an executor. Without it what the cluster gives: standalone all of a worker, "
+        "YARN and Kubernetes one.",
+        minimum=1,
+        maximum=1000,
+        default=None,
+    )
+    executor_memory: str | None = option(
+        doc="Memory of an executor's JVM, as Spark takes it. Python takes about 200 MB a core "
+        "beside it.",
+        check=check_memory,
+        example="2g",
+        default=None,
+    )
+    python: str | None = option(
+        doc="The Python of executors elsewhere, with the data libraries and without flumeng, which "
+        "is sent to it. Without it `python3`.",
+        check=check_python,
+        example="/opt/data/bin/python3",
+        default=None,
+    )
+    packages: tuple[str, ...] = option(
+        doc="Maven coordinates of what is on the class path besides Spark, such as JDBC drivers.",
+        check=check_package,
+        example='["org.postgresql:postgresql:42.7.4"]',
+        default=(),
+    )
+    jars: tuple[str, ...] = option(
+        doc="Jars on the class path: paths on the node's host, or URLs.",
+        check=check_jar,
+        example="[/opt/jdbc/postgresql.jar]",
+        default=(),
+    )
+    conf: Mapping[str, str] = option(
+        doc="Further settings of Spark. A value may be a reference to a secret.",
+        check=check_conf,
+        example="{spark.speculation: true, spark.driver.port: 7400}",
+        factory=dict,
+    )
+
+    @property
+    def local(self) -> bool:
+        """Whether executors are the driver's own process."""
+        return LOCAL.fullmatch(self.master) is not None
+
+    @property
+    def secrets(self) -> Iterator[str]:
+        """The references to secrets in ``conf``."""
+        return (value for value in self.conf.values() if SECRET.fullmatch(value))
+
+
+KEYS = {field.name: field for field in dataclasses.fields(SparkOptions)}
+
+
+def read(texts: Mapping[str, str]) -> SparkOptions:
+    """The settings of these texts by key. Raises UserError; what a newer flumeng knows is one."""
+    text = "".join(f"{json.dumps(key)}: {value}\n" for key, value in texts.items())
+    decoder = Decoder()
+    try:
+        options = decoder.mapping(SparkOptions, document.compose(text or "{}"), "")
+        if decoder.problems:
+            raise SpecError(decoder.problems)
+    except SpecError as error:
+        told = "; ".join(f"spark.{problem.path}: {problem.message}" for problem in error.problems)
+        raise UserError(told) from error
+    assert isinstance(options, SparkOptions)
+    return options
+
+
+def normal(key: str, text: str) -> str:
+    """The text of a setting on one line, as it is kept. Raises UserError for one that it does not
+    take."""
+    return _text(getattr(read({key: " ".join(text.split())}), key))
+
+
+def default(key: str) -> str:
+    """The text of a setting's default."""
+    return _text(getattr(SparkOptions(), key))
+
+
+def effective(cluster: Mapping[str, str], node: Mapping[str, str]) -> Mapping[str, str]:
+    """What holds for a node: its own settings before those of the cluster."""
+    return {**cluster, **node}
+
+
+def doc_of(key: str) -> str:
+    return described(KEYS[key]).doc
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "unset"
+    if isinstance(value, str):
+        return value
+    return json.dumps(dict(value) if isinstance(value, Mapping) else value)

@@ -1,0 +1,34 @@
+"""The archive of flumeng's code for executors elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import flumeng
+from flumeng.collector import shipping
+
+
+def test_a_python_without_flumeng_runs_the_archive(tmp_path: Path) -> None:
+    file = shipping.archive(tmp_path)
+    code = "import flumeng, zkschema.records;"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"{code} print(flumeng.__file__, flumeng.__version__)"],
+        env={"PYTHONPATH": str(file)}, cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    place, version = done.stdout.split()
+    assert place.startswith(str(file))
+    assert version == flumeng.__version__
+
+
+def test_the_archive_is_named_after_its_content(tmp_path: Path) -> None:
+    first, other = tmp_path / "a", tmp_path / "b"
+    first.mkdir()
+    other.mkdir()
+    one = shipping.archive(first)
+    made = one.stat().st_mtime_ns
+    assert shipping.archive(first).stat().st_mtime_ns == made
+    again = shipping.archive(other)
+    assert again.name == one.name
+    assert again.read_bytes() == one.read_bytes()

@@ -1,0 +1,113 @@
+"""Settings of Spark: what they take, how they are kept, whose holds, and what a node allows."""
+
+from __future__ import annotations
+
+import pytest
+
+from flumeng.errors import UserError
+from flumeng.node import policy
+from flumeng.node.policy import UNRESTRICTED
+from flumeng.spec import spark
+from flumeng.spec.spark import SparkOptions
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "kept"),
+    [
+        ("master", "local[4]", "local[4]"),
+        ("master", '"spark://a:7077,b:7077"', "spark://a:7077,b:7077"),
+        ("master", "k8s://https://h:443", "k8s://https://h:443"),
+        ("cores", "8", "8"),
+        ("executor_memory", "1536m", "1536m"),
+        ("packages", "[a:b:1,\n c:d:2]", '["a:b:1", "c:d:2"]'),
+        (
+            "conf",
+            "{spark.speculation: true, spark.driver.port: 7400}",
+            '{"spark.speculation": "true", "spark.driver.port": "7400"}',
+        ),
+        ("conf", "{spark.authenticate.secret: '${secret:s}'}", None),
+    ],
+)
+def test_a_setting_is_kept_as_one_line_that_says_the_same(
+    key: str, given: str, kept: str | None
+) -> None:
+    text = spark.normal(key, given)
+    assert kept in (None, text)
+    assert spark.read({key: text}) == spark.read({key: given})
+    assert spark.normal(key, text) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "told"),
+    [
+        ("master", "mesos://h:1", "spark.master: expected local"),
+        ("master", "spark://h", "expected host:port"),
+        ("cores", "0", "spark.cores: expected at least 1"),
+        ("executor_memory", "2 GiB", "like 2g or 1536m"),
+        ("packages", "[a:b]", "expected Maven coordinates"),
+        ("jars", "[lib/x.jar]", "an absolute path or a URL"),
+        ("python", "python3", "expected an absolute path"),
+        ("conf", "{spark.sql.ansi.enabled: true}", "flumeng sets this one by itself"),
+        ("conf", "{spark.jars: /x.jar}", "flumeng sets this one by itself"),
+        ("conf", "[1]", "expected names with values"),
+        ("mastre", "x", "unknown option"),
+        ("conf", "{", "spark."),
+    ],
+)
+def test_what_a_setting_does_not_take_is_told(key: str, given: str, told: str) -> None:
+    with pytest.raises(UserError, match=told.replace("[", r"\[")):
+        spark.normal(key, given)
+
+
+def test_settings_of_a_node_count_before_those_of_the_cluster() -> None:
+    texts = spark.effective({"master": "yarn", "cores": "8"}, {"cores": "2"})
+    assert spark.read(texts) == SparkOptions(master="yarn", cores=2)
+    assert spark.read({}).local
+    assert not spark.read(texts).local
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (SparkOptions(master="spark://evil:7077"), "spark://evil:7077: name it in spark.masters"),
+        (SparkOptions(jars=("/tmp/evil.jar",)), "spark.jars"),
+        (SparkOptions(packages=("evil:evil:1",)), "spark.packages"),
+        (SparkOptions(python="/tmp/python"), "spark.python"),
+        (SparkOptions(conf={"spark.driver.extraJavaOptions": "-agentpath:x"}), "spark.conf"),
+        (SparkOptions(conf={"spark.plugins": "evil"}), "spark.conf"),
+    ],
+)
+def test_a_node_without_a_policy_file_takes_nothing_that_runs_code(
+    options: SparkOptions, told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        UNRESTRICTED.spark.require(options)
+
+
+def test_a_policy_file_names_what_may_be_used() -> None:
+    allowed = policy.parse(
+        """
+spark:
+  masters: ["spark://a:7077"]
+  packages: ["org.postgresql:*"]
+  jars: ["/opt/jdbc/*"]
+  conf: [spark.driver.port, spark.executor.*]
+""",
+        "node.yaml",
+    ).spark
+    good = SparkOptions(
+        master="spark://a:7077",
+        packages=("org.postgresql:postgresql:42.7.4",),
+        jars=("/opt/jdbc/x.jar",),
+        conf={"spark.driver.port": "1", "spark.executor.instances": "2"},
+    )
+    allowed.require(good)
+    allowed.require(SparkOptions(master="local[2]"))
+    for bad in (
+        SparkOptions(master="spark://a:7077,b:7077"),
+        SparkOptions(jars=("/opt/other/x.jar",)),
+        SparkOptions(conf={"spark.speculation": "true"}),
+    ):
+        with pytest.raises(UserError, match="this node's policy file does not allow"):
+            allowed.require(bad)
+    UNRESTRICTED.spark.require(SparkOptions(conf={"spark.speculation": "true"}))
