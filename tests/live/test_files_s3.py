@@ -30,6 +30,7 @@ from flumeng.spec.locations import Credentials, located, place_of
 from flumeng.spec.sinks.files import Files
 from flumeng.store import ABSENT
 from flumeng.testing import FakeStore
+from tests.live.sink_examples import example, first_sink
 from zkschema import paths as zk
 from zkschema.records import Commit
 
@@ -133,6 +134,19 @@ def test_files_staged_on_s3_are_shown_once_and_leave_nothing(server: RealS3, lak
     selector = fs.FileSelector(open_store(lake)[1], recursive=True)
     left = [info.path for info in server.files.get_file_info(selector) if info.is_file]
     assert sorted(left) == sorted(target for _, target in moves)
+
+
+def test_the_example_of_the_page_runs(server: RealS3, lake: str) -> None:
+    place = under(lake, "raw/dt=%Y-%m-%d")
+    given, _, query = place.partition("?")
+    changes = {
+        "s3a://lake/raw/dt=%Y-%m-%d": given,
+        "endpoint_override=minio.example:9000&scheme=https&region=us-east-1": query,
+        ", ca: /etc/flumeng/ca.pem": "",
+    }
+    moves = paths(staged(first_sink(example("flow: lake", changes)), events(9)))
+    assert open_store(lake)[0].rename(moves) == []
+    assert read(server, under(lake, "raw")) == list(range(9))
 
 
 def test_what_a_person_has_to_mend_is_told_from_what_may_pass(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import ssl
@@ -25,6 +26,7 @@ from flumeng.sinks import forward
 from flumeng.sinks.forward import Forward
 from flumeng.spec.sinks.client_tls import ClientTls
 from flumeng.spec.sinks.forward import ForwardSyslog, ForwardTcp
+from tests.live.sink_examples import example, first_sink
 
 BODIES = [b"<13>one", b"<14>t\nwo", b"<15>" + b"x" * 3_000_000, "<16>grün".encode()]
 
@@ -149,13 +151,6 @@ def test_a_server_that_ends_in_the_middle_has_not_read_all(
             list(stage(slowly(*[events(b"x" * 1000)] * 3)))
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[WorkerProcess]:
-    worker = WorkerProcess(tmp_path / "node")
-    yield worker
-    worker.kill()
-
-
 def listening(worker: WorkerProcess, name: str, **options: Any) -> str:
     """A flow with that source; the address where it listens."""
     flow = f"f{free_port()}"
@@ -186,6 +181,20 @@ def test_the_source_syslog_gets_every_byte_over_tls(
         send(nameless, events(b"x"))
     with pytest.raises(UserError, match="No such file"):
         send(ForwardSyslog((address,), tls=ClientTls(ca="/absent.pem")), events(b"x"))
+
+
+def test_the_example_of_the_page_runs(worker: WorkerProcess, certificates: Path) -> None:
+    files = {name: str(certificates / f"server.{name}") for name in ("pem", "key")}
+    tls = {"certificate": files["pem"], "key": files["key"]}
+    flow, _, address = listening(worker, "syslog", tls=tls).partition("/")
+    changes = {
+        "logs-1.example:6514": f"127.0.0.1:{free_port()}",
+        "logs-2.example:6514": address,
+        "/etc/flumeng/tls/ca.pem": files["pem"],
+    }
+    assert send(first_sink(example("- syslog:\n      targets", changes)), events(b"one")) == 1
+    (body,) = bodies(worker, flow, 1)
+    assert re.fullmatch(rb"<\d+>1 .* one", body)
 
 
 def test_the_source_tcp_gets_every_byte_by_lengths(worker: WorkerProcess) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gc
+import gzip
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -32,6 +33,7 @@ from flumeng.sinks import Attempt, BatchTooWideError, Written, file_store
 from flumeng.sinks.files import FilesSink
 from flumeng.spec import parse_flow
 from flumeng.spec.sinks.files import Files
+from tests.live.sink_examples import example
 
 JOURNAL = "web.n1.0.00000000"
 BODIES = (b"<13>1 - h1 a p m - one", b"caf\xe9 \x00", b'{"quoted": "\\"}', "grün".encode())
@@ -169,6 +171,14 @@ def test_text_is_read_back_by_spark(write: Write, spark: SparkSession, tmp_path:
     write(f"files: {{path: '{tmp_path}/lake', format: text, compression: gzip}}")
     read = spark.read.text(f"{tmp_path}/lake").collect()
     assert sorted(row.value for row in read) == sorted(b.decode("utf-8", "replace") for b in BODIES)
+
+
+def test_the_example_of_the_page_runs(write: Write, tmp_path: Path) -> None:
+    flow = example("flow: tidy", {"/data/lake": str(tmp_path / "lake")})
+    write(json.dumps(flow["sinks"][0]), json.dumps(flow["filters"]))
+    files = list((tmp_path / "lake").glob("dt=2026-03-01/app=*/*.csv.gz"))
+    assert "app=a" in {file.parent.name for file in files}
+    assert sum(len(gzip.decompress(file.read_bytes()).splitlines()) - 1 for file in files) == 4
 
 
 def test_several_sinks_get_the_same_batch(

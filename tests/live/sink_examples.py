@@ -1,0 +1,33 @@
+"""The flows of docs/sinks.md, as the tests of their sinks run them against servers of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flumeng.spec import parse_flow
+
+PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
+SOURCE = "flow: example\nsources: [{syslog: {listen: '127.0.0.1:0'}}]\n"
+
+
+def example(mark: str, changes: Mapping[str, str]) -> dict[str, Any]:
+    """The one flow of the page that has ``mark`` in it, with addresses, paths and names that are
+    the test's: each of ``changes`` is somewhere in it."""
+    texts = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (text,) = (text for text in texts if mark in text)
+    for written, given in changes.items():
+        assert written in text
+        text = text.replace(written, given)
+    flow: dict[str, Any] = yaml.safe_load(text if "flow:" in text else SOURCE + text)
+    return flow
+
+
+def first_sink(flow: Mapping[str, Any]) -> Any:
+    """The options of its first sink, checked as a user's flow is."""
+    return parse_flow(json.dumps(flow)).sinks[0].options
