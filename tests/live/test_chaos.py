@@ -100,7 +100,7 @@ def target(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Target]:
     if request.param == "disk":
-        seconds = max(60.0, chaos_seconds())
+        seconds = max(40.0, chaos_seconds())
         yield Target(on_disk(tmp_path / "lake"), seconds, KINDS, KILLS_OF_EACH, {})
         return
     server = RealS3(tmp_path / "s3")
