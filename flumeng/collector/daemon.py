@@ -101,11 +101,11 @@ def run(
 
     def build(assignment: Assignment) -> SparkPipeline:
         spec = check_flow(assignment.spec)
-        for sink in spec.all_sinks:
-            allowed.require(sink)
-            if not options.local and getattr(sink.options, "local", False):
+        for part in (*spec.filters, *spec.all_sinks):
+            allowed.require(part)
+            if not options.local and getattr(part.options, "local", False):
                 raise UserError(
-                    f"{sink.name}: executors of {options.master} are other hosts: say shared: true "
+                    f"{part.name}: executors of {options.master} are other hosts: say shared: true "
                     "when each of them sees that directory, or name a store that they all reach"
                 )
         task = TaskRevision(assignment.flow, assignment.task, assignment.revision)

@@ -22,11 +22,11 @@ from flumeng.filters.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch
 from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError
 from flumeng.spec import FlowSpec, registry
-from flumeng.spec.sinks import exactly_once
+from flumeng.spec.sinks import decided
 
 SPLITS_PER_CORE = 1
 LEAST_EVENTS_IN_SPLIT = 20_000
-_RAISED = re.compile(r"^([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
+_RAISED = re.compile(r"^(?:: )?([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class SparkPipeline:
             registry.get("sink", part.name).implementation_class()(part.options, task)
             for part in spec.all_sinks
         ]
+        self._by_number = [decided(part.options, spec.delivery) for part in spec.all_sinks]
         self._dead_letters = self._sinks[-1] if spec.dead_letters is not None else None
         self._identified = any(sink.identified for sink in self._sinks)
         self.roots = tuple(sorted({sink.root for sink in self._sinks if sink.root}))
@@ -85,14 +86,12 @@ class SparkPipeline:
 
     @property
     def intent(self) -> Intent | None:
-        by_batch = [
-            sink
-            for part, sink in zip(self.spec.all_sinks, self._sinks, strict=True)
-            if exactly_once(part.options) == "by batch"
+        by_number = [
+            sink for sink, by_number in zip(self._sinks, self._by_number, strict=True) if by_number
         ]
-        if self.spec.delivery != "exactly-once" or not by_batch:
+        if not by_number:
             return None
-        return "before" if any(sink.writes_at_once for sink in by_batch) else "after"
+        return "before" if any(sink.writes_at_once for sink in by_number) else "after"
 
     def splits(self, ranges: Sequence[Range]) -> int:
         return len(split(ranges, self._parts, LEAST_EVENTS_IN_SPLIT))
@@ -155,13 +154,15 @@ class SparkPipeline:
         return [
             sink.stage(
                 batch if sink.identified else batch.without_identity(),
-                self._attempt(sink, work, self._letters(batch, number, work)),
+                self._attempt(number, work, self._letters(batch, number, work)),
             )
             for number, sink in enumerate(self._sinks[: len(self.spec.sinks)])
         ]
 
-    def _attempt(self, sink: Sink, work: Work, letters: DeadLetters) -> Attempt:
-        identity = work.identity if sink.writes_at_once else None
+    def _attempt(self, number: int, work: Work, letters: DeadLetters) -> Attempt:
+        sink = self._sinks[number]
+        known = sink.writes_at_once and self._by_number[number]
+        identity = work.identity if known else None
         return Attempt(work.staging.get(sink.root or "", ""), identity, letters)
 
     def _letters(self, batch: LazyBatch, number: int, work: Work) -> DeadLetters:
@@ -172,21 +173,26 @@ class SparkPipeline:
             return DeadLetters(place, self._task.revision)
         schema = dead_letters.schema_of_letters(batch.schema, identified=identified)
         letters = batch.beginning(schema)
-        attempt = self._attempt(sink, work, DeadLetters(f"dead_letters of {place}"))
+        attempt = self._attempt(-1, work, DeadLetters(f"dead_letters of {place}"))
         tail = sink.stage(letters, attempt).all_arrow
         if tail is None:
-            raise UserError("dead_letters: this sink needs Spark SQL, and cannot take dead letters")
+            raise UserError("dead_letters: a sink that takes DataFrames cannot take dead letters")
         return DeadLetters(place, self._task.revision, tail, identified)
 
 
 def one_line(error: Exception) -> FlumengError:
-    """The cause of a failed Spark job, out of traces of up to three languages."""
+    """The cause of a failed Spark job, out of traces of up to three languages. A note at the error
+    says whose it is."""
     text = error.getMessage() if isinstance(error, PySparkException) else str(error)
     raised = [match for match in _RAISED.finditer(text or "") if match[2]]
     if not raised:
         first = (text or "").strip().splitlines() or [type(error).__name__]
-        return BatchFailedError(first[0])
-    return of_kind(raised[-1][1].rpartition(".")[2], raised[-1][2])
+        found: FlumengError = BatchFailedError(first[0])
+    else:
+        found = of_kind(raised[-1][1].rpartition(".")[2], raised[-1][2])
+    if isinstance(found, BatchFailedError) and (notes := getattr(error, "__notes__", [])):
+        return BatchFailedError(f"{notes[0]}: {found}")
+    return found
 
 
 def of_kind(kind: str, message: str) -> FlumengError:

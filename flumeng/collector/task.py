@@ -6,8 +6,9 @@ Rules
    outcome is unknown.
 2. A batch is an exact set of ranges. Its acks move before its write (at most once), after it is
    shown (at least once), or in one transaction with the decision to show it (exactly once).
-3. A target that knows batches by number is written under an intent only. One that is open when the
-   partitions are claimed is repeated exactly, before anything new.
+3. A target that knows batches by number is written under an intent only, however the flow
+   delivers. One that is open when the partitions are claimed is repeated exactly, before anything
+   new.
 4. Batches may be written two at a time; they are committed one by one, in order, and never past
    one that failed. At most once writes one at a time, so that a crash loses no more than that.
 """
@@ -231,7 +232,8 @@ class Task:
         safe = self._safe(reached)
         limit = self._size.events if most_events is None else min(self._size.events, most_events)
         if self._repeat is not None:
-            again = _ranges(self._repeat)
+            replayed = self._pipeline.spec.delivery == "at-least-once"
+            again = _ranges(self._repeat, replayed=replayed)
             ranges = again if _can_be_read(again, safe) else ()
         else:
             ranges = next_ranges(self.planned, safe, limit, self._replayed_below)
@@ -277,7 +279,10 @@ class Task:
         else:
             self._commits.publish(staging, files)
             _show(batch.outcome, None)
-            if self._pipeline.spec.delivery == "at-least-once":
+            if batch.identity is not None:
+                self._acks.advance(batch.ranges, [self._intents.end()])
+                self._end_intent()
+            elif self._pipeline.spec.delivery == "at-least-once":
                 self._acks.advance(batch.ranges)
         seconds = batch.ended - max(batch.began, self._last_end)
         self._size.measured(batch.events, seconds)
@@ -305,8 +310,11 @@ class Task:
             self._commits.commit(self._acks, batch.ranges, record)
         else:
             self._commits.commit(self._acks, batch.ranges, record, [self._intents.end()])
-            self._intents.ended()
-            self._repeating = False
+            self._end_intent()
+
+    def _end_intent(self) -> None:
+        self._intents.ended()
+        self._repeating = False
 
     def _reached(self) -> dict[str, Reach]:
         reached = self._journals.of(self.planned)
@@ -345,8 +353,9 @@ def _identity(decided: Intent) -> BatchId:
     return BatchId(decided.series, decided.number)
 
 
-def _ranges(decided: Intent) -> tuple[Range, ...]:
-    return tuple(Range(name, *bounds) for name, bounds in sorted(decided.ranges.items()))
+def _ranges(decided: Intent, *, replayed: bool = False) -> tuple[Range, ...]:
+    pieces = sorted(decided.ranges.items())
+    return tuple(Range(name, *bounds, replayed=replayed) for name, bounds in pieces)
 
 
 def _can_be_read(ranges: Sequence[Range], safe: Mapping[str, int]) -> bool:

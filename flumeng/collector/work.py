@@ -34,8 +34,8 @@ Intent = Literal["before", "after"]
 class Pipeline(Protocol):
     """A flow's filters and sinks. ``roots``: where its sinks stage. ``shareable``: all of its
     stages are Arrow, so that a batch may be written in one job with batches of other flows.
-    ``intent``: when the flow delivers exactly once to a target that knows batches by number, its
-    intent is written before the stages run, or after that and before the commit."""
+    ``intent``: of a flow with a target that knows batches by number, an intent is written before
+    the stages run, or after that and before the commit."""
 
     @property
     def spec(self) -> FlowSpec: ...

@@ -23,18 +23,21 @@ from flumeng.runtime.scrubbing import raising_no_secrets
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Runs in an executor, once a split. Pickled by reference: a plain class or function."""
+Action = Callable[[DataFrame], None]
+"""Does something with a DataFrame in the driver, in the thread and the Spark job of the batch."""
 
 
 @dataclass(frozen=True)
 class LazyBatch:
     """``schema`` is that of the last stage; ``pending`` are the stages after ``source``, which is
-    None when they begin with the numbers of the splits."""
+    None when they begin with the numbers of the splits. ``action``, if there is one, comes last."""
 
     spark: SparkSession
     splits: int
     source: DataFrame | None
     pending: tuple[Stage, ...]
     schema: pa.Schema
+    action: Action | None = None
 
     @classmethod
     def of_splits(
@@ -63,6 +66,10 @@ class LazyBatch:
         schema = to_arrow_schema(rows.schema, timezone="UTC")
         return replace(self, source=rows, pending=(), schema=schema)
 
+    def acted(self, action: Action) -> LazyBatch:
+        """Then ``action``, which yields no rows; nothing can follow it."""
+        return replace(self, action=action)
+
     def cached(self) -> LazyBatch:
         """The same, computed once by Spark however often it is run; to be given back."""
         return replace(self, source=self.rows().persist(), pending=())
@@ -73,13 +80,18 @@ class LazyBatch:
             self.source.unpersist()
 
     def after(self, shared: LazyBatch) -> tuple[Stage, ...] | None:
-        """The Arrow stages behind ``shared``; None when Spark SQL follows it."""
-        return self.pending[len(shared.pending) :] if self.source is shared.source else None
+        """The Arrow stages behind ``shared``; None when Spark SQL or an action follows it."""
+        if self.action is not None or self.source is not shared.source:
+            return None
+        return self.pending[len(shared.pending) :]
 
     @property
     def all_arrow(self) -> Stage | None:
-        """All stages as one, which takes batches of split numbers; None when one of them is SQL."""
-        return Fused(self.pending) if self.source is None else None
+        """All stages as one, which takes batches of split numbers; None when one of them is SQL, or
+        when there is an action."""
+        if self.action is not None or self.source is not None:
+            return None
+        return Fused(self.pending)
 
     def rows(self) -> DataFrame:
         """The batch as Spark sees it, with the pending stages as one."""
@@ -92,8 +104,12 @@ class LazyBatch:
         return source.mapInArrow(Fused(self.pending), wanted)
 
     def collect(self) -> list[Row]:
-        """Run it. Only for frames whose last stage yields a few rows a split."""
-        return self.rows().collect()
+        """Run it. Only for frames that end with an action, or whose last stage yields a few rows a
+        split."""
+        if self.action is None:
+            return self.rows().collect()
+        self.action(self.rows())
+        return []
 
 
 def _strip(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

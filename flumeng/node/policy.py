@@ -32,6 +32,8 @@ from flumeng.spec.patterns import (
 )
 from flumeng.spec.problems import SpecError, nearest
 from flumeng.spec.quantities import check_absolute, check_address
+from flumeng.spec.sinks.python import check_module
+from flumeng.spec.sinks.spark import check_format
 from flumeng.spec.spark import SparkOptions, check_conf
 
 DEFAULT_FILE = Path("/etc/flumeng/node.yaml")
@@ -194,6 +196,19 @@ class Policy:
         example='[/data/lake, "s3a://lake/web", "hdfs://namenode:8020/logs"]',
         default=("*",),
     )
+    spark_formats: tuple[str, ...] = option(
+        doc="The formats that the sink `spark` may write. `outputs` bounds its paths, and nothing "
+        "what another format than the files of Spark itself does with its options.",
+        check=check_format,
+        example="[parquet, iceberg, jdbc]",
+        default=("parquet", "orc", "json", "csv", "text"),
+    )
+    python: tuple[str, ...] = option(
+        doc="The modules with functions that the sink `python` may call in the collector.",
+        check=check_module,
+        example="[company.sinks]",
+        default=(),
+    )
     journal_bytes: int | None = option(
         doc="What all journals of this node together may hold on its disk; at that, senders wait. "
         "Each ingest worker has an equal part of it.",
@@ -231,6 +246,10 @@ class Policy:
             raise UserError(f"this node's policy file does not allow to read {what}")
         if kind == "output":
             self.require_output(what)
+        if kind == "spark format" and what not in self.spark_formats:
+            raise UserError(f"this node's policy file does not allow the format {what} of Spark")
+        if kind == "python module" and what not in self.python:
+            raise UserError(f"this node's policy file does not allow functions of {what}")
         if kind == "command" and not any(_matches(entry, what) for entry in self.commands):
             raise UserError(
                 f"this node's policy file does not allow the command {shlex.join(what)}"
@@ -257,7 +276,8 @@ def find(given: Path | None) -> Path | None:
 
 
 def load(path: Path | None) -> Policy:
-    """The policy in a file; without one, everything is allowed but commands. Raises UserError."""
+    """The policy in a file; without one, all is allowed but commands, functions of Python and
+    formats of Spark that are not its own. Raises UserError."""
     if path is None:
         return UNRESTRICTED
     try:

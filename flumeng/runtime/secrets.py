@@ -80,6 +80,15 @@ def resolve(reference: str) -> Secret:
     return _anywhere(name) if backend is None else _from_backend(name, backend)
 
 
+def filled(values: Mapping[str, str]) -> dict[str, str]:
+    """``values`` with the secrets to which they refer. Raises ``UserError``."""
+    found = {}
+    for name, value in values.items():
+        whole = SECRET.sub(lambda reference: resolve(reference[0]), value)
+        found[name] = Secret(whole) if whole != value else value
+    return found
+
+
 def _anywhere(name: str) -> Secret:
     variable = PREFIX + name.upper().replace("-", "_")
     found = os.environ.get(variable)

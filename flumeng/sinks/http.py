@@ -18,11 +18,9 @@ from flumeng.errors import UserError
 from flumeng.filters import identity
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.runtime import secrets
-from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import Attempt, BatchId, Row, TaskRevision, Written, chunks, json_text
 from flumeng.sinks.dead_letters import Refuse, schema_around
 from flumeng.sinks.http_receiver import Endpoint, RefusedRequestError, TooLargeError, send
-from flumeng.spec.patterns import SECRET
 from flumeng.spec.sinks.http import Http
 
 CONTENT_TYPES = {"ndjson": "application/x-ndjson", "json": "application/json"}
@@ -153,10 +151,8 @@ def requests(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[Req
 
 def _resolved(headers: Mapping[str, str]) -> dict[str, str]:
     """With the secrets that they refer to."""
-    found = {}
-    for name, value in headers.items():
-        whole = SECRET.sub(lambda reference: secrets.resolve(reference[0]), value)
-        found[name] = Secret(whole) if whole != value else value
+    found = secrets.filled(headers)
+    for name, whole in found.items():
         if not whole.isascii() or not whole.isprintable():
             raise UserError(f"http: the secret in the header {name} is not printable ASCII")
     return found

@@ -18,6 +18,7 @@ from flumeng.spec.patterns import FIELD, group_names, split_query
 from flumeng.spec.problems import nearest
 from flumeng.spec.sinks.files import Files
 from flumeng.spec.sinks.lakehouse import Delta, Iceberg, partition
+from flumeng.spec.sinks.spark import Spark
 
 _TEXT = Kind(TEXT)
 RECEIVED = {
@@ -119,6 +120,10 @@ def _require_new(columns: Iterable[str], more: Iterable[str]) -> None:
 def _of_sink(path: str, sink: Component, columns: Columns) -> Iterator[tuple[str, str]]:
     if isinstance(sink.options, Delta | Iceberg):
         for column, _ in map(partition, sink.options.partition_by):
+            if column not in columns:
+                yield path, f"partition_by: no column {column}; {nearest(column, list(columns))}"
+    if isinstance(sink.options, Spark):
+        for column in sink.options.partition_by:
             if column not in columns:
                 yield path, f"partition_by: no column {column}; {nearest(column, list(columns))}"
     if not isinstance(sink.options, Files):

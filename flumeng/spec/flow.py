@@ -9,7 +9,7 @@ from typing import Literal
 
 from flumeng.spec.component import Component
 from flumeng.spec.option import option
-from flumeng.spec.sinks import exactly_once, makes_files
+from flumeng.spec.sinks import decided, makes_files
 
 Durability = Literal["memory", "spill", "disk", "replicated"]
 Delivery = Literal["at-most-once", "at-least-once", "exactly-once"]
@@ -247,11 +247,9 @@ class FlowSpec:
 
     @property
     def by_batch(self) -> bool:
-        """Whether its tasks decide about each batch before a target is written that remembers the
-        number of the last one."""
-        return self.delivery == "exactly-once" and any(
-            exactly_once(sink.options) == "by batch" for sink in self.all_sinks
-        )
+        """Whether its tasks decide about each batch before a target is written that knows batches
+        by number."""
+        return any(decided(sink.options, self.delivery) for sink in self.all_sinks)
 
     @property
     def batch_seconds(self) -> float:

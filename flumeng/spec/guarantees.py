@@ -8,7 +8,7 @@ from typing import Any
 from flumeng.spec import registry
 from flumeng.spec.component import Component
 from flumeng.spec.flow import FlowSpec
-from flumeng.spec.sinks import exactly_once, makes_files
+from flumeng.spec.sinks import decided, exactly_once, makes_files, numbered
 
 SURVIVES = {
     "disk": "survives that a process is killed and that power is lost",
@@ -73,6 +73,8 @@ def _of_sinks(spec: FlowSpec) -> Iterator[str]:
         if way is not None and (whole or (way == "by event" and spec.delivery != "at-most-once")):
             even = "" if whole else " even so"
             yield f"{name}: each event once{even}, since {ONCE[way]}."
+    for name in dict.fromkeys(s.name for s in spec.all_sinks if numbered(s.options)):
+        yield f"{name}: a batch that is repeated has the number that it had, and the same events."
     weak = [name for name, way in how.items() if way is None]
     if weak and len(weak) < len(how):
         yield (
@@ -119,6 +121,14 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                     path,
                     f"{component.name} with these options cannot tell what it has had before, and "
                     "a flow promises no more than its weakest sink can: use delivery at-least-once",
+                )
+    if parts.get("delivery") == "at-most-once":
+        for path, component in components:
+            if component.kind == "sink" and decided(component.options, "at-most-once"):
+                yield (
+                    path,
+                    f"{component.name} knows batches by their numbers, which are given to batches "
+                    "that can be repeated: use delivery at-least-once or exactly-once",
                 )
     taken: dict[str, str] = {}
     for path, component in components:

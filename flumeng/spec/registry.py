@@ -93,6 +93,8 @@ _ENTRIES = (
     Entry(
         "sink", "tcp", "flumeng.spec.sinks.forward:ForwardTcp", "flumeng.sinks.forward:ForwardSink"
     ),
+    Entry("sink", "spark", "flumeng.spec.sinks.spark:Spark", "flumeng.sinks.spark:SparkSink"),
+    Entry("sink", "python", "flumeng.spec.sinks.python:Python", "flumeng.sinks.python:PythonSink"),
     Entry("sink", "noop", "flumeng.spec.sinks.console:Noop", "flumeng.sinks.noop:NoopSink"),
 )
 _BY_KEY = {(entry.kind, entry.name): entry for entry in _ENTRIES}

@@ -1,7 +1,8 @@
 """The options of each sink, a file for each kind of target.
 
 Beside its options a class may say: ``exactly_once``, how it can deliver so (a class attribute or a
-property; without it the sink cannot); ``makes_files``, that each batch makes files, so batches are
+property; without it the sink cannot); ``numbered``, that it is given the number of each batch
+however its flow delivers; ``makes_files``, that each batch makes files, so batches are
 to be large; ``claims()`` and ``needs()``, what only one sink of a flow may have, and what the
 policy of a node has to allow; ``local``, that its ``path`` is on the disk of whoever collects.
 """
@@ -19,6 +20,17 @@ def exactly_once(options: Any) -> ExactlyOnce | None:
     """In which way a sink of these options delivers exactly once; None: in none."""
     found: ExactlyOnce | None = getattr(options, "exactly_once", None)
     return found
+
+
+def numbered(options: Any) -> bool:
+    return getattr(options, "numbered", False)
+
+
+def decided(options: Any, delivery: str) -> bool:
+    """Whether a flow that delivers so decides about each batch before such a sink has it."""
+    if numbered(options):
+        return True
+    return delivery == "exactly-once" and exactly_once(options) == "by batch"
 
 
 def makes_files(options: Any) -> bool:

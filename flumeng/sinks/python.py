@@ -1,0 +1,97 @@
+"""A function of the user's that is given each batch, with the contract of Spark's ``foreachBatch``.
+
+It runs in the driver, in the thread and under the limit of the batch's job. The batch is decided
+before: who repeats it after a crash calls the function with the same events and the same number.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from flumeng.errors import FlumengError, UserError
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.runtime import secrets
+from flumeng.sinks import Attempt, BatchId, Row, TaskRevision, Written
+from flumeng.spec.sinks.python import Python
+
+UserFunction = Callable[..., Any]
+
+
+class FunctionError(FlumengError):
+    """The function has raised something."""
+
+
+class BatchNumber(int):
+    """The number of a batch in its ``series``, which a flow that is made anew does not have."""
+
+    series: str
+
+    def __new__(cls, batch: BatchId) -> BatchNumber:
+        number = super().__new__(cls, batch.number)
+        number.series = batch.series
+        return number
+
+
+class PythonSink:
+    root = None
+    identified = False
+    writes_at_once = True
+
+    def __init__(self, options: Python, _task: TaskRevision) -> None:
+        self._name = options.function
+        self._function = _imported(options)
+        self._given = secrets.filled(options.options)
+
+    def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
+        return batch.acted(partial(call, self._name, self._function, self._given, attempt.batch))
+
+    def written(self, _rows: Sequence[Row]) -> Written:
+        return Written(0)
+
+
+def call(
+    name: str,
+    function: UserFunction,
+    given: Mapping[str, str],
+    batch: BatchId | None,
+    rows: DataFrame,
+) -> None:
+    """Raises FunctionError, and what Spark has raised inside of the function."""
+    assert batch is not None, "a batch for a function is decided before it is written"
+    try:
+        function(rows, BatchNumber(batch), **given)
+    except FlumengError:
+        raise
+    except (PySparkException, Py4JError) as error:
+        error.add_note(f"python {name}")
+        raise
+    except Exception as error:
+        raise FunctionError(f"python {name} raised {_last_line(error)}") from error
+
+
+def _last_line(error: Exception) -> str:
+    """What a traceback ends with, and where that was."""
+    said = " ".join("".join(traceback.format_exception_only(error)).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    where = next((frame for frame in reversed(frames) if frame.filename != __file__), None)
+    return said if where is None else f"{said} (line {where.lineno} of {where.filename})"
+
+
+def _imported(options: Python) -> UserFunction:
+    module, _, name = options.function.partition(":")
+    try:
+        found = getattr(import_module(module), name, None)
+    except Exception as error:
+        raise UserError(f"python: importing {module} raised {_last_line(error)}") from error
+    if not callable(found):
+        raise UserError(f"python: there is no function {name} in {module}")
+    function: UserFunction = found
+    return function

@@ -1,0 +1,89 @@
+"""What flow files may say of sinks that take DataFrames, and what nodes allow of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from flumeng.errors import UserError
+from flumeng.node import policy
+from flumeng.node.policy import UNRESTRICTED
+from flumeng.spec import Component, SpecError, check_flow, parse_flow
+from flumeng.spec.guarantees import promise
+from flumeng.spec.sinks.python import Python
+from flumeng.spec.sinks.spark import Spark
+
+FLOW = """
+flow: web
+sources: [{syslog: {listen: "127.0.0.1:0"}}]
+delivery: %s
+filters: [select: [ts, host]]
+sinks: [%s]
+"""
+FUNCTION = "python: {function: 'company.sinks:store'}"
+CAREFUL = "python: {function: 'company.sinks:store', idempotent: true}"
+WRITER = "spark: {format: parquet, path: /lake}"
+
+
+def problem(sink: str, delivery: str = "at-least-once") -> str:
+    with pytest.raises(SpecError) as caught:
+        check_flow(FLOW % (delivery, sink))
+    (found,) = caught.value.problems
+    return f"{found.path}: {found.message}"
+
+
+@pytest.mark.parametrize(
+    ("sink", "said"),
+    [
+        ("spark: {format: 'a b', path: /lake}", "expected the name of a data source"),
+        ("spark: {format: parquet, path: /lake/../x}", "expected a path without .."),
+        ("spark: {format: parquet, path: '/lake/%Y'}", "expected a directory without patterns"),
+        ("spark: {format: parquet, path: /l, table: a.b}", "expected path or table, not both"),
+        ("spark: {format: parquet, table: events}", "expected a table of a catalog"),
+        ("spark: {format: csv, options: {Path: /etc}}", "expected the place in the sink's own"),
+        ("spark: {format: jdbc, options: {password: x}}", "expected a reference to a secret"),
+        ("spark: {format: jdbc, options: {fs.s3a.access.key: x}}", "a reference to a secret"),
+        ("spark: {format: csv, mode: ignore}", "expected one of append, overwrite"),
+        ("spark: {format: csv, path: /l, partition_by: [hots]}", "no column hots; did you mean"),
+        ("python: {function: company.sinks}", "expected a module and a function"),
+        ("python: {function: 'os:system', options: {'a b': c}}", "expected the name of an arg"),
+    ],
+)
+def test_what_is_wrong_is_said_where_it_stands(sink: str, said: str) -> None:
+    assert said in problem(sink)
+
+
+def test_delivery_is_what_these_sinks_can() -> None:
+    for sink in (WRITER, FUNCTION):
+        assert "cannot tell what it has had before" in problem(sink, "exactly-once")
+    for sink in (FUNCTION, CAREFUL):
+        assert "use delivery at-least-once or exactly-once" in problem(sink, "at-most-once")
+    parse_flow(FLOW % ("at-most-once", WRITER))
+    said = promise(parse_flow(FLOW % ("exactly-once", CAREFUL)))
+    assert "python: each event once, since it remembers the last batch that it took." in said
+    said = promise(parse_flow(FLOW % ("at-least-once", FUNCTION)))
+    assert said[-1].startswith("python: a batch that is repeated has the number that it had")
+
+
+def test_batches_for_functions_are_decided_first() -> None:
+    assert parse_flow(FLOW % ("at-least-once", FUNCTION)).by_batch
+    assert parse_flow(FLOW % ("exactly-once", CAREFUL)).by_batch
+    assert not parse_flow(FLOW % ("at-least-once", WRITER)).by_batch
+
+
+def test_a_node_names_the_modules_and_formats_that_it_allows() -> None:
+    function = Component("sink", "python", Python(function="company.sinks:store"))
+    iceberg = Component("sink", "spark", Spark(format="iceberg", table="lake.web"))
+    with pytest.raises(UserError, match=r"does not allow functions of company\.sinks"):
+        UNRESTRICTED.require(function)
+    with pytest.raises(UserError, match="does not allow the format iceberg of Spark"):
+        UNRESTRICTED.require(iceberg)
+    UNRESTRICTED.require(Component("sink", "spark", Spark(format="parquet", path="/lake")))
+    allowed = policy.parse(
+        "{python: [company.sinks], spark_formats: [iceberg, orc], outputs: [/lake]}", "node.yaml"
+    )
+    allowed.require(function)
+    allowed.require(iceberg)
+    with pytest.raises(UserError, match="does not allow functions of company"):
+        allowed.require(Component("sink", "python", Python(function="company:store")))
+    with pytest.raises(UserError, match="does not allow to write to /else"):
+        allowed.require(Component("sink", "spark", Spark(format="orc", path="/else")))
