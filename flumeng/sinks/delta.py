@@ -22,7 +22,14 @@ from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import BatchId, TaskRevision, partitions, table_schema
 from flumeng.sinks.partitions import Partition
 from flumeng.sinks.table_files import Layout, TableFile
-from flumeng.sinks.tables import LocalDirectory, OvertakenError, TableSink, imported, resolved
+from flumeng.sinks.tables import (
+    LocalDirectory,
+    OvertakenError,
+    TableSink,
+    imported,
+    resolved,
+    translated,
+)
 from flumeng.spec.locations import parameters, store_of
 from flumeng.spec.patterns import split_query
 from flumeng.spec.sinks.lakehouse import Delta, partition
@@ -63,7 +70,7 @@ class DeltaLake:
             self._log = LocalDirectory(f"{self._uri}/_delta_log")
 
     def prepare(self, events: pa.Schema) -> Layout:
-        with _Translated():
+        with translated(_meaning):
             table = self._load() or self._create(events)
             fit = self._fit(table, events, add=self._options.schema == "add")
             if fit.added:
@@ -81,7 +88,7 @@ class DeltaLake:
         )
 
     def add(self, files: Sequence[TableFile], batch: BatchId | None) -> bool:
-        with _Translated():
+        with translated(_meaning):
             table = self._load()
             if table is None:
                 return False
@@ -270,24 +277,17 @@ def _storage(location: str, secrets: Mapping[str, Secret]) -> tuple[str, dict[st
     return f"s3://{place.partition('://')[2]}", storage
 
 
-class _Translated:
-    """Turns the library's errors into those of the one tree."""
-
-    def __enter__(self) -> None:
-        """There is nothing to open."""
-
-    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
-        if error is None or isinstance(error, FlumengError) or not isinstance(error, Exception):
-            return
-        found = imported("deltalake.exceptions", "delta")
-        text = _one_line(str(error))
-        if isinstance(error, found.CommitFailedError):
-            if "Concurrent transaction" in text:
-                raise ConflictError(f"another owner commits to the table: {text}") from error
-            raise OvertakenError(text) from error
-        if isinstance(error, found.SchemaMismatchError | found.DeltaProtocolError):
-            raise UserError(text) from error
-        raise UnavailableError(text) from error
+def _meaning(error: Exception) -> FlumengError:
+    """What an error of the library's means."""
+    found = imported("deltalake.exceptions", "delta")
+    text = _one_line(str(error))
+    if isinstance(error, found.CommitFailedError):
+        if "Concurrent transaction" in text:
+            return ConflictError(f"another owner commits to the table: {text}")
+        return OvertakenError(text)
+    if isinstance(error, found.SchemaMismatchError | found.DeltaProtocolError):
+        return UserError(text)
+    return UnavailableError(text)
 
 
 def _one_line(text: str) -> str:

@@ -20,7 +20,14 @@ from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import BatchId, TaskRevision, partitions, table_schema
 from flumeng.sinks.partitions import Partition
 from flumeng.sinks.table_files import Layout, TableFile
-from flumeng.sinks.tables import LocalDirectory, OvertakenError, TableSink, imported, resolved
+from flumeng.sinks.tables import (
+    LocalDirectory,
+    OvertakenError,
+    TableSink,
+    imported,
+    resolved,
+    translated,
+)
 from flumeng.spec.locations import located, store_of
 from flumeng.spec.sinks.lakehouse import Catalog, Iceberg, Transform, partition
 
@@ -56,7 +63,7 @@ class IcebergTable:
         self._metadata: dict[str, LocalDirectory] = {}
 
     def prepare(self, events: pa.Schema) -> Layout:
-        with _Translated():
+        with translated(_meaning):
             table = self._load() or self._create(events)
             may = self._options.schema == "add"
             parts = _partitions(table)
@@ -77,7 +84,7 @@ class IcebergTable:
         )
 
     def add(self, files: Sequence[TableFile], batch: BatchId | None) -> bool:
-        with _Translated():
+        with translated(_meaning):
             table = self._load()
             if table is None:
                 return False
@@ -228,33 +235,26 @@ def _storage(options: Iceberg, known: Mapping[str, Secret]) -> dict[str, str]:
     return found | {STORAGE[name]: known.get(value, value) for name, value in given.items()}
 
 
-class _Translated:
-    """Turns the library's errors into those of the one tree."""
-
-    def __enter__(self) -> None:
-        """There is nothing to open."""
-
-    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
-        if error is None or isinstance(error, FlumengError) or not isinstance(error, Exception):
-            return
-        found = imported("pyiceberg.exceptions", "iceberg")
-        first = (str(error).strip().splitlines() or [""])[0]
-        text = f"{type(error).__name__}: {first}"
-        if isinstance(error, OverflowError):
-            raise UserError(
-                "the library cannot commit times and dates beyond the years 1 to 9999: leave them "
-                "out with where"
-            ) from error
-        if isinstance(error, found.CommitFailedException):
-            raise OvertakenError(text) from error
-        if isinstance(
-            error,
-            ValueError
-            | found.NotInstalledError
-            | found.UnauthorizedError
-            | found.ForbiddenError
-            | found.BadRequestError
-            | found.OAuthError,
-        ):
-            raise UserError(text) from error
-        raise UnavailableError(text) from error
+def _meaning(error: Exception) -> FlumengError:
+    """What an error of the library's means."""
+    found = imported("pyiceberg.exceptions", "iceberg")
+    first = (str(error).strip().splitlines() or [""])[0]
+    text = f"{type(error).__name__}: {first}"
+    if isinstance(error, OverflowError):
+        return UserError(
+            "the library cannot commit times and dates beyond the years 1 to 9999: leave them "
+            "out with where"
+        )
+    if isinstance(error, found.CommitFailedException):
+        return OvertakenError(text)
+    if isinstance(
+        error,
+        ValueError
+        | found.NotInstalledError
+        | found.UnauthorizedError
+        | found.ForbiddenError
+        | found.BadRequestError
+        | found.OAuthError,
+    ):
+        return UserError(text)
+    return UnavailableError(text)

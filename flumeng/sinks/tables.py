@@ -12,8 +12,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from typing import Any, Protocol, TypeVar
@@ -139,6 +139,17 @@ def imported(package: str, extra: str) -> Any:
         return import_module(package)
     except ImportError as error:
         raise UserError(f"{package} is not installed: pip install 'flumeng[{extra}]'") from error
+
+
+@contextmanager
+def translated(meaning: Callable[[Exception], FlumengError]) -> Iterator[None]:
+    """Turns a library's errors into those of the one tree."""
+    try:
+        yield
+    except FlumengError:
+        raise
+    except Exception as error:
+        raise meaning(error) from error
 
 
 class _Caller:
