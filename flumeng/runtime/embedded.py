@@ -135,11 +135,17 @@ def find_java() -> str:
     how = f"install Java {JAVA_AT_LEAST} or newer (Debian: apt-get install openjdk-17-jre-headless)"
     if java is None:
         raise UserError(f"no java found{' in JAVA_HOME' if home else ''}: {how}")
+    found = java_version(java)
+    if found is None or found < JAVA_AT_LEAST:
+        raise UserError(f"{java} is Java {found or 'unknown'}: {how}")
+    return java
+
+
+def java_version(java: str) -> int | None:
+    """What the program ``java`` says of itself: 17, 25; nothing when it is no Java."""
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(\d+)', shown.stderr + shown.stdout)
-    if found is None or int(found[1]) < JAVA_AT_LEAST:
-        raise UserError(f"{java} is Java {found[1] if found else 'unknown'}: {how}")
-    return java
+    return int(found[1]) if found else None
 
 
 def _jars() -> list[str]:

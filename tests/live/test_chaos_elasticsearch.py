@@ -29,6 +29,7 @@ from flumeng.sinks.testing.elasticsearch import RealElasticsearch
 from flumeng.sinks.testing.lossy_proxy import LossyProxy
 from flumeng.store.zookeeper import connect
 from tests.live.chaos import CHUNK, Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
+from tests.live.own_server import need_own
 
 REFUSED_EVERY = 50
 """The process id of so many events is no number, as the index wants it."""
@@ -119,6 +120,7 @@ def elasticsearch(tmp_path: Path) -> Iterator[RealElasticsearch]:
     """With a write queue that is soon full."""
     queue = {"thread_pool.write.size": "1", "thread_pool.write.queue_size": "6"}
     server = RealElasticsearch(tmp_path / "elasticsearch", queue)
+    need_own(server)
     try:
         server.launch()
     except (UserError, UnavailableError) as error:

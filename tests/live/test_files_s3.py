@@ -30,6 +30,7 @@ from flumeng.spec.locations import Credentials, located, place_of
 from flumeng.spec.sinks.files import Files
 from flumeng.store import ABSENT
 from flumeng.testing import FakeStore
+from tests.live.own_server import need_own
 from tests.live.sink_examples import example, first_sink
 from zkschema import paths as zk
 from zkschema.records import Commit
@@ -230,6 +231,7 @@ def test_a_store_that_is_too_busy_is_asked_again_a_few_times(
 def test_a_frozen_server_is_not_waited_for(
     server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    need_own(server)
     monkeypatch.setattr(remote_store, "SILENT_SECONDS", 1)
     monkeypatch.setattr(remote_store, "ATTEMPTS", 1)
     remote_store._connected.cache_clear()
@@ -251,6 +253,7 @@ def test_a_frozen_server_is_not_waited_for(
 
 
 def test_what_a_killed_server_has_taken_is_there_again(server: RealS3, lake: str) -> None:
+    need_own(server)
     if not server.keeps:
         pytest.skip("moto keeps its objects in memory; put versitygw on the path")
     moves = paths(staged(Files(place_of(lake), credentials=KEYS), events(10)))

@@ -16,6 +16,7 @@ from flumeng.sinks.iceberg import IcebergSink
 from flumeng.sinks.testing.postgres import RealPostgres
 from flumeng.sinks.testing.tables import TASK, staged
 from flumeng.spec.sinks.lakehouse import Catalog, Iceberg
+from tests.live.own_server import need_own
 
 
 @pytest.fixture
@@ -33,8 +34,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RealPostgres]:
 def test_a_catalog_that_is_killed_and_frozen_takes_each_batch_once(
     server: RealPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if server.given:
-        pytest.skip("FLUMENG_TEST_POSTGRES names a server that is not ours to kill")
+    need_own(server)
     uri = f"postgresql://{server.username}@{server.host}:{server.port}/{server.database}"
     catalog = Catalog("sql", uri, warehouse=f"file://{tmp_path}/lake", password="${secret:catalog}")
     sink = IcebergSink(Iceberg(catalog, "web.events"), TASK)

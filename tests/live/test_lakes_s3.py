@@ -22,6 +22,7 @@ from flumeng.sinks.testing.s3 import REGION, RealS3
 from flumeng.sinks.testing.tables import TASK
 from flumeng.spec.locations import Credentials
 from flumeng.spec.sinks.lakehouse import Catalog, Delta, Iceberg
+from tests.live.own_server import need_own
 
 KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")
 FORMATS = ["delta", "iceberg"]
@@ -48,7 +49,7 @@ def sink(server: RealS3, form: str, place: Path) -> Sink:
         return DeltaSink(Delta(server.location("delta"), ("host",), credentials=KEYS), TASK)
     warehouse = f"s3://{server.bucket}/warehouse"
     catalog = Catalog("sql", f"sqlite:///{place}/catalog.db", warehouse=warehouse)
-    endpoint = f"http://{server.address}"
+    endpoint = server.endpoint
     options = Iceberg(
         catalog, "web.events", ("host",), endpoint=endpoint, region=REGION, credentials=KEYS
     )
@@ -59,7 +60,7 @@ def rows(server: RealS3, form: str, place: Path) -> list[int]:
     """What others see who have the keys."""
     if form == "delta":
         options = {
-            "AWS_ENDPOINT_URL": f"http://{server.address}",
+            "AWS_ENDPOINT_URL": server.endpoint,
             "AWS_ALLOW_HTTP": "true",
             "AWS_REGION": REGION,
             "AWS_ACCESS_KEY_ID": server.access_key,
@@ -72,7 +73,7 @@ def rows(server: RealS3, form: str, place: Path) -> list[int]:
         **{
             "type": "sql",
             "uri": f"sqlite:///{place}/catalog.db",
-            "s3.endpoint": f"http://{server.address}",
+            "s3.endpoint": server.endpoint,
             "s3.region": REGION,
             "s3.access-key-id": server.access_key,
             "s3.secret-access-key": server.secret_key,
@@ -114,8 +115,7 @@ def test_a_frozen_store_costs_one_time_out_and_no_secret_is_told(
     server: RealS3, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What hung may end late, and has then committed the batch that is tried again."""
-    if server.process is None:
-        pytest.skip("FLUMENG_TEST_S3 names a server that is not ours to freeze")
+    need_own(server)
     this = sink(server, form, tmp_path)
     written = write(this, 100, 10)
     assert written.commit

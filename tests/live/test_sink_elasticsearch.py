@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 from elasticsearch import Elasticsearch as Client
 
-from flumeng.collector.testing import TASK
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters import identity
-from flumeng.sinks import backoff
+from flumeng.sinks import TaskRevision, backoff
 from flumeng.sinks.dead_letters import Refuse, RefusedError
 from flumeng.sinks.elasticsearch import ElasticsearchSink, bulk, cluster
 from flumeng.sinks.elasticsearch.bulk import IndexEvents
@@ -23,6 +22,7 @@ from flumeng.sinks.testing.bulk_server import BulkServer
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch
 from flumeng.sinks.testing.lossy_proxy import LossyProxy
 from flumeng.spec.sinks.elasticsearch import Elasticsearch
+from tests.live.own_server import need_own
 
 MAP = pa.map_(pa.string(), pa.string())
 
@@ -30,8 +30,6 @@ MAP = pa.map_(pa.string(), pa.string())
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealElasticsearch]:
     """With a write queue that is soon full."""
-    if "FLUMENG_TEST_ES" in os.environ:
-        pytest.skip("FLUMENG_TEST_ES names a server that these tests may not stop")
     server = RealElasticsearch(
         tmp_path_factory.mktemp("elasticsearch"),
         {"thread_pool.write.size": "1", "thread_pool.write.queue_size": "2"},
@@ -41,16 +39,22 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealElasticsearch
     except (UserError, UnavailableError) as error:
         pytest.skip(f"no Elasticsearch: {error}")
     yield server
-    server.kill()
+    server.stop()
 
 
 @pytest.fixture
-def client(real: RealElasticsearch) -> Iterator[Client]:
-    """Of a server without any index."""
+def name() -> str:
+    """With which indexes and the template of a test begin."""
+    return f"flumeng-test-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def client(real: RealElasticsearch, name: str) -> Iterator[Client]:
     with real.client() as client:
-        for index in client.indices.get(index="*"):
-            client.indices.delete(index=index)
         yield client
+        for index in client.indices.get(index=f"{name}*"):
+            client.indices.delete(index=index)
+        client.options(ignore_status=404).indices.delete_index_template(name=f"flumeng-{name}")
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +80,9 @@ def events(first: int, count: int, **columns: list[Any]) -> pa.RecordBatch:
     return identity.identify(plain, 0)
 
 
-def stage(address: str, index: str = "logs-%Y.%m", **options: Any) -> IndexEvents:
-    sink = ElasticsearchSink(Elasticsearch((address,), index, **options), TASK)
+def stage(address: str, index: str = "logs", **options: Any) -> IndexEvents:
+    task = TaskRevision(index.partition(".")[0], "collect.0", 1)
+    sink = ElasticsearchSink(Elasticsearch((address,), index, **options), task)
     return IndexEvents(sink._connection, sink._bodies, sink._template)
 
 
@@ -98,8 +103,9 @@ class Letters:
         self.found |= dict(zip(events[identity.SEQ].to_pylist(), reasons, strict=True))
 
 
-def ids(client: Client, index: str = "logs-*") -> list[str]:
+def ids(client: Client, name: str) -> list[str]:
     """Of all documents, sorted."""
+    index = f"{name}*"
     client.indices.refresh(index=index)
     found: list[str] = []
     after = None
@@ -118,15 +124,15 @@ def wanted(count: int) -> list[str]:
 
 
 def test_events_are_documents_and_a_replay_leaves_them_once(
-    real: RealElasticsearch, client: Client
+    real: RealElasticsearch, client: Client, name: str
 ) -> None:
-    work = stage(real.address, template=True)
+    work = stage(real.address, f"{name}.%Y.%m", template=True)
     body = pa.array([b'caf\xe9 "x"\n', None, b"plain"], pa.binary())
     special = events(0, 3).set_column(0, "body", body)
     for _ in range(2):
         assert run(work, special, events(3, 2_000)) == 2_003
-    assert ids(client) == wanted(2_003)
-    found = client.get(index="logs-2026.11", id="web.n1.0.00000000-0")["_source"]
+    assert ids(client, name) == wanted(2_003)
+    found = client.get(index=f"{name}.2026.11", id="web.n1.0.00000000-0")["_source"]
     assert found == {
         "body": 'caf\ufffd "x"\n',
         "body_base64": "Y2Fm6SAieCIK",
@@ -136,78 +142,89 @@ def test_events_are_documents_and_a_replay_leaves_them_once(
         "journal": "web.n1.0.00000000",
         "seq": 0,
     }
-    mapping = client.indices.get_mapping(index="logs-2026.11")["logs-2026.11"]["mappings"]
+    mapping = client.indices.get_mapping(index=f"{name}.2026.11")[f"{name}.2026.11"]["mappings"]
     assert mapping["properties"]["attrs"]["type"] == "flattened"
     assert mapping["properties"]["ts"] == {"type": "date"}
 
 
 def test_with_create_what_is_there_stays_and_counts_as_written(
-    real: RealElasticsearch, client: Client
+    real: RealElasticsearch, client: Client, name: str
 ) -> None:
-    assert run(stage(real.address, op="create"), events(0, 3)) == 3
+    assert run(stage(real.address, f"{name}.%Y.%m", op="create"), events(0, 3)) == 3
     changed = events(0, 5).set_column(0, "body", pa.array([b"other"] * 5, pa.binary()))
-    assert run(stage(real.address, op="create"), changed) == 5
-    assert ids(client) == wanted(5)
-    found = client.get(index="logs-2026.11", id="web.n1.0.00000000-0")["_source"]
+    assert run(stage(real.address, f"{name}.%Y.%m", op="create"), changed) == 5
+    assert ids(client, name) == wanted(5)
+    found = client.get(index=f"{name}.2026.11", id="web.n1.0.00000000-0")["_source"]
     assert found["body"] == "line 0"
 
 
-def test_without_ids_the_cluster_makes_them(real: RealElasticsearch, client: Client) -> None:
+def test_without_ids_the_cluster_makes_them(
+    real: RealElasticsearch, client: Client, name: str
+) -> None:
     plain = identity.strip(events(0, 3))
-    assert run(stage(real.address, id="none"), plain) == 3
-    assert run(stage(real.address, id="none"), plain) == 3
-    assert len(set(ids(client))) == 6
+    assert run(stage(real.address, f"{name}.%Y.%m", id="none"), plain) == 3
+    assert run(stage(real.address, f"{name}.%Y.%m", id="none"), plain) == 3
+    assert len(set(ids(client, name))) == 6
 
 
 def test_what_the_mapping_refuses_are_dead_letters_with_the_reason(
-    real: RealElasticsearch, client: Client
+    real: RealElasticsearch, client: Client, name: str
 ) -> None:
-    client.indices.create(index="logs-x", mappings={"properties": {"n": {"type": "integer"}}})
+    client.indices.create(index=name, mappings={"properties": {"n": {"type": "integer"}}})
     values = ["1", "two", "3", "1e99", None]
     letters = Letters()
-    assert run(stage(real.address, "logs-x"), events(0, 5, n=values), refuse=letters) == 3
+    assert run(stage(real.address, name), events(0, 5, n=values), refuse=letters) == 3
     assert sorted(letters.found) == [1, 3]
     assert letters.found[1].startswith("document_parsing_exception: ")
     assert 'For input string: "two"' in letters.found[1]
-    assert ids(client) == [f"web.n1.0.00000000-{seq}" for seq in (0, 2, 4)]
+    assert ids(client, name) == [f"web.n1.0.00000000-{seq}" for seq in (0, 2, 4)]
     with pytest.raises(RefusedError, match=r"event web\.n1\.0\.00000000-1: document_parsing"):
-        run(stage(real.address, "logs-x"), events(0, 5, n=values))
+        run(stage(real.address, name), events(0, 5, n=values))
 
 
 def test_a_full_write_queue_is_waited_for_and_nothing_is_lost(
-    real: RealElasticsearch, client: Client, monkeypatch: pytest.MonkeyPatch
+    real: RealElasticsearch, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six splits at a time, and eight shards, before one thread with a queue of two."""
+    need_own(real)
     monkeypatch.setattr(bulk, "RETRY_SECONDS", 30.0)
-    client.indices.create(index="logs-q", settings={"number_of_shards": 8})
-    work = stage(real.address, "logs-q")
+    client.indices.create(index=name, settings={"number_of_shards": 8})
+    work = stage(real.address, name)
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(lambda n: run(work, events(100 * n, 100)), range(6)))
     assert found == [100] * 6
-    assert ids(client) == wanted(600)
+    assert ids(client, name) == wanted(600)
     pools = client.nodes.stats(metric="thread_pool")["nodes"].values()
     assert sum(node["thread_pool"]["write"]["rejected"] for node in pools) > 0, (
         "the queue was never full: nothing was tested"
     )
 
 
-def test_a_read_only_index_and_one_that_may_not_be_made_wait_and_say_so(
-    real: RealElasticsearch, client: Client, monkeypatch: pytest.MonkeyPatch
+def test_a_read_only_index_is_waited_for_and_told(
+    real: RealElasticsearch, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "RETRY_SECONDS", 0.5)
-    client.indices.create(index="logs-r")
+    client.indices.create(index=name)
     for setting in ("index.blocks.write", "index.blocks.read_only_allow_delete"):
-        client.indices.put_settings(index="logs-r", settings={setting: True})
-        with pytest.raises(UnavailableError, match=r"cluster_block_exception: .*logs-r.*blocked"):
-            run(stage(real.address, "logs-r"), events(0, 3))
-        client.indices.put_settings(index="logs-r", settings={setting: None})
+        client.indices.put_settings(index=name, settings={setting: True})
+        with pytest.raises(UnavailableError, match=r"cluster_block_exception: .*blocked"):
+            run(stage(real.address, name), events(0, 3))
+        client.indices.put_settings(index=name, settings={setting: None})
+    assert run(stage(real.address, name), events(0, 3)) == 3
+
+
+def test_an_index_that_may_not_be_made_is_waited_for(
+    real: RealElasticsearch, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_own(real)
+    monkeypatch.setattr(bulk, "RETRY_SECONDS", 0.5)
     client.cluster.put_settings(persistent={"action.auto_create_index": "other-*"})
     try:
         with pytest.raises(UnavailableError, match="index_not_found_exception"):
-            run(stage(real.address, "logs-new"), events(0, 3))
+            run(stage(real.address, name), events(0, 3))
     finally:
         client.cluster.put_settings(persistent={"action.auto_create_index": None})
-    assert run(stage(real.address, "logs-r"), events(0, 3)) == 3
+    assert run(stage(real.address, name), events(0, 3)) == 3
 
 
 def test_a_server_that_is_away_or_speaks_another_language_is_unavailable(
@@ -219,13 +236,14 @@ def test_a_server_that_is_away_or_speaks_another_language_is_unavailable(
 
 
 def test_lost_answers_and_a_restart_in_the_middle(
-    real: RealElasticsearch, client: Client, monkeypatch: pytest.MonkeyPatch
+    real: RealElasticsearch, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "RETRY_SECONDS", 60.0)
+    need_own(real)
+    monkeypatch.setattr(bulk, "RETRY_SECONDS", 240.0)
     monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.5)
     proxy = LossyProxy(real.port)
     proxy.losing = 0.3
-    work = stage(proxy.address, request_bytes=512 * 1024)
+    work = stage(proxy.address, name, request_bytes=512 * 1024)
     begun, killed = threading.Event(), threading.Event()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -241,10 +259,10 @@ def test_lost_answers_and_a_restart_in_the_middle(
         real.kill()
         killed.set()
         real.start()
-        (row,) = counted.result(timeout=120)
+        (row,) = counted.result(timeout=300)
     assert row["events"][0].as_py() == 3_200
     assert proxy.lost > 3, "no answer was lost: nothing was tested"
-    assert ids(client) == wanted(3_200)
+    assert ids(client, name) == wanted(3_200)
     proxy.close()
 
 

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -28,6 +29,7 @@ from flumeng.sinks.kafka import KafkaSink, Produce
 from flumeng.sinks.testing.kafka import PASSWORD, USER, RealKafka
 from flumeng.spec.sinks.client_tls import ClientTls
 from flumeng.spec.sinks.kafka import Kafka
+from tests.live.own_server import need_own
 from tests.live.sink_examples import example, first_sink
 
 ATTRS = pa.map_(pa.string(), pa.string())
@@ -56,10 +58,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iter
 
 
 @pytest.fixture
-def topic(server: RealKafka, request: pytest.FixtureRequest) -> str:
-    name = f"t{abs(hash(request.node.name))}"
+def topic(server: RealKafka) -> Iterator[str]:
+    name = f"flumeng-test-{uuid.uuid4().hex}"
     server.create_topic(name, {"max.message.bytes": "100000"})
-    return name
+    yield name
+    server.delete_topic(name)
 
 
 def events(*bodies: bytes | None, start: int = 0) -> pa.RecordBatch:
@@ -187,23 +190,27 @@ def test_a_message_that_is_too_large_is_a_dead_letter_alone(server: RealKafka, t
 
 
 def test_many_topics_and_names_that_are_none(server: RealKafka) -> None:
-    for app in ("web", "db", "app"):
-        server.create_topic(f"logs.{app}")
+    prefix = f"flumeng-test-{uuid.uuid4().hex}"
+    apps = ("web", "db", "app")
+    for app in apps:
+        server.create_topic(f"{prefix}.{app}")
     names = ["web", "db", None, "../x", "absent", "a" * 300, "app", "web"]
     batch = pa.RecordBatch.from_pydict(
         {"body": [str(number).encode() for number in range(len(names))], "app": names}
     )
     letters = Letters()
-    options = Kafka(brokers=(server.address,), topic="logs.{app}", value="body")
+    options = Kafka(brokers=(server.address,), topic=f"{prefix}.{{app}}", value="body")
     assert produce(options, batch, letters=letters) == len(names)
-    assert values(server, "logs.web") == [b"0", b"7"]
-    assert values(server, "logs.db") + values(server, "logs.app") == [b"1", b"6"]
+    assert values(server, f"{prefix}.web") == [b"0", b"7"]
+    assert values(server, f"{prefix}.db") + values(server, f"{prefix}.app") == [b"1", b"6"]
     assert [letter["dead_reason"].partition(": ")[2] for letter in letters.kept] == [
         "a column of it is null",
         "this is no name of a topic",
         "Kafka has no such topic",
         "this is no name of a topic",
     ]
+    for app in apps:
+        server.delete_topic(f"{prefix}.{app}")
 
 
 def test_a_topic_that_is_not_there_is_the_users_to_mend(server: RealKafka) -> None:
@@ -215,6 +222,7 @@ def test_a_topic_that_is_not_there_is_the_users_to_mend(server: RealKafka) -> No
 def test_a_user_is_let_in_over_tls_and_may_do_what_is_allowed(
     server: RealKafka, topic: str, certificates: Path
 ) -> None:
+    need_own(server)
     options = Kafka(
         brokers=(server.secure_address,),
         topic=topic,
@@ -236,6 +244,7 @@ def test_a_user_is_let_in_over_tls_and_may_do_what_is_allowed(
 
 
 def test_the_example_of_the_page_runs(server: RealKafka, certificates: Path) -> None:
+    need_own(server)
     options = first_sink(
         example(
             "- kafka:",
@@ -261,6 +270,7 @@ def test_the_example_of_the_page_runs(server: RealKafka, certificates: Path) -> 
 
 
 def test_a_server_of_another_authority_is_not_talked_to(server: RealKafka, topic: str) -> None:
+    need_own(server)
     options = Kafka(
         brokers=(server.secure_address,), topic=topic, tls=ClientTls(), timeout_seconds=2
     )
@@ -270,6 +280,7 @@ def test_a_server_of_another_authority_is_not_talked_to(server: RealKafka, topic
 
 def test_nothing_is_lost_over_kills_of_the_broker(server: RealKafka, topic: str) -> None:
     """A batch is repeated until it comes through, as the loop does; brokers end in the middle."""
+    need_own(server)
     options = Kafka(
         brokers=(server.address,), topic=topic, value="body", event_id=True, timeout_seconds=1
     )
@@ -314,6 +325,7 @@ def test_nothing_is_lost_over_kills_of_the_broker(server: RealKafka, topic: str)
 
 def test_a_frozen_broker_is_waited_for_as_long_as_was_said(server: RealKafka, topic: str) -> None:
     """Also by a producer that is kept from the batch before."""
+    need_own(server)
     options = Kafka(brokers=(server.address,), topic=topic, value="body", timeout_seconds=2)
     produce(options, events(b"before"))
     server.freeze()

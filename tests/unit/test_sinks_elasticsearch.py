@@ -346,9 +346,11 @@ def test_a_secret_is_looked_up_at_the_start_and_shown_nowhere(
 
 def test_a_template_fits_the_indexes_of_its_flow() -> None:
     found = template.of(Elasticsearch(HOSTS, "logs-%Y.%m-{app}"), "web")
-    content = json.loads(found.content)
+    content = json.loads(found.contents[0])
     assert (found.name, content["index_patterns"]) == ("flumeng-web", ["logs-*.*-*"])
     assert content["template"]["mappings"]["properties"]["ts"] == {"type": "date"}
-    stream = json.loads(template.of(Elasticsearch(HOSTS, "logs", data_stream=True), "web").content)
+    stream = json.loads(
+        template.of(Elasticsearch(HOSTS, "logs", data_stream=True), "web").contents[0]
+    )
     assert stream["data_stream"] == {}
     assert "@timestamp" in stream["template"]["mappings"]["properties"]

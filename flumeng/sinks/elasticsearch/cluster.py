@@ -130,14 +130,22 @@ class Cluster:
             target = f"/_index_template/{quote(template.name, safe='')}"
             status, answer = self._request("GET", target, {}, None)
             if status == 404:
-                headers = {"content-type": JSON}
-                put = f"{target}?create=true"
-                status, answer = self._request("PUT", put, headers, template.content)
-                if status == 400:  # another executor may have been first
-                    status, _ = self._request("GET", target, {}, None)
+                status, answer = self._create(target, template)
             if status != 200:
                 raise _refusal(status, answer)
             self._installed.add(template.name)
+
+    def _create(self, target: str, template: Template) -> tuple[int, bytes]:
+        status, answer = 400, b""
+        for content in template.contents:
+            headers = {"content-type": JSON}
+            status, answer = self._request("PUT", f"{target}?create=true", headers, content)
+            if status != 400:
+                break
+            there, _ = self._request("GET", target, {}, None)
+            if there == 200:  # another executor was first
+                return there, b""
+        return status, answer
 
     def _request(
         self, method: str, target: str, headers: dict[str, str], body: bytes | None

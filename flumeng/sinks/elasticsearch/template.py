@@ -23,19 +23,30 @@ PROPERTIES: dict[str, dict[str, Any]] = {
 }
 
 
+OPENSEARCH = {"attrs": {"type": "flat_object"}}
+"""What OpenSearch has another name for."""
+
+
 @dataclass(frozen=True)
 class Template:
+    """``contents``: the first that the cluster takes; Elasticsearch and OpenSearch have types of
+    different names."""
+
     name: str
-    content: bytes
+    contents: tuple[bytes, ...]
 
 
 def of(options: Elasticsearch, flow: str) -> Template:
     time = "@timestamp" if options.data_stream else "ts"
-    content: dict[str, Any] = {
+    common: dict[str, Any] = {
         "index_patterns": [INDEX_PART.sub("*", options.index)],
         "priority": PRIORITY,
-        "template": {"mappings": {"properties": {time: {"type": "date"}, **PROPERTIES}}},
     }
     if options.data_stream:
-        content["data_stream"] = {}
-    return Template(f"flumeng-{flow}", msgspec.json.encode(content))
+        common["data_stream"] = {}
+    types = {time: {"type": "date"}, **PROPERTIES}
+    contents = (
+        common | {"template": {"mappings": {"properties": properties}}}
+        for properties in (types, types | OPENSEARCH)
+    )
+    return Template(f"flumeng-{flow}", tuple(map(msgspec.json.encode, contents)))

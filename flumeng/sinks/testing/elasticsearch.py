@@ -1,29 +1,33 @@
 """A real Elasticsearch, from the jars of Maven Central, to start and kill.
 
+``FLUMENG_TEST_ES=http://HOST:PORT`` names one that runs already, which asks for no credentials.
+``FLUMENG_TEST_ES_VERSION=9.2.0`` starts that version instead; it needs Java 21.
 The jars have no modules beyond the one for HTTP: what an index does is all there; ``GET /``, ingest
 pipelines and data streams are not.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+import urllib.request
 import zipfile
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from subprocess import DEVNULL
 
 import pyspark
-from elastic_transport import ConnectionError as NoConnectionError
-from elastic_transport import ConnectionTimeout
-from elasticsearch import ApiError, Elasticsearch
+from elasticsearch import Elasticsearch
 
 from flumeng.runtime import embedded
 from flumeng.runtime.parentage import die_with_parent
 from flumeng.sinks.testing import maven
+from flumeng.sinks.testing.java import find_java
 from flumeng.sinks.testing.server_process import ServerProcess
 
-VERSION = "8.19.5"
+VERSION = os.environ.get("FLUMENG_TEST_ES_VERSION", "8.19.5")
 HEAP_MIB = 1024
 TRANSPORT = "transport-netty4"
 PLUGIN = f"META-INF/es-plugins/{TRANSPORT}/"
@@ -54,23 +58,31 @@ class RealElasticsearch(ServerProcess):
     of its configuration file."""
 
     name = "Elasticsearch"
+    variable = "FLUMENG_TEST_ES"
+    configuration = "elasticsearch.yml"
+    launcher = "Launcher"
 
-    def __init__(self, data: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, data: Path, settings: Mapping[str, str] | None = None, version: str = VERSION
+    ) -> None:
         super().__init__(data / "server.log")
+        self.version = version
         self.data = data
         self.settings = settings or {}
         self.port = embedded.free_port()
         self.transport_port = embedded.free_port()
-        self.address = f"http://127.0.0.1:{self.port}"
+        self.address = self.given or f"http://127.0.0.1:{self.port}"
 
     def start(self, *, wait_seconds: float = 90.0) -> None:
         """Start, and return when it answers. Raises what ``maven.jars`` raises, and UserError
         without Java."""
-        self.launch()
+        if self.given is None:
+            self.launch()
         self.wait_answering(wait_seconds)
 
     def launch(self) -> None:
         """Start, and do not wait. It ends with the thread that launched it."""
+        java = self._java()
         self._install()
         jars = Path(pyspark.__file__).parent / "jars"
         compiler = [
@@ -78,18 +90,15 @@ class RealElasticsearch(ServerProcess):
         ]
         self._launch(
             [
-                embedded.find_java(),
+                *java,
                 f"-Xms{HEAP_MIB}m",
                 f"-Xmx{HEAP_MIB}m",
-                "--add-opens=java.base/java.io=ALL-UNNAMED",
-                f"-Des.path.home={self.data}",
-                "-Des.distribution.type=tar",
                 "-cp",
                 ":".join([f"{self.data}/lib/*", *compiler]),
                 "org.codehaus.janino.JavaSourceClassLoader",
                 "-sourcepath",
                 str(Path(__file__).parent),
-                "Launcher",
+                self.launcher,
             ],
             cwd=self.data,
             stdin=DEVNULL,
@@ -107,39 +116,48 @@ class RealElasticsearch(ServerProcess):
         return Elasticsearch(self.address, request_timeout=60)
 
     def _answers(self) -> bool:
-        client = Elasticsearch(self.address, request_timeout=2, max_retries=0)
+        asked = f"{self.address}/_cluster/health?wait_for_status=yellow&timeout=1s"
         try:
-            client.cluster.health(wait_for_status="yellow", timeout="1s")
-        except (NoConnectionError, ConnectionTimeout, ApiError):
+            with urllib.request.urlopen(asked, timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (OSError, HTTPException):
             return False
-        finally:
-            client.close()
-        return True
+
+    def _java(self) -> list[str]:
+        """With the options that the version needs."""
+        options = [f"-Des.path.home={self.data}", "-Des.distribution.type=tar"]
+        options.append("--add-opens=java.base/java.io=ALL-UNNAMED")
+        if int(self.version.partition(".")[0]) < 9:
+            return [embedded.find_java(), *options]
+        return [find_java(21), "--enable-native-access=ALL-UNNAMED", *options]
 
     def _install(self) -> None:
         """The home of a node, as its distribution lays it out."""
         if (self.data / "config").exists():
             return
-        lib = maven.jars(f"org.elasticsearch:elasticsearch:{VERSION}")
-        plugin = maven.jars(f"org.elasticsearch.plugin:{TRANSPORT}:{VERSION}")
+        for name in ("plugins", "data", "logs", "modules"):
+            (self.data / name).mkdir(parents=True)
+        self._install_jars()
+        scratch = self.data / "unfinished"
+        scratch.mkdir()
+        lines = [f"{name}: {value}\n" for name, value in self.settings.items()]
+        text = SETTINGS.format(port=self.port, transport=self.transport_port) + "".join(lines)
+        (scratch / self.configuration).write_text(text)
+        (scratch / "log4j2.properties").write_text(LOGGING)
+        shutil.move(scratch, self.data / "config")
+
+    def _install_jars(self) -> None:
+        lib = maven.jars(f"org.elasticsearch:elasticsearch:{self.version}")
+        plugin = maven.jars(f"org.elasticsearch.plugin:{TRANSPORT}:{self.version}")
         module = self.data / "modules" / TRANSPORT
-        module.mkdir(parents=True)
-        for name in ("plugins", "data", "logs"):
-            (self.data / name).mkdir()
+        module.mkdir()
         (self.data / "lib").symlink_to(lib)
         known = {jar.name for jar in lib.iterdir()}
         for jar in plugin.iterdir():
             if jar.name not in known:
                 (module / jar.name).symlink_to(jar)
-        with zipfile.ZipFile(plugin / f"{TRANSPORT}-{VERSION}.jar") as content:
+        with zipfile.ZipFile(plugin / f"{TRANSPORT}-{self.version}.jar") as content:
             for name in (n for n in content.namelist() if n.startswith(PLUGIN) and n != PLUGIN):
                 found = content.read(name).splitlines()
                 kept = [line for line in found if not line.startswith(b"modulename=")]
                 (module / name.removeprefix(PLUGIN)).write_bytes(b"\n".join(kept))
-        scratch = self.data / "unfinished"
-        scratch.mkdir()
-        lines = [f"{name}: {value}\n" for name, value in self.settings.items()]
-        text = SETTINGS.format(port=self.port, transport=self.transport_port) + "".join(lines)
-        (scratch / "elasticsearch.yml").write_text(text)
-        (scratch / "log4j2.properties").write_text(LOGGING)
-        shutil.move(scratch, self.data / "config")

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -56,9 +55,10 @@ class RealKafka(ServerProcess):
     ACLs allow."""
 
     name = "Kafka"
+    variable = "FLUMENG_TEST_KAFKA"
 
     def __init__(self, data: Path, keystore: Path | None = None) -> None:
-        super().__init__(data / "server.log", os.environ.get("FLUMENG_TEST_KAFKA"))
+        super().__init__(data / "server.log")
         port, secure_port, self._controller_port = _free_ports(3)
         self.address = self.given or f"127.0.0.1:{port}"
         self.secure_address = f"127.0.0.1:{secure_port}" if keystore else ""
@@ -88,6 +88,10 @@ class RealKafka(ServerProcess):
         topic = NewTopic(name, 3, 1, config=dict(config or {}))
         admin = self._admin()
         admin.create_topics([topic])[name].result(30)
+
+    def delete_topic(self, name: str) -> None:
+        admin = self._admin()
+        admin.delete_topics([name])[name].result(30)
 
     def allow(self, user: str, topic: str) -> None:
         """May write to it, over ``secure_address``."""

@@ -1,7 +1,8 @@
 """A real PostgreSQL on a free port, from the packages of the system.
 
 ``FLUMENG_TEST_POSTGRES=postgresql://USER:PASSWORD@HOST:PORT/DATABASE`` names one that runs already;
-it is not killed then. A server refuses to run as root, so root runs it as another user.
+a database of its own is made there, by a user who may, and dropped again. A server refuses to run
+as root, so root runs it as another user.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import uuid
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -47,21 +49,24 @@ class RealPostgres(ServerProcess):
     """One server with one database. ``close`` removes what it had on disk."""
 
     name = "PostgreSQL"
+    variable = "FLUMENG_TEST_POSTGRES"
 
     def __init__(self) -> None:
-        given = os.environ.get("FLUMENG_TEST_POSTGRES")
-        self._programs = Path() if given else find()
+        self._programs = Path() if os.environ.get(self.variable) else find()
         self._folder = Path(tempfile.mkdtemp(prefix="flumeng-postgres-"))
-        super().__init__(self._folder / "server.log", given)
+        super().__init__(self._folder / "server.log")
         parts = urlsplit(
-            given or f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{free_port()}/{DATABASE}"
+            self.given or f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{free_port()}/{DATABASE}"
         )
         self.host, self.port = parts.hostname or "", parts.port or 5432
         self.username, self.password = parts.username or "", parts.password or ""
-        self.database = parts.path.removeprefix("/")
-        self.url = f"postgresql://{self.host}:{self.port}/{self.database}"
+        self.database = self._first_database = parts.path.removeprefix("/")
         if self.given is None:
             self._create()
+        else:
+            self.database = f"flumeng_test_{uuid.uuid4().hex[:12]}"
+            self._ask_first(f"CREATE DATABASE {self.database}")
+        self.url = f"postgresql://{self.host}:{self.port}/{self.database}"
 
     def start(self, *, wait_seconds: float = 30.0) -> None:
         """Start, and return when the server answers and has the database."""
@@ -78,6 +83,8 @@ class RealPostgres(ServerProcess):
         if self.process is not None and self.process.poll() is None:
             self.thaw()
         self.stop()
+        if self.given is not None:
+            self._ask_first(f"DROP DATABASE {self.database} WITH (FORCE)")
         shutil.rmtree(self._folder)
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
@@ -89,12 +96,17 @@ class RealPostgres(ServerProcess):
                 rows = cursor.fetchall() if cursor.description else []
         return rows
 
-    def connect(self) -> Any:
+    def connect(self, database: str | None = None) -> Any:
         return adbc.connect(
-            f"host={self.host} port={self.port} dbname={self.database} user={self.username} "
-            f"password='{self.password}' connect_timeout=5",
+            f"host={self.host} port={self.port} dbname={database or self.database} "
+            f"user={self.username} password='{self.password}' connect_timeout=5",
             autocommit=True,
         )
+
+    def _ask_first(self, statement: str) -> None:
+        """In the database that was named, where there is another yet to be made or dropped."""
+        with self.connect(self._first_database) as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
 
     @property
     def _user(self) -> dict[str, Any]:

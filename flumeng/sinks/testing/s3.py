@@ -30,9 +30,10 @@ class RealS3(ServerProcess):
     """One server with one bucket, which nobody else uses."""
 
     name = "the S3 server"
+    variable = "FLUMENG_TEST_S3"
 
     def __init__(self, data: Path) -> None:
-        super().__init__(data / "server.log", os.environ.get("FLUMENG_TEST_S3"))
+        super().__init__(data / "server.log")
         self.address = (self.given or f"http://127.0.0.1:{free_port()}").partition("://")[2]
         self.access_key = os.environ["AWS_ACCESS_KEY_ID"] if self.given else ACCESS_KEY
         self.secret_key = os.environ["AWS_SECRET_ACCESS_KEY"] if self.given else SECRET_KEY
@@ -49,6 +50,10 @@ class RealS3(ServerProcess):
     def environment(self) -> dict[str, str]:
         """The credentials, where clients look for them by themselves."""
         return {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_SECRET_ACCESS_KEY": self.secret_key}
+
+    @property
+    def endpoint(self) -> str:
+        return f"{self._scheme}://{self.address}"
 
     @property
     def files(self) -> fs.S3FileSystem:

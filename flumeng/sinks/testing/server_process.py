@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -15,12 +16,13 @@ PAUSE_SECONDS = 0.05
 
 class ServerProcess:
     """What servers have in common. ``given``: the address of one that runs already, as the
-    environment has it; it is never started, frozen or killed here."""
+    environment has it in ``variable``; it is never started, frozen or killed here."""
 
     name: str
+    variable: str
 
-    def __init__(self, log: Path, given: str | None = None) -> None:
-        self.given = given
+    def __init__(self, log: Path) -> None:
+        self.given = os.environ.get(self.variable)
         self.process: subprocess.Popen[bytes] | None = None
         self._log = log
 
