@@ -1,8 +1,8 @@
 """A collector's application on Spark: whether it goes on, and whether there is who does its work.
 
-A master that was started anew knows nothing of an application and gives it no executors any more; a
-new application gets some. So a collector that has had work and no executor for long ends, and the
-node starts it anew. No flow is to blame for that.
+A standalone master that was started anew knows nothing of an application and gives it no executors
+any more; a new application gets some. So a collector that has had work and no executor for long
+ends there, and the node starts it anew. No flow is to blame for that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flumeng.spec.spark import SparkOptions
 
 LOOK_SECONDS = 1.0
 TOLD_AFTER_SECONDS = 10.0
-ALONE_SECONDS = 120.0
+ALONE_SECONDS = 60.0
 
 
 class Application:
@@ -66,6 +66,6 @@ class Application:
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
-        elif now - self._alone_since > ALONE_SECONDS:
+        elif self._options.standalone and now - self._alone_since > ALONE_SECONDS:
             return self.held()
         return ""

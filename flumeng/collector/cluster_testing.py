@@ -6,14 +6,14 @@ Its executors run in a Python of their own, which has the data libraries and no 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 import venv
 from collections.abc import Iterable
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pyspark
@@ -22,29 +22,18 @@ from flumeng.runtime.embedded import find_java, free_port
 
 HOST = "127.0.0.1"
 SCALA = "2.13"
-LIBRARIES = (
-    "crc32c",
-    "elastic-transport",
-    "elasticsearch",
-    "msgspec",
-    "numpy",
-    "pandas",
-    "pyarrow",
-    "python-dateutil",
-    "six",
-    "certifi",
-    "urllib3",
-)
+EXTRA = re.compile(r";.*extra *==")
 CLASSES = "org.apache.spark.deploy"
 
 
 class StandaloneCluster:
-    """``workers`` of one core each, with work directories of their own below ``data``."""
+    """``workers`` of one core each, with work directories of their own below ``data``. Their Python
+    has what the file ``requirements`` names."""
 
-    def __init__(self, data: Path, workers: int = 2) -> None:
+    def __init__(self, data: Path, requirements: Path, workers: int = 2) -> None:
         self.port = free_port()
         self.address = f"spark://{HOST}:{self.port}"
-        self.python = data_python(data / "python")
+        self.python = data_python(data / "python", requirements)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._data = data
         self.workers = [f"worker-{number}" for number in range(workers)]
@@ -123,28 +112,40 @@ class StandaloneCluster:
         self.processes.clear()
 
 
-def data_python(place: Path) -> str:
-    """A Python at ``place`` that has ``LIBRARIES`` as they are installed here, and nothing else."""
+def data_python(place: Path, requirements: Path) -> str:
+    """A Python at ``place`` that has those packages as they are installed here, and no others."""
     python = place / "bin" / "python"
     if not python.exists():
         venv.create(place, symlinks=True)
         (packages,) = place.glob("lib/python*/site-packages")
-        for source in _installed(LIBRARIES):
+        lines = requirements.read_text().splitlines()
+        for source in _installed(line for line in lines if line and not line.startswith("#")):
             (packages / source.name).symlink_to(source)
     return str(python)
 
 
-def _installed(names: Iterable[str]) -> set[Path]:
-    """The top directories and files of these packages."""
+def _installed(requirements: Iterable[str]) -> set[Path]:
+    """The top directories and files of these packages, and of those that they require."""
     found: set[Path] = set()
-    for name in names:
-        package = distribution(name)
+    left, seen = [_name(line) for line in requirements], set[str]()
+    while left:
+        name = left.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            package = distribution(name)
+        except PackageNotFoundError:
+            continue  # for another system or Python
+        left += [_name(line) for line in package.requires or () if not EXTRA.search(line)]
         for file in package.files or ():
-            top = file.parts[0]
-            if top not in ("..", "__pycache__"):
-                found.add(Path(str(package.locate_file(top))))
-    assert found, sys.prefix
+            if file.parts[0] not in ("..", "__pycache__"):
+                found.add(Path(str(package.locate_file(file.parts[0]))))
     return found
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower()
 
 
 def _children(pid: int) -> list[int]:

@@ -13,6 +13,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--zk", required=True)
 parser.add_argument("--data", required=True, type=Path)
 parser.add_argument("--name", required=True)
+parser.add_argument("--policy", type=Path)
 parser.add_argument("--session-seconds", type=float, default=10.0)
 parser.add_argument("--metrics-channel", type=int)
 parser.add_argument("--start-seconds", type=float, default=DEFAULT_LIMITS.start_seconds)
@@ -28,6 +29,7 @@ try:
             data=given.data,
             hosts=given.zk,
             session_seconds=given.session_seconds,
+            policy=given.policy,
             metrics_channel=given.metrics_channel,
             limits=Limits(given.start_seconds, given.silent_seconds),
         )

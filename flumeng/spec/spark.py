@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -16,7 +16,6 @@ from flumeng.errors import UserError
 from flumeng.spec import document
 from flumeng.spec.decode import Decoder
 from flumeng.spec.option import described, option
-from flumeng.spec.patterns import SECRET
 from flumeng.spec.problems import SpecError
 from flumeng.spec.quantities import check_address
 
@@ -147,9 +146,9 @@ class SparkOptions:
         return LOCAL.fullmatch(self.master) is not None
 
     @property
-    def secrets(self) -> Iterator[str]:
-        """The references to secrets in ``conf``."""
-        return (value for value in self.conf.values() if SECRET.fullmatch(value))
+    def standalone(self) -> bool:
+        """Whether the cluster is one of Spark's own kind."""
+        return self.master.startswith("spark://")
 
 
 KEYS = {field.name: field for field in dataclasses.fields(SparkOptions)}

@@ -291,7 +291,7 @@ def kill_at_random(
     cluster: Cluster,
     chance: random.Random,
     kinds: Sequence[str] = KINDS,
-    others: Mapping[str, Callable[[], None]] | None = None,
+    others: Mapping[str, Callable[[], object]] | None = None,
     *,
     times: int = KILLS_OF_EACH,
     until: float = 0.0,

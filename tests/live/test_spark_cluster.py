@@ -1,0 +1,125 @@
+"""A flow on a real standalone cluster of Spark: two workers whose Python has no flumeng.
+
+Executors, a worker, Spark's master and the driver are killed at random moments, and each event is
+in the lake once. ``FLUMENG_SPARK_EVENTS`` says how many events, ``FLUMENG_CHAOS_SECONDS`` for how
+long at least.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pytest
+
+from flumeng.collector.cluster_testing import StandaloneCluster
+from flumeng.operations.flows import apply_flow
+from flumeng.operations.spark_settings import set_spark
+from flumeng.store import Store
+from flumeng.store.zookeeper import connect
+from tests.live.chaos import Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
+
+REQUIREMENTS = Path("conf/spark/executors.txt")
+EVENTS = int(os.environ.get("FLUMENG_SPARK_EVENTS", "40000"))
+FLOW_TEXT = """
+flow: chaos
+sources: [generate: {{events_per_second: {rate}, count: {events}, bytes: 64}}]
+delivery: exactly-once
+sinks:
+  - files: {{path: "{lake}", shared: true}}
+"""
+POLICY = """
+spark:
+  masters: ["{master}"]
+  python: ["{python}"]
+"""
+
+
+class ClusterOnSpark(Cluster):
+    def node_arguments(self) -> list[str]:
+        return [*super().node_arguments(), "--policy", str(self.folder / "policy.yaml")]
+
+
+@pytest.fixture
+def spark_cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
+    cluster = StandaloneCluster(tmp_path / "spark", REQUIREMENTS)
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def cluster(spark_cluster: StandaloneCluster, tmp_path: Path) -> Iterator[Cluster]:
+    cluster = ClusterOnSpark(tmp_path)
+    policy = POLICY.format(master=spark_cluster.address, python=spark_cluster.python)
+    (tmp_path / "policy.yaml").write_text(policy)
+    cluster.start_all()
+    yield cluster
+    cluster.stop()
+
+
+def set_on_spark(store: Store, spark: StandaloneCluster) -> None:
+    for key, text in (
+        ("spark.master", spark.address),
+        ("spark.python", spark.python),
+        ("spark.cores", "2"),
+        ("spark.executor_memory", "512m"),
+    ):
+        set_spark(store, key, text, author="test", reason="", now=0.0)
+
+
+def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
+    cluster: Cluster, spark_cluster: StandaloneCluster, tmp_path: Path
+) -> None:
+    without = subprocess.run(
+        [spark_cluster.python, "-c", "import flumeng"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert b"No module named 'flumeng'" in without.stderr
+    chance, lake = random.Random(chaos_seed()), tmp_path / "lake"
+    store = connect(cluster.hosts)
+    set_on_spark(store, spark_cluster)
+    rate = max(1000, round(EVENTS / (chaos_seconds() or 40)))
+    text = FLOW_TEXT.format(events=EVENTS, rate=rate, lake=lake)
+    apply_flow(store, text, author="test", reason="", now=0.0)
+    watcher = Watcher(store)
+    wait_for_files(lake)
+
+    def restart(name: str) -> None:
+        spark_cluster.kill(name)
+        time.sleep(chance.uniform(0, 2))
+        spark_cluster.start_one(name)
+
+    others: dict[str, Callable[[], object]] = {
+        "executor": spark_cluster.kill_executor,
+        "worker": lambda: restart(chance.choice(spark_cluster.workers)),
+    }
+    if chaos_seconds():
+        others["spark's master"] = lambda: restart("master")
+    until = time.monotonic() + chaos_seconds()
+    kill_at_random(cluster, chance, ("collector",), others, times=1, until=until)
+    watcher.settle(240, events=EVENTS)
+    found = ds.dataset(lake, format="parquet", exclude_invalid_files=False).to_table(
+        columns=["body", "seq", "journal"]
+    )
+    assert found.num_rows == EVENTS
+    texts = pc.extract_regex(pc.cast(found["body"], "string"), r"(?P<number>[0-9]{16})")
+    numbers = pc.cast(pc.struct_field(texts, "number"), "int64")
+    assert pc.count_distinct(numbers).as_py() == EVENTS
+    assert pc.min_max(numbers).as_py() == {"min": 0, "max": EVENTS - 1}
+    store.close()
+
+
+def wait_for_files(lake: Path) -> None:
+    deadline = time.monotonic() + 240
+    while not list(lake.rglob("*.parquet")):
+        assert time.monotonic() < deadline, "nothing is written"
+        time.sleep(0.5)
