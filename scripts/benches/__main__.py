@@ -32,6 +32,7 @@ NAMES = (
     "parse",
     "push",
     "sinks",
+    "spark",
 )
 
 

@@ -77,8 +77,11 @@ def fill(directory: Path, events: int) -> None:
     journal.close()
 
 
-def measure(place: Path, flow: str, delivery: str, sink: str, events: int) -> dict[str, Any]:
-    """Collect the journal below ``place`` into ``sink``, as a flow file says it.
+def measure(
+    place: Path, flow: str, delivery: str, sink: str, events: int, *, more: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Collect the journal below ``place`` into ``sink``, as a flow file says it. ``more`` are
+    arguments of the collector.
 
     Gives ``rate`` (events a second), ``timed`` (so many events), ``cpu`` (seconds for a million
     events), ``cpu_of`` and ``rss_mb`` (of each process). Each ``flow`` of a place has another name.
@@ -97,7 +100,7 @@ def measure(place: Path, flow: str, delivery: str, sink: str, events: int) -> di
         data = ["--data", str(folder / "data"), "--node", NODE]
         ingest = stack.enter_context(_Child("ingest", [*data, "--host", "127.0.0.1"]))
         _enter(store, flow, ingest.receive("ready")["address"])
-        collector = stack.enter_context(_Child("collector", [*data, "--zk", hosts]))
+        collector = stack.enter_context(_Child("collector", [*data, "--zk", hosts, *more]))
         collector.receive("ready")
         spec = FLOW.format(flow=flow, delivery=delivery, sink=sink)
         task = {"flow": flow, "task": "collect.0", "epoch": 1, "revision": 1, "spec": spec}

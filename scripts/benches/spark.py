@@ -1,0 +1,15 @@
+"""What Spark costs: a cluster beside one host, SQL and lookups beside plain Spark, the start."""
+
+from __future__ import annotations
+
+import importlib
+
+PARTS = ("cluster", "sql", "start")
+
+
+def run(events: int = 2_000_000, only: str = ",".join(PARTS)) -> dict[str, object]:
+    """Each module ``benches.spark_NAME`` says what it compares; ``only`` names some of them."""
+    found: dict[str, object] = {"events": events}
+    for name in only.split(","):
+        found |= importlib.import_module(f"benches.spark_{name}").measure(events)
+    return found
