@@ -1,12 +1,13 @@
 """A flow on a real standalone cluster of Spark: two workers whose Python has no flumeng.
 
-Executors, a worker, Spark's master and the driver are killed at random moments, and each event is
-in the lake once. ``FLUMENG_SPARK_EVENTS`` says how many events, ``FLUMENG_CHAOS_SECONDS`` for how
-long at least.
+Executors, a worker and the driver are killed at random moments, and each event is in the lake once.
+``FLUMENG_SPARK_EVENTS`` says how many events, ``FLUMENG_CHAOS_SECONDS`` for how long at least: then
+Spark's master is killed too, and the events go into Elasticsearch as well.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import subprocess
@@ -21,6 +22,7 @@ import pytest
 from flumeng.collector.cluster_testing import StandaloneCluster
 from flumeng.operations.flows import apply_flow
 from flumeng.operations.spark_settings import set_spark
+from flumeng.sinks.testing.elasticsearch import RealElasticsearch
 from flumeng.store import Store
 from flumeng.store.zookeeper import connect
 from tests.live.chaos import Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
@@ -33,6 +35,9 @@ sources: [generate: {{events_per_second: {rate}, count: {events}, bytes: 64}}]
 delivery: exactly-once
 sinks:
   - files: {{path: "{lake}", shared: true}}
+"""
+SEARCH_SINK = """\
+  - elasticsearch: {{hosts: ["{address}"], index: chaos}}
 """
 POLICY = """
 spark:
@@ -55,6 +60,18 @@ def spark_cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
 
 
 @pytest.fixture
+def elasticsearch(tmp_path: Path) -> Iterator[RealElasticsearch | None]:
+    """In the long form only."""
+    if not chaos_seconds():
+        yield None
+        return
+    server = RealElasticsearch(tmp_path / "elasticsearch")
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
 def cluster(spark_cluster: StandaloneCluster, tmp_path: Path) -> Iterator[Cluster]:
     cluster = ClusterOnSpark(tmp_path)
     policy = POLICY.format(master=spark_cluster.address, python=spark_cluster.python)
@@ -70,12 +87,16 @@ def set_on_spark(store: Store, spark: StandaloneCluster) -> None:
         ("spark.python", spark.python),
         ("spark.cores", "2"),
         ("spark.executor_memory", "512m"),
+        ("spark.conf", "{spark.speculation: true}"),
     ):
         set_spark(store, key, text, author="test", reason="", now=0.0)
 
 
 def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
-    cluster: Cluster, spark_cluster: StandaloneCluster, tmp_path: Path
+    cluster: Cluster,
+    spark_cluster: StandaloneCluster,
+    elasticsearch: RealElasticsearch | None,
+    tmp_path: Path,
 ) -> None:
     without = subprocess.run(
         [spark_cluster.python, "-c", "import flumeng"],
@@ -89,6 +110,8 @@ def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
     set_on_spark(store, spark_cluster)
     rate = max(1000, round(EVENTS / (chaos_seconds() or 40)))
     text = FLOW_TEXT.format(events=EVENTS, rate=rate, lake=lake)
+    if elasticsearch is not None:
+        text += SEARCH_SINK.format(address=elasticsearch.address)
     apply_flow(store, text, author="test", reason="", now=0.0)
     watcher = Watcher(store)
     wait_for_files(lake)
@@ -115,6 +138,10 @@ def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
     numbers = pc.cast(pc.struct_field(texts, "number"), "int64")
     assert pc.count_distinct(numbers).as_py() == EVENTS
     assert pc.min_max(numbers).as_py() == {"min": 0, "max": EVENTS - 1}
+    if elasticsearch is not None:
+        with contextlib.closing(elasticsearch.client()) as client:
+            client.indices.refresh(index="chaos")
+            assert client.count(index="chaos")["count"] == EVENTS
     store.close()
 
 
