@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import ssl
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +24,7 @@ from flumeng.sinks.elasticsearch.bulk import IndexEvents
 from flumeng.sinks.testing.bulk_server import BulkServer
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch
 from flumeng.sinks.testing.lossy_proxy import LossyProxy
+from flumeng.sinks.testing.tls import Authority, TlsFront
 from flumeng.spec.sinks.elasticsearch import Elasticsearch
 from tests.live.own_server import need_own
 
@@ -264,6 +268,38 @@ def test_lost_answers_and_a_restart_in_the_middle(
     assert proxy.lost > 3, "no answer was lost: nothing was tested"
     assert ids(client, name) == wanted(3_200)
     proxy.close()
+
+
+def test_over_tls_a_ca_or_a_fingerprint_says_who_is_talked_to(
+    real: RealElasticsearch,
+    client: Client,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    need_own(real)
+    monkeypatch.setattr(bulk, "RETRY_SECONDS", 0.2)
+    ours, stranger = Authority(tmp_path / "ours"), Authority(tmp_path / "strangers")
+    certificate, key = ours.issue("search")
+    front = TlsFront(real.port, certificate, key)
+    https = f"https://127.0.0.1:{front.port}"
+    fingerprint = fingerprint_of(certificate)
+    assert run(stage(https, name, ca=str(ours.ca)), events(0, 2)) == 2
+    assert run(stage(https, name, fingerprint=fingerprint), events(2, 2)) == 2
+    cases: list[dict[str, str]]
+    cases = [{"ca": str(stranger.ca)}, {}, {"fingerprint": fingerprint_of(stranger.ca)}]
+    for options in cases:
+        with pytest.raises(UserError, match="is not trusted, see the options ca and fingerprint"):
+            run(stage(https, name, **options), events(4, 2))
+    with pytest.raises(UnavailableError):
+        run(stage(https.replace("https", "http"), name), events(4, 2))
+    assert ids(client, name) == wanted(4)
+    front.close()
+
+
+def fingerprint_of(certificate: Path) -> str:
+    content = ssl.PEM_cert_to_DER_cert(certificate.read_text())
+    return hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.parametrize(

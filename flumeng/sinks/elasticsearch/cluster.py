@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import elastic_transport
 import msgspec
-from elastic_transport import ConnectionTimeout, NodeConfig, Transport, TransportError
+from elastic_transport import ConnectionTimeout, NodeConfig, TlsError, Transport, TransportError
 from elastic_transport.client_utils import url_to_node_config
 
 from flumeng.errors import UnavailableError, UserError
@@ -35,6 +35,7 @@ ANSWERED = ",".join(
 )
 GZIP_LEVEL = 1
 SAID_CHARACTERS = 300
+UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "Fingerprints did not match")
 JSON, LINES = "application/json", "application/x-ndjson"
 
 
@@ -161,8 +162,15 @@ class Cluster:
         except ConnectionTimeout as error:
             seconds = self._connection.timeout_seconds
             raise OverloadedError(f"elasticsearch: no answer within {seconds:.0f} s") from error
-        except (TransportError, ValueError) as error:
-            raise UnavailableError(f"elasticsearch: {_first_line(error)}") from error
+        except TransportError as error:
+            if isinstance(error, TlsError) and any(said in error.message for said in UNTRUSTED):
+                raise UserError(
+                    "elasticsearch: the cluster's certificate is not trusted, see the options ca "
+                    f"and fingerprint: {_first_line(error.message)}"
+                ) from error
+            raise UnavailableError(f"elasticsearch: {_first_line(error.message)}") from error
+        except ValueError as error:
+            raise UnavailableError(f"elasticsearch: {_first_line(str(error))}") from error
         return meta.status, answer or b""
 
 
@@ -223,5 +231,5 @@ def _said(answer: bytes) -> str:
     return excerpt(said, SAID_CHARACTERS)
 
 
-def _first_line(error: Exception) -> str:
-    return excerpt((str(error).splitlines() or [type(error).__name__])[0], SAID_CHARACTERS)
+def _first_line(text: str) -> str:
+    return excerpt(text.partition("\n")[0], SAID_CHARACTERS)

@@ -51,7 +51,8 @@ class RealPostgres(ServerProcess):
     name = "PostgreSQL"
     variable = "FLUMENG_TEST_POSTGRES"
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:
+        """``certificate``: the files of one and its key, with which it takes TLS too."""
         self._programs = Path() if os.environ.get(self.variable) else find()
         self._folder = Path(tempfile.mkdtemp(prefix="flumeng-postgres-"))
         super().__init__(self._folder / "server.log")
@@ -63,6 +64,8 @@ class RealPostgres(ServerProcess):
         self.database = self._first_database = parts.path.removeprefix("/")
         if self.given is None:
             self._create()
+            if certificate is not None:
+                self._secure(*certificate)
         else:
             self.database = f"flumeng_test_{uuid.uuid4().hex[:12]}"
             self._ask_first(f"CREATE DATABASE {self.database}")
@@ -128,6 +131,16 @@ class RealPostgres(ServerProcess):
             file.write(CONFIGURATION.format(port=self.port))
         command = f"CREATE DATABASE {DATABASE};\n".encode()
         self._run("postgres", "--single", "-D", "data", "postgres", given=command)
+
+    def _secure(self, certificate: Path, key: Path) -> None:
+        data = self._folder / "data"
+        for source, name in ((certificate, "server.crt"), (key, "server.key")):
+            shutil.copyfile(source, data / name)
+            (data / name).chmod(0o600)
+            if user := self._user:
+                shutil.chown(data / name, user["user"])
+        with (data / "postgresql.conf").open("a") as file:
+            file.write("ssl = on\n")
 
     def _run(self, program: str, *arguments: str, given: bytes = b"") -> None:
         subprocess.run(
