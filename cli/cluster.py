@@ -18,8 +18,7 @@ from flumeng.operations.settings import (
     shown,
     unset_setting,
 )
-from flumeng.operations.spark_settings import PREFIX, set_spark, spark_settings
-from flumeng.spec import spark
+from flumeng.operations.spark_settings import on_node, set_on_node
 from flumeng.store import Store
 from flumeng.views import history, moments
 from zkschema import records
@@ -36,10 +35,10 @@ class Key(click.types.StringParamType):
         param: click.Parameter,  # noqa: ARG002  click's
         incomplete: str,
     ) -> list[CompletionItem]:
-        docs = {key: setting.doc for key, setting in SETTINGS.items()}
-        docs |= {f"{PREFIX}{key}": spark.doc_of(key) for key in spark.KEYS}
         return [
-            CompletionItem(key, help=doc) for key, doc in docs.items() if key.startswith(incomplete)
+            CompletionItem(key, help=setting.doc)
+            for key, setting in SETTINGS.items()
+            if key.startswith(incomplete)
         ]
 
 
@@ -54,19 +53,15 @@ def cluster() -> None:
 @with_store
 def show(_context: CliContext, store: Store, node: str | None, as_json: bool) -> None:
     """Show every setting, its default and what it means, and maintenance mode."""
-    (rows, maintenance), of_spark = settings(store), spark_settings(store, node)
+    rows, maintenance = settings(store)
+    if node is not None:
+        rows = on_node(store, node, rows)
     if as_json:
-        values = {row.key: row.value for row in rows}
-        texts = {row.key: row.value for row in of_spark}
-        show_json({"settings": values, "spark": texts, "maintenance": maintenance})
+        show_json({"settings": {row.key: row.value for row in rows}, "maintenance": maintenance})
         return
     show_table(
         ("KEY", "VALUE", "DEFAULT", "MEANING"),
         ((row.key, shown(row.value), shown(row.default), row.doc) for row in rows),
-    )
-    show_table(
-        ("KEY", "VALUE", "OF", "DEFAULT", "MEANING"),
-        ((row.key, row.value, row.of, row.default, row.doc) for row in of_spark),
     )
     click.echo(f"maintenance mode is {_said(maintenance)}")
 
@@ -115,14 +110,11 @@ def set_(
     if unset == (value is not None):
         raise UserError("give the setting a VALUE, or its default again with --unset")
     fields = context.audit_fields(reason)
-    if key.startswith(PREFIX):
-        changed = set_spark(store, key, value, node, **fields)
-        (row,) = (row for row in spark_settings(store, node) if row.key == key)
-        click.echo(f"{key} is {row.value}{'' if changed else ' already'}")
-        return
     if node is not None:
-        raise UserError(f"{key} is of the whole cluster: only settings of Spark take --node")
-    if value is None:
+        changed = set_on_node(store, node, key, value, **fields)
+        rows = on_node(store, node, settings(store)[0])
+        (value,) = (shown(row.value) for row in rows if row.key == key)
+    elif value is None:
         changed = unset_setting(store, key, **fields)
         value = shown(SETTINGS[key].get(records.Cluster()))
     else:

@@ -8,24 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
+from flumeng.spec import spark
 from flumeng.spec.problems import nearest
 from flumeng.store import Put, Store, Versioned, Write, tree
 from zkschema import paths, records
 from zkschema.records import Cluster, MaintenanceLimits
 
 Number = int | float
+Value = Number | str
+SPARK = "spark."
+
+
+class Setting(Protocol):
+    """``get`` gives None for a setting that is not set and bounds nothing then; ``unset`` gives it
+    its default."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def doc(self) -> str: ...
+
+    def get(self, cluster: Cluster) -> Value | None: ...
+
+    def put(self, cluster: Cluster, value: Any) -> Cluster: ...
+
+    def unset(self, cluster: Cluster) -> Cluster: ...
+
+    def parse(self, text: str) -> Value:
+        """Raises ``UserError``."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """``whole``: it takes whole numbers only; ``most`` is None without an upper bound.
-
-    ``get`` gives None for a setting that is not set and bounds nothing then; ``unset`` gives it its
-    default.
-    """
+class NumberSetting:
+    """``whole``: it takes whole numbers only; ``most`` is None without an upper bound."""
 
     key: str
     doc: str
@@ -54,15 +74,42 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class SparkSetting:
+    """One of Spark's: a text in YAML, kept on one line."""
+
+    key: str
+
+    @property
+    def name(self) -> str:
+        return self.key.removeprefix(SPARK)
+
+    @property
+    def doc(self) -> str:
+        return spark.doc_of(self.name)
+
+    def get(self, cluster: Cluster) -> str | None:
+        return cluster.spark.get(self.name, spark.default(self.name))
+
+    def put(self, cluster: Cluster, value: str) -> Cluster:
+        return replace(cluster, spark={**cluster.spark, self.name: value})
+
+    def unset(self, cluster: Cluster) -> Cluster:
+        return replace(cluster, spark={k: v for k, v in cluster.spark.items() if k != self.name})
+
+    def parse(self, text: str) -> str:
+        return spark.normal(self.name, text)
+
+
+@dataclass(frozen=True)
 class SettingRow:
     key: str
-    value: Number | None
-    default: Number | None
+    value: Value | None
+    default: Value | None
     doc: str
 
 
-def _throttle(key: str, default: int | None, doc: str, least: int = 0) -> Setting:
-    return Setting(
+def _throttle(key: str, default: int | None, doc: str, least: int = 0) -> NumberSetting:
+    return NumberSetting(
         key,
         doc,
         lambda cluster: cluster.throttles.get(key, default),
@@ -83,11 +130,11 @@ def _limit(
     *,
     whole: bool = False,
     most: float | None = None,
-) -> Setting:
+) -> NumberSetting:
     def set_(cluster: Cluster, value: Number) -> Cluster:
         return replace(cluster, maintenance_limits=put(cluster.maintenance_limits, value))
 
-    return Setting(
+    return NumberSetting(
         key,
         doc,
         lambda cluster: get(cluster.maintenance_limits),
@@ -99,10 +146,10 @@ def _limit(
     )
 
 
-def _seconds(key: str, doc: str, put: Callable[[Cluster, float], Cluster]) -> Setting:
+def _seconds(key: str, doc: str, put: Callable[[Cluster, float], Cluster]) -> NumberSetting:
     """One that is a field of the record itself, of the same name."""
     default: float = getattr(Cluster(), key)
-    return Setting(
+    return NumberSetting(
         key,
         doc,
         lambda cluster: getattr(cluster, key),
@@ -111,74 +158,77 @@ def _seconds(key: str, doc: str, put: Callable[[Cluster, float], Cluster]) -> Se
     )
 
 
+_NUMBERS = (
+    _seconds(
+        "grace_seconds",
+        "how long a node may be missing before its tasks go to others",
+        lambda cluster, seconds: replace(cluster, grace_seconds=seconds),
+    ),
+    _seconds(
+        "drain_limit_seconds",
+        "how long a task may take to let go before it is taken away",
+        lambda cluster, seconds: replace(cluster, drain_limit_seconds=seconds),
+    ),
+    _seconds(
+        "forget_after_seconds",
+        "a node that is away for so long with nothing left on it is removed; 0: never",
+        lambda cluster, seconds: replace(cluster, forget_after_seconds=seconds),
+    ),
+    _throttle("balance", 1, "how many balance moves may be under way at once"),
+    _throttle(
+        "balance_per_node",
+        None,
+        "of those, how many to or from one node; unset: no bound of its own",
+    ),
+    _throttle(
+        "balance_per_flow", None, "of those, how many of one flow; unset: no bound of its own"
+    ),
+    _throttle(
+        "recovery",
+        None,
+        "tasks of lost nodes go to others while fewer collect tasks than this are starting; "
+        "unset: all at once",
+        least=1,
+    ),
+    _limit(
+        "maintenance_nodes",
+        "maintenance begins by itself when at least so many active nodes are missing at once",
+        lambda limits: limits.nodes,
+        lambda limits, value: replace(limits, nodes=int(value)),
+        whole=True,
+    ),
+    _limit(
+        "maintenance_enter",
+        "and when they are more than this share of all",
+        lambda limits: limits.enter,
+        lambda limits, value: replace(limits, enter=float(value)),
+        most=1,
+    ),
+    _limit(
+        "maintenance_leave",
+        "maintenance that began by itself ends when at most this share is missing",
+        lambda limits: limits.leave,
+        lambda limits, value: replace(limits, leave=float(value)),
+        most=1,
+    ),
+    _limit(
+        "maintenance_window_seconds",
+        "a node that is away for longer counts neither as missing nor as active",
+        lambda limits: limits.window_seconds,
+        lambda limits, value: replace(limits, window_seconds=float(value)),
+    ),
+)
 SETTINGS: Mapping[str, Setting] = {
-    setting.key: setting
-    for setting in (
-        _seconds(
-            "grace_seconds",
-            "how long a node may be missing before its tasks go to others",
-            lambda cluster, seconds: replace(cluster, grace_seconds=seconds),
-        ),
-        _seconds(
-            "drain_limit_seconds",
-            "how long a task may take to let go before it is taken away",
-            lambda cluster, seconds: replace(cluster, drain_limit_seconds=seconds),
-        ),
-        _seconds(
-            "forget_after_seconds",
-            "a node that is away for so long with nothing left on it is removed; 0: never",
-            lambda cluster, seconds: replace(cluster, forget_after_seconds=seconds),
-        ),
-        _throttle("balance", 1, "how many balance moves may be under way at once"),
-        _throttle(
-            "balance_per_node",
-            None,
-            "of those, how many to or from one node; unset: no bound of its own",
-        ),
-        _throttle(
-            "balance_per_flow", None, "of those, how many of one flow; unset: no bound of its own"
-        ),
-        _throttle(
-            "recovery",
-            None,
-            "tasks of lost nodes go to others while fewer collect tasks than this are starting; "
-            "unset: all at once",
-            least=1,
-        ),
-        _limit(
-            "maintenance_nodes",
-            "maintenance begins by itself when at least so many active nodes are missing at once",
-            lambda limits: limits.nodes,
-            lambda limits, value: replace(limits, nodes=int(value)),
-            whole=True,
-        ),
-        _limit(
-            "maintenance_enter",
-            "and when they are more than this share of all",
-            lambda limits: limits.enter,
-            lambda limits, value: replace(limits, enter=float(value)),
-            most=1,
-        ),
-        _limit(
-            "maintenance_leave",
-            "maintenance that began by itself ends when at most this share is missing",
-            lambda limits: limits.leave,
-            lambda limits, value: replace(limits, leave=float(value)),
-            most=1,
-        ),
-        _limit(
-            "maintenance_window_seconds",
-            "a node that is away for longer counts neither as missing nor as active",
-            lambda limits: limits.window_seconds,
-            lambda limits, value: replace(limits, window_seconds=float(value)),
-        ),
-    )
+    **{setting.key: setting for setting in _NUMBERS},
+    **{f"{SPARK}{key}": SparkSetting(f"{SPARK}{key}") for key in spark.KEYS},
 }
 
 
-def shown(value: Number | None) -> str:
+def shown(value: Value | None) -> str:
     """A setting's value, for people."""
-    return "unset" if value is None else f"{value:g}"
+    if value is None:
+        return "unset"
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def settings(store: Store) -> tuple[list[SettingRow], records.Maintenance | None]:
@@ -199,7 +249,7 @@ def set_setting(store: Store, key: str, text: str, *, author: str, reason: str, 
     """
     setting = _setting(key)
     value = setting.parse(text)
-    command = f"cluster set {key} {value:g}"
+    command = f"cluster set {key} {shown(value)}"
     return _change(
         store,
         setting,

@@ -37,6 +37,10 @@ def number_text(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
+def setting_text(value: float | str) -> str:
+    return value if isinstance(value, str) else number_text(value)
+
+
 def digest(value: str) -> str:
     """What stands for a value where only its equality matters: 128 bits of its SHA-256."""
     return hashlib.sha256(value.encode()).hexdigest()[:32]

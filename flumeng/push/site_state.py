@@ -18,6 +18,7 @@ from flumeng.push.resources import (
     name_of,
     number_text,
     of_node,
+    setting_text,
 )
 from flumeng.push.site_copy import SiteCopy
 from flumeng.store import Unreadable, Versioned
@@ -145,7 +146,7 @@ def _of_cluster(
         key, value = f"{SETTING}/{name}", setting.get(found.value)
         unset = value == setting.get(records.Cluster())
         if value is not None and (key in owned or not unset):
-            yield key, number_text(value)
+            yield key, setting_text(value)
     for name, rate in found.value.chokes.items():
         yield f"{CHOKE}/{name}", number_text(rate)
 

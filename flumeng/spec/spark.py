@@ -175,9 +175,10 @@ def normal(key: str, text: str) -> str:
     return _text(getattr(read({key: " ".join(text.split())}), key))
 
 
-def default(key: str) -> str:
-    """The text of a setting's default."""
-    return _text(getattr(SparkOptions(), key))
+def default(key: str) -> str | None:
+    """The text of a setting's default; None when it has none."""
+    value = getattr(SparkOptions(), key)
+    return None if value is None else _text(value)
 
 
 def effective(cluster: Mapping[str, str], node: Mapping[str, str]) -> Mapping[str, str]:
@@ -190,8 +191,6 @@ def doc_of(key: str) -> str:
 
 
 def _text(value: object) -> str:
-    if value is None:
-        return "unset"
     if isinstance(value, str):
         return value
     return json.dumps(dict(value) if isinstance(value, Mapping) else value)

@@ -21,7 +21,7 @@ import pytest
 
 from flumeng.collector.cluster_testing import StandaloneCluster
 from flumeng.operations.flows import apply_flow
-from flumeng.operations.spark_settings import set_spark
+from flumeng.operations.settings import set_setting
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch
 from flumeng.store import Store
 from flumeng.store.zookeeper import connect
@@ -89,7 +89,7 @@ def set_on_spark(store: Store, spark: StandaloneCluster) -> None:
         ("spark.executor_memory", "512m"),
         ("spark.conf", "{spark.speculation: true}"),
     ):
-        set_spark(store, key, text, author="test", reason="", now=0.0)
+        set_setting(store, key, text, author="test", reason="", now=0.0)
 
 
 def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(

@@ -73,6 +73,10 @@ def held(draw: st.DrawFn) -> Resources:
     if draw(st.booleans()):
         found["setting/grace_seconds"] = draw(st.sampled_from(["0", "0.5", "1e-07", "30"]))
         found["setting/balance"] = draw(st.sampled_from(["0", "7"]))
+    if draw(st.booleans()):
+        found["setting/spark.master"] = draw(st.sampled_from(["yarn", "spark://a:1,b:2"]))
+        found["setting/spark.cores"] = "8"
+        found["setting/spark.conf"] = '{"spark.authenticate.secret": "${secret:spark}"}'
     for node in draw(st.frozensets(st.sampled_from(["n1", "n2.example", "on", "7"]))):
         for label in draw(st.frozensets(text.filter(lambda name: name != DIRECTIVE))):
             found[f"label/{node}/{label}"] = draw(text | st.sampled_from(PATHS))

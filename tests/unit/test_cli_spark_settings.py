@@ -26,7 +26,7 @@ def shell(store: FakeStore) -> Shell:
 
 
 def texts(shell: Shell, *words: str) -> dict[str, str]:
-    found: dict[str, str] = shell.json("cluster", "show", *words)["spark"]
+    found: dict[str, str] = shell.json("cluster", "show", *words)["settings"]
     return found
 
 
@@ -40,13 +40,13 @@ def test_a_setting_of_the_cluster_and_of_a_node(store: FakeStore, shell: Shell) 
     assert texts(shell, "--node", "n1")["spark.cores"] == "2"
     assert texts(shell, "--node", "n1")["spark.master"] == MASTER
     shown = shell.run("cluster", "show", "--node", "n1").stdout
-    assert f"spark.master\t{MASTER}\tcluster\tlocal[*]\t" in shown
-    assert "spark.cores\t2\tnode n1\tunset\t" in shown
+    assert f"spark.master\t{MASTER}\tlocal[*]\t" in shown
+    assert "spark.cores\t2\tunset\t" in shown
     shell.run("cluster", "set", "spark.cores", "--unset", "--node", "n1")
     assert texts(shell, "--node", "n1")["spark.cores"] == "8"
     found = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
     assert {entry.value.command for entry in found if entry} == {
-        f"cluster set spark.master {MASTER} (was unset)",
+        f"cluster set spark.master {MASTER} (was local[*])",
         "cluster set spark.cores 8 (was unset)",
         "cluster set spark.cores 2 --node n1 (was unset)",
         "cluster set spark.cores --unset --node n1 (was 2)",
@@ -59,7 +59,7 @@ def test_a_setting_of_the_cluster_and_of_a_node(store: FakeStore, shell: Shell) 
         (("spark.mastre", "local"), 'there is no setting "spark.mastre"'),
         (("spark.cores", "many"), "spark.cores: expected a whole number"),
         (("spark.cores", "2", "--node", "n2"), "n2"),
-        (("grace_seconds", "2", "--node", "n1"), "only settings of Spark take --node"),
+        (("grace_seconds", "2", "--node", "n1"), "grace_seconds is no setting of a single node"),
         (("spark.cores",), "give the setting a VALUE"),
     ],
 )

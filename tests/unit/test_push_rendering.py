@@ -104,7 +104,8 @@ def test_the_cluster_and_its_nodes(tmp_path: Path) -> None:
     files = {
         "base/flows/web.yaml": FLOW,
         "base/cluster.yaml": """\
-settings: {grace_seconds: 30.0, maintenance_enter: 0.75, balance: 2}
+settings: {grace_seconds: 30.0, maintenance_enter: 0.75, balance: 2, spark.cores: 8,
+  spark.conf: '{spark.speculation: true}'}
 chokes: {web: 10 MB, web@n1: 1 MiB}
 nodes:
   n1: {labels: {role: web, "a/b": "${site}"}, capacity: {slots: 4, mb: 0.5}}
@@ -117,6 +118,8 @@ nodes:
         "setting/grace_seconds": "30",
         "setting/maintenance_enter": "0.75",
         "setting/balance": "2",
+        "setting/spark.cores": "8",
+        "setting/spark.conf": '{"spark.speculation": "true"}',
         "choke/web": "10000000",
         "choke/web@n1": "1048576",
         "label/n1/role": "web",
@@ -135,6 +138,7 @@ nodes:
         ("settings: {grace: 1}", "settings.grace: unknown setting; did you mean"),
         ("settings: {grace_seconds: soon}", "settings.grace_seconds: grace_seconds takes a number"),
         ("settings: {grace_seconds: nan}", "settings.grace_seconds: grace_seconds takes a number"),
+        ("settings: {spark.cores: 0}", "settings.spark.cores: spark.cores: expected at least 1"),
         ("settings: {balance: 1.5}", "settings.balance: balance takes a whole number"),
         ("settings: [1]", "settings: expected names with values, like {grace_seconds: 60}"),
         (

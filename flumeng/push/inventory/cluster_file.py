@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from flumeng.errors import UserError
 from flumeng.operations.settings import SETTINGS
@@ -18,6 +19,8 @@ from flumeng.spec.problems import Problem, SpecError, nearest
 from flumeng.spec.quantities import size
 from zkschema.records import Cluster
 from zkschema.table import NAME
+
+T = TypeVar("T")
 
 
 def check_setting(text: str) -> None:
@@ -90,9 +93,9 @@ def read(text: str) -> ClusterResources:
         raise SpecError(decoder.problems)
     assert isinstance(file, ClusterFile)
 
-    def numbers(
-        part: str, values: Mapping[str, str], parse: Callable[[str, str], float]
-    ) -> dict[str, float]:
+    def parsed(
+        part: str, values: Mapping[str, str], parse: Callable[[str, str], T]
+    ) -> dict[str, T]:
         found = {}
         for name, value in values.items():
             try:
@@ -102,13 +105,13 @@ def read(text: str) -> ClusterResources:
                 decoder.problems.append(Problem(decoder.lines[path], path, str(error)))
         return found
 
-    settings = numbers("settings", file.settings, lambda key, value: SETTINGS[key].parse(value))
-    chokes = numbers("chokes", file.chokes, lambda _, value: _rate(value))
+    settings = parsed("settings", file.settings, lambda key, value: SETTINGS[key].parse(value))
+    chokes = parsed("chokes", file.chokes, lambda _, value: _rate(value))
     if not decoder.problems:
         _check_maintenance(settings, decoder)
     if decoder.problems:
         raise SpecError(decoder.problems)
-    found = {f"{SETTING}/{key}": resources.number_text(number) for key, number in settings.items()}
+    found = {f"{SETTING}/{key}": resources.setting_text(value) for key, value in settings.items()}
     found |= {f"{CHOKE}/{key}": resources.number_text(number) for key, number in chokes.items()}
     for node, options in file.nodes.items():
         found |= {f"{LABEL}/{node}/{name}": value for name, value in options.labels.items()}
@@ -126,7 +129,7 @@ def _rate(text: str) -> int:
     return rate
 
 
-def _check_maintenance(settings: Mapping[str, float], decoder: Decoder) -> None:
+def _check_maintenance(settings: Mapping[str, Any], decoder: Decoder) -> None:
     """Maintenance that ends above where it begins would end and begin again at once; what is not
     given counts with its default."""
     limits = Cluster().maintenance_limits

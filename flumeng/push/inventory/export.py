@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from flumeng.operations.settings import SPARK
 from flumeng.push.inventory import layers, overlays, variables
 from flumeng.push.resources import (
     CAPACITY,
@@ -114,12 +115,14 @@ def _kept(text: str) -> str:
 
 
 def _cluster(held: Resources) -> str:
-    numbers: dict[str, dict[str, int | float]] = {SETTING: {}, CHOKE: {}}
+    numbers: dict[str, dict[str, int | float | str]] = {SETTING: {}, CHOKE: {}}
     nodes: dict[str, dict[str, dict[str, Any]]] = {}
     for key, value in sorted(held.items()):
         kind = kind_of(key)
         if kind in numbers:
-            numbers[kind][name_of(key)] = _number(value)
+            name = name_of(key)
+            of_spark = kind == SETTING and name.startswith(SPARK)
+            numbers[kind][name] = value.replace("${", "$${") if of_spark else _number(value)
             continue
         node, name = of_node(key)
         part = {LABEL: "labels", CAPACITY: "capacity"}[kind]
