@@ -114,7 +114,7 @@ def commits(_context: CliContext, store: Store, flow: str | None, as_json: bool)
     from where they were staged: then its task stands still until they are restored, or given up
     with `flumeng ack drop`. STAGED and MISSING count files as this host sees them.
     """
-    from flumeng.sinks.file_store import exists  # noqa: PLC0415  loads pyarrow
+    from flumeng.runtime.file_store import exists  # noqa: PLC0415  loads pyarrow
 
     rows = [(commit, whereabouts(commit, exists)) for commit in unfinished_commits(store, flow)]
     if as_json:
@@ -222,7 +222,7 @@ def _drop_commit(
     reason: str,
     as_json: bool,
 ) -> None:
-    from flumeng.sinks.file_store import exists  # noqa: PLC0415  loads pyarrow
+    from flumeng.runtime.file_store import exists  # noqa: PLC0415  loads pyarrow
 
     if not yes:
         lost, _ = require_lost(store, flow, commit, exists)

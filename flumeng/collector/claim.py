@@ -40,7 +40,7 @@ class Claim:
         """Whether the last batch was so slow to begin that others must not wait for the next."""
         self.error: Exception | None = None
         """Why the last batch could not begin."""
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._jobs = jobs
         self._wake = wake
         self._limit_seconds = 0.0
@@ -66,9 +66,9 @@ class Claim:
             self.assignment.flow,
             self,
             events,
-            self._pipeline.shareable,
+            self.pipeline.shareable,
             apart or self.slow or self.assignment.flow in self._jobs.suspects,
-            self._pipeline.spec.batch_seconds,
+            self.pipeline.spec.batch_seconds,
         )
         self._jobs.ask(self._request)
 
@@ -102,7 +102,7 @@ class Claim:
 
     def _work(self, batch: Batch) -> Work:
         work = Work(
-            self._pipeline,
+            self.pipeline,
             batch.ranges,
             batch.addresses,
             batch.staging,

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from flumeng.collector.acks import Acks
 from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
+from flumeng.runtime.file_store import FileStore, below, open_store
 from flumeng.sinks import BatchTooWideError
-from flumeng.sinks.file_store import FileStore, below, open_store
 from flumeng.store import ABSENT, ANY, Path, Put, Store, Write
 from zkschema import codec, paths
 from zkschema.records import Commit

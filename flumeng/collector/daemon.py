@@ -30,9 +30,9 @@ from flumeng.node import policy
 from flumeng.node.in_progress import InProgress
 from flumeng.node.policy import Policy
 from flumeng.node.protocol import Parent
-from flumeng.runtime import secrets
-from flumeng.sinks import TaskRevision, file_store
-from flumeng.sinks.file_store import FileStore
+from flumeng.runtime import file_store, secrets
+from flumeng.runtime.file_store import FileStore
+from flumeng.sinks import TaskRevision
 from flumeng.spec import check_flow
 from flumeng.spec import spark as spark_settings
 from flumeng.store.zookeeper import ZooKeeperStore

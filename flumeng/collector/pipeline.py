@@ -19,6 +19,7 @@ from flumeng.collector.work import BatchFailedError, Intent, Work
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters import Filter
 from flumeng.filters.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch
+from flumeng.filters.refreshed_table import RefreshedTable
 from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError
 from flumeng.spec import FlowSpec, registry
@@ -85,6 +86,14 @@ class SparkPipeline:
         tried.release()
 
     @property
+    def trouble(self) -> str:
+        return next(filter(None, (table.trouble for table in self._tables)), "")
+
+    @property
+    def _tables(self) -> list[RefreshedTable]:
+        return [table for step in self._filters for table in step.tables]
+
+    @property
     def intent(self) -> Intent | None:
         by_number = [
             sink for sink, by_number in zip(self._sinks, self._by_number, strict=True) if by_number
@@ -98,6 +107,8 @@ class SparkPipeline:
 
     def plan(self, work: Work) -> Plan:
         """What is to be run of a batch. Raises UserError, BatchFailedError."""
+        for table in self._tables:
+            table.refresh()
         if work.splits is None:
             splits = split(work.ranges, self._parts, LEAST_EVENTS_IN_SPLIT)
         else:

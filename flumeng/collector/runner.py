@@ -30,8 +30,9 @@ from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment, Task
 from flumeng.collector.work import BrokenTogetherError, HungError, Pipeline
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.runtime import file_store
 from flumeng.runtime.scrubbing import scrub
-from flumeng.sinks import BatchTooWideError, file_store
+from flumeng.sinks import BatchTooWideError
 from flumeng.store import Store
 from zkschema import paths
 
@@ -298,7 +299,7 @@ class Runner:
         if task.proven:
             self._proven, self._trouble, self._waits = True, "", ""
         if self._proven and not claim.outdated:
-            self._say(claim.assignment, RUNNING, self._waits or self._journals.trouble)
+            self._say(claim.assignment, RUNNING, self._waits or self._trouble_of(claim))
         if backlog.due_seconds == 0.0:
             limit = min(self._around.hang_seconds * 2**self._hangs, HANG_MOST_SECONDS)
             claim.ask(backlog.events, apart=self._apart, limit_seconds=limit)
@@ -365,6 +366,9 @@ class Runner:
             self._rest_for(assignment, RETRY_SECONDS)
         else:
             self._fail(assignment, error)
+
+    def _trouble_of(self, claim: Claim) -> str:
+        return self._journals.trouble or claim.pipeline.trouble
 
     @property
     def _runs(self) -> bool:

@@ -32,7 +32,8 @@ from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, Range, backlog, next_ranges
 from flumeng.collector.work import Outcome, Pipeline
 from flumeng.errors import ConflictError, UnavailableError
-from flumeng.sinks import BatchId, Written, file_store
+from flumeng.runtime import file_store
+from flumeng.sinks import BatchId, Written
 from flumeng.store import Store
 from zkschema.records import Intent
 

@@ -80,6 +80,7 @@ class ScriptedPipeline:
     roots: tuple[str, ...] = ()
     shareable: bool = False
     intent: Intent | None = None
+    trouble: str = ""
     batches: list[tuple[Range, ...]] = field(default_factory=list)
 
     def splits(self, ranges: Sequence[Range]) -> int:

@@ -49,6 +49,10 @@ class Pipeline(Protocol):
     @property
     def intent(self) -> Intent | None: ...
 
+    @property
+    def trouble(self) -> str:
+        """What is not as it should be, while batches are written all the same."""
+
     def splits(self, ranges: Sequence[Range]) -> int:
         """Into how many splits it would cut a batch of ``ranges``."""
 

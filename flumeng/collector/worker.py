@@ -23,7 +23,7 @@ from flumeng.collector.task import Assignment
 from flumeng.collector.work import Pipeline
 from flumeng.node.in_progress import InProgress
 from flumeng.node.protocol import Message, Parent
-from flumeng.sinks import file_store
+from flumeng.runtime import file_store
 from flumeng.store import Store
 
 log = logging.getLogger(__name__)

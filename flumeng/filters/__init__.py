@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.refreshed_table import RefreshedTable
 
 
 class Filter(Protocol):
-    """One filter of a flow, made from its options when the flow's task starts."""
+    """One filter of a flow, made from a session and its options when the flow's task starts."""
+
+    @property
+    def tables(self) -> Sequence[RefreshedTable]:
+        """What it looks things up in; they are refreshed when a batch begins."""
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         """Called once a batch, on the driver; it plans and computes nothing.
 
-        Raises UserError when the options do not fit the batch's columns.
+        Raises UserError when the options do not fit the batch's columns. What it looks things up
+        in may not be there yet when the task starts, and it is only tried.
         """

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
@@ -21,6 +20,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from flumeng.errors import UserError
 from flumeng.filters import syslog
 from flumeng.filters.byte_column import text
+from flumeng.filters.ddl import read as read_ddl
 from flumeng.filters.json_check import VALID, JsonCheck
 from flumeng.filters.lazy_batch import LazyBatch, Stage
 from flumeng.filters.local_times import to_utc
@@ -37,6 +37,8 @@ REFUSED_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 
 
 class ParseFilter:
+    tables = ()
+
     def __init__(self, options: Parse) -> None:
         self._options = options
 
@@ -109,7 +111,7 @@ def _parse_json(batch: LazyBatch, ddl: str, ts_within_seconds: float) -> LazyBat
 
     ``ts`` and ``host`` of the schema set the event's.
     """
-    wanted = _schema(ddl)
+    wanted = read_ddl(ddl)
     own = {field.name for field in wanted if field.name in ("ts", "host")}
     for name, kind in (("ts", TimestampType()), ("host", StringType())):
         if name in own and wanted[name].dataType != kind:
@@ -147,17 +149,6 @@ def _parse_json(batch: LazyBatch, ddl: str, ts_within_seconds: float) -> LazyBat
 
     checked = batch.arrow(JsonCheck(), batch.schema.append(pa.field(VALID, pa.bool_())))
     return checked.sql(transform)
-
-
-def _schema(ddl: str) -> StructType:
-    wrong = f"parse: {ddl!r} is not a list of columns in Spark DDL"
-    try:
-        schema = StructType.fromDDL(ddl)
-    except ParseException as error:
-        raise UserError(wrong) from error
-    if not isinstance(schema, StructType):
-        raise UserError(wrong)
-    return schema
 
 
 def _groups(pattern: str) -> list[str]:

@@ -11,6 +11,8 @@ from flumeng.spec.filters import Select
 
 
 class SelectFilter:
+    tables = ()
+
     def __init__(self, options: Select) -> None:
         self._expressions = options.expressions
         self._stages: dict[pa.Schema, arrow_sql.ProjectStage | None] = {}

@@ -10,6 +10,8 @@ from flumeng.spec.filters import Where
 
 
 class WhereFilter:
+    tables = ()
+
     def __init__(self, options: Where) -> None:
         self._condition = options.expression
         self._stages: dict[pa.Schema, arrow_sql.FilterStage | None] = {}

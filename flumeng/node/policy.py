@@ -170,7 +170,7 @@ class Policy:
     )
     paths: tuple[str, ...] = option(
         doc="The directories below which files may be read, with symlinks resolved: those of "
-        "`tail` and of `tls`.",
+        "`tail` and of `tls`, and tables that are looked up.",
         check=check_absolute,
         example="[/var/log, /etc/flumeng/tls]",
         default=("/",),
@@ -194,6 +194,13 @@ class Policy:
         "with their host or bucket and their query, letter by letter; `*` for anywhere.",
         check=check_output,
         example='[/data/lake, "s3a://lake/web", "hdfs://namenode:8020/logs"]',
+        default=("*",),
+    )
+    inputs: tuple[str, ...] = option(
+        doc="From which URLs and databases tables for `lookup` and `sql` may be read, as `outputs` "
+        "has them; those on a disk are bounded by `paths`.",
+        check=check_output,
+        example='["s3a://lake/apps", "postgresql://db.example/shop"]',
         default=("*",),
     )
     spark_formats: tuple[str, ...] = option(
@@ -246,6 +253,8 @@ class Policy:
             raise UserError(f"this node's policy file does not allow to read {what}")
         if kind == "output":
             self.require_output(what)
+        if kind == "input" and not _is_in(self.inputs, what):
+            raise UserError(f"this node's policy file does not allow to read {place_of(what)}")
         if kind == "spark format" and what not in self.spark_formats:
             raise UserError(f"this node's policy file does not allow the format {what} of Spark")
         if kind == "python module" and what not in self.python:
@@ -257,9 +266,8 @@ class Policy:
 
     def require_output(self, uri: str) -> None:
         """Raises UserError when a sink may not write where ``uri`` leads to now."""
-        place = place_of(uri)
-        if not any(entry == _ANYWHERE or _holds(entry, place) for entry in self.outputs):
-            raise UserError(f"this node's policy file does not allow to write to {place}")
+        if not _is_in(self.outputs, uri):
+            raise UserError(f"this node's policy file does not allow to write to {place_of(uri)}")
 
     def allows_file(self, path: str) -> bool:
         """Whether what ``path`` leads to now may be read."""
@@ -315,6 +323,11 @@ def _same_host(host: str) -> str:
         return str(ipaddress.ip_address(host.strip("[]")))
     except ValueError:
         return host.lower()
+
+
+def _is_in(entries: Sequence[str], uri: str) -> bool:
+    place = place_of(uri)
+    return any(entry == _ANYWHERE or _holds(entry, place) for entry in entries)
 
 
 def _holds(entry: str, uri: str) -> bool:

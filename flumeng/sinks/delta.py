@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
-from flumeng.runtime.scrubbing import Secret
+from flumeng.runtime import delta_storage
 from flumeng.sinks import BatchId, TaskRevision, partitions, table_schema
 from flumeng.sinks.partitions import Partition
 from flumeng.sinks.table_files import Layout, TableFile
@@ -30,22 +30,8 @@ from flumeng.sinks.tables import (
     resolved,
     translated,
 )
-from flumeng.spec.locations import parameters, store_of
-from flumeng.spec.patterns import split_query
 from flumeng.spec.sinks.lakehouse import Delta, partition
 
-TIME_OUTS = {
-    "connect_timeout": "5s",
-    "timeout": "10s",
-    "max_retries": "2",
-    "retry_timeout": "20s",
-}
-STORAGE = {
-    "region": "AWS_REGION",
-    "access_key": "AWS_ACCESS_KEY_ID",
-    "secret_key": "AWS_SECRET_ACCESS_KEY",
-    "session_token": "AWS_SESSION_TOKEN",
-}
 UNNAMEABLE = set(" ,;{}()\n\t=")
 SHORT_BYTES = 64
 """Of texts: longer ones are not told among a file's least and greatest values."""
@@ -64,7 +50,7 @@ class DeltaLake:
         self._deltalake = imported("deltalake", "delta")
         self._options = options
         self._secrets = resolved(options.credentials)
-        self._uri, self._storage = _storage(options.location, self._secrets)
+        self._uri, self._storage = delta_storage.of(options.location, self._secrets)
         self._log: LocalDirectory | None = None
         if self._uri.startswith("/"):
             self._log = LocalDirectory(f"{self._uri}/_delta_log")
@@ -255,26 +241,6 @@ def _check_table(table: Any) -> None:
     ]
     if asked:
         raise UserError(f"flumeng does not write into a Delta table with {asked[0]}")
-
-
-def _storage(location: str, secrets: Mapping[str, Secret]) -> tuple[str, dict[str, str]]:
-    """The table's URI, and how its store is reached, out of a location as pyarrow takes it."""
-    place, query = split_query(location)
-    if not (store := store_of(place)):
-        return place.removeprefix("file://"), {}
-    if store != "s3":
-        return place, dict(TIME_OUTS)
-    given = parameters(query)
-    storage = TIME_OUTS | {
-        name: secrets.get(given[option], given[option])
-        for option, name in STORAGE.items()
-        if option in given
-    }
-    if "endpoint_override" in given:
-        protocol = given.get("scheme", "https")
-        storage["AWS_ENDPOINT_URL"] = f"{protocol}://{given['endpoint_override']}"
-        storage["AWS_ALLOW_HTTP"] = str(protocol == "http").lower()
-    return f"s3://{place.partition('://')[2]}", storage
 
 
 def _meaning(error: Exception) -> FlumengError:

@@ -18,9 +18,9 @@ from flumeng.errors import UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.receipt_bound import refused
 from flumeng.runtime import secrets
+from flumeng.runtime.file_store import FileStore, below, open_store
 from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import Attempt, BatchTooWideError, Row, TaskRevision, Written, chunks, formats
-from flumeng.sinks.file_store import FileStore, below, open_store
 from flumeng.sinks.formats import FileWriter
 from flumeng.sinks.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
 from flumeng.sinks.pattern_path import PatternPath

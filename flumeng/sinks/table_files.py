@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 
 from flumeng.errors import UnavailableError
 from flumeng.filters.receipt_bound import refused
+from flumeng.runtime.file_store import FileStore, open_store
 from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import BatchTooWideError, Row, chunks, partitions
 from flumeng.sinks.dead_letters import Refuse
-from flumeng.sinks.file_store import FileStore, open_store
 from flumeng.sinks.formats import ParquetFile
 from flumeng.sinks.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
 from flumeng.sinks.partitions import Partition, Values

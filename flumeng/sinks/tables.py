@@ -23,10 +23,10 @@ import pyarrow as pa
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.runtime import secrets
+from flumeng.runtime.file_store import LOCAL
 from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import Attempt, BatchId, Row, Written, table_files
 from flumeng.sinks.dead_letters import schema_around
-from flumeng.sinks.file_store import LOCAL
 from flumeng.sinks.table_files import Layout, TableFile, Unreachable, WriteFiles
 from flumeng.spec.locations import Credentials
 from flumeng.spec.patterns import SECRET

@@ -11,14 +11,15 @@ from typing import Any
 from flumeng.spec import expressions
 from flumeng.spec.component import Component
 from flumeng.spec.expressions import Kind
-from flumeng.spec.filters import Parse, Select, Where
+from flumeng.spec.filters import Lookup, Parse, Select, Where
 from flumeng.spec.flow import FlowSpec
-from flumeng.spec.functions import BINARY, BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
+from flumeng.spec.functions import ATOMIC, BINARY, BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
 from flumeng.spec.patterns import FIELD, group_names, split_query
 from flumeng.spec.problems import nearest
 from flumeng.spec.sinks.files import Files
 from flumeng.spec.sinks.lakehouse import Delta, Iceberg, partition
 from flumeng.spec.sinks.spark import Spark
+from flumeng.spec.tables import LookupTable
 
 _TEXT = Kind(TEXT)
 RECEIVED = {
@@ -37,6 +38,7 @@ SYSLOG = {
     "structured": _TEXT,
     "message": _TEXT,
 }
+IN_KEYS = frozenset({TEXT, BINARY, INTEGER, BOOLEAN, DATE, TIMESTAMP})
 IN_PATHS = (TEXT, INTEGER, BOOLEAN, DATE)
 Columns = dict[str, Kind]
 
@@ -72,6 +74,8 @@ def _behind(part: Component, columns: Columns) -> Columns:
         return columns
     if isinstance(options, Select):
         return _selected(options.expressions, columns)
+    if isinstance(options, Lookup):
+        return _looked_up(options, columns)
     assert isinstance(options, Parse)
     return _parsed(options, columns)
 
@@ -106,6 +110,37 @@ def _parsed(options: Parse, columns: Columns) -> Columns:
         more = {name: kind for name, kind in more.items() if name not in ("ts", "host")}
     _require_new(columns, more)
     return {**columns, **more}
+
+
+def _looked_up(options: Lookup, columns: Columns) -> Columns:
+    table = columns_of_table(options.table)
+    for name in options.on:
+        for where, known in (("the events", columns), ("the table", table)):
+            if name not in known:
+                raise ValueError(
+                    f"there is no column {name} in {where}; {nearest(name, list(known))}"
+                )
+        kinds = {columns[name].name, table[name].name}
+        if len(kinds) > 1 or not kinds <= IN_KEYS:
+            raise ValueError(
+                f"{name} is a {columns[name].name} of events and a {table[name].name} of the "
+                f"table: both have to be the same of {', '.join(sorted(IN_KEYS))}"
+            )
+    more = {name: kind for name, kind in table.items() if name not in options.on}
+    if not more and options.how == "left":
+        raise ValueError("the schema of the table has nothing but the columns of on: add what for")
+    _require_new(columns, more)
+    return {**columns, **more}
+
+
+def columns_of_table(table: LookupTable) -> Columns:
+    """The columns that are taken of a table. Raises ValueError."""
+    found = expressions.columns_of_ddl(table.schema)
+    _require_new((), found)
+    for name, kind in found.items():
+        if kind.name not in ATOMIC:
+            raise ValueError(f"the column {name} of a table cannot be a {kind.name}")
+    return found
 
 
 def _require_new(columns: Iterable[str], more: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from flumeng.spec.option import option
 from flumeng.spec.patterns import check_regex, check_timezone, group_names
+from flumeng.spec.tables import LookupTable
 
 EVENT_COLUMNS = ("body", "ts", "host", "attrs", "journal", "seq", "replayed")
 
@@ -82,3 +83,27 @@ class Select:
         minimum=1,
         example='["ts", "host", "upper(app) AS app"]',
     )
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Adds columns from the row of a small table that has the same key.
+
+    The table has one row for a key at most: one with several is not read, and the one before it
+    stays. A key that is null is in no table.
+    """
+
+    on: tuple[str, ...] = option(
+        doc="The columns that events and the table have in common.", minimum=1, example="[app]"
+    )
+    table: LookupTable = option(
+        doc="The table. Its other columns are added.",
+        example='{csv: /etc/flumeng/apps.csv, schema: "app STRING, team STRING"}',
+    )
+    how: Literal["left", "inner"] = option(
+        doc="Events without a row: their new columns are null, or they are dropped.",
+        default="left",
+    )
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        yield from self.table.needs()

@@ -14,7 +14,9 @@ from flumeng.spec.problems import nearest
 
 TIME_PATTERNS = ("%Y", "%m", "%d", "%H", "%M")
 SECRET = re.compile(r"\$\{secret:([A-Za-z0-9][A-Za-z0-9_-]{0,199})\}", re.ASCII)
-NETWORK_SCHEMES = ("http", "https", "kafka", "postgresql", "tcp", "tls")
+NETWORK_SCHEMES = (
+    "db2", "http", "https", "kafka", "mariadb", "mysql", "postgresql", "sqlserver", "tcp", "tls",
+)  # fmt: skip
 SCHEMES = ("file", "s3a", "s3n", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
 
 FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)

@@ -17,6 +17,7 @@ from flumeng.spec.registry import Entry
 from flumeng.spec.sinks.client_tls import ClientTls
 from flumeng.spec.sinks.files import Roll
 from flumeng.spec.sources import Tls
+from flumeng.spec.tables import Jdbc, LookupTable
 
 HEAD = """\
 Every option of a flow file and of every component. Sizes are written as `64 KiB` or `1 MiB` (or
@@ -32,6 +33,8 @@ PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("credentials", Credentials),
     ("roll", Roll),
     ("tls of sinks", ClientTls),
+    ("table of lookup", LookupTable),
+    ("jdbc", Jdbc),
 )
 _UNITS: Mapping[Unit | None, tuple[tuple[str, float], ...]] = {
     "bytes": (("MiB", 2**20), ("KiB", 2**10), ("B", 1)),

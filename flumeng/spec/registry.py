@@ -64,6 +64,7 @@ _ENTRIES = (
     Entry("filter", "parse", "flumeng.spec.filters:Parse", "flumeng.filters.parse:ParseFilter"),
     Entry("filter", "where", "flumeng.spec.filters:Where", "flumeng.filters.where:WhereFilter"),
     Entry("filter", "select", "flumeng.spec.filters:Select", "flumeng.filters.select:SelectFilter"),
+    Entry("filter", "lookup", "flumeng.spec.filters:Lookup", "flumeng.filters.lookup:LookupFilter"),
     Entry("sink", "files", "flumeng.spec.sinks.files:Files", "flumeng.sinks.files:FilesSink"),
     Entry(
         "sink",

@@ -21,9 +21,10 @@ from flumeng.collector.commit import Commits
 from flumeng.collector.testing import TASK
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.runtime import remote_store
 from flumeng.runtime.embedded import free_port
-from flumeng.sinks import Attempt, remote_store
-from flumeng.sinks.file_store import below, open_store
+from flumeng.runtime.file_store import below, open_store
+from flumeng.sinks import Attempt
 from flumeng.sinks.files import FilesSink
 from flumeng.sinks.testing.s3 import RealS3
 from flumeng.spec.locations import Credentials, located, place_of

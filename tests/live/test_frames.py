@@ -1,4 +1,4 @@
-"""Sinks that take DataFrames: Spark's writers, and functions of users."""
+"""Steps beyond Arrow: tables, Spark's writers, and functions of users."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.ranges import Range
 from flumeng.collector.testing import TASK
 from flumeng.collector.work import BatchFailedError, Outcome, Work
-from flumeng.errors import UserError
+from flumeng.errors import UnavailableError, UserError
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
@@ -73,7 +73,6 @@ def run(spark: SparkSession, tmp_path: Path) -> Iterator[Run]:
         source = "syslog: {listen: '127.0.0.1:0'}"
         text = f"{{flow: web, sources: [{source}], filters: {filters}, sinks: [{sinks}]}}"
         pipeline = SparkPipeline(spark, parse_flow(text), TASK)
-        assert not pipeline.shareable
         staging = {root: f"{root}/staged" for root in pipeline.roots}
         for directory in staging.values():
             Path(directory).mkdir(parents=True)
@@ -82,6 +81,8 @@ def run(spark: SparkSession, tmp_path: Path) -> Iterator[Run]:
         addresses = {JOURNAL: address}
         work = Work(pipeline, ranges, addresses, staging, 60.0, lambda _: None, number, 2)
         (outcome,) = SparkEngine(spark).write([work], "job", "slot")
+        if isinstance(outcome, Exception):
+            raise outcome
         return outcome
 
     yield run
@@ -97,6 +98,31 @@ def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.syspath_prepend(tmp_path)
     yield name
     sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("more", ["", ", select: ['seq', 'upper(team) AS team']"])
+def test_events_look_things_up_in_arrow_also_behind_and_before_sql(
+    run: Run, spark: SparkSession, tmp_path: Path, more: str
+) -> None:
+    """Without SQL as a unit of a job, with it as a DataFrame; the table is in a broadcast."""
+    (tmp_path / "teams.csv").write_text("host,team\nhost,red\nh1,red\n")
+    table = f"{{csv: '{tmp_path}/teams.csv', schema: 'host STRING, team STRING'}}"
+    lookup = f"lookup: {{on: [host], table: {table}}}"
+    chosen = "select: ['seq', 'concat(''h'', seq % 2) AS host']"
+    for number, filters in enumerate([lookup + more, f"{chosen}, {lookup}{more}"]):
+        outcome = run(f"files: {{path: '{tmp_path}/{number}', format: json}}", f"[{filters}]")
+        assert isinstance(outcome, list)
+        sources = [source for source, _ in outcome[0].files]
+        found = {row.seq: row["team"] for row in spark.read.json(sources).collect()}
+        red = "RED" if more else "red"
+        wanted = {seq: red if number == 0 or seq % 2 else None for seq in range(EVENTS)}
+        assert found == wanted
+
+
+def test_a_table_that_is_not_there_is_waited_for(run: Run, tmp_path: Path) -> None:
+    table = f"{{csv: '{tmp_path}/none.csv', schema: 'host STRING, team STRING'}}"
+    with pytest.raises(UnavailableError, match=r"the lookup table .*none\.csv: it is not there"):
+        run("noop", f"[lookup: {{on: [host], table: {table}}}]")
 
 
 def test_any_writer_of_spark_appends_the_batch(

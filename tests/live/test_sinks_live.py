@@ -29,7 +29,8 @@ from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.sinks import Attempt, BatchTooWideError, Written, file_store
+from flumeng.runtime import file_store
+from flumeng.sinks import Attempt, BatchTooWideError, Written
 from flumeng.sinks.files import FilesSink
 from flumeng.spec import parse_flow
 from flumeng.spec.sinks.files import Files

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from flumeng.errors import UnavailableError, UserError
+from flumeng.runtime.file_store import open_store
 from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import http_receiver
-from flumeng.sinks.file_store import open_store
 from flumeng.sinks.postgres import split
 from flumeng.sinks.postgres.target import Server, Target
 from flumeng.sinks.testing.postgres import RealPostgres

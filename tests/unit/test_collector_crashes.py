@@ -36,7 +36,8 @@ from flumeng.collector.step_testing import (
 from flumeng.collector.task import Assignment, Batch, Task
 from flumeng.collector.testing import FakePositions, register
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
-from flumeng.sinks import Written, file_store
+from flumeng.runtime import file_store
+from flumeng.sinks import Written
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore, FakeTree
@@ -94,6 +95,7 @@ class FakePipeline:
 
     shareable = False
     intent = None
+    trouble = ""
 
     def splits(self, ranges: Sequence[Range]) -> int:
         return len(ranges)

@@ -71,6 +71,7 @@ class NumberedPipeline:
     parts: int
     roots: tuple[str, ...] = ()
     shareable: bool = False
+    trouble: str = ""
 
     def splits(self, ranges: Sequence[Range]) -> int:
         return len(split(ranges, self.parts, 1))

@@ -19,7 +19,8 @@ from flumeng.collector.testing import TASK
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.sinks import Attempt, BatchTooWideError, file_store, files, open_files, remote_store
+from flumeng.runtime import file_store, remote_store
+from flumeng.sinks import Attempt, BatchTooWideError, files, open_files
 from flumeng.sinks.console import LINE_CHARACTERS, LINES_PER_BATCH, render, show
 from flumeng.sinks.files import FilesSink, StageFiles
 from flumeng.spec.locations import Credentials, place_of
@@ -272,7 +273,7 @@ def test_the_query_of_a_url_says_how_its_store_is_reached() -> None:
     given, path = file_store.open_store(f"s3a://lake/web/x#y?{OVERRIDE}")
     assert path == "lake/web/x#y"
     assert isinstance(given, remote_store.RemoteFileStore)
-    assert given._files.region == "us-east-1"
+    assert given.files.region == "us-east-1"
     assert file_store.open_store(f"s3a://lake/other?{OVERRIDE}")[0] is given
     with pytest.raises(UserError, match="bogus"):
         file_store.open_store("s3://lake/web?bogus=1")

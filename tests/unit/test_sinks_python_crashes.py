@@ -48,6 +48,7 @@ class FunctionPipeline:
     roots: tuple[str, ...] = ()
     shareable: bool = False
     intent: Intent | None = "before"
+    trouble: str = ""
 
     def splits(self, _ranges: Sequence[Range]) -> int:
         return 1

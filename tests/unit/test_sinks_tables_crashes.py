@@ -79,6 +79,7 @@ class TablePipeline:
     roots: tuple[str, ...] = ()
     shareable: bool = False
     intent: Intent | None = "after"
+    trouble: str = ""
 
     def splits(self, _ranges: Sequence[Range]) -> int:
         return 1

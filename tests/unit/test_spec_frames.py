@@ -87,3 +87,74 @@ def test_a_node_names_the_modules_and_formats_that_it_allows() -> None:
         allowed.require(Component("sink", "python", Python(function="company:store")))
     with pytest.raises(UserError, match="does not allow to write to /else"):
         allowed.require(Component("sink", "spark", Spark(format="orc", path="/else")))
+
+
+TABLE = "{csv: /etc/apps.csv, schema: 'host STRING, team STRING'}"
+
+
+@pytest.mark.parametrize(
+    ("lookup", "said"),
+    [
+        (f"{{on: [app], table: {TABLE}}}", "no column app in the events; "),
+        ("{on: [host], table: {csv: /x, schema: 'app STRING'}}", "no column host in the table"),
+        ("{on: [host], table: {csv: /x, schema: 'host INT'}}", "host is a string of events and a"),
+        ("{on: [host], table: {csv: /x, schema: 'host STRING'}}", "nothing but the columns of on"),
+        ("{on: [host], table: {csv: /x, schema: 'host STRING, ts DATE'}}", "a column ts already"),
+        (
+            "{on: [host], table: {csv: /x, schema: 'host STRING, a MAP<INT,INT>'}}",
+            "cannot be a map",
+        ),
+        ("{on: [host], table: {schema: 'host STRING'}}", "expected one of csv, parquet"),
+        ("{on: [], table: {csv: /x, schema: 'host STRING'}}", "expected at least one entry"),
+        (
+            "{on: [host], table: {csv: x.csv, schema: 'a INT'}}",
+            "expected an absolute path",
+        ),
+        (
+            "{on: [host], table: {jdbc: {url: 'jdbc:h2:mem:x;INIT=RUNSCRIPT', table: t},"
+            " schema: 'host STRING, a INT'}}",
+            "expected a database without parameters",
+        ),
+        (
+            "{on: [host], table: {jdbc: {url: 'jdbc:mysql://db/x', table: '(select 1) t'},"
+            " schema: 'host STRING, a INT'}}",
+            "expected a table, like",
+        ),
+        (
+            "{on: [host], table: {jdbc: {url: 'jdbc:mysql://db/x', table: t, password: x},"
+            " schema: 'host STRING, a INT'}}",
+            "expected a reference to a secret",
+        ),
+        (
+            "{on: [host], table: {jdbc: {url: 'jdbc:mysql://db/x', table: t,"
+            " properties: {socketFactory: x}}, schema: 'host STRING, a INT'}}",
+            "expected one of connectTimeout",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_lookup_is_said(lookup: str, said: str) -> None:
+    text = (FLOW % ("at-least-once", "noop")).replace("[select: [ts, host]", "[select: [ts, host], "
+        f"lookup: {lookup}")  # fmt: skip
+    with pytest.raises(SpecError) as caught:
+        check_flow(text)
+    assert said in str([problem.message for problem in caught.value.problems])
+
+
+def test_a_lookup_adds_columns_and_a_node_bounds_where_it_reads() -> None:
+    text = (FLOW % ("at-least-once", "files: {path: '/lake/{team}'}")).replace(
+        "filters: [", f"filters: [lookup: {{on: [host], table: {TABLE}}}, "
+    )
+    with pytest.raises(SpecError, match="needs the column team"):
+        check_flow(text)
+    spec = check_flow(text.replace("select: [ts, host]", "select: [ts, team]"))
+    lookup = spec.filters[0]
+    UNRESTRICTED.require(lookup)
+    with pytest.raises(UserError, match=r"does not allow to read /etc/apps\.csv"):
+        policy.parse("paths: [/var/log]", "node.yaml").require(lookup)
+    table = "{jdbc: {url: 'jdbc:postgresql://db:5432/x', table: t}, schema: 'host STRING, a INT'}"
+    lookup = check_flow(text.replace(TABLE, table).replace("{team}", "").replace("ts, host", "ts")
+        ).filters[0]  # fmt: skip
+    UNRESTRICTED.require(lookup)
+    policy.parse("inputs: ['postgresql://db:5432/x']", "node.yaml").require(lookup)
+    with pytest.raises(UserError, match="does not allow to read postgresql://db:5432/x"):
+        policy.parse("inputs: ['postgresql://db:5432/y']", "node.yaml").require(lookup)

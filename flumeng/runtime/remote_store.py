@@ -115,18 +115,18 @@ class RemoteFileStore:
     """See ``file_store.FileStore``. ``name`` is for messages: what comes before the path."""
 
     def __init__(self, filesystem: fs.FileSystem, name: str = "") -> None:
-        self._files = filesystem
+        self.files = filesystem
         self._name = name
         self._has_objects = filesystem.type_name in OBJECT_STORES
 
     def make_directory(self, path: str) -> None:
         if not self._has_objects:
             with self._reached():
-                self._files.create_dir(path, recursive=True)
+                self.files.create_dir(path, recursive=True)
 
     def open_output(self, path: str) -> pa.NativeFile:
         with self._reached():
-            return self._files.open_output_stream(path, compression=None)
+            return self.files.open_output_stream(path, compression=None)
 
     def sync(self, path: str) -> None:
         """Closing the file was enough."""
@@ -144,24 +144,24 @@ class RemoteFileStore:
 
     def exists(self, path: str) -> bool:
         with self._reached():
-            (info,) = self._files.get_file_info([path])
+            (info,) = self.files.get_file_info([path])
         return bool(info.type != fs.FileType.NotFound)
 
     def directories(self, path: str) -> list[str]:
         with self._reached():
-            found = self._files.get_file_info(fs.FileSelector(path, allow_not_found=True))
+            found = self.files.get_file_info(fs.FileSelector(path, allow_not_found=True))
         return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
 
     def remove_tree(self, path: str) -> None:
         with suppress(FileNotFoundError), self._reached():
-            self._files.delete_dir(path)
+            self.files.delete_dir(path)
 
     def explained(self, error: OSError) -> Exception:
         return _explained(error, self._name)
 
     def _rename(self, move: tuple[str, str]) -> bool:
         source, target = move
-        show = self._files.copy_file if self._has_objects else self._files.move
+        show = self.files.copy_file if self._has_objects else self.files.move
         try:
             show(source, target)
         except OSError as error:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
+from pyarrow import fs
 
 from flumeng.runtime import secrets
-from flumeng.sinks.remote_store import Resolve, is_marker, open_remote
+from flumeng.runtime.remote_store import Resolve, is_marker, open_remote
 from flumeng.spec.patterns import split_query
 
 LASTING = 10_000
@@ -30,6 +31,10 @@ class FileStore(Protocol):
     Behind a network UserError says that a person has to do something (no such bucket, access
     denied), UnavailableError that trying again may help.
     """
+
+    @property
+    def files(self) -> fs.FileSystem:
+        """The file system of pyarrow's behind it, to read from."""
 
     def make_directory(self, path: str) -> None:
         """Create it, with its parents, for good. Nothing happens when it is there."""
@@ -77,6 +82,12 @@ def open_store(uri: str, resolve: Resolve = secrets.resolve) -> tuple[FileStore,
     return open_remote(uri, resolve)
 
 
+def open_files(uri: str, resolve: Resolve = secrets.resolve) -> tuple[fs.FileSystem, str]:
+    """The file system of pyarrow's that has ``uri``, to read from, and the path there."""
+    store, path = open_store(uri, resolve)
+    return store.files, path
+
+
 def below(uri: str, *names: str) -> str:
     """The location ``names`` below that one."""
     place, query = split_query(uri)
@@ -87,6 +98,7 @@ class LocalFileStore:
     """The local disk. What it creates is durable when the call returns, files after ``sync``."""
 
     def __init__(self) -> None:
+        self.files = fs.LocalFileSystem()
         self._lasting: dict[Path, tuple[int, int]] = {}
         """Directories that this process has synced, with all above them, and what they were."""
 

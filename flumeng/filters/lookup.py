@@ -1,0 +1,140 @@
+"""Adds columns from a small table, where the events are: a hash join in Arrow.
+
+The table is with each executor once. An event that goes through Spark SQL for a join is copied into
+the JVM and back, which costs more than to look it up here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.core.broadcast import Broadcast
+from pyspark.sql import SparkSession
+
+from flumeng.errors import UserError
+from flumeng.filters import refreshed_table
+from flumeng.filters.ddl import columns_of
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.spec.filters import Lookup
+
+ROWS_AT_ONCE = 131_072
+"""So many events are looked up together at most: each time the keys of the table are hashed."""
+
+
+class LookupFilter:
+    def __init__(self, options: Lookup) -> None:
+        self._options = options
+        self._columns = columns_of(options.table.schema)
+        self._on = options.on
+        self.tables: tuple[refreshed_table.RefreshedTable, ...] = ()
+
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        if not self.tables:
+            self.tables = (
+                refreshed_table.shared(batch.spark, self._options.table, self._columns, self._on),
+            )
+        self._require_fitting(batch.schema)
+        added = [field for field in self._columns if field.name not in self._on]
+        schema = pa.schema([*batch.schema, *added])
+        (table,) = self.tables
+        if table.version is None:
+            empty = Directory(self._on, self._columns.empty_table())
+            return batch.arrow(LookupStage(empty, self._options.how, schema), schema)
+        directory = table.version.in_spark(partial(_handed_over, batch.spark, self._on))
+        return batch.arrow(LookupStage(directory, self._options.how, schema), schema)
+
+    def _require_fitting(self, events: pa.Schema) -> None:
+        for field in self._columns:
+            if field.name not in self._on and field.name in events.names:
+                raise UserError(f"lookup: there is a column {field.name} already")
+        for name in self._on:
+            if name not in events.names:
+                raise UserError(f"lookup: events have no column {name}")
+
+
+def _handed_over(spark: SparkSession, on: tuple[str, ...], table: pa.Table) -> Broadcast[Directory]:
+    return spark.sparkContext.broadcast(Directory(on, table))
+
+
+@dataclass(frozen=True)
+class Directory:
+    """A table by its keys, which are unique. Several columns are one key: the number of a row's
+    value among those of each column, put together."""
+
+    on: tuple[str, ...]
+    table: pa.Table
+
+    def rows_of(self, events: pa.Table) -> pa.ChunkedArray:
+        """The row of each event; null for those that have none."""
+        numbers = None
+        for name, values in zip(self.on, self._values, strict=True):
+            keys = events[name]
+            if keys.type != values.type:
+                keys = keys.cast(values.type)
+            found = pc.index_in(keys, value_set=values, skip_nulls=True).cast(pa.int64())
+            numbers = found if numbers is None else _together(numbers, found, len(values))
+        if len(self.on) == 1:
+            return numbers
+        return pc.index_in(numbers, value_set=self._keys, skip_nulls=True)
+
+    @cached_property
+    def _values(self) -> list[pa.Array]:
+        """The values of each key; of a single one each row's, so that its number is the row's."""
+        columns = [self.table[name].combine_chunks() for name in self.on]
+        columns = [c.cast(pa.int64()) if pa.types.is_integer(c.type) else c for c in columns]
+        return columns if len(columns) == 1 else [pc.unique(column) for column in columns]
+
+    @cached_property
+    def _keys(self) -> pa.Array:
+        numbers = None
+        for name, values in zip(self.on, self._values, strict=True):
+            found = pc.index_in(self.table[name].cast(values.type), value_set=values)
+            found = pc.if_else(pc.is_valid(self.table[name]), found.cast(pa.int64()), None)
+            numbers = found if numbers is None else _together(numbers, found, len(values))
+        return pa.chunked_array(numbers).combine_chunks()
+
+
+def _together(numbers: pa.Array, more: pa.Array, count: int) -> pa.Array:
+    return pc.add(pc.multiply(numbers, pa.scalar(max(count, 1), pa.int64())), more)
+
+
+@dataclass(frozen=True)
+class LookupStage:
+    """A stage; ``directory`` is in a broadcast variable of Spark's, unless it is empty."""
+
+    directory: Directory | Broadcast[Directory]
+    how: str
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        known = self.directory
+        directory = known if isinstance(known, Directory) else known.value
+        for events in _gathered(batches, min(len(directory.table), ROWS_AT_ONCE)):
+            yield from self._looked_up(events, directory).to_batches()
+
+    def _looked_up(self, events: pa.Table, directory: Directory) -> pa.Table:
+        rows = directory.rows_of(events)
+        if self.how == "inner":
+            events, rows = events.filter(pc.is_valid(rows)), rows.drop_null()
+        added = [
+            directory.table[field.name].take(rows)
+            for field in self.schema
+            if field.name not in events.schema.names
+        ]
+        return pa.Table.from_arrays([*events.columns, *added], schema=self.schema)
+
+
+def _gathered(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """All events in tables of so many at least, but for the last."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(part.num_rows for part in waiting) >= rows:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)

@@ -1,0 +1,167 @@
+"""A table in the memory of the driver that is read again by age.
+
+It is read in a thread of its own, for what it is read from may not answer. A batch that begins
+waits for that thread: a while for a table that it has to have, a moment for one that is only old,
+and not at all for a read that others have waited for. What cannot be read again is used until it is
+too old, and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.filters import table_reader
+from flumeng.runtime.scrubbing import scrub
+from flumeng.spec.tables import LookupTable
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+FIRST_SECONDS = 10.0
+MOMENT_SECONDS = 2.0
+AGAIN_SECONDS = 5.0
+"""After a read that failed."""
+
+
+@dataclass(eq=False)
+class Version:
+    """What was read at one time; and what Spark has of it, once it was needed."""
+
+    table: pa.Table
+    _in_spark: Any = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def in_spark(self, hand_over: Callable[[pa.Table], T]) -> T:
+        """What ``hand_over`` has given, which is called once. All who share a table use one."""
+        with self._lock:
+            if self._in_spark is None:
+                self._in_spark = hand_over(self.table)
+            found: T = self._in_spark
+            return found
+
+
+class RefreshedTable:
+    """Used from any thread. ``version`` is None before the first ``refresh``."""
+
+    def __init__(
+        self,
+        options: LookupTable,
+        schema: pa.Schema,
+        read: Callable[[], pa.Table],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.schema = schema
+        self.version: Version | None = None
+        self._options = options
+        self._read = read
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._read_at = -math.inf
+        self._failed_at = -math.inf
+        self._error: FlumengError | None = None
+        self._reading: threading.Event | None = None
+        """Set at the end of the read that is going on."""
+
+    @property
+    def trouble(self) -> str:
+        """Why it is older than it should be."""
+        error = self._error
+        if error is None or self.version is None:
+            return ""
+        return f"{self._name} cannot be read again, and what was read before is used: {error}"
+
+    def refresh(self) -> None:
+        """Called when a batch begins. Raises UnavailableError, and what is wrong with the table,
+        when there is none that may be used."""
+        with self._lock:
+            now = self._clock()
+            age = now - self._read_at
+            usable = self.version is not None and age < self._options.stale_seconds
+            due = age >= self._options.refresh_seconds and now - self._failed_at >= AGAIN_SECONDS
+            begun = due and self._reading is None
+            if begun:
+                self._reading = threading.Event()
+                threading.Thread(target=self._run, name="lookup", daemon=True).start()
+            reading = self._reading
+        if reading is not None and (begun or not usable):
+            reading.wait(MOMENT_SECONDS if usable else FIRST_SECONDS)
+        with self._lock:
+            age = self._clock() - self._read_at
+            if self.version is not None and age < self._options.stale_seconds:
+                return
+            if self._error is not None:
+                raise type(self._error)(f"{self._name}: {self._error}")
+            raise UnavailableError(f"{self._name} has not been read in {FIRST_SECONDS:.0f} s")
+
+    @property
+    def _name(self) -> str:
+        return f"the lookup table {self._options.place}"
+
+    def _run(self) -> None:
+        error: FlumengError | None = None
+        version = None
+        began = self._clock()
+        try:
+            version = Version(self._read())
+        except FlumengError as failed:
+            error = type(failed)(scrub(str(failed)))
+        except Exception as failed:
+            log.exception("%s cannot be read", self._name)
+            error = UnavailableError(scrub(f"{type(failed).__name__}: {failed}"))
+        with self._lock:
+            self._error = error
+            if version is None:
+                self._failed_at = self._clock()
+            else:
+                self.version, self._read_at = version, began
+            assert self._reading is not None
+            self._reading.set()
+            self._reading = None
+
+
+_shared: weakref.WeakValueDictionary[str, RefreshedTable] = weakref.WeakValueDictionary()
+_sharing = threading.Lock()
+
+
+def shared(
+    spark: SparkSession, options: LookupTable, schema: pa.Schema, keys: tuple[str, ...] = ()
+) -> RefreshedTable:
+    """The one of this process with these options: all flows that look things up in one table read
+    it once. With ``keys`` no two of its rows have the same ones."""
+
+    def read() -> pa.Table:
+        table = table_reader.read(options, schema, spark)
+        if keys:
+            require_unique(table, keys)
+        return table
+
+    key = repr((options, schema, keys))
+    with _sharing:
+        found = _shared.get(key)
+        if found is None:
+            found = _shared[key] = RefreshedTable(options, schema, read)
+        return found
+
+
+def require_unique(table: pa.Table, keys: tuple[str, ...]) -> None:
+    """Raises UserError when several rows have the same ``keys``, none of them null."""
+    there = reduce(pc.and_, (pc.is_valid(table[name]) for name in keys))
+    counted = table.filter(there).group_by(list(keys)).aggregate([([], "count_all")])
+    several = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).to_pylist()
+    if several:
+        row = ", ".join(f"{name} {several[0][name]!r}" for name in keys)
+        raise UserError(f"it has {several[0]['count_all']} rows for {row}, and may have one")

@@ -1,0 +1,120 @@
+"""Reads a table in which filters look things up, all of it, into the memory of the driver.
+
+What a table is read from may be large, slow, away, or something else than was said: a table has
+bounds, and columns of the types that its options name, or it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from py4j.protocol import Py4JError
+from pyarrow import csv
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.runtime import delta_storage, secrets
+from flumeng.runtime.file_store import open_files
+from flumeng.spec.patterns import SECRET
+from flumeng.spec.tables import MOST_BYTES, MOST_ROWS, Jdbc, LookupTable
+
+QUERY_SECONDS = 60
+
+
+def read(options: LookupTable, schema: pa.Schema, spark: SparkSession) -> pa.Table:
+    """Raises UserError when what is there is not what was said, UnavailableError."""
+    try:
+        return _bounded(_batches(options, schema, spark), schema)
+    except FlumengError:
+        raise
+    except FileNotFoundError:
+        raise UnavailableError("it is not there") from None
+    except pa.ArrowInvalid as error:
+        raise UserError(_first_line(error)) from error
+    except (pa.ArrowException, OSError, Py4JError, PySparkException) as error:
+        raise UnavailableError(_first_line(error)) from error
+
+
+def _batches(
+    options: LookupTable, schema: pa.Schema, spark: SparkSession
+) -> Iterable[pa.RecordBatch]:
+    if options.jdbc is not None:
+        return _of_database(options.jdbc, schema, spark)
+    if options.delta is not None:
+        return _of_delta(options, schema)
+    files, path = open_files(options.location)
+    if options.csv is not None:
+        return _of_csv(files.open_input_stream(path, compression=None), schema)
+    return _of_dataset(ds.dataset(path, format="parquet", filesystem=files), schema)
+
+
+def _of_csv(file: pa.NativeFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    types = {field.name: field.type for field in schema}
+    convert = csv.ConvertOptions(column_types=types, include_columns=schema.names)
+    try:
+        with file, csv.open_csv(file, convert_options=convert) as reader:
+            yield from reader
+    except pa.ArrowKeyError as error:
+        raise UserError(_first_line(error)) from error
+
+
+def _of_dataset(dataset: ds.Dataset, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    missing = [name for name in schema.names if name not in dataset.schema.names]
+    if missing:
+        raise UserError(f"it has no column {missing[0]}")
+    yield from dataset.to_batches(columns=schema.names)
+
+
+def _of_delta(options: LookupTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    try:
+        deltalake = import_module("deltalake")
+    except ImportError as error:
+        raise UserError("deltalake is not installed: pip install 'flumeng[delta]'") from error
+    given = options.credentials.given.values() if options.credentials is not None else ()
+    found = {value: secrets.resolve(value) for value in given if SECRET.fullmatch(value)}
+    uri, storage = delta_storage.of(options.location, found)
+    try:
+        table: Any = deltalake.DeltaTable(uri, storage_options=storage)
+    except deltalake.exceptions.TableNotFoundError:
+        raise UnavailableError("it is not there") from None
+    except deltalake.exceptions.DeltaError as error:
+        raise UnavailableError(_first_line(error)) from error
+    yield from _of_dataset(table.to_pyarrow_dataset(), schema)
+
+
+def _of_database(jdbc: Jdbc, schema: pa.Schema, spark: SparkSession) -> Iterator[pa.RecordBatch]:
+    given = {"url": jdbc.url, "dbtable": jdbc.table, "queryTimeout": str(QUERY_SECONDS)}
+    if jdbc.username is not None:
+        given["user"] = jdbc.username
+    if jdbc.password is not None:
+        given["password"] = secrets.resolve(jdbc.password)
+    rows = spark.read.format("jdbc").options(**jdbc.properties, **given).load()
+    missing = [name for name in schema.names if name not in rows.columns]
+    if missing:
+        raise UserError(f"it has no column {missing[0]}")
+    yield from rows.select(*schema.names).limit(MOST_ROWS + 1).toArrow().to_batches()
+
+
+def _bounded(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    taken: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows > MOST_ROWS or size > MOST_BYTES:
+            most = f"{MOST_ROWS:,} rows and {MOST_BYTES // 2**20} MiB"
+            raise UserError(f"it is too large to be looked things up in: {most} are the most")
+        taken.append(batch.select(schema.names))
+    found = pa.Table.from_batches(taken) if taken else schema.empty_table()
+    return found.cast(schema).combine_chunks()
+
+
+def _first_line(error: Exception) -> str:
+    text = error.getMessage() if isinstance(error, PySparkException) else str(error)
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    causes = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return (causes or lines or [type(error).__name__])[0]

@@ -1,0 +1,260 @@
+"""Looking things up in a table, and how a table is kept fresh."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flumeng.errors import UnavailableError, UserError
+from flumeng.filters import refreshed_table, table_reader
+from flumeng.filters.lookup import Directory, LookupStage
+from flumeng.filters.refreshed_table import RefreshedTable, require_unique
+from flumeng.spec.tables import MOST_ROWS, LookupTable
+
+APPS = pa.schema([pa.field("app", pa.string()), pa.field("team", pa.string())])
+NO_SPARK: Any = None
+
+
+def looked_up(
+    events: dict[str, Sequence[Any]], table: pa.Table, on: tuple[str, ...], how: str = "left"
+) -> list[dict[str, Any]]:
+    """The events, a few in a batch, with what the stage adds."""
+    batches = pa.table(events).to_batches(max_chunksize=3)
+    added = [field for field in table.schema if field.name not in on]
+    schema = pa.schema([*batches[0].schema, *added])
+    stage = LookupStage(Directory(on, table), how, schema)
+    found = list(stage(iter(batches)))
+    assert all(batch.schema == schema for batch in found)
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+def test_an_event_gets_the_columns_of_its_row_or_nulls_or_is_dropped() -> None:
+    table = pa.table({"app": ["web", None, "db"], "team": ["red", "none", "blue"]})
+    events: dict[str, Sequence[Any]] = {
+        "app": ["db", "x", "web", None, "db"],
+        "seq": [0, 1, 2, 3, 4],
+    }
+    found = looked_up(events, table, ("app",))
+    assert [row["team"] for row in found] == ["blue", None, "red", None, "blue"]
+    found = looked_up(events, table, ("app",), "inner")
+    assert [(row["seq"], row["team"]) for row in found] == [(0, "blue"), (2, "red"), (4, "blue")]
+    assert looked_up({"app": ["x"] * 4}, table, ("app",), "inner") == []
+
+
+def test_keys_of_other_widths_and_an_empty_table_match_as_sql_does() -> None:
+    table = pa.table({"code": pa.array([200, 500], pa.int64()), "ok": [True, False]})
+    events = {"code": pa.array([500, 404, 200], pa.int32())}
+    assert [row["ok"] for row in looked_up(events, table, ("code",))] == [False, None, True]
+    assert [row["ok"] for row in looked_up(events, table.slice(0, 0), ("code",))] == [None] * 3
+
+
+KEYS = st.one_of(st.none(), st.integers(0, 4))
+
+
+@given(
+    rows=st.lists(st.tuples(KEYS, st.one_of(st.none(), st.sampled_from("ab")), KEYS), max_size=12),
+    events=st.lists(
+        st.tuples(KEYS, st.one_of(st.none(), st.sampled_from("abc")), KEYS), min_size=1, max_size=9
+    ),
+)
+def test_several_keys_are_one(rows: list[Any], events: list[Any]) -> None:
+    """As a join in SQL has it: a null is equal to nothing."""
+    unique = {row: number for number, row in enumerate(rows)}
+    table = pa.table(
+        {
+            "a": pa.array([row[0] for row in unique], pa.int32()),
+            "b": pa.array([row[1] for row in unique], pa.string()),
+            "c": pa.array([row[2] for row in unique], pa.int64()),
+            "number": pa.array(list(unique.values()), pa.int64()),
+        }
+    )
+    require_unique(table, ("a", "b", "c"))
+    columns: Any = {
+        "a": pa.array([event[0] for event in events], pa.int64()),
+        "b": pa.array([event[1] for event in events], pa.string()),
+        "c": pa.array([event[2] for event in events], pa.int16()),
+    }
+    wanted = [None if None in event else unique.get(event) for event in events]
+    assert [row["number"] for row in looked_up(columns, table, ("a", "b", "c"))] == wanted
+
+
+def test_a_table_with_several_rows_for_a_key_is_refused() -> None:
+    table = pa.table({"app": ["web", None, None, "web"], "team": ["a", "b", "c", "d"]})
+    with pytest.raises(UserError, match="it has 2 rows for app 'web', and may have one"):
+        require_unique(table, ("app",))
+    require_unique(table, ("app", "team"))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "directory", "delta"])
+def test_a_table_is_read_from_files_of_each_kind(tmp_path: Path, form: str) -> None:
+    times = [datetime(2026, 3, 1, 12, tzinfo=UTC), None]
+    table = pa.table({"more": [1, 2], "app": ["web", "db"], "since": times, "id": [7, None]})
+    path = str(tmp_path / "table")
+    if form == "csv":
+        Path(path).write_text("more,app,since,id\n1,web,2026-03-01 12:00:00Z,7\n2,db,,\n")
+    elif form == "parquet":
+        pq.write_table(table, path)
+    elif form == "directory":
+        Path(path).mkdir()
+        pq.write_table(table.slice(0, 1), f"{path}/a.parquet")
+        pq.write_table(table.slice(1), f"{path}/b.parquet")
+    else:
+        deltalake.write_deltalake(path, table)
+    kind = {"directory": "parquet"}.get(form, form)
+    given: Any = {kind: path}
+    options = LookupTable(schema="", **given)
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int32()),
+            pa.field("app", pa.string()),
+            pa.field("since", pa.timestamp("us", "UTC")),
+        ]
+    )
+    found = table_reader.read(options, schema, NO_SPARK)
+    assert found.schema == schema
+    assert found.to_pylist() == [
+        {"id": 7, "app": "web", "since": times[0]},
+        {"id": None, "app": "db", "since": None},
+    ]
+    wrong = pa.schema([pa.field("apps", pa.string())])
+    with pytest.raises(UserError, match="apps"):
+        table_reader.read(options, wrong, NO_SPARK)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        (None, UnavailableError, "it is not there"),
+        ("", UserError, "Empty CSV file"),
+        ("app,team\nweb,red,x\n", UserError, "Expected 2 columns, got 3"),
+        ("app\nweb\n", UserError, "team"),
+        (b"app,team\nweb,\xff\n", UserError, "UTF8"),
+        pytest.param(b"\0" * 100, UserError, "column", id="zeros"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said(
+    tmp_path: Path, text: str | bytes | None, error: type[Exception], said: str
+) -> None:
+    path = tmp_path / "apps.csv"
+    if text is not None:
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(error, match=said):
+        table_reader.read(LookupTable(schema="", csv=str(path)), APPS, NO_SPARK)
+
+
+def test_a_table_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": pa.nulls(MOST_ROWS + 1, pa.int64())}), tmp_path / "many")
+    long = pa.array(["x" * 1_000_000]).take(pa.array([0] * 70))
+    pq.write_table(pa.table({"id": long}), tmp_path / "long")
+    for name, kind in (("many", pa.int64()), ("long", pa.string())):
+        options = LookupTable(schema="", parquet=str(tmp_path / name))
+        with pytest.raises(UserError, match="1,000,000 rows and 64 MiB are the most"):
+            table_reader.read(options, pa.schema([pa.field("id", kind)]), NO_SPARK)
+
+
+class Source:
+    """What a table is read from; ``answer`` may be an error, or an event to wait for."""
+
+    def __init__(self, seconds: float = 100.0, stale: float = 1000.0) -> None:
+        self.now = 0.0
+        self.reads = 0
+        self.answer: str | Exception | threading.Event = "first"
+        options = LookupTable(
+            schema="", csv="/apps.csv", refresh_seconds=seconds, stale_seconds=stale
+        )
+        self.table = RefreshedTable(options, APPS, self.read, lambda: self.now)
+
+    def read(self) -> pa.Table:
+        self.reads += 1
+        answer = self.answer
+        if isinstance(answer, threading.Event):
+            answer.wait()
+        if isinstance(answer, Exception):
+            raise answer
+        return pa.table({"app": ["web"], "team": [str(answer)]})
+
+    @property
+    def team(self) -> str | None:
+        version = self.table.version
+        return None if version is None else str(version.table["team"][0])
+
+    def at(self, seconds: float) -> str | None:
+        self.now = seconds
+        self.table.refresh()
+        return self.team
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_table_is_read_again_by_age() -> None:
+    source = Source()
+    assert source.team is None
+    assert source.at(0) == "first"
+    source.answer = "second"
+    assert source.at(99) == "first"
+    assert source.at(100) == "second"
+    assert source.at(150) == "second"
+    assert source.reads == 2
+    assert source.table.trouble == ""
+
+
+@pytest.mark.parametrize("error", [UnavailableError("it is not there"), UserError("2 rows")])
+def test_a_table_that_cannot_be_read_again_is_used_until_it_is_stale(error: Exception) -> None:
+    source = Source()
+    source.at(0)
+    source.answer = error
+    assert source.at(100) == "first"
+    assert "/apps.csv cannot be read again, and what was read before" in source.table.trouble
+    assert source.at(104) == "first"
+    assert source.reads == 2, "not with every batch"
+    assert source.at(999) == "first"
+    with pytest.raises(type(error), match=f"the lookup table /apps.csv: {error}"):
+        source.at(1001)
+    source.answer = "second"
+    assert source.at(1010) == "second"
+    assert source.table.trouble == ""
+
+
+def test_a_table_that_was_never_there_holds_up_the_batch() -> None:
+    source = Source()
+    source.answer = UnavailableError("it is not there")
+    for seconds in (0, 1, 20):
+        with pytest.raises(UnavailableError, match="it is not there"):
+            source.at(seconds)
+    assert source.reads == 2
+    source.answer = "there"
+    assert source.at(40) == "there"
+
+
+def test_a_read_that_hangs_holds_up_one_batch_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(refreshed_table, "MOMENT_SECONDS", 0.05)
+    monkeypatch.setattr(refreshed_table, "FIRST_SECONDS", 0.1)
+    source = Source()
+    source.at(0)
+    source.answer = hang = threading.Event()
+    for seconds in (100, 101, 500):
+        assert source.at(seconds) == "first"
+    with pytest.raises(UnavailableError, match="has not been read"):
+        source.at(1001)
+    assert source.reads == 2
+    hang.set()
+    wait_for(lambda: source.table._reading is None)
+    assert source.at(1002) != "first"
