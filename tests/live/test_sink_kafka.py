@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
 import threading
 import time
 import uuid
@@ -27,6 +26,7 @@ from flumeng.sinks import Attempt
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError
 from flumeng.sinks.kafka import KafkaSink, Produce
 from flumeng.sinks.testing.kafka import PASSWORD, USER, RealKafka
+from flumeng.sinks.testing.tls import Authority
 from flumeng.spec.sinks.client_tls import ClientTls
 from flumeng.spec.sinks.kafka import Kafka
 from tests.live.own_server import need_own
@@ -36,20 +36,18 @@ ATTRS = pa.map_(pa.string(), pa.string())
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tls")
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=kafka "
-    command += "-addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
-    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
-    both = (folder / "key.pem").read_text() + (folder / "cert.pem").read_text()
-    (folder / "both.pem").write_text(both)
-    return folder
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[RealKafka]:
+def server(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[RealKafka]:
     try:
-        server = RealKafka(tmp_path_factory.mktemp("kafka"), certificates / "both.pem")
+        folder = tmp_path_factory.mktemp("kafka")
+        keystore = folder / "keystore.pem"
+        certificate, key = authority.issue("kafka")
+        keystore.write_text(key.read_text() + certificate.read_text())
+        server = RealKafka(folder, keystore, authority.ca)
         server.start()
     except (UserError, UnavailableError) as why:
         pytest.skip(f"no Kafka here: {why}")
@@ -220,14 +218,14 @@ def test_a_topic_that_is_not_there_is_the_users_to_mend(server: RealKafka) -> No
 
 
 def test_a_user_is_let_in_over_tls_and_may_do_what_is_allowed(
-    server: RealKafka, topic: str, certificates: Path
+    server: RealKafka, topic: str, authority: Authority
 ) -> None:
     need_own(server)
     options = Kafka(
         brokers=(server.secure_address,),
         topic=topic,
         value="body",
-        tls=ClientTls(ca=str(certificates / "cert.pem")),
+        tls=ClientTls(ca=str(authority.ca)),
         username=USER,
         password="${secret:kafka}",
         mechanism="PLAIN",
@@ -243,14 +241,34 @@ def test_a_user_is_let_in_over_tls_and_may_do_what_is_allowed(
     assert "wrong-password" not in str(caught.value)
 
 
-def test_the_example_of_the_page_runs(server: RealKafka, certificates: Path) -> None:
+def test_a_client_is_known_by_its_certificate(
+    server: RealKafka, topic: str, authority: Authority, tmp_path: Path
+) -> None:
+    need_own(server)
+    server.allow("CN=client", topic)
+    shown = {"client": authority.issue("client"), "other": Authority(tmp_path).issue("other")}
+
+    def options(name: str | None) -> Kafka:
+        files = map(str, shown[name]) if name else (None, None)
+        tls = ClientTls(str(authority.ca), *files)
+        brokers = (server.certified_address,)
+        return Kafka(brokers=brokers, topic=topic, value="body", tls=tls, timeout_seconds=2)
+
+    assert produce(options("client"), events(b"x")) == 1
+    for name in ("other", None):
+        with pytest.raises(UnavailableError, match=r"no answer within 2 s: .*ssl"):
+            produce(options(name), events(b"y"))
+    assert values(server, topic) == [b"x"]
+
+
+def test_the_example_of_the_page_runs(server: RealKafka, authority: Authority) -> None:
     need_own(server)
     options = first_sink(
         example(
             "- kafka:",
             {
                 '"kafka-1.example:9093", "kafka-2.example:9093"': f'"{server.secure_address}"',
-                "/etc/flumeng/tls/kafka.pem": str(certificates / "cert.pem"),
+                "/etc/flumeng/tls/kafka.pem": str(authority.ca),
                 "username: flumeng": f"username: {USER}\n      mechanism: PLAIN",
             },
         )

@@ -24,7 +24,7 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{secure_listener}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL
 controller.listener.names=CONTROLLER
 log.dirs={data}/data
 auto.create.topics.enable=false
@@ -46,24 +46,31 @@ listener.name.sasl_ssl.plain.sasl.jaas.config=\
 org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
 listener.name.sasl_ssl.ssl.keystore.type=PEM
 listener.name.sasl_ssl.ssl.keystore.location={keystore}
+listener.name.ssl.ssl.keystore.type=PEM
+listener.name.ssl.ssl.keystore.location={keystore}
+listener.name.ssl.ssl.truststore.type=PEM
+listener.name.ssl.ssl.truststore.location={ca}
+listener.name.ssl.ssl.client.auth=required
 """
 
 
 class RealKafka(ServerProcess):
     """Everybody may do everything at ``address``. With ``keystore``, a PEM file of a key and its
-    certificate, it listens at ``secure_address`` with SASL over TLS too, for USER, who may do what
-    ACLs allow."""
+    certificate, it listens with TLS too, for those who may do what ACLs allow: at
+    ``secure_address`` with SASL, for USER, at ``certified_address`` for who has a certificate of
+    ``ca``."""
 
     name = "Kafka"
     variable = "FLUMENG_TEST_KAFKA"
 
-    def __init__(self, data: Path, keystore: Path | None = None) -> None:
+    def __init__(self, data: Path, keystore: Path | None = None, ca: Path | None = None) -> None:
         super().__init__(data / "server.log")
-        port, secure_port, self._controller_port = _free_ports(3)
+        port, secure_port, certified_port, self._controller_port = _free_ports(4)
         self.address = self.given or f"127.0.0.1:{port}"
         self.secure_address = f"127.0.0.1:{secure_port}" if keystore else ""
         self._data = data
-        self._keystore = keystore
+        self.certified_address = f"127.0.0.1:{certified_port}" if keystore else ""
+        self._keystore, self._ca = keystore, ca
 
     def start(self, *, wait_seconds: float = 60.0) -> None:
         """Start, and return when it answers."""
@@ -127,13 +134,18 @@ class RealKafka(ServerProcess):
         return found
 
     def _properties(self) -> str:
-        secure = f",SASL_SSL://{self.secure_address}" if self._keystore else ""
+        secure = f",SASL_SSL://{self.secure_address},SSL://{self.certified_address}"
         port = self.address.rpartition(":")[2]
         text = PROPERTIES.format(
-            port=port, controller=self._controller_port, data=self._data, secure_listener=secure
+            port=port,
+            controller=self._controller_port,
+            data=self._data,
+            secure_listener=secure if self._keystore else "",
         )
         if self._keystore is not None:
-            text += SECURE.format(user=USER, password=PASSWORD, keystore=self._keystore)
+            text += SECURE.format(
+                user=USER, password=PASSWORD, keystore=self._keystore, ca=self._ca
+            )
         return text
 
     def _admin(self) -> Any:
