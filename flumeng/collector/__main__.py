@@ -79,7 +79,9 @@ def _start(
                     host=given.host,
                     more_java_options=java_options,
                 )
-            except (UnavailableError, RefusedError) as error:
+            except (UnavailableError, UserError) as error:
+                if not given.spark:
+                    raise
                 send({"type": "alive", "held": str(error)})
                 time.sleep(AGAIN_SECONDS)
             else:
@@ -90,24 +92,17 @@ def _start(
 
 
 def _options(given: argparse.Namespace) -> SparkOptions:
-    """Raises RefusedError."""
+    """Raises UserError for what this node does not take; its policy file may change."""
     if not given.spark:
         return spark.ON_THIS_HOST
     from flumeng.node import policy  # noqa: PLC0415  # only then it costs time
     from flumeng.spec import spark as settings  # noqa: PLC0415
 
-    try:
-        options = settings.read(given.spark)
-        allowed = policy.load(given.policy)
-        allowed.spark.require(options)
-    except UserError as error:
-        raise RefusedError(str(error)) from error
+    options = settings.read(given.spark)
+    allowed = policy.load(given.policy)
+    allowed.spark.require(options)
     secrets.use(allowed.secrets)
     return options
-
-
-class RefusedError(Exception):
-    """Settings that this node does not take; others may, or its policy file may change."""
 
 
 code = main()

@@ -8,9 +8,11 @@ Spark's master is killed too, and the events go into Elasticsearch as well.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from flumeng.collector.cluster_testing import StandaloneCluster
+from flumeng.node.protocol import decode
 from flumeng.operations.flows import apply_flow
 from flumeng.operations.settings import set_setting
 from flumeng.sinks.testing.elasticsearch import RealElasticsearch
@@ -150,3 +153,28 @@ def wait_for_files(lake: Path) -> None:
     while not list(lake.rglob("*.parquet")):
         assert time.monotonic() < deadline, "nothing is written"
         time.sleep(0.5)
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        ({"master": "spark://127.0.0.1:1"}, "Spark's master spark://127.0.0.1:1 does not answer"),
+        ({"master": "spark://evil:7077"}, "this node's policy file does not allow Spark's spark:"),
+        ({"newer": "1"}, "spark.newer: unknown option"),
+        ({"conf": '{"spark.task.maxFailures": "${secret:gone}"}'}, "there is no secret gone"),
+    ],
+)
+def test_a_collector_that_cannot_begin_says_why_and_waits(
+    tmp_path: Path, texts: dict[str, str], told: str
+) -> None:
+    (tmp_path / "policy.yaml").write_text('spark: {masters: ["spark://127.0.0.1:1"]}\n')
+    arguments = ["--zk", "127.0.0.1:1", "--node", "n1", "--data", str(tmp_path / "data")]
+    arguments += ["--policy", str(tmp_path / "policy.yaml"), "--spark", json.dumps(texts)]
+    command = [sys.executable, "-m", "flumeng.collector", *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        message = decode(process.stdout.readline())
+        assert message["type"] == "alive"
+        assert told in message["held"]
+        assert process.poll() is None
+        process.kill()
