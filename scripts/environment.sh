@@ -2,7 +2,8 @@
 # Says in one sentence what is missing and which command brings it; as root on Debian it runs it.
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-python="$top/.venv/bin/python"
+venv="$top/.venv"
+python="$venv/bin/python"
 
 fail() {
     printf '%s: %s\n' "$(basename "$0")" "$1" >&2
@@ -35,9 +36,17 @@ find_python() {
     fail "Python 3.11 to 3.13 is needed: put one on the path, or name it in PYTHON"
 }
 
+# use_spark VERSION: a virtual environment of its own, with that version of Spark.
+use_spark() {
+    spark_version=$1
+    venv="$top/.venv-spark-$1"
+    python="$venv/bin/python"
+    export PYSPARK_PYTHON="$python" FLUMENG_CACHE="$venv/cache"
+}
+
 # need_venv [EXTRA]: .venv with flumeng and its dependencies, brought up to date when they change.
 need_venv() {
-    local wanted stamp="$top/.venv/installed${1:+-$1}"
+    local wanted stamp="$venv/installed${1:+-$1}"
     wanted=$(cat "$top/setup.cfg" "$top/pyproject.toml" | cksum)
     if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
         return
@@ -48,13 +57,14 @@ need_venv() {
         if ! "$base" -c 'import ensurepip, venv' 2>/dev/null; then
             install python3-venv "Python's venv module"
         fi
-        "$base" -m venv "$top/.venv" || fail "cannot make $top/.venv"
+        "$base" -m venv "$venv" || fail "cannot make $venv"
     fi
-    printf 'installing flumeng and what it needs into .venv\n' >&2
-    "$python" -m pip install --quiet --disable-pip-version-check -e "$top${1:+[$1]}" >&2 ||
+    printf 'installing flumeng and what it needs into %s\n' "$(basename "$venv")" >&2
+    "$python" -m pip install --quiet --disable-pip-version-check -e "$top${1:+[$1]}" \
+        ${spark_version:+"pyspark==$spark_version"} >&2 ||
         fail "pip could not install the dependencies"
     printf '%s\n' "$wanted" >"$stamp"
-    printf '%s\n' "$wanted" >"$top/.venv/installed"
+    printf '%s\n' "$wanted" >"$venv/installed"
 }
 
 java_version() {
@@ -91,4 +101,4 @@ want() {
 # Else each process compiles all of flumeng at its start, and each run of the tests all of them.
 unset PYTHONDONTWRITEBYTECODE
 export PYSPARK_PYTHON="$python"
-export FLUMENG_CACHE="$top/.venv/cache"
+export FLUMENG_CACHE="$venv/cache"

@@ -9,7 +9,8 @@ same one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from tempfile import SpooledTemporaryFile
 from typing import Any
@@ -21,6 +22,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from flumeng.filters import identity
 from flumeng.runtime.scrubbing import raising_no_secrets
 
+TIMES: Mapping[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+)
+"""For ``to_arrow_schema``: a Spark that has no such argument takes UTC by itself."""
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Runs in an executor, once a split. Pickled by reference: a plain class or function."""
 Action = Callable[[DataFrame], None]
@@ -63,7 +68,7 @@ class LazyBatch:
     def sql(self, transform: Callable[[DataFrame], DataFrame]) -> LazyBatch:
         """Then through Spark SQL."""
         rows = transform(self.rows())
-        schema = to_arrow_schema(rows.schema, timezone="UTC")
+        schema = to_arrow_schema(rows.schema, **TIMES)
         return replace(self, source=rows, pending=(), schema=schema)
 
     def acted(self, action: Action) -> LazyBatch:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -103,6 +104,7 @@ def write(spark: SparkSession, tmp_path: Path, reads: list[int]) -> Iterator[Wri
     journal.close()
 
 
+@pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark 4.0 talks to its workers over TCP")
 def test_a_small_job_is_not_slowed_by_what_surrounds_it(
     spark: SparkSession, write: Write, tmp_path: Path
 ) -> None:
