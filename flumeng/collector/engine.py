@@ -7,32 +7,53 @@ batches go into one job.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from flumeng.collector import units
 from flumeng.collector.pipeline import Run, SparkPipeline, of_kind, one_line
+from flumeng.collector.ranges import Range
 from flumeng.collector.units import Result, Unit, Units
 from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Work
 from flumeng.errors import FlumengError
 from flumeng.sinks import Row
 
+NAMED = 3
+"""So many tasks are named in the description of a job that they share."""
 MOST_BYTES = 500_000
 """Larger jobs send their units as data. What a job does is faster to send, but from 1 MiB on Spark
 writes it into a file that is there until the session ends."""
 
 
-class SparkEngine:
-    """See ``Engine``. Its pipelines are ``SparkPipeline``."""
+Recording = Callable[[str, Sequence[Work]], AbstractContextManager[None]]
 
-    def __init__(self, spark: SparkSession) -> None:
+
+def unrecorded(_job: str, _works: Sequence[Work]) -> AbstractContextManager[None]:
+    """Where nobody counts what jobs use."""
+    return nullcontext()
+
+
+class SparkEngine:
+    """See ``Engine``. Its pipelines are ``SparkPipeline``. ``recording`` is entered with the name
+    and the batches of each job while it runs."""
+
+    def __init__(self, spark: SparkSession, recording: Recording = unrecorded) -> None:
         self._context = spark.sparkContext
+        self._recording = recording
         self._numbers: dict[int, RDD[int]] = {}
 
     def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
-        self._context.setJobGroup(job, job, interruptOnCancel=True)
+        with self._recording(job, works):
+            return self._write(works, job, slot)
+
+    def cancel(self, job: str) -> None:
+        self._context.cancelJobGroup(job)
+
+    def _write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
+        self._context.setJobGroup(job, describe(works), interruptOnCancel=True)
         self._context.setLocalProperty("spark.scheduler.pool", slot)
         try:
             if works[0].pipeline.shareable:
@@ -52,9 +73,6 @@ class SparkEngine:
             raise
         except Exception as error:
             raise one_line(error) from error
-
-    def cancel(self, job: str) -> None:
-        self._context.cancelJobGroup(job)
 
     def _write_units(self, works: Sequence[Work]) -> list[Outcome]:
         parts = [_Part.of(work) for work in works]
@@ -124,6 +142,27 @@ class _Part:
             return self._pipeline.written(self._rows)
         except Exception as error:
             return error
+
+
+def describe(works: Sequence[Work]) -> str:
+    """What Spark's UI says of the job of ``works``."""
+    tasks = [f"{work.pipeline.spec.flow}/{_pipeline(work).task.task}" for work in works]
+    if len(works) == 1:
+        return f"{tasks[0]}: {_said(works[0].ranges)}"
+    events = sum(work.events for work in works)
+    flows = len({work.pipeline.spec.flow for work in works})
+    more = [f"{len(tasks) - NAMED} more"] if len(tasks) > NAMED else []
+    named = ", ".join([*tasks[:NAMED], *more])
+    return f"{len(works)} batches of {flows} flows, {events} events: {named}"
+
+
+def _said(ranges: Sequence[Range]) -> str:
+    """What a batch holds; of many ranges, the first stands for them."""
+    if not ranges:
+        return "0 events"
+    first = f"{ranges[0].journal} {ranges[0].start}-{ranges[0].end}"
+    more = f" and {len(ranges) - 1} more" if len(ranges) > 1 else ""
+    return f"{sum(piece.events for piece in ranges)} events, {first}{more}"
 
 
 def spread(weights: Sequence[int], most: int) -> list[list[int]]:

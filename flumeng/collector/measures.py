@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from flumeng.collector.acks import SupersededError
 from flumeng.collector.fetch import UnreadableError
+from flumeng.collector.task_metrics import Used
 from flumeng.collector.work import BrokenTogetherError, HungError
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.metrics import table
@@ -54,6 +55,7 @@ class Measures:
         self._dead_letters: Counter[str] = Counter()
         self._batches: Counter[str] = Counter()
         self._failures: Counter[tuple[str, str]] = Counter()
+        self._used: dict[str, Used] = {}
         self._batch_events = Histogram(EVENTS)
         self._seconds = {stage: Histogram() for stage in ("wait", "write", "commit")}
         self._lock = threading.Lock()
@@ -84,12 +86,19 @@ class Measures:
         with self._lock:
             self._failures[flow, cause] += 1
 
+    def used(self, flow: str, used: Used) -> None:
+        """What Spark's tasks took for a job of the flow."""
+        with self._lock:
+            self._used[flow] = self._used.get(flow, Used()) + used
+
     def keep(self, flows: Collection[str]) -> None:
         """Forget the flows that this collector has nothing of any more."""
         with self._lock:
             for flow in [flow for flow in self._events if flow not in flows]:
                 del self._events[flow], self._refused[flow], self._batches[flow]
                 del self._dead_letters[flow]
+            for flow in [flow for flow in self._used if flow not in flows]:
+                del self._used[flow]
             for key in [key for key in self._failures if key[0] not in flows]:
                 del self._failures[key]
 
@@ -97,7 +106,7 @@ class Measures:
         with self._lock:
             events, refused = dict(self._events), dict(self._refused)
             batches, letters = dict(self._batches), dict(self._dead_letters)
-            failures = dict(self._failures)
+            failures, spark = dict(self._failures), dict(self._used)
         for flow, count in events.items():
             yield table.COLLECT_EVENTS.of(count, flow)
         for flow, count in refused.items():
@@ -108,6 +117,13 @@ class Measures:
             yield table.COLLECT_BATCHES.of(count, flow)
         for (flow, cause), count in failures.items():
             yield table.COLLECT_FAILURES.of(count, flow, cause)
+        for flow, used in spark.items():
+            yield table.SPARK_RUN_SECONDS.of(used.run_seconds, flow)
+            yield table.SPARK_CPU_SECONDS.of(used.cpu_seconds, flow)
+            yield table.SPARK_GC_SECONDS.of(used.gc_seconds, flow)
+            yield table.SPARK_SPILLED_BYTES.of(used.spilled_bytes, flow)
+            yield table.SPARK_FAILED_TASKS.of(used.failed_tasks, flow)
+            yield table.SPARK_PEAK_MEMORY_BYTES.of(used.peak_memory_bytes, flow)
         yield table.COLLECT_BATCH_EVENTS.of(self._batch_events)
         for stage, seconds in self._seconds.items():
             yield table.COLLECT_BATCH_SECONDS.of(seconds, stage)

@@ -68,7 +68,7 @@ class SparkPipeline:
         """Raises what ``plan`` raises: a flow that does not fit together is noticed here."""
         self.spec = spec
         self._spark = spark
-        self._task = task
+        self.task = task
         self._filters: list[Filter] = [
             registry.get("filter", part.name).implementation_class()(part.options)
             for part in spec.filters
@@ -181,14 +181,14 @@ class SparkPipeline:
         sink = self._dead_letters
         identified = sink is not None and sink.identified
         if sink is None or (identified and not self._sinks[number].identified):
-            return DeadLetters(place, self._task.revision)
+            return DeadLetters(place, self.task.revision)
         schema = dead_letters.schema_of_letters(batch.schema, identified=identified)
         letters = batch.beginning(schema)
         attempt = self._attempt(-1, work, DeadLetters(f"dead_letters of {place}"))
         tail = sink.stage(letters, attempt).all_arrow
         if tail is None:
             raise UserError("dead_letters: a sink that takes DataFrames cannot take dead letters")
-        return DeadLetters(place, self._task.revision, tail, identified)
+        return DeadLetters(place, self.task.revision, tail, identified)
 
 
 def one_line(error: Exception) -> FlumengError:

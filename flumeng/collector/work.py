@@ -74,6 +74,10 @@ class Work:
     identity: BatchId | None = None
     splits: int | None = None
 
+    @property
+    def events(self) -> int:
+        return sum(piece.events for piece in self.ranges)
+
     @classmethod
     def trial(cls, pipeline: Pipeline) -> Work:
         """Nothing, to see whether the flow fits together."""

@@ -363,6 +363,45 @@ COLLECT_ACKS = _counter("flumeng_collect_acks_total", COLLECT, "Acks that were w
 COLLECT_ACK_TRANSACTIONS = _counter(
     "flumeng_collect_ack_transactions_total", COLLECT, "Transactions in which acks were written."
 )
+SPARK_RUN_SECONDS = _counter(
+    "flumeng_flow_spark_run_seconds_total",
+    COLLECT,
+    "How long Spark tasks ran, added up; of a job that flows share, by their events.",
+    FLOW,
+)
+SPARK_CPU_SECONDS = _counter(
+    "flumeng_flow_spark_cpu_seconds_total",
+    COLLECT,
+    "Processor time of Spark tasks in the JVM; that of their Python is not in it.",
+    FLOW,
+)
+SPARK_GC_SECONDS = _counter(
+    "flumeng_flow_spark_gc_seconds_total",
+    COLLECT,
+    "How long the JVM of Spark tasks collected garbage while they ran; tasks that ran beside each "
+    "other count it each.",
+    FLOW,
+)
+SPARK_SPILLED_BYTES = _counter(
+    "flumeng_flow_spark_spilled_bytes_total",
+    COLLECT,
+    "What Spark tasks wrote to disk since it did not fit into memory.",
+    FLOW,
+)
+SPARK_FAILED_TASKS = _counter(
+    "flumeng_flow_spark_failed_tasks_total",
+    COLLECT,
+    "Spark tasks that failed, those included that were run again; of a job that flows share, a "
+    "part by their events.",
+    FLOW,
+)
+SPARK_PEAK_MEMORY_BYTES = _gauge(
+    "flumeng_flow_spark_peak_memory_bytes",
+    COLLECT,
+    "Memory that the tasks of one stage took for sorting, grouping and joining: the most so far.",
+    FLOW,
+    largest=True,
+)
 _gauge("flumeng_spark_process_resident_memory_bytes", COLLECT, "Resident memory of Spark's JVM.")
 _gauge("flumeng_spark_process_virtual_memory_bytes", COLLECT, "Virtual memory of Spark's JVM.")
 _gauge("flumeng_spark_process_start_time_seconds", COLLECT, "When Spark's JVM was started.")

@@ -1,0 +1,102 @@
+"""What Spark itself says of a flow's jobs: their description, and what their tasks have used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from flumeng.collector.engine import SparkEngine
+from flumeng.collector.pipeline import SparkPipeline
+from flumeng.collector.ranges import Range
+from flumeng.collector.task_metrics import StatusStore, TaskMetrics, Used
+from flumeng.collector.work import Work
+from flumeng.journal.journal import Journal
+from flumeng.journal.server import JournalServer
+from flumeng.journal.testing import numbered_events
+from flumeng.sinks import TaskRevision, file_store
+from flumeng.spec import parse_flow
+
+JOURNAL = "web.n1.0.00000000"
+SQL = "where: 'length(body) > 0'"
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """Serves 60 events of JOURNAL."""
+    journal = Journal.create(tmp_path, JOURNAL)
+    journal.append(numbered_events(0, 60))
+    journal.sync()
+    server = JournalServer("127.0.0.1", journals=lambda: {JOURNAL: journal})
+    yield server.address
+    server.stop()
+    journal.close()
+
+
+def work(
+    spark: SparkSession, lake: Path, address: str, flow: str, *ranges: Range, filters: str = ""
+) -> Work:
+    text = (
+        f"{{flow: {flow}, sources: [syslog: {{listen: '127.0.0.1:0'}}], filters: [{filters}], "
+        f"sinks: [files: {{path: '{lake}'}}]}}"
+    )
+    pipeline = SparkPipeline(spark, parse_flow(text), TaskRevision(flow, "0", 1))
+    staging = {root: f"{root}/_flumeng/{flow}.1.0" for root in pipeline.roots}
+    for directory in staging.values():
+        file_store.LOCAL.make_directory(directory)
+    return Work(pipeline, ranges, {JOURNAL: address}, staging, 60.0, lambda _: None)
+
+
+def descriptions(spark: SparkSession, group: str) -> set[str]:
+    found = [row["info"] for row in StatusStore(spark).jobs(0)]
+    return {job["description"] for job in found if job.get("jobGroup") == group}
+
+
+def look_until(metrics: TaskMetrics, used: dict[str, Used], flows: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(used) < flows and time.monotonic() < deadline:
+        metrics.look()
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("filters", ["", SQL])
+def test_a_job_says_flow_task_and_batch_and_counts_for_its_flow(
+    spark: SparkSession, tmp_path: Path, address: str, filters: str
+) -> None:
+    used: dict[str, Used] = {}
+    metrics = TaskMetrics(StatusStore(spark), lambda flow, more: used.update({flow: more}))
+    group = f"alone-{bool(filters)}"
+    ranges = Range(JOURNAL, 5, 10), Range(JOURNAL, 20, 60)
+    works = [work(spark, tmp_path / "lake", address, "web", *ranges, filters=filters)]
+    assert works[0].pipeline.shareable == (not filters)
+    (outcome,) = SparkEngine(spark, metrics.running).write(works, group, "slot")
+    assert not isinstance(outcome, Exception)
+    look_until(metrics, used, 1)
+    assert descriptions(spark, group) == {f"web/0: 45 events, {JOURNAL} 5-10 and 1 more"}
+    assert used["web"].run_seconds > 0
+    assert used["web"].cpu_seconds > 0
+    assert used["web"].failed_tasks == 0
+
+
+def test_a_job_of_many_says_how_many_and_is_shared_out_by_events(
+    spark: SparkSession, tmp_path: Path, address: str
+) -> None:
+    used: dict[str, Used] = {}
+    metrics = TaskMetrics(StatusStore(spark), lambda flow, more: used.update({flow: more}))
+    works = [
+        work(spark, tmp_path / "lake", address, f"f{n}", Range(JOURNAL, 0, n * 10))
+        for n in range(1, 6)
+    ]
+    SparkEngine(spark, metrics.running).write(works, "together", "slot")
+    look_until(metrics, used, 5)
+    assert descriptions(spark, "together") == {
+        "5 batches of 5 flows, 150 events: f1/0, f2/0, f3/0, 2 more"
+    }
+    one = used["f1"].run_seconds
+    assert one > 0
+    assert {flow: round(part.run_seconds / one) for flow, part in used.items()} == {
+        f"f{n}": n for n in range(1, 6)
+    }
