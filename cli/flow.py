@@ -188,6 +188,8 @@ def show(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
             for task in found.tasks
         ),
     )
+    for node, url in found.spark_uis.items():
+        click.echo(f"Spark jobs on node {node}: {url}")
 
 
 @flow.command(name="history")

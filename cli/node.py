@@ -96,6 +96,7 @@ def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
         ("labels", ", ".join(f"{key}={value}" for key, value in row.labels.items())),
         ("capacity", _numbers(row.capacity)),
         ("assignment", f"{row.applied} applied of {row.assigned}"),
+        ("spark ui", row.spark_ui),
     ):
         click.echo(f"{field:<11}{value or '-'}")
     show_table(

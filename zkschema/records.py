@@ -273,13 +273,15 @@ class NodeStatus(Record):
 
     A task's key is ``flow/task``. A task that is not listed does not run here. ``journals_told``:
     no journal lies on its disk that it has not registered. ``problems``: a path that it cannot
-    read, or a part of it that is not well -> why; some of them when they are many.
+    read, or a part of it that is not well -> why; some of them when they are many. ``spark_ui``:
+    the URL of its collector's Spark interface, an empty text while there is none.
     """
 
     assignment_version: int
     journals_told: bool = True
     tasks: Mapping[str, TaskStatus] = field(default_factory=lambda: NOTHING)
     problems: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    spark_ui: str = ""
 
     def bounded(self) -> Self:
         """Of many errors, each is cut to an equal share of what there is room for."""

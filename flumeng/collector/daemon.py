@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from flumeng.collector import class_archive, spark, vital
+from flumeng.collector import class_archive, spark, spark_ui, vital
 from flumeng.collector.addresses import Addresses
 from flumeng.collector.application import Application
 from flumeng.collector.commit import OpenStore
@@ -24,6 +24,7 @@ from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.positions import PositionWatcher, WatchedJournals
 from flumeng.collector.probes import Probes
 from flumeng.collector.task import Assignment
+from flumeng.collector.task_metrics import StatusStore, TaskMetrics
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
 from flumeng.node import policy
@@ -111,11 +112,13 @@ def run(
         task = TaskRevision(assignment.flow, assignment.task, assignment.revision)
         return SparkPipeline(session, spec, task)
 
+    task_metrics = TaskMetrics(StatusStore(session), measures.used)
+    threading.Thread(target=task_metrics.follow, name="task-metrics", daemon=True).start()
     slots = max(LEAST_SLOTS, options.cores or session.sparkContext.defaultParallelism)
     Worker(
         parent,
         store,
-        engine=SparkEngine(session),
+        engine=SparkEngine(session, task_metrics.running),
         slots=slots,
         build=build,
         positions=lambda wake: WatchedJournals(watcher, probes, wake),
@@ -123,6 +126,7 @@ def run(
         open_store=bounded(allowed),
         in_progress=in_progress,
         measures=measures,
+        spark_ui=spark_ui.address(session),
     ).run()
     store.close()
     spark.let_go(session)

@@ -20,7 +20,7 @@ from pathlib import Path
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from flumeng.collector import shipping
+from flumeng.collector import shipping, spark_ui
 from flumeng.errors import UnavailableError, UserError
 from flumeng.runtime import secrets
 from flumeng.runtime.embedded import find_java
@@ -78,6 +78,7 @@ def start(
         logging.write_text(LOGGING)
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror}") from error
+    os.environ.update(spark_ui.environment(options))
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = sys.executable if options.local else options.python or PYTHON
     java = f"-Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={logging} -XX:-UsePerfData"
@@ -97,8 +98,8 @@ def start(
         "spark.sql.runSQLOnFiles": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **spark_ui.settings(options),
         **_wanted(options),
         **(_sockets(scratch) if options.local else {}),
     }

@@ -39,7 +39,7 @@ class Worker:
     may be written.
     ``engine`` runs ``slots`` batches at once, ``build`` makes the pipeline of an assignment, and
     ``positions`` what a task asks for its journals' ends. ``on_stuck`` is told when nothing can be
-    expected of the engine any more.
+    expected of the engine any more. ``spark_ui`` is the URL of Spark's interface, if there is one.
     """
 
     def __init__(
@@ -55,8 +55,10 @@ class Worker:
         open_store: OpenStore = file_store.open_store,
         in_progress: InProgress | None = None,
         measures: Measures | None = None,
+        spark_ui: str = "",
     ) -> None:
         self._parent = parent
+        self._spark_ui = spark_ui
         self._reports = Reports(parent)
         self._scheduler = Scheduler()
         self._jobs = Jobs(
@@ -86,7 +88,7 @@ class Worker:
 
     def run(self) -> None:
         """Until the parent says stop or is gone."""
-        self._parent.send({"type": "ready"})
+        self._parent.send({"type": "ready", "spark_ui": self._spark_ui})
         vital.start("watch", self._watch)
         for message in self._parent.messages():
             if message["type"] == "configure":

@@ -63,6 +63,7 @@ class Child:
     told: int | None = None
     answered: int | None = None
     address: str = ""
+    spark_ui: str = ""
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     journals: Mapping[str, Mapping[str, Any]] | None = None
     kept_flows: tuple[str, ...] = ()
@@ -102,7 +103,7 @@ class Child:
 
     def forget(self) -> None:
         self.told = self.answered = None
-        self.held = ""
+        self.held = self.spark_ui = ""
         self.address, self.tasks, self.journals, self.kept_flows = "", {}, None, ()
 
 

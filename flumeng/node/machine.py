@@ -156,6 +156,7 @@ class Machine:
             tasks=tasks,
             journals_told=self.knows_all_journals,
             problems=self._problems,
+            spark_ui=next((c.spark_ui for c in self._children.values() if c.spark_ui), ""),
         )
 
     @property
@@ -296,6 +297,7 @@ class Machine:
         child.trouble = ""
         child.heard_at = self._clock()
         child.address = detail.get("address", "")
+        child.spark_ui = detail.get("spark_ui", "")
         if self._outdated(child):
             return self._stop(child, 0.0)
         told = self._configure(child)

@@ -5,11 +5,12 @@ means that the parent is gone, and then the child must stop. Both descriptors ar
 start, so that a stray ``print`` (or a JVM that inherits them) goes to standard error and never into
 the protocol. Messages are level-triggered: a ``configure`` carries everything that is wanted now.
 
-What a child says: ``ready`` once it can work; ``status`` whenever that changes; ``alive`` every
-``ALIVE_SECONDS``, but only while its work goes on: the thread that does the work has turned, and
-whatever it depends on (Spark's JVM, the disk) has answered. ``held`` in it names what it waits for
-and has to wait for: a node is patient with a slow disk, not with a process that has stopped. The
-same text is the same wait; another one begins anew.
+What a child says: ``ready`` once it can work, an ingest worker with the ``address`` of its
+journals, a collector with the ``spark_ui`` that it may have; ``status`` whenever that changes;
+``alive`` every ``ALIVE_SECONDS``, but only while its work goes on: the thread that does the work
+has turned, and whatever it depends on (Spark's JVM, the disk) has answered. ``held`` in it names
+what it waits for and has to wait for: a node is patient with a slow disk, not with a process that
+has stopped. The same text is the same wait; another one begins anew.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import IO, Any
 Message = dict[str, Any]
 
 ALIVE_SECONDS = 2.0
+URL_CHARACTERS = 1000
 TASK_STATES = ("starting", "running", "failed", "stopped")
 
 
@@ -99,7 +101,12 @@ def from_child(line: bytes) -> Message:
 
 
 def _is_ready(message: Message) -> bool:
-    return isinstance(message.get("address", ""), str)
+    spark_ui = message.get("spark_ui", "")
+    return (
+        isinstance(message.get("address", ""), str)
+        and isinstance(spark_ui, str)
+        and len(spark_ui) <= URL_CHARACTERS
+    )
 
 
 def _is_alive(message: Message) -> bool:

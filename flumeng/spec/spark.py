@@ -34,6 +34,10 @@ OWN_CONF = (
     "spark.pyspark.driver.python",
     "spark.scheduler.mode",
     "spark.ui.enabled",
+    "spark.ui.killEnabled",
+    "spark.ui.port",
+    "spark.ui.proxyBase",
+    "spark.ui.proxyRedirectUri",
 )
 """What other settings say, or flumeng itself."""
 OWN_SQL = "spark.sql."
@@ -73,6 +77,11 @@ def check_jar(text: str) -> None:
 def check_python(text: str) -> None:
     if not PurePosixPath(text).is_absolute():
         raise ValueError("expected an absolute path, like /opt/data/bin/python3")
+
+
+def check_ui_url(text: str) -> None:
+    if not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~-]+)*/?", text, re.ASCII):
+        raise ValueError('expected a URL without a query, like "https://ops.example.org/spark/n1"')
 
 
 def check_conf(text: str) -> None:
@@ -132,6 +141,23 @@ class SparkOptions:
         check=check_jar,
         example="[/opt/jdbc/postgresql.jar]",
         default=(),
+    )
+    ui: bool = option(
+        doc="Whether collectors serve Spark's own interface, on their host's loopback only and for "
+        "looking only. `flow show` and `node show` link it.",
+        default=False,
+    )
+    ui_port: int = option(
+        doc="Its port; the next ones when that is taken. 0 stands for one that is free.",
+        minimum=0,
+        maximum=65535,
+        default=0,
+    )
+    ui_url: str | None = option(
+        doc="Where a proxy of yours serves it, with its path. Set it for each node.",
+        check=check_ui_url,
+        example="https://ops.example.org/spark/n1",
+        default=None,
     )
     conf: Mapping[str, str] = option(
         doc="Further settings of Spark. A value may be a reference to a secret.",

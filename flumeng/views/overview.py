@@ -7,7 +7,7 @@ that does not answer leaves ``None``, never an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypedDict
 
@@ -78,7 +78,8 @@ class FlowRow:
 
 @dataclass(frozen=True)
 class FlowDetail:
-    """One flow with the text and the history of its current revision."""
+    """One flow with the text and the history of its current revision. ``spark_uis``: where nodes
+    that collect it show their Spark jobs, by node; those that show them."""
 
     flow: str
     state: str
@@ -93,11 +94,13 @@ class FlowDetail:
     rollout: RolloutRow | None
     went_back: str
     problem: str = ""
+    spark_uis: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class NodeRow:
     """``assigned`` and ``applied`` are versions of its assignment: equal when it is up to date.
+    ``spark_ui`` is the URL of its collector's Spark interface, if it has one.
 
     ``problems`` is what it says of itself: a record that it cannot read, or a part of it that is
     not well -> why.
@@ -117,6 +120,7 @@ class NodeRow:
     tasks: Mapping[str, str]
     problem: str = ""
     problems: Mapping[str, str] = field(default_factory=dict)
+    spark_ui: str = ""
 
 
 @dataclass(frozen=True)
@@ -203,7 +207,8 @@ def flow(store: ReadableStore, name: str) -> FlowDetail:
         raise UserError(f'there is no flow "{name}" any more')
     view = found[0].view
     record = view.record
-    tasks = task_status.rows(view, _statuses(reading))
+    statuses = _statuses(reading)
+    tasks = task_status.rows(view, statuses)
     revision = store.read(paths.revision(name, str(record.revision)))
     if revision is None:
         raise CorruptError(
@@ -224,7 +229,20 @@ def flow(store: ReadableStore, name: str) -> FlowDetail:
         rollout=task_status.rollout(view, tasks),
         went_back=record.went_back,
         problem=view.problem,
+        spark_uis=_spark_uis(tasks, statuses),
     )
+
+
+def _spark_uis(tasks: Iterable[TaskRow], statuses: task_status.Statuses) -> dict[str, str]:
+    nodes = sorted(
+        {task.node for task in tasks if task.kind == records.COLLECT and task.node is not None}
+    )
+    said = {node: statuses.get(node) for node in nodes}
+    return {
+        node: status.spark_ui
+        for node, status in said.items()
+        if isinstance(status, records.NodeStatus) and status.spark_ui
+    }
 
 
 def dimensions(store: Store) -> set[str]:
@@ -270,6 +288,7 @@ def nodes(source: ReadableStore | Reading) -> list[NodeRow]:
             tasks={key: task.state for key, task in status.value.tasks.items()} if status else {},
             problem=reading.why(*(row(name) for row in NODE_ROWS)),
             problems=dict(status.value.problems) if status else {},
+            spark_ui=status.value.spark_ui if status and live is not None else "",
         )
         for name, node, live, assignment, status in zip(
             names, found, lives, assignments, statuses, strict=True

@@ -104,6 +104,22 @@ def test_flow_show(cluster: Shell) -> None:
     assert cluster.json("flow", "show", "web")["text"] == FLOW
 
 
+def test_flow_show_links_the_spark_jobs_of_its_collectors_while_they_are_live(
+    cluster: Shell, store: FakeStore
+) -> None:
+    found = store.read(paths.status("n1"))
+    assert found is not None
+    said = replace(found.value, spark_ui="http://127.0.0.1:4040")
+    store.write(paths.status("n1"), said, found.version)
+    assert "Spark jobs on node n1: http://127.0.0.1:4040\n" in cluster.run("flow", "show", "web").stdout
+    assert "spark ui   http://127.0.0.1:4040\n" in cluster.run("node", "show", "n1").stdout
+    live_node = store.read(paths.live_node("n1"))
+    assert live_node is not None
+    store.remove(paths.live_node("n1"), live_node.version)
+    assert cluster.json("flow", "show", "web")["spark_uis"] == {}
+    assert cluster.json("node", "show", "n1")["node"]["spark_ui"] == ""
+
+
 def test_node_list(cluster: Shell) -> None:
     lines = cluster.run("node", "list").stdout.splitlines()
     assert lines[1] == "n1\tyes\tactive\tingest,collect\trole=n1\t-\t0\t0\t2/2"

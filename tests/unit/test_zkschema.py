@@ -53,7 +53,8 @@ def test_equal_records_are_equal_bytes() -> None:
 
 def test_unknown_fields_are_kept_at_every_depth() -> None:
     data = (
-        b'{"assignment_version":1,"journals_told":true,"new":1,"problems":{},"tasks":{"f/t":{"epoch":1,'
+        b'{"assignment_version":1,"journals_told":true,"new":1,"problems":{},"spark_ui":"",'
+        b'"tasks":{"f/t":{"epoch":1,'
         b'"epoch_seen":0,"error":null,"newer":[2],"revision":1,"state":"running"}},"v":1}'
     )
     assert codec.encode(codec.decode(records.NodeStatus, data)) == data
