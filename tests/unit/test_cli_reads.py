@@ -111,7 +111,10 @@ def test_flow_show_links_the_spark_jobs_of_its_collectors_while_they_are_live(
     assert found is not None
     said = replace(found.value, spark_ui="http://127.0.0.1:4040")
     store.write(paths.status("n1"), said, found.version)
-    assert "Spark jobs on node n1: http://127.0.0.1:4040\n" in cluster.run("flow", "show", "web").stdout
+    assert (
+        "Spark jobs on node n1: http://127.0.0.1:4040\n"
+        in cluster.run("flow", "show", "web").stdout
+    )
     assert "spark ui   http://127.0.0.1:4040\n" in cluster.run("node", "show", "n1").stdout
     live_node = store.read(paths.live_node("n1"))
     assert live_node is not None

@@ -97,6 +97,18 @@ def test_ingest_starts_at_once_and_is_told_nothing_before_there_is_an_assignment
     assert configured(machine.handle(wanted(INGEST))) == ["ingest.0: ['ingest.0']"]
 
 
+def test_the_status_has_the_spark_interface_of_a_collector_while_that_runs(
+    machine: Machine,
+) -> None:
+    machine.handle(Tick())
+    machine.handle(wanted(COLLECT))
+    assert machine.status.spark_ui == ""
+    machine.handle(Said(COLLECT, {"type": "ready", "spark_ui": "http://127.0.0.1:4040"}))
+    assert machine.status.spark_ui == "http://127.0.0.1:4040"
+    machine.handle(Ended(COLLECT, 1))
+    assert machine.status.spark_ui == ""
+
+
 def test_a_collector_starts_with_its_first_task_and_stops_with_its_last(machine: Machine) -> None:
     machine.handle(Tick())
     machine.handle(ready(WORKER))
