@@ -17,7 +17,8 @@ from flumeng.collector.work import Work
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
-from flumeng.sinks import TaskRevision, file_store
+from flumeng.runtime import file_store
+from flumeng.sinks import TaskRevision
 from flumeng.spec import parse_flow
 
 JOURNAL = "web.n1.0.00000000"
