@@ -14,7 +14,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -86,6 +86,28 @@ def measure(
     Gives ``rate`` (events a second), ``timed`` (so many events), ``cpu`` (seconds for a million
     events), ``cpu_of`` and ``rss_mb`` (of each process). Each ``flow`` of a place has another name.
     """
+    with _running(place, flow, delivery, sink, more) as (store, parts, _):
+        return _watch(store, flow, events, parts)
+
+
+def first_ack_seconds(
+    place: Path, flow: str, delivery: str, sink: str, *, more: Sequence[str] = ()
+) -> float:
+    """The same, from the start of the collector's process to the first ack that moves."""
+    with _running(place, flow, delivery, sink, more) as (store, _, began):
+        deadline = began + PATIENCE_SECONDS
+        while not _acked(store, flow):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no ack after {PATIENCE_SECONDS:.0f} s")
+            time.sleep(LOOK_SECONDS)
+        return time.monotonic() - began
+
+
+@contextmanager
+def _running(
+    place: Path, flow: str, delivery: str, sink: str, more: Sequence[str]
+) -> Iterator[tuple[Store, dict[str, int], float]]:
+    """Gives the store, the process of each part, and when the collector was started."""
     with ExitStack() as stack:
         folder = place / flow
         zookeeper = RealZooKeeper(folder / "zookeeper")
@@ -100,6 +122,7 @@ def measure(
         data = ["--data", str(folder / "data"), "--node", NODE]
         ingest = stack.enter_context(_Child("ingest", [*data, "--host", "127.0.0.1"]))
         _enter(store, flow, ingest.receive("ready")["address"])
+        began = time.monotonic()
         collector = stack.enter_context(_Child("collector", [*data, "--zk", hosts, *more]))
         collector.receive("ready")
         spec = FLOW.format(flow=flow, delivery=delivery, sink=sink)
@@ -111,9 +134,13 @@ def measure(
             "collector": collector.pid,
             "zookeeper": zookeeper.process.pid,
         }
-        found = _watch(store, flow, events, parts)
+        yield store, parts, began
         collector.send({"type": "stop", "drain_seconds": 5})
-        return found
+
+
+def _acked(store: Store, flow: str) -> int:
+    ack = store.read(paths.ack(flow, CURSOR_MAIN, JOURNAL))
+    return ack.value.offset if ack else 0
 
 
 def _enter(store: Store, flow: str, address: str) -> None:
@@ -139,8 +166,7 @@ def _watch(store: Store, flow: str, events: int, parts: dict[str, int]) -> dict[
         if time.monotonic() > deadline:
             raise TimeoutError(f"{acked} of {events} events after {PATIENCE_SECONDS:.0f} s")
         time.sleep(LOOK_SECONDS)
-        ack = store.read(paths.ack(flow, CURSOR_MAIN, JOURNAL))
-        acked = ack.value.offset if ack else 0
+        acked = _acked(store, flow)
         if acked and first is None:
             first = acked, time.monotonic(), _cpu_of(parts)
     assert first is not None
