@@ -122,6 +122,10 @@ def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalo
         lambda: standalone.scrape().get("flumeng_collect_events_total") == counted,
         "the collector did not count what it has made visible",
     )
+    eventually(
+        lambda: "flumeng_flow_spark_run_seconds_total" in standalone.scrape(),
+        "the collector did not count what Spark's tasks used",
+    )
     page = standalone.scrape()
     processes = {"standalone", "master", "node", "ingest.0", "collect"}
     assert {process for (process,) in page["process_threads"]} == processes
