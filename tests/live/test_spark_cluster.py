@@ -1,6 +1,7 @@
 """A flow on a real standalone cluster of Spark: two workers whose Python has no flumeng.
 
-Executors, a worker and the driver are killed at random moments, and each event is in the lake once.
+Executors come and go with the work. Some of them, a worker and the driver are killed at random
+moments, and each event is in the lake once.
 ``FLUMENG_SPARK_EVENTS`` says how many events, ``FLUMENG_CHAOS_SECONDS`` for how long at least: then
 Spark's master is killed too, and the events go into Elasticsearch as well.
 """
@@ -42,6 +43,11 @@ sinks:
 SEARCH_SINK = """\
   - elasticsearch: {{hosts: ["{address}"], index: chaos}}
 """
+CONF = """{
+  spark.speculation: true,
+  spark.dynamicAllocation.enabled: true,
+  spark.dynamicAllocation.executorIdleTimeout: 10s,
+}"""
 POLICY = """
 spark:
   masters: ["{master}"]
@@ -90,7 +96,7 @@ def set_on_spark(store: Store, spark: StandaloneCluster) -> None:
         ("spark.python", spark.python),
         ("spark.cores", "2"),
         ("spark.executor_memory", "512m"),
-        ("spark.conf", "{spark.speculation: true}"),
+        ("spark.conf", CONF),
     ):
         set_setting(store, key, text, author="test", reason="", now=0.0)
 
@@ -141,6 +147,10 @@ def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
     numbers = pc.cast(pc.struct_field(texts, "number"), "int64")
     assert pc.count_distinct(numbers).as_py() == EVENTS
     assert pc.min_max(numbers).as_py() == {"min": 0, "max": EVENTS - 1}
+    deadline = time.monotonic() + 60
+    while spark_cluster.executors():
+        assert time.monotonic() < deadline, "executors stay that have nothing to do"
+        time.sleep(0.5)
     if elasticsearch is not None:
         with contextlib.closing(elasticsearch.client()) as client:
             client.indices.refresh(index="chaos")
