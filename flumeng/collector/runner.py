@@ -367,8 +367,8 @@ class Runner:
         else:
             self._fail(assignment, error)
 
-    def _trouble_of(self, claim: Claim) -> str:
-        return self._journals.trouble or claim.pipeline.trouble
+    def _trouble_of(self, claim: Claim) -> str | None:
+        return self._journals.trouble or claim.pipeline.trouble or None
 
     @property
     def _runs(self) -> bool:

@@ -88,7 +88,8 @@ class Worker:
 
     def run(self) -> None:
         """Until the parent says stop or is gone."""
-        self._parent.send({"type": "ready", "spark_ui": self._spark_ui})
+        shown = {"spark_ui": self._spark_ui} if self._spark_ui else {}
+        self._parent.send({"type": "ready", **shown})
         vital.start("watch", self._watch)
         for message in self._parent.messages():
             if message["type"] == "configure":
