@@ -17,7 +17,7 @@ from flumeng.collector.ranges import Range, Split, split
 from flumeng.collector.units import read_rows
 from flumeng.collector.work import BatchFailedError, Intent, Work
 from flumeng.errors import FlumengError, UnavailableError, UserError
-from flumeng.filters import Filter
+from flumeng.filters import Filter, identity
 from flumeng.filters.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch
 from flumeng.filters.refreshed_table import RefreshedTable
 from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
@@ -79,7 +79,9 @@ class SparkPipeline:
         ]
         self._by_number = [decided(part.options, spec.delivery) for part in spec.all_sinks]
         self._dead_letters = self._sinks[-1] if spec.dead_letters is not None else None
-        self._identified = any(sink.identified for sink in self._sinks)
+        self._identified = any(step.identified for step in self._filters) or any(
+            sink.identified for sink in self._sinks
+        )
         self.roots = tuple(sorted({sink.root for sink in self._sinks if sink.root}))
         tried = self._plan(Fetch(((),), {}, self._identified), ((),), Work.trial(self))
         self.shareable = all(run.batch.all_arrow is not None for run in tried.runs)
@@ -162,6 +164,8 @@ class SparkPipeline:
 
     def _stage(self, batch: LazyBatch, work: Work) -> list[LazyBatch]:
         """The batch into each sink but the one for dead letters, which is behind each of them."""
+        for number, sink in enumerate(self._sinks):
+            self._require_identity(batch, sink, number)
         return [
             sink.stage(
                 batch if sink.identified else batch.without_identity(),
@@ -169,6 +173,21 @@ class SparkPipeline:
             )
             for number, sink in enumerate(self._sinks[: len(self.spec.sinks)])
         ]
+
+    def _require_identity(self, batch: LazyBatch, sink: Sink, number: int) -> None:
+        """Raises UserError when a filter has lost what the sink has to know of each row."""
+        name = self.spec.all_sinks[number].name
+        if sink.identified and identity.present(batch.schema) != identity.COLUMNS:
+            raise UserError(
+                f"sql: the sink {name} has to know of which event each row is, and the statement "
+                "leaves that out: select *, or e.*, or __journal, __seq and __split too"
+            )
+        if sink.identified and sink.writes_at_once and self._by_number[number] and batch.shuffled:
+            raise UserError(
+                f"sql: the sink {name} writes each split of a batch under a number of its own, and "
+                "the statement takes rows out of their splits: use delivery at-least-once, or join "
+                "only tables of the filter, without groups, windows, UNION and LIMIT"
+            )
 
     def _attempt(self, number: int, work: Work, letters: DeadLetters) -> Attempt:
         sink = self._sinks[number]

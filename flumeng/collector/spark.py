@@ -92,11 +92,16 @@ def start(
         "spark.local.dir": str(scratch),
         "spark.scheduler.mode": "FAIR",
         "spark.sql.ansi.enabled": "false",
+        # Spark takes each batch for a few bytes, and would broadcast it.
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_BATCH),
         "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
         "spark.sql.runSQLOnFiles": "false",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(2 * (options.cores or os.cpu_count() or 1)),
+        # ${env:NAME} in a text of a flow would be what is in the collector's environment.
+        "spark.sql.variable.substitute": "false",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
         **spark_ui.settings(options),

@@ -13,6 +13,10 @@ class Filter(Protocol):
     """One filter of a flow, made from a session and its options when the flow's task starts."""
 
     @property
+    def identified(self) -> bool:
+        """Whether it names columns of ``filters.identity``."""
+
+    @property
     def tables(self) -> Sequence[RefreshedTable]:
         """What it looks things up in; they are refreshed when a batch begins."""
 

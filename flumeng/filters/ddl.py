@@ -8,6 +8,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from flumeng.errors import UserError
+from flumeng.filters.lazy_batch import TIMES
 
 
 def read(ddl: str) -> StructType:
@@ -24,5 +25,5 @@ def read(ddl: str) -> StructType:
 
 def columns_of(ddl: str) -> pa.Schema:
     """The same for Arrow, each of which may be null. Raises UserError."""
-    found = to_arrow_schema(read(ddl), timezone="UTC")
+    found = to_arrow_schema(read(ddl), **TIMES)
     return pa.schema([field.with_nullable(True) for field in found])

@@ -35,7 +35,8 @@ Action = Callable[[DataFrame], None]
 @dataclass(frozen=True)
 class LazyBatch:
     """``schema`` is that of the last stage; ``pending`` are the stages after ``source``, which is
-    None when they begin with the numbers of the splits. ``action``, if there is one, comes last."""
+    None when they begin with the numbers of the splits. ``action``, if there is one, comes last.
+    Unless ``shuffled``, each partition has the rows of one split, in a repeat too."""
 
     spark: SparkSession
     splits: int
@@ -43,6 +44,7 @@ class LazyBatch:
     pending: tuple[Stage, ...]
     schema: pa.Schema
     action: Action | None = None
+    shuffled: bool = False
 
     @classmethod
     def of_splits(
@@ -66,10 +68,14 @@ class LazyBatch:
         return replace(self, pending=(*self.pending, stage), schema=schema)
 
     def sql(self, transform: Callable[[DataFrame], DataFrame]) -> LazyBatch:
-        """Then through Spark SQL."""
-        rows = transform(self.rows())
+        """Then through Spark SQL, row by row."""
+        return self.in_spark(transform(self.rows()), shuffled=False)
+
+    def in_spark(self, rows: DataFrame, *, shuffled: bool) -> LazyBatch:
+        """``rows``, which Spark makes of this batch, perhaps ``shuffled`` out of their splits."""
         schema = to_arrow_schema(rows.schema, **TIMES)
-        return replace(self, source=rows, pending=(), schema=schema)
+        shuffled |= self.shuffled
+        return replace(self, source=rows, pending=(), schema=schema, shuffled=shuffled)
 
     def acted(self, action: Action) -> LazyBatch:
         """Then ``action``, which yields no rows; nothing can follow it."""

@@ -26,6 +26,8 @@ ROWS_AT_ONCE = 131_072
 
 
 class LookupFilter:
+    identified = False
+
     def __init__(self, options: Lookup) -> None:
         self._options = options
         self._columns = columns_of(options.table.schema)

@@ -38,6 +38,7 @@ REFUSED_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 
 class ParseFilter:
     tables = ()
+    identified = False
 
     def __init__(self, options: Parse) -> None:
         self._options = options

@@ -12,6 +12,7 @@ from flumeng.spec.filters import Select
 
 class SelectFilter:
     tables = ()
+    identified = False
 
     def __init__(self, options: Select) -> None:
         self._expressions = options.expressions

@@ -59,12 +59,12 @@ def _require_node(text: str, node: Any) -> None:
         raise UserError(f"{text!r} is not allowed: Spark reads {kind} in it")
     if kind == "UnresolvedFunction":
         name = str(node.nameParts().mkString("."))
-        plain = not node.isDistinct() and node.filter().isEmpty() and not _says_nulls(node)
+        plain = not node.isDistinct() and node.filter().isEmpty() and not says_nulls(node)
         if (name not in OPERATORS and functions.find(name) is None) or not plain:
             raise UserError(f"{text!r} is not allowed: Spark reads a call of {name} in it")
 
 
-def _says_nulls(call: Any) -> bool:
+def says_nulls(call: Any) -> bool:
     """Whether there is RESPECT or IGNORE NULLS; Spark 4.0 tells of the latter only."""
     found = call.ignoreNulls()
     return found if isinstance(found, bool) else not found.isEmpty()

@@ -11,6 +11,7 @@ from flumeng.spec.filters import Where
 
 class WhereFilter:
     tables = ()
+    identified = False
 
     def __init__(self, options: Where) -> None:
         self._condition = options.expression

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from flumeng.spec import expressions
+from flumeng.spec import expressions, statements
 from flumeng.spec.component import Component
 from flumeng.spec.expressions import Kind
-from flumeng.spec.filters import Lookup, Parse, Select, Where
+from flumeng.spec.filters import Lookup, Parse, Select, Sql, Where
 from flumeng.spec.flow import FlowSpec
 from flumeng.spec.functions import ATOMIC, BINARY, BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
 from flumeng.spec.patterns import FIELD, group_names, split_query
@@ -76,6 +76,9 @@ def _behind(part: Component, columns: Columns) -> Columns:
         return _selected(options.expressions, columns)
     if isinstance(options, Lookup):
         return _looked_up(options, columns)
+    if isinstance(options, Sql):
+        tables = {name: columns_of_table(table) for name, table in options.tables.items()}
+        return statements.check(options.query, columns, tables)
     assert isinstance(options, Parse)
     return _parsed(options, columns)
 

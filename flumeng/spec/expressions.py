@@ -12,7 +12,7 @@ this.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,7 @@ Columns = Mapping[str, Kind]
 
 def check_condition(text: str, columns: Columns) -> None:
     """Raises ValueError when ``text`` is no condition over ``columns``."""
-    found = _Reader(columns).kind(sql_text.parse(text))
+    found = Reader(columns).kind(sql_text.parse(text))
     if found.name != BOOLEAN:
         raise ValueError(f"expected a condition, and this is a {found.name}")
 
@@ -89,7 +89,7 @@ def chosen(text: str, columns: Columns) -> dict[str, Kind]:
         name, tree = tree.alias, tree.this
     elif isinstance(tree, exp.Column):
         name = tree.name
-    kind = _Reader(columns).kind(tree)
+    kind = Reader(columns).kind(tree)
     if kind.name == VOID:
         raise ValueError("NULL has no type: CAST it")
     return {name: kind}
@@ -100,7 +100,7 @@ def columns_of_ddl(text: str) -> dict[str, Kind]:
     return dict(_kind_of_type(sql_text.parse_columns(text), 0).inner)
 
 
-class _Reader:
+class Reader:
     """Finds what an expression over ``columns`` gives. All methods raise ValueError."""
 
     def __init__(self, columns: Columns) -> None:
@@ -131,7 +131,7 @@ class _Reader:
         if isinstance(node, exp.And | exp.Or):
             return self._logic(node, depth)
         if isinstance(node, exp.Not):
-            self._require(BOOLEAN, node.this, depth)
+            self.require(BOOLEAN, node.this, depth)
             return Kind(BOOLEAN, growth=0)
         if isinstance(node, _COMPARISONS):
             self._compare(self._value(node.this, depth), self._value(node.expression, depth))
@@ -145,14 +145,14 @@ class _Reader:
     def _other(self, node: Any, depth: int) -> Kind:
         if isinstance(node, exp.Is):
             return self._is(node, depth)
-        if isinstance(node, exp.In) and set(_given(node)) == {"this", "expressions"}:
+        if isinstance(node, exp.In) and set(given(node)) == {"this", "expressions"}:
             value = self._value(node.this, depth)
             for other in node.expressions:
                 self._compare(value, found := self._value(other, depth))
                 if {value.name, found.name} in ({TEXT, BINARY}, {TEXT, BOOLEAN}):
                     raise ValueError(f"a {value.name} is not in a list with a {found.name}")
             return Kind(BOOLEAN, growth=0)
-        if isinstance(node, exp.Between) and set(_given(node)) == {"this", "low", "high"}:
+        if isinstance(node, exp.Between) and set(given(node)) == {"this", "low", "high"}:
             value = self._value(node.this, depth)
             self._compare(value, self._value(node.args["low"], depth))
             self._compare(value, self._value(node.args["high"], depth))
@@ -165,7 +165,7 @@ class _Reader:
             return self._case(node, depth)
         if isinstance(node, exp.Anonymous):
             return self._call(node, depth)
-        raise ValueError(f"not allowed in expressions: {_shown(node)}")
+        raise ValueError(f"not allowed in expressions: {shown(node)}")
 
     def _literal(self, node: exp.Expr) -> Kind:
         if isinstance(node, exp.Boolean):
@@ -184,7 +184,7 @@ class _Reader:
             or node.args.get("catalog")
             or not isinstance(node.this, exp.Identifier)
         ):
-            raise ValueError(f"not allowed in expressions: {_shown(node)}")
+            raise ValueError(f"not allowed in expressions: {shown(node)}")
         if node.table:
             return self._field(self._named(node.table), node.this)
         return self._named(node.name)
@@ -197,7 +197,7 @@ class _Reader:
 
     def _field(self, of: Kind, name: Any) -> Kind:
         if not isinstance(name, exp.Identifier):
-            raise ValueError(f"not allowed in expressions: {_shown(name)}")
+            raise ValueError(f"not allowed in expressions: {shown(name)}")
         if of.name == "map" and of.inner[0][1].name == TEXT:
             return of.inner[1][1]
         for field, kind in of.inner if of.name == "struct" else ():
@@ -206,8 +206,8 @@ class _Reader:
         raise ValueError(f'a {of.name} has no field "{name.name}"')
 
     def _entry(self, node: exp.Bracket, depth: int) -> Kind:
-        if set(_given(node)) - {"this", "expressions"} or len(node.expressions) != 1:
-            raise ValueError(f"not allowed in expressions: {_shown(node)}")
+        if set(given(node)) - {"this", "expressions"} or len(node.expressions) != 1:
+            raise ValueError(f"not allowed in expressions: {shown(node)}")
         of, key = self.kind(node.this, depth), self._value(node.expressions[0], depth)
         if of.name == "map" and key.name == of.inner[0][1].name:
             return of.inner[1][1]
@@ -223,18 +223,18 @@ class _Reader:
             if isinstance(part, exp.And | exp.Or):
                 parts += [part.this, part.expression]
             else:
-                self._require(BOOLEAN, part, depth)
+                self.require(BOOLEAN, part, depth)
         return Kind(BOOLEAN, growth=0)
 
-    def _require(self, wanted: str, node: Any, depth: int) -> None:
+    def require(self, wanted: str, node: Any, depth: int) -> None:
         found = self.kind(node, depth)
         if found.name not in (wanted, VOID):
-            raise ValueError(f"expected a {wanted}, and {_shown(node)} is a {found.name}")
+            raise ValueError(f"expected a {wanted}, and {shown(node)} is a {found.name}")
 
     def _value(self, node: Any, depth: int) -> Kind:
         """An operand of something that binds more tightly than NOT, AND and what compares."""
         if isinstance(node, _PREDICATES):
-            raise ValueError(f"put this in parentheses: {_shown(node)}")
+            raise ValueError(f"put this in parentheses: {shown(node)}")
         return self.kind(node, depth)
 
     def _compare(self, left: Kind, right: Kind) -> None:
@@ -253,7 +253,7 @@ class _Reader:
     def _number(self, node: Any, depth: int) -> str:
         found = self._value(node, depth).name
         if found not in (INTEGER, FRACTION, TEXT):
-            raise ValueError(f"expected a number, and {_shown(node)} is a {found}")
+            raise ValueError(f"expected a number, and {shown(node)} is a {found}")
         return FRACTION if found == TEXT else found
 
     def _is(self, node: exp.Is, depth: int) -> Kind:
@@ -262,27 +262,27 @@ class _Reader:
             if self_kind.name not in (BOOLEAN, VOID):
                 raise ValueError(f"expected a {BOOLEAN}, and this is a {self_kind.name}")
         elif not isinstance(node.expression, exp.Null):
-            raise ValueError(f"not allowed in expressions: {_shown(node)}")
+            raise ValueError(f"not allowed in expressions: {shown(node)}")
         return Kind(BOOLEAN, growth=0)
 
     def _like(self, node: exp.Expr, depth: int) -> Kind:
         value = self._value(node.this, depth)
-        pattern = _constant(node.expression)
+        pattern = constant(node.expression)
         if value.name not in ATOMIC or not isinstance(pattern, str):
             raise ValueError("expected a text on the left and a constant pattern on the right")
         if isinstance(node, exp.RegexpLike):
             sql_patterns.check(pattern)
         elif re.sub(r"\\[\\%_]", "", pattern).count("\\"):
             raise ValueError(r"expected %, _ or \ after each \ of a LIKE pattern")
-        if set(_given(node)) - {"this", "expression"}:
-            raise ValueError(f"not allowed in expressions: {_shown(node)}")
+        if set(given(node)) - {"this", "expression"}:
+            raise ValueError(f"not allowed in expressions: {shown(node)}")
         return Kind(BOOLEAN, growth=0)
 
     def _cast(self, node: exp.Cast, depth: int) -> Kind:
         of = self.kind(node.this, depth)
         into = _kind_of_cast(node.to)
-        given = set(_given(node)) - {"this", "to", "safe"}
-        if given or (of.name != VOID and of.name not in _INTO[into]):
+        more = set(given(node)) - {"this", "to", "safe"}
+        if more or (of.name != VOID and of.name not in _INTO[into]):
             raise ValueError(f"a {of.name} is not cast to {into}")
         return Kind(into, growth=max(of.growth, 1) if into in (TEXT, BINARY) else 0)
 
@@ -291,7 +291,7 @@ class _Reader:
         found = []
         for branch in node.args["ifs"]:
             if of is None:
-                self._require(BOOLEAN, branch.this, depth)
+                self.require(BOOLEAN, branch.this, depth)
             else:
                 self._compare(of, self._value(branch.this, depth))
             found.append(self.kind(branch.args["true"], depth))
@@ -305,19 +305,25 @@ class _Reader:
     def _call(self, node: exp.Anonymous, depth: int) -> Kind:
         name = node.this if isinstance(node.this, str) else ""
         function = functions.find(name)
-        if function is None or set(_given(node)) - {"this", "expressions"}:
+        if function is None or set(given(node)) - {"this", "expressions"}:
             close = nearest(name.lower(), list(functions.FUNCTIONS))
             hint = f"; {close}" if "did you mean" in close else ""
-            raise ValueError(f"the function {name or _shown(node)} is not allowed{hint}")
+            raise ValueError(f"the function {name or shown(node)} is not allowed{hint}")
         arguments = [self.kind(part, depth) for part in node.expressions]
-        literals = [_constant(part) for part in node.expressions]
-        try:
-            kind = function.check([_name(part) for part in arguments], literals)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
-        growth = function.growth([part.growth for part in arguments], literals)
-        inner = (("", Kind(TEXT, growth=growth)),) if kind == "array" else ()
-        return Kind(kind, inner, growth)
+        return called(function, arguments, [constant(part) for part in node.expressions])
+
+
+def called(
+    function: functions.Function, arguments: Sequence[Kind], literals: Sequence[Literal]
+) -> Kind:
+    """What a call gives. Raises ValueError."""
+    try:
+        kind = function.check([_name(part) for part in arguments], literals)
+    except ValueError as error:
+        raise ValueError(f"{function.name}: {error}") from None
+    growth = function.growth([part.growth for part in arguments], literals)
+    inner = (("", Kind(TEXT, growth=growth)),) if kind == "array" else ()
+    return Kind(kind, inner, growth)
 
 
 def _name(kind: Kind) -> str:
@@ -326,15 +332,15 @@ def _name(kind: Kind) -> str:
     return kind.name if texts or kind.name not in ("map", "array") else f"other {kind.name}"
 
 
-def _given(node: exp.Expr) -> list[str]:
+def given(node: exp.Expr) -> list[str]:
     return [name for name, value in node.args.items() if value not in (None, False, [])]
 
 
-def _constant(node: Any) -> Literal:
+def constant(node: Any) -> Literal:
     if isinstance(node, exp.RawString):
         return str(node.name)
     if isinstance(node, exp.Neg):
-        inner = _constant(node.this)
+        inner = constant(node.this)
         return -inner if isinstance(inner, int) else None
     if not isinstance(node, exp.Literal):
         return None
@@ -343,7 +349,7 @@ def _constant(node: Any) -> Literal:
     return int(node.name) if node.name.isdecimal() else None
 
 
-def _shown(node: Any) -> str:
+def shown(node: Any) -> str:
     try:
         text = str(node.sql(dialect="spark"))
     except (AttributeError, SqlglotError, RecursionError):
@@ -363,7 +369,7 @@ def _kind_of_cast(node: exp.DataType) -> str:
 
 def _typed(field: exp.ColumnDef) -> exp.DataType:
     if not isinstance(field.kind, exp.DataType):
-        raise ValueError(f"expected a type after {_shown(field)}")
+        raise ValueError(f"expected a type after {shown(field)}")
     return field.kind
 
 
@@ -374,14 +380,14 @@ def _kind_of_type(node: exp.DataType, depth: int) -> Kind:
         fields = []
         for field in node.expressions:
             if not isinstance(field, exp.ColumnDef) or field.args.get("constraints"):
-                raise ValueError(f"expected a name and a type, not {_shown(field)}")
+                raise ValueError(f"expected a name and a type, not {shown(field)}")
             fields.append((field.name, _kind_of_type(_typed(field), depth + 1)))
         return Kind("struct", tuple(fields))
     if node.is_type(exp.DType.MAP, exp.DType.ARRAY):
         inner = tuple(("", _kind_of_type(part, depth + 1)) for part in node.expressions)
         name = "map" if node.is_type(exp.DType.MAP) else "array"
         if len(inner) != (2 if name == "map" else 1):
-            raise ValueError(f"expected types in {_shown(node)}")
+            raise ValueError(f"expected types in {shown(node)}")
         return Kind(name, inner)
     return Kind(_kind_of_cast(node))
 

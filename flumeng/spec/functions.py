@@ -148,6 +148,8 @@ class Function:
                 sql_patterns.check(str(literal))
         if self.name in _CHECKS:
             _CHECKS[self.name](literals)
+        if self.name == "sum" and kinds[0] == INTEGER:
+            return INTEGER
         if self.name == "concat" and set(kinds) == {BINARY}:
             return BINARY
         if self.result != "=":
@@ -190,15 +192,16 @@ def find(name: str) -> Function | None:
     return FUNCTIONS.get(name.lower())
 
 
-def _read(signatures: str) -> dict[str, Function]:
+def read(signatures: str) -> dict[str, Function]:
+    """Functions by their names, from lines of signatures."""
     found = {}
     for line in signatures.strip().splitlines():
         names, _, rest = line.partition(":")
         taken, _, result = rest.partition("->")
         parts = taken.split()
-        repeats = parts[-1].endswith("*")
+        repeats = bool(parts) and parts[-1].endswith("*")
         least = sum(not part.endswith(("?", "*")) for part in parts)
-        least = max(1, least)
+        least = max(1 if parts else 0, least)
         letters = tuple(part[0] for part in parts)
         for name in names.split():
             found[name] = Function(name, letters, least, repeats, result.strip())
@@ -278,4 +281,4 @@ _CHECKS: Mapping[str, Callable[[Sequence[Literal]], None]] = {
     "to_timestamp": _check_time_pattern(1),
     "unix_timestamp": _check_time_pattern(1),
 }
-FUNCTIONS: Mapping[str, Function] = _read(_SIGNATURES)
+FUNCTIONS: Mapping[str, Function] = read(_SIGNATURES)

@@ -114,22 +114,9 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     journal = parts.get("journal")
     if durability == "memory" and journal and (journal.retain_seconds or journal.retain_bytes):
         yield "journal", "durability memory retains nothing: leave retain_* out, or use spill"
-    if parts.get("delivery") == "exactly-once":
-        for path, component in components:
-            if component.kind == "sink" and exactly_once(component.options) is None:
-                yield (
-                    path,
-                    f"{component.name} with these options cannot tell what it has had before, and "
-                    "a flow promises no more than its weakest sink can: use delivery at-least-once",
-                )
-    if parts.get("delivery") == "at-most-once":
-        for path, component in components:
-            if component.kind == "sink" and decided(component.options, "at-most-once"):
-                yield (
-                    path,
-                    f"{component.name} knows batches by their numbers, which are given to batches "
-                    "that can be repeated: use delivery at-least-once or exactly-once",
-                )
+    for path, component in components:
+        if component.kind == "sink" and (wrong := _delivery_problem(parts, component)):
+            yield path, wrong
     taken: dict[str, str] = {}
     for path, component in components:
         claims = component.options.claims() if hasattr(component.options, "claims") else ()
@@ -137,3 +124,31 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             owner = taken.setdefault(what, path)
             if owner != path:
                 yield f"{path}.{name}", f"{owner} has {what} already"
+
+
+def _delivery_problem(parts: Mapping[str, Any], sink: Component) -> str | None:
+    """Why a flow with these parts cannot deliver to the sink as it says."""
+    delivery, options = parts.get("delivery"), sink.options
+    if delivery == "at-most-once" and decided(options, delivery):
+        return (
+            f"{sink.name} knows batches by their numbers, which are given to batches that can be "
+            "repeated: use delivery at-least-once or exactly-once"
+        )
+    if delivery != "exactly-once":
+        return None
+    if exactly_once(options) is None:
+        return (
+            f"{sink.name} with these options cannot tell what it has had before, and a flow "
+            "promises no more than its weakest sink can: use delivery at-least-once"
+        )
+    looks_up = any(
+        getattr(part.options, "looks_up", False)
+        for part in parts.values()
+        if isinstance(part, Component)
+    )
+    if looks_up and getattr(options, "cut_by_content", False):
+        return (
+            f"{sink.name} cuts a batch by what is in its events, and a table that was read again "
+            "changes that in a repeat: use delivery at-least-once, or no table"
+        )
+    return None

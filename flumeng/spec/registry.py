@@ -65,6 +65,7 @@ _ENTRIES = (
     Entry("filter", "where", "flumeng.spec.filters:Where", "flumeng.filters.where:WhereFilter"),
     Entry("filter", "select", "flumeng.spec.filters:Select", "flumeng.filters.select:SelectFilter"),
     Entry("filter", "lookup", "flumeng.spec.filters:Lookup", "flumeng.filters.lookup:LookupFilter"),
+    Entry("filter", "sql", "flumeng.spec.filters:Sql", "flumeng.filters.sql:SqlFilter"),
     Entry("sink", "files", "flumeng.spec.sinks.files:Files", "flumeng.sinks.files:FilesSink"),
     Entry(
         "sink",

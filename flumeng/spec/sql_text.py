@@ -8,6 +8,7 @@ built of ``flumeng.spec.expressions`` says.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -33,6 +34,8 @@ _TIMES = {
         r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[ T][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?)?Z?"
     ),
 }
+_CLAUSES = ("GROUP BY", "ORDER BY", "PARTITION BY")
+_BEGINNINGS = (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN)
 _DIALECT = Spark()
 
 
@@ -68,6 +71,26 @@ def parse(text: str) -> exp.Expr:
     return trees[0]
 
 
+def parse_query(text: str) -> exp.Query:
+    """A whole statement. Raises ValueError."""
+    tokens = _tokens(text)
+    if not tokens or tokens[0].token_type not in _BEGINNINGS:
+        raise ValueError("expected one SELECT, perhaps with WITH before it")
+    _check_tokens(tokens, also=_CLAUSES)
+    parser = _Parser(error_level=ErrorLevel.IMMEDIATE, dialect=_DIALECT)
+    try:
+        trees = parser.parse(tokens, text)
+    except ParseError as error:
+        near = error.errors[0].get("highlight") if error.errors else None
+        said = f" near {near}" if near else ""
+        raise ValueError(f"not a statement in Spark SQL{said}") from None
+    except RecursionError:
+        raise ValueError(f"nested deeper than {MAX_DEPTH}") from None
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        raise ValueError("expected one SELECT, perhaps with WITH before it")
+    return trees[0]
+
+
 def parse_columns(text: str) -> exp.DataType:
     """A struct of the columns in ``text``, a list in Spark DDL. Raises ValueError."""
     wrong = 'expected columns in Spark DDL, like "user STRING, took_ms DOUBLE"'
@@ -86,6 +109,8 @@ def _tokens(text: str) -> list[Token]:
     """The words of ``text``. Raises ValueError for those that have no place in an expression."""
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"expected at most {MAX_CHARACTERS} characters, not {len(text)}")
+    if "${" in text:
+        raise ValueError("${ is not allowed in expressions: Spark would look for a variable")
     try:
         tokens: list[Token] = _DIALECT.tokenize(text)
     except SqlglotError as error:
@@ -96,7 +121,7 @@ def _tokens(text: str) -> list[Token]:
     return tokens
 
 
-def _check_tokens(tokens: list[Token]) -> None:
+def _check_tokens(tokens: list[Token], also: Collection[str] = ()) -> None:
     """What Spark reads in another way than sqlglot, or not at all."""
     depth = 0
     for token in tokens:
@@ -110,7 +135,8 @@ def _check_tokens(tokens: list[Token]) -> None:
         if quoted:
             continue
         word = text.isascii() and (text.replace("_", "").isalnum() or kind == TokenType.NUMBER)
-        if not word and text not in _SYMBOLS.split():
+        clause = " ".join(text.upper().split()) in also
+        if not (word or clause) and text not in _SYMBOLS.split():
             raise ValueError(f"{text} is not allowed in expressions")
         if text.upper() in _NOT_HERE:
             raise ValueError(f"use IS NULL or IS NOT NULL, not {text}")

@@ -68,7 +68,9 @@ ATTEMPTS = (
         "not allowed",
     ),
     ("reflection", "identifier('java_' || 'method')('java.lang.System') IS NULL", "not"),
-    ("a setting", "'${env:PATH}' = '' AND ${env:PATH} = ''", "$ is not allowed"),
+    ("a setting", "app = '' AND ${env:PATH} = ''", "${ is not allowed"),
+    ("a setting", "$name = ''", "$ is not allowed"),
+    ("a setting in a text", "app = '${env:PATH}'", "${ is not allowed"),
     ("a setting", "current_user() = 'root'", "not allowed"),
     ("a setting", "current_catalog() = '' OR version() = ''", "not allowed"),
     ("a variable", "@secret = 1", "@ is not allowed"),
@@ -105,3 +107,212 @@ ATTEMPTS = (
     ("a huge result", f"concat({', '.join(['message'] * 101)}) = ''", "101 times as large"),
 )
 """What is tried to get at, with which condition, and what is said about it."""
+
+
+STATEMENTS = (
+    "SELECT * FROM events",
+    "SELECT e.*, a.team FROM events e LEFT JOIN apps a ON e.app = a.app",
+    "SELECT * FROM events JOIN apps USING (app)",
+    "SELECT app, count(*) AS n, sum(severity) AS s, max(ts) AS last, count(DISTINCT host) "
+    "AS hosts, percentile_approx(severity, 0.95) AS p FROM events GROUP BY app HAVING n > "
+    "2 AND count(*) < 10",
+    "WITH t (who, what) AS (SELECT host, app FROM events WHERE severity < 3), u AS (SELECT "
+    "* FROM t) SELECT u.who, a.team FROM u JOIN apps AS a ON lower(u.what) = a.app AND "
+    "a.rank > 1",
+    "SELECT e.seq, row_number() OVER (PARTITION BY host ORDER BY ts DESC) AS r, lag(ts) "
+    "OVER (PARTITION BY host ORDER BY seq) AS before, avg(severity) OVER (ORDER BY seq "
+    "ROWS BETWEEN 10 PRECEDING AND CURRENT ROW) AS a FROM events e",
+    "SELECT seq FROM events WHERE app IN (SELECT app FROM apps WHERE rank = 1) AND NOT "
+    "EXISTS (SELECT rack FROM hosts WHERE rack = 7)",
+    "SELECT host FROM events UNION ALL SELECT host FROM hosts",
+    "SELECT DISTINCT host FROM events EXCEPT SELECT host FROM hosts",
+    "SELECT e.attrs['source'] AS source, e.attrs.peer AS peer, attrs.peer AS p2 FROM events e",
+    "SELECT q.n FROM (SELECT host, count(*) AS n FROM events GROUP BY 1) q ORDER BY n DESC "
+    "LIMIT 10",
+    "SELECT e.app, e.__journal, e.__seq, e.__split FROM events e",
+    "SELECT e.host, h.rack, a.team FROM events e LEFT JOIN hosts h ON e.host = h.host LEFT "
+    "OUTER JOIN apps a ON a.app = e.app AND a.rank = h.rack",
+    "SELECT e.* FROM events e LEFT ANTI JOIN apps a ON e.app = a.app",
+    "(SELECT host FROM events) UNION (SELECT host FROM events)",
+    "SELECT CASE WHEN max(severity) > 3 THEN 'bad' ELSE 'good' END AS x, upper(min(host)) "
+    "AS h FROM events",
+)
+"""Over events behind ``parse`` of syslog, and the tables TABLES."""
+
+TABLES = {
+    "apps": "app STRING, team STRING, pager STRING, rank INT",
+    "hosts": "host STRING, rack INT",
+}
+
+STATEMENT_ATTEMPTS = (
+    ("SELECT 1 AS x", "expected FROM"),
+    ("SELECT 1 AS x FROM apps", "expected a statement over the table events"),
+    ("SELECT * FROM other", "there is no table other; known here: apps, ho"),
+    ("SELECT * FROM events e, apps a", "no such join here:  CROSS; compare both sides"),
+    ("SELECT * FROM events CROSS JOIN apps", "no such join here:  CROSS; compare both sides"),
+    (
+        "SELECT e.seq FROM events e JOIN apps a ON a.rank > 1",
+        "ON has to say that a column of a is equal to ",
+    ),
+    (
+        "SELECT e.seq FROM events e JOIN apps a ON true",
+        "ON has to say that a column of a is equal to ",
+    ),
+    (
+        "SELECT e.seq FROM events e JOIN apps a ON e.app = a.app OR e.host = a.team",
+        "ON has to say that a column of a is equal to ",
+    ),
+    (
+        "SELECT e.seq FROM events e NATURAL JOIN apps a",
+        "not allowed in statements: method in NATURAL ",
+    ),
+    ("SELECT * FROM parquet.`/etc/x`", "not allowed in statements: db in parquet.`/et"),
+    ("SELECT * FROM range(1000000000)", "not allowed in statements: RANGE(1000000000)"),
+    ("SELECT * FROM text.`/etc/passwd` e", "not allowed in statements: db in text.`/etc/p"),
+    (
+        "SELECT explode(map_keys(attrs)) AS k FROM events",
+        "the function explode is not allowed; did you ",
+    ),
+    (
+        "SELECT seq FROM events LATERAL VIEW explode(map_keys(attrs)) t AS k",
+        "not allowed in statements: laterals in SELECT",
+    ),
+    ("SELECT collect_list(body) AS x FROM events", "the function collect_list is not allowed"),
+    ("INSERT INTO x SELECT * FROM events", "expected one SELECT, perhaps with WITH before"),
+    ("DROP TABLE events", "expected one SELECT, perhaps with WITH before"),
+    ("SET spark.x=1", "expected one SELECT, perhaps with WITH before"),
+    ("SELECT * FROM events; SELECT * FROM events", "; is not allowed in expressions"),
+    ("CREATE TABLE t AS SELECT * FROM events", "expected one SELECT, perhaps with WITH before"),
+    ("EXPLAIN SELECT * FROM events", "expected one SELECT, perhaps with WITH before"),
+    ("DESCRIBE events", "expected one SELECT, perhaps with WITH before"),
+    (
+        "SELECT * FROM events TABLESAMPLE (1 PERCENT)",
+        "not allowed in statements: sample in events T",
+    ),
+    (
+        "SELECT * FROM events PIVOT (count(*) FOR app IN ('a'))",
+        "not allowed in statements: pivots in events P",
+    ),
+    ("SELECT count(*) FROM events", "COUNT(*) needs a name: COUNT(*) AS name"),
+    (
+        "SELECT app, count(*) AS n FROM events GROUP BY app WITH CUBE",
+        "not allowed in statements: cube in GROUP BY a",
+    ),
+    (
+        "SELECT app, count(*) AS n FROM events GROUP BY GROUPING SETS ((app),())",
+        "GROUPING SETS is not allowed in expressions",
+    ),
+    ("SELECT seq FROM events ORDER BY seq", "events have no order behind a statement: leav"),
+    ("SELECT seq FROM events DISTRIBUTE BY seq", "DISTRIBUTE BY is not allowed in expressions"),
+    ("SELECT seq FROM events SORT BY seq", "SORT BY is not allowed in expressions"),
+    (
+        "SELECT sum(severity) OVER (ORDER BY seq ROWS BETWEEN CURRENT ROW AND UNBOUNDED "
+        "FOLLOWING) AS s FROM events",
+        "expected a window from UNBOUNDED PRECEDING to",
+    ),
+    (
+        "SELECT sum(severity) OVER (ORDER BY seq ROWS BETWEEN 1000000 PRECEDING AND "
+        "CURRENT ROW) AS s FROM events",
+        "expected a window from UNBOUNDED PRECEDING to",
+    ),
+    (
+        "SELECT sum(severity) OVER (ORDER BY seq RANGE BETWEEN 10 PRECEDING AND CURRENT "
+        "ROW) AS s FROM events",
+        "expected a window from UNBOUNDED PRECEDING to",
+    ),
+    (
+        "SELECT (SELECT max(rank) FROM apps) AS x FROM events",
+        "not allowed in expressions: (SELECT MAX(rank)",
+    ),
+    (
+        "WITH RECURSIVE t AS (SELECT seq FROM events UNION ALL SELECT seq + 1 FROM t) "
+        "SELECT * FROM t",
+        "not allowed in statements: recursive in WITH ",
+    ),
+    (
+        "SELECT app FROM events e JOIN apps a ON e.app = a.app",
+        "app is a column of several tables: say of whi",
+    ),
+    (
+        "SELECT * FROM events e JOIN apps a ON e.app = a.app",
+        "two columns are called app: give one another ",
+    ),
+    ("SELECT e.nonsense FROM events e", "there is no column e.nonsense"),
+    ("SELECT x.seq FROM events e", 'there is no column "x"; known here: body, ts,'),
+    ("SELECT seq FROM events WHERE count(*) > 1", "count has no place here: it is about many row"),
+    (
+        "SELECT seq FROM events WHERE row_number() OVER (ORDER BY seq) = 1",
+        "not allowed here: ROW_NUMBER() OVER (ORDER BY",
+    ),
+    (
+        "SELECT seq FROM events WHERE app IN (SELECT a.app FROM apps a WHERE a.team = host)",
+        'there is no column "host"; known here: app, t',
+    ),
+    (
+        "SELECT java_method('java.lang.System','exit',1) AS x FROM events",
+        "the function java_method is not allowed",
+    ),
+    ("SELECT '${env:X}' AS x FROM events", "${ is not allowed in expressions: Spark would"),
+    (
+        "SELECT /*+ BROADCAST(e) */ seq FROM events e",
+        "comments and hints are not allowed in express",
+    ),
+    ("SELECT seq FROM events -- x", "comments and hints are not allowed in express"),
+    ("SELECT seq FROM events LIMIT 10000000000000000000000", "expected a number behind LIMIT"),
+    ("FROM events SELECT seq", "expected one SELECT, perhaps with WITH before"),
+    ("FROM events |> SELECT seq", "expected one SELECT, perhaps with WITH before"),
+    ("VALUES (1)", "expected one SELECT, perhaps with WITH before"),
+    ("TABLE events", "expected one SELECT, perhaps with WITH before"),
+    ("SELECT seq FROM events FOR VERSION AS OF 1", "not allowed in statements: version in events "),
+    (
+        "SELECT * FROM events e JOIN LATERAL (SELECT 1) x ON true",
+        "not allowed in statements: LATERAL (SELECT 1)",
+    ),
+    (
+        "SELECT sum(severity) FILTER (WHERE seq > 1) AS x FROM events",
+        "not allowed in expressions: SUM(severity) FIL",
+    ),
+    ("SELECT first(seq) AS x FROM events", "the function first is not allowed; did you me"),
+    ("SELECT seq FROM identifier('events')", "not allowed in statements: IDENTIFIER('events"),
+    (
+        "SELECT transform(split(app,','), x -> x) AS y FROM events",
+        "-> is not allowed in expressions",
+    ),
+    ("SELECT TRANSFORM(seq) USING 'cat' FROM events", "not a statement in Spark SQL near USING"),
+    (
+        "SELECT min(DISTINCT max(seq)) AS m FROM events",
+        "max has no place here: it is about many rows",
+    ),
+    (
+        "SELECT sum(count(*)) OVER () AS n FROM events GROUP BY host",
+        "count has no place here: it is about many row",
+    ),
+    ("SELECT rank() AS r FROM events", "rank needs OVER (...)"),
+    (
+        "SELECT seq AS Seq, severity AS seq FROM events",
+        "two columns are called seq: give one another ",
+    ),
+    ("SELECT * EXCEPT (body) FROM events", "not allowed in statements: except in * EXCEPT"),
+    (
+        "SELECT current_timestamp() AS x FROM events",
+        "the function current_timestamp is not allowed",
+    ),
+    ("SELECT rand() AS x FROM events", "the function rand is not allowed; did you mea"),
+    ("SELECT seq FROM default.events", "not allowed in statements: db in default.even"),
+    ("SELECT seq FROM events e (a)", "not allowed in statements: columns in e(a)"),
+    ("SELECT NULL AS n FROM events", "NULL has no type: CAST it"),
+    (
+        "SELECT u.seq FROM events u JOIN events v ON u.seq = u.seq",
+        "ON has to say that a column of v is equal to ",
+    ),
+    ("SELECT seq FROM events WHERE severity", "expected a boolean, and severity is a integer"),
+    (
+        "SELECT seq FROM events UNION SELECT seq, host FROM events",
+        "both sides of UNION need as many columns, and",
+    ),
+    (
+        "SELECT host FROM events INTERSECT SELECT seq FROM events",
+        "these have to be alike, not string and intege",
+    ),
+)
+"""And what is said of each."""

@@ -46,6 +46,7 @@ flow: {flow}
 sources:
   - syslog: {{listen: "127.0.0.1:0"}}
 delivery: {delivery}
+filters: {filters}
 sinks:
   - {sink}
 batch: {{seconds: 1 s}}
@@ -78,15 +79,22 @@ def fill(directory: Path, events: int) -> None:
 
 
 def measure(
-    place: Path, flow: str, delivery: str, sink: str, events: int, *, more: Sequence[str] = ()
+    place: Path,
+    flow: str,
+    delivery: str,
+    sink: str,
+    events: int,
+    *,
+    filters: str = "[]",
+    more: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Collect the journal below ``place`` into ``sink``, as a flow file says it. ``more`` are
-    arguments of the collector.
+    """Collect the journal below ``place`` into ``sink``, as a flow file says it, ``filters`` too.
+    ``more`` are arguments of the collector.
 
     Gives ``rate`` (events a second), ``timed`` (so many events), ``cpu`` (seconds for a million
     events), ``cpu_of`` and ``rss_mb`` (of each process). Each ``flow`` of a place has another name.
     """
-    with _running(place, flow, delivery, sink, more) as (store, parts, _):
+    with _running(place, flow, delivery, sink, more, filters=filters) as (store, parts, _):
         return _watch(store, flow, events, parts)
 
 
@@ -105,7 +113,7 @@ def first_ack_seconds(
 
 @contextmanager
 def _running(
-    place: Path, flow: str, delivery: str, sink: str, more: Sequence[str]
+    place: Path, flow: str, delivery: str, sink: str, more: Sequence[str], *, filters: str = "[]"
 ) -> Iterator[tuple[Store, dict[str, int], float]]:
     """Gives the store, the process of each part, and when the collector was started."""
     with ExitStack() as stack:
@@ -125,7 +133,7 @@ def _running(
         began = time.monotonic()
         collector = stack.enter_context(_Child("collector", [*data, "--zk", hosts, *more]))
         collector.receive("ready")
-        spec = FLOW.format(flow=flow, delivery=delivery, sink=sink)
+        spec = FLOW.format(flow=flow, delivery=delivery, filters=filters, sink=sink)
         task = {"flow": flow, "task": "collect.0", "epoch": 1, "revision": 1, "spec": spec}
         task |= {"partitions": [JOURNAL], "state": "running"}
         collector.send({"type": "configure", "number": 1, "tasks": [task]})

@@ -43,7 +43,14 @@ VALUES = {
 }
 CONSTANTS = {"K": ["'a'", "'yyyy-MM-dd'", "'HOST'"], "R": ["'(a)(b)'"], "C": ["1"]}
 KINDS = {"int": "integer", "bigint": "integer", "double": "fraction", "array<string>": "array"}
-ONLY_BY_TEXT = ("deep nesting", "a long text", "a regular expression", "a huge result", "a comment")
+ONLY_BY_TEXT = (
+    "a setting in a text",
+    "deep nesting",
+    "a long text",
+    "a regular expression",
+    "a huge result",
+    "a comment",
+)
 """What Spark could read; it is refused for what it would cost, before Spark is asked."""
 
 

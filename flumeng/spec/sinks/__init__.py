@@ -2,7 +2,8 @@
 
 Beside its options a class may say: ``exactly_once``, how it can deliver so (a class attribute or a
 property; without it the sink cannot); ``numbered``, that it is given the number of each batch
-however its flow delivers; ``makes_files``, that each batch makes files, so batches are
+however its flow delivers; ``cut_by_content``, that what it sends under one number depends on
+what is in the events; ``makes_files``, that each batch makes files, so batches are
 to be large; ``claims()`` and ``needs()``, what only one sink of a flow may have, and what the
 policy of a node has to allow; ``local``, that its ``path`` is on the disk of whoever collects.
 """

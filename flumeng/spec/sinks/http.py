@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from flumeng.spec.option import option
@@ -88,6 +88,8 @@ class Http:
         example="/etc/flumeng/tls/hooks-ca.pem",
         default=None,
     )
+
+    cut_by_content: ClassVar[bool] = True
 
     @property
     def exactly_once(self) -> ExactlyOnce | None:

@@ -1,0 +1,205 @@
+"""A whole statement in Spark SQL over the events of a batch and further tables.
+
+The statement sees one batch as the table ``events``. Only columns that it uses cross into the JVM.
+Its tables have their names in a session apart, while Spark reads the statement and no other: so a
+thousand flows with tables of the same names never meet, and nothing is left behind. Spark does not
+know how large a batch is, so nothing but these tables is broadcast, and these always.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import broadcast, col, lit
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from flumeng.errors import UserError
+from flumeng.filters import ddl, identity, refreshed_table, spark_statement
+from flumeng.filters.arrow_sql import ProjectStage
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.refreshed_table import RefreshedTable
+from flumeng.spec.filters import Sql
+from flumeng.spec.statements import EVENTS
+
+CROSSINGS = ("MapInArrow", "PythonMapInArrow")
+REFERRING = (
+    "Aggregate Filter GlobalLimit Join LocalLimit LocalRelation LogicalRDD MapInArrow Offset "
+    "Project PythonMapInArrow Range ResolvedHint Sort Window WindowGroupLimit"
+)
+"""Logical steps that refer to the columns they use, and hand on others as they are."""
+IN_PLACE = (
+    "BroadcastHashJoin BroadcastNestedLoopJoin Filter InputAdapter MapInArrow Project "
+    "PythonMapInArrow Range WholeStageCodegen"
+)
+"""Physical steps that leave each row in the partition of its event."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What is known of the statement over events with certain columns: which of them it uses, and
+    whether it takes rows out of the splits of their events."""
+
+    used: tuple[str, ...]
+    shuffled: bool
+
+
+class SqlFilter:
+    def __init__(self, options: Sql) -> None:
+        self._query = options.query
+        self._options = options.tables
+        self._columns = {name: ddl.columns_of(it.schema) for name, it in options.tables.items()}
+        self._tables: dict[str, RefreshedTable] = {}
+        self._shapes: dict[pa.Schema, _Shape] = {}
+        self.identified = any(name in options.query.lower() for name in identity.COLUMNS)
+
+    @property
+    def tables(self) -> tuple[RefreshedTable, ...]:
+        return tuple(self._tables.values())
+
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        if not self._tables:
+            self._tables = {
+                name: refreshed_table.shared(batch.spark, self._options[name], columns)
+                for name, columns in self._columns.items()
+            }
+        if batch.schema not in self._shapes:
+            self._shapes[batch.schema] = self._shape(batch)
+        shape = self._shapes[batch.schema]
+        events = _events(batch, shape.used)
+        versions = {name: table.version for name, table in self._tables.items()}
+        tables = {
+            name: self._nothing(batch.spark, name)
+            if version is None
+            else version.in_spark(partial(_in_spark, batch.spark))
+            for name, version in versions.items()
+        }
+        return batch.in_spark(self._result(batch.spark, events, tables), shuffled=shape.shuffled)
+
+    def _shape(self, batch: LazyBatch) -> _Shape:
+        """Asks Spark what it would do, and runs nothing."""
+        spark = batch.spark
+        readable = [EVENTS, *(name.lower() for name in self._columns)]
+        spark_statement.require_allowed(spark, self._query, readable)
+        columns = pa.schema([field.with_nullable(True) for field in batch.schema])
+        events = batch.beginning(columns).rows()
+        tables = {name: self._nothing(spark, name) for name in self._columns}
+        result = self._result(spark, events, tables)
+        twice = sorted({name for name in result.columns if result.columns.count(name) > 1})
+        if twice:
+            raise UserError(f"sql: two columns are called {twice[0]}: give one another name")
+        execution = result._jdf.queryExecution()
+        used = _used(execution.optimizedPlan())
+        names = batch.schema.names
+        kept = [name for name in names if used is None or name in used] or names[:1]
+        return _Shape(tuple(kept), not _in_place(execution.executedPlan()))
+
+    def _nothing(self, spark: SparkSession, name: str) -> DataFrame:
+        """The table as if it had rows, of which nothing is known."""
+        schema = from_arrow_schema(self._columns[name], prefer_timestamp_ntz=False)
+        return broadcast(spark.createDataFrame(spark.sparkContext.emptyRDD(), schema))
+
+    def _result(
+        self, spark: SparkSession, events: DataFrame, tables: Mapping[str, DataFrame]
+    ) -> DataFrame:
+        room = _room(spark)
+        with _one_at_a_time, ExitStack() as views:
+            for name, rows in {EVENTS: events, **tables}.items():
+                _within(room, rows).createTempView(name)
+                views.callback(room.catalog.dropTempView, name)
+            return _within(spark, room.sql(self._query))
+
+
+_one_at_a_time = threading.Lock()
+
+
+@cache
+def _room(spark: SparkSession) -> SparkSession:
+    """A session in which the names of tables are those of one statement after the other."""
+    return spark.newSession()
+
+
+def _within(spark: SparkSession, rows: DataFrame) -> DataFrame:
+    """The same rows in another session of the same Spark."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    plan = rows._jdf.queryExecution().analyzed()
+    found = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
+    return DataFrame(found, spark)
+
+
+def _in_spark(spark: SparkSession, table: pa.Table) -> DataFrame:
+    schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=False)
+    return broadcast(spark.createDataFrame(table, schema))
+
+
+def _events(batch: LazyBatch, used: tuple[str, ...]) -> DataFrame:
+    """The events in Spark, with nulls for columns that are not ``used``."""
+    if not batch.pending and batch.source is not None:
+        return batch.rows()
+    schema = pa.schema([batch.schema.field(name).with_nullable(True) for name in used])
+    rows = batch.arrow(ProjectStage(used, schema), schema).rows()
+    wanted = from_arrow_schema(batch.schema, prefer_timestamp_ntz=False)
+    return rows.select(
+        *(
+            col(f"`{field.name}`")
+            if field.name in used
+            else lit(None).cast(field.dataType).alias(field.name)
+            for field in wanted
+        )
+    )
+
+
+def _used(plan: Any) -> set[str] | None:
+    """The columns of the events of which an optimised plan makes use; None: perhaps all of them."""
+    nodes = list(_nodes(plan))
+    if not plan.subqueriesAll().isEmpty() or any(
+        _kind(it) not in REFERRING.split() for it in nodes
+    ):
+        return None
+    read = {_id(column) for node in nodes for column in _items(node.references().toSeq())}
+    read |= {_id(column) for column in _items(plan.output())}
+    return {
+        str(column.name())
+        for node in nodes
+        if _kind(node) in CROSSINGS
+        for column in _items(node.output())
+        if _id(column) in read
+    }
+
+
+def _in_place(plan: Any) -> bool:
+    """Whether a physical plan leaves each row in the partition of its event."""
+    kind = _kind(plan)
+    if kind == "AdaptiveSparkPlanExec":
+        return _in_place(plan.initialPlan())
+    if kind == "BroadcastExchangeExec":
+        return not any(_kind(node).removesuffix("Exec") in CROSSINGS for node in _nodes(plan))
+    return kind.removesuffix("Exec") in IN_PLACE.split() and all(
+        map(_in_place, _items(plan.children()))
+    )
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _items(plan.children()):
+        yield from _nodes(child)
+
+
+def _id(column: Any) -> int:
+    return int(column.exprId().id())
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    for place in range(sequence.size()):
+        yield sequence.apply(place)

@@ -1,0 +1,219 @@
+"""Statements in a real Spark: it runs what is accepted, and reads nothing that is not allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from flumeng.collector.pipeline import SparkPipeline
+from flumeng.collector.testing import TASK
+from flumeng.errors import UserError
+from flumeng.filters import identity, spark_statement
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.sql import SqlFilter
+from flumeng.journal.schema import READ_SCHEMA
+from flumeng.spec import parse_flow, statements
+from flumeng.spec.columns import EVENT, SYSLOG
+from flumeng.spec.expressions import columns_of_ddl
+from flumeng.spec.filters import Sql
+from flumeng.spec.tables import LookupTable
+from flumeng.spec.testing import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
+
+EVENTS = 40
+SCHEMA = identity.with_identity(READ_SCHEMA)
+WHOLE = pa.schema(
+    [
+        *READ_SCHEMA,
+        *(
+            pa.field(name, pa.int32() if kind.name == "integer" else pa.string())
+            for name, kind in SYSLOG.items()
+        ),
+    ]
+)
+ALLOWED_BY_SPARK = (
+    "FROM apps", "e, apps", "CROSS", "a.rank > 1", "ON true", " OR ", "NATURAL", "count(*) FROM",
+    "SELECT 1 AS x", "ORDER BY seq", "e.app = a.app", "nonsense", "x.seq", "WHERE count", "= host",
+    "WHERE row_number", "max(seq)", "sum(count", "rank() AS", "AS Seq", "NULL AS", "u.seq = u.seq",
+    "WHERE severity", "SELECT seq, host", "INTERSECT", "other", "FROM events -- x", "e (a)",
+    "'${env:X}'", "SORT BY", "LIMIT 1000", "FROM events SELECT", "|>", "TABLE events",
+    "identifier('events')",
+)  # fmt: skip
+"""What Spark reads in bounds, and is refused for what it means or costs."""
+
+
+def produce(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """EVENTS in each split, of the hosts h0, h1 and h2."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            seqs = range(number * EVENTS, (number + 1) * EVENTS)
+            rows = pa.RecordBatch.from_pydict(
+                {
+                    "body": [b"%d" % seq for seq in seqs],
+                    "ts": list(seqs),
+                    "host": [f"h{seq % 3}" for seq in seqs],
+                    "attrs": [[("source", "test")]] * EVENTS,
+                    "journal": ["j"] * EVENTS,
+                    "seq": list(seqs),
+                    "replayed": [False] * EVENTS,
+                },
+                schema=READ_SCHEMA,
+            )
+            yield identity.identify(rows, number)
+
+
+@pytest.fixture
+def racks(tmp_path: Path) -> LookupTable:
+    path = tmp_path / "racks.csv"
+    path.write_text("host,rack\nh0,7\nh1,8\nh9,9\n")
+    return LookupTable(schema="host STRING, rack INT", csv=str(path))
+
+
+def run(spark: SparkSession, query: str, **tables: LookupTable) -> tuple[LazyBatch, list[Any]]:
+    step = SqlFilter(Sql(query, tables))
+    batch = LazyBatch.of_splits(spark, 2, produce, SCHEMA)
+    step.apply(batch)
+    for table in step.tables:
+        table.refresh()
+    found = step.apply(batch)
+    return found, [row.asDict() for row in found.rows().collect()]
+
+
+@pytest.mark.parametrize("text", [text for text, _ in STATEMENT_ATTEMPTS])
+def test_spark_is_asked_what_it_reads(spark: SparkSession, text: str) -> None:
+    if any(part in text for part in ALLOWED_BY_SPARK):
+        return
+    with pytest.raises(UserError, match="sql: "):
+        spark_statement.require_allowed(spark, text, {"events", *TABLES})
+
+
+def test_spark_gives_the_columns_that_were_told(spark: SparkSession) -> None:
+    names = {"string": "string", "boolean": "boolean", "integer": "bigint int", "map": "map"}
+    kinds = {name: columns_of_ddl(ddl) for name, ddl in TABLES.items()}
+    for text in STATEMENTS:
+        tables = {name: LookupTable(schema=ddl, csv="/none") for name, ddl in TABLES.items()}
+        told = statements.check(text, {**EVENT, **SYSLOG}, kinds)
+        events = WHOLE
+        if "__seq" in text:
+            events = pa.schema([*WHOLE, *(SCHEMA.field(name) for name in identity.COLUMNS)])
+        found = SqlFilter(Sql(text, tables)).apply(LazyBatch.of_splits(spark, 1, produce, events))
+        given = from_arrow_schema(identity.without(found.schema), prefer_timestamp_ntz=False)
+        assert [field.name for field in given] == list(told), text
+        for field in given:
+            wanted = names.get(told[field.name].name)
+            assert wanted is None or field.dataType.typeName().replace("integer", "int") in (
+                wanted.replace("bigint", "long").split()
+            ), (text, field)
+
+
+def test_events_are_joined_in_place_and_only_what_is_used_crosses(
+    spark: SparkSession, racks: LookupTable
+) -> None:
+    query = "SELECT e.seq, r.rack FROM events e LEFT JOIN racks r ON e.host = r.host"
+    batch, rows = run(spark, query, racks=racks)
+    wanted = [{"seq": seq, "rack": {0: 7, 1: 8}.get(seq % 3)} for seq in range(2 * EVENTS)]
+    assert sorted(rows, key=lambda row: row["seq"]) == wanted
+    assert not batch.shuffled
+    assert batch.source is not None
+    plan = batch.source._jdf.queryExecution().toString()
+    assert "BroadcastHashJoin" in plan
+    assert "body" not in plan.partition("== Physical Plan ==")[2]
+    assert spark.catalog.listTables() == []
+
+
+@pytest.mark.parametrize(
+    ("query", "shuffled", "rows"),
+    [
+        ("SELECT host, count(*) AS n, max(seq) AS last FROM events GROUP BY host", True, 3),
+        ("SELECT * FROM events WHERE host IN (SELECT host FROM racks)", False, 54),
+        ("SELECT host FROM events WHERE journal IS NOT NULL AND NOT replayed", False, 80),
+        ("SELECT r.rack, e.seq FROM racks r LEFT JOIN events e ON r.host = e.host", True, 55),
+        ("SELECT host FROM events UNION ALL SELECT host FROM events", True, 160),
+        ("WITH t AS (SELECT host, ts FROM events) SELECT host FROM t", False, 80),
+        ("SELECT a.seq FROM events a JOIN events b ON a.seq = b.seq", True, 80),
+        (
+            "SELECT rank() OVER (PARTITION BY host ORDER BY seq) AS r FROM events",
+            True,
+            80,
+        ),
+        ("SELECT DISTINCT host FROM events", True, 3),
+        ("SELECT seq FROM events LIMIT 5", True, 5),
+    ],
+)
+def test_what_takes_rows_out_of_their_splits_is_known(
+    spark: SparkSession, racks: LookupTable, query: str, shuffled: bool, rows: int
+) -> None:
+    batch, found = run(spark, query, racks=racks)
+    assert (batch.shuffled, len(found)) == (shuffled, rows)
+    assert spark.catalog.listTables() == []
+
+
+def test_statements_of_many_flows_do_not_see_tables_of_each_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """All call theirs alike."""
+
+    def one(number: int) -> set[int]:
+        path = tmp_path / f"{number}.csv"
+        path.write_text(f"host,rack\nh0,{number}\nh1,{number}\nh2,{number}\n")
+        table = LookupTable(schema="host STRING, rack INT", csv=str(path))
+        query = "SELECT t.rack FROM events e JOIN t ON e.host = t.host"
+        return {row["rack"] for row in run(spark, query, t=table)[1]}
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(one, range(8))) == [{number} for number in range(8)]
+
+
+FLOW = """
+{flow: web, sources: [syslog: {listen: "127.0.0.1:0"}], delivery: %s, filters: [sql: "%s"],
+ sinks: [%s]}
+"""
+POSTGRES = "sql: {url: 'postgresql://127.0.0.1:1/logs', username: flumeng, table: events}"
+SEARCH = "elasticsearch: {hosts: ['http://127.0.0.1:1'], index: web}"
+
+
+@pytest.mark.parametrize(
+    ("delivery", "query", "sink", "said"),
+    [
+        ("exactly-once", "SELECT e.* FROM events e", POSTGRES, None),
+        ("exactly-once", "SELECT host, __journal, __seq, __split FROM events", SEARCH, None),
+        ("at-least-once", "SELECT host, __seq FROM events", "noop", None),
+        ("at-least-once", "SELECT DISTINCT host FROM events", "noop", None),
+        ("exactly-once", "SELECT host FROM events", SEARCH, "elasticsearch has to know of which"),
+        (
+            "exactly-once",
+            "SELECT host, __seq FROM events",
+            SEARCH,
+            r"select \*, or e\.\*, or __journal",
+        ),
+        ("at-least-once", "SELECT host FROM events", POSTGRES, "sql has to know of which event"),
+        (
+            "exactly-once",
+            "SELECT *, rank() OVER (PARTITION BY host ORDER BY seq) AS r FROM events",
+            POSTGRES,
+            "sql writes each split of a batch under a number of its own",
+        ),
+        (
+            "exactly-once",
+            "SELECT *, rank() OVER (PARTITION BY host ORDER BY seq) AS r FROM events",
+            SEARCH,
+            None,
+        ),
+        ("at-least-once", "SELECT nothing FROM events", "noop", "nothing"),
+    ],
+)
+def test_a_sink_that_has_to_know_the_events_is_given_them_or_the_flow_is_refused(
+    spark: SparkSession, delivery: str, query: str, sink: str, said: str | None
+) -> None:
+    spec = parse_flow(FLOW % (delivery, query, sink))
+    if said is None:
+        SparkPipeline(spark, spec, TASK)
+        return
+    with pytest.raises(Exception, match=said):
+        SparkPipeline(spark, spec, TASK)

@@ -1,0 +1,98 @@
+"""Statements in Spark SQL, told from their text alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from flumeng.spec import SpecError, check_flow, statements
+from flumeng.spec.columns import EVENT, SYSLOG
+from flumeng.spec.expressions import Kind, columns_of_ddl
+from flumeng.spec.testing import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
+
+COLUMNS = {**EVENT, **SYSLOG}
+KINDS = {name: columns_of_ddl(text) for name, text in TABLES.items()}
+
+
+def given(text: str) -> dict[str, Kind]:
+    return statements.check(text, COLUMNS, KINDS)
+
+
+@pytest.mark.parametrize("text", STATEMENTS)
+def test_statements_that_are_accepted(text: str) -> None:
+    given(text)
+
+
+@pytest.mark.parametrize(("text", "said"), STATEMENT_ATTEMPTS)
+def test_what_leaves_the_bounds_of_a_statement_is_refused_and_said(text: str, said: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        given(text)
+    assert str(caught.value).startswith(said)
+
+
+def test_a_statement_gives_its_columns_in_order_with_their_kinds() -> None:
+    found = given(
+        "WITH t AS (SELECT app, count(*) AS n, max(ts) AS last FROM events GROUP BY app) "
+        "SELECT t.*, a.team, a.rank / 2 AS half FROM t LEFT JOIN apps a USING (app)"
+    )
+    assert {name: kind.name for name, kind in found.items()} == {
+        "app": "string",
+        "n": "integer",
+        "last": "timestamp",
+        "team": "string",
+        "half": "fraction",
+    }
+
+
+def test_the_identity_of_events_is_there_and_not_seen() -> None:
+    found = given("SELECT e.app, e.__journal, e.__seq, e.__split FROM (SELECT * FROM events) e")
+    assert list(found) == ["app"]
+    with pytest.raises(ValueError, match=r"no column e\.__seq"):
+        given("SELECT e.__seq FROM (SELECT app FROM events) e")
+
+
+def test_values_cannot_grow_through_several_selects() -> None:
+    text = "SELECT replace(app, 'a', 'xxxxxxxxxxxxxxxxxxx') AS app FROM"
+    assert given(f"{text} (SELECT app FROM events) e")
+    with pytest.raises(ValueError, match="times as large as the event"):
+        given(f"{text} ({text} events) e")
+
+
+FLOW = """
+flow: web
+sources: [{syslog: {listen: "127.0.0.1:0"}}]
+delivery: %s
+filters: [sql: %s]
+sinks: [%s]
+"""
+
+
+def test_a_flow_may_have_a_statement_alone_and_what_comes_behind_sees_its_columns() -> None:
+    check_flow(FLOW % ("at-least-once", '"SELECT host, ts FROM events"', "noop"))
+    sink = "files: {path: '/lake/{app}'}"
+    with pytest.raises(SpecError, match="needs the column app"):
+        check_flow(FLOW % ("at-least-once", "'SELECT host FROM events'", sink))
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ("{events: {csv: /x, schema: 'a INT'}}", "other than events"),
+        ("{a b: {csv: /x, schema: 'a INT'}}", "expected a name of letters"),
+        ("{a: {csv: /x, schema: 'a INT'}, A: {csv: /x, schema: 'a INT'}}", "by their case alone"),
+        ("{a: {csv: /x, schema: 'a INT', refresh_seconds: 2 h}}", "stale_seconds of refresh"),
+    ],
+)
+def test_what_is_wrong_with_tables_is_said(tables: str, said: str) -> None:
+    options = f"{{query: 'SELECT * FROM events', tables: {tables}}}"
+    with pytest.raises(SpecError, match=said):
+        check_flow(FLOW % ("at-least-once", options, "noop"))
+
+
+def test_requests_are_not_cut_by_what_a_table_says() -> None:
+    sink = "http: {url: 'http://127.0.0.1:1/x', idempotent: true}"
+    table = "{csv: /x, schema: 'host STRING, a INT'}"
+    options = f"{{query: 'SELECT * FROM events JOIN t USING (host)', tables: {{t: {table}}}}}"
+    check_flow(FLOW % ("at-least-once", options, sink))
+    check_flow(FLOW % ("exactly-once", "'SELECT * FROM events'", sink))
+    with pytest.raises(SpecError, match="a table that was read again changes that"):
+        check_flow(FLOW % ("exactly-once", options, sink))
