@@ -88,7 +88,12 @@ def _of_delta(options: LookupTable, schema: pa.Schema) -> Iterator[pa.RecordBatc
 
 
 def _of_database(jdbc: Jdbc, schema: pa.Schema, spark: SparkSession) -> Iterator[pa.RecordBatch]:
-    given = {"url": jdbc.url, "dbtable": jdbc.table, "queryTimeout": str(QUERY_SECONDS)}
+    given = {
+        "url": jdbc.url,
+        "driver": jdbc.driver,
+        "dbtable": jdbc.table,
+        "queryTimeout": str(QUERY_SECONDS),
+    }
     if jdbc.username is not None:
         given["user"] = jdbc.username
     if jdbc.password is not None:

@@ -12,9 +12,16 @@ from flumeng.spec.patterns import fixed_part
 
 MOST_ROWS = 1_000_000
 MOST_BYTES = 64 * 2**20
-_DATABASES = ("postgresql", "mysql", "mariadb", "sqlserver", "db2")
+DRIVERS: Mapping[str, str] = {
+    "postgresql": "org.postgresql.Driver",
+    "mysql": "com.mysql.cj.jdbc.Driver",
+    "mariadb": "org.mariadb.jdbc.Driver",
+    "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
+    "db2": "com.ibm.db2.jcc.DB2Driver",
+}
+"""The class that Spark is to load: it does not find those of packages by itself."""
 _JDBC = re.compile(
-    rf"jdbc:(?P<place>(?:{'|'.join(_DATABASES)})://(?P<host>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])"
+    rf"jdbc:(?P<place>(?:{'|'.join(DRIVERS)})://(?P<host>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])"
     r"(?::[0-9]{1,5})?(?:/[A-Za-z0-9_.-]*)?)(?:;databaseName=(?P<database>[A-Za-z0-9_.-]+))?",
     re.ASCII,
 )
@@ -30,7 +37,7 @@ def check_jdbc(text: str) -> None:
     if not _JDBC.fullmatch(text):
         raise ValueError(
             'expected a database without parameters, like "jdbc:postgresql://db.example/shop"; '
-            f"known are {', '.join(_DATABASES)}"
+            f"known are {', '.join(DRIVERS)}"
         )
 
 
@@ -70,6 +77,10 @@ class Jdbc:
         example="{sslmode: verify-full}",
         factory=dict,
     )
+
+    @property
+    def driver(self) -> str:
+        return DRIVERS[self.place.partition(":")[0]]
 
     @property
     def place(self) -> str:

@@ -20,7 +20,7 @@ from flumeng.errors import UnavailableError, UserError
 from flumeng.filters import refreshed_table, table_reader
 from flumeng.filters.lookup import Directory, LookupStage
 from flumeng.filters.refreshed_table import RefreshedTable, require_unique
-from flumeng.spec.tables import MOST_ROWS, LookupTable
+from flumeng.spec.tables import MOST_ROWS, Jdbc, LookupTable
 
 APPS = pa.schema([pa.field("app", pa.string()), pa.field("team", pa.string())])
 NO_SPARK: Any = None
@@ -57,6 +57,20 @@ def test_keys_of_other_widths_and_an_empty_table_match_as_sql_does() -> None:
     events = {"code": pa.array([500, 404, 200], pa.int32())}
     assert [row["ok"] for row in looked_up(events, table, ("code",))] == [False, None, True]
     assert [row["ok"] for row in looked_up(events, table.slice(0, 0), ("code",))] == [None] * 3
+
+
+def test_no_two_keys_of_several_columns_are_taken_for_each_other() -> None:
+    grid = [(first, second) for first in range(4) for second in "abcde"]
+    table = pa.table(
+        {
+            "a": [first for first, _ in grid],
+            "b": [second for _, second in grid],
+            "row": list(range(len(grid))),
+        }
+    ).take(list(range(0, len(grid), 2)))
+    events: dict[str, Sequence[Any]] = {"a": [a for a, _ in grid], "b": [b for _, b in grid]}
+    found = [row["row"] for row in looked_up(events, table, ("a", "b"))]
+    assert found == [None if row % 2 else row for row in range(len(grid))]
 
 
 KEYS = st.one_of(st.none(), st.integers(0, 4))
@@ -258,3 +272,10 @@ def test_a_read_that_hangs_holds_up_one_batch_for_a_moment(
     hang.set()
     wait_for(lambda: source.table._reading is None)
     assert source.at(1002) != "first"
+
+
+def test_a_database_has_a_place_for_the_policy_and_a_driver_for_spark() -> None:
+    url = "jdbc:sqlserver://db.example:1433;databaseName=shop"
+    assert Jdbc(url, "apps").place == "sqlserver://db.example:1433/shop"
+    assert Jdbc(url, "apps").driver == "com.microsoft.sqlserver.jdbc.SQLServerDriver"
+    assert Jdbc("jdbc:postgresql://db/shop", "apps").driver == "org.postgresql.Driver"
