@@ -213,10 +213,11 @@ class SparkPipeline:
 def one_line(error: Exception) -> FlumengError:
     """The cause of a failed Spark job, out of traces of up to three languages. A note at the error
     says whose it is."""
-    text = error.getMessage() if isinstance(error, PySparkException) else str(error)
-    raised = [match for match in _RAISED.finditer(text or "") if match[2]]
+    text = error.getMessage() if isinstance(error, PySparkException) else ""
+    text = text or str(error)  # Spark 4.0 has no message for what Python has raised
+    raised = [match for match in _RAISED.finditer(text) if match[2]]
     if not raised:
-        first = (text or "").strip().splitlines() or [type(error).__name__]
+        first = text.strip().splitlines() or [type(error).__name__]
         found: FlumengError = BatchFailedError(first[0])
     else:
         found = of_kind(raised[-1][1].rpartition(".")[2], raised[-1][2])

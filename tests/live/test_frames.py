@@ -110,7 +110,10 @@ def test_events_look_things_up_in_arrow_also_behind_and_before_sql(
     lookup = f"lookup: {{on: [host], table: {table}}}"
     chosen = "select: ['seq', 'concat(''h'', seq % 2) AS host']"
     for number, filters in enumerate([lookup + more, f"{chosen}, {lookup}{more}"]):
-        outcome = run(f"files: {{path: '{tmp_path}/{number}', format: json}}", f"[{filters}]")
+        outcome = run(
+            f"files: {{path: '{tmp_path}/{number}', format: json, compression: none}}",
+            f"[{filters}]",
+        )
         assert isinstance(outcome, list)
         sources = [source for source, _ in outcome[0].files]
         found = {row.seq: row["team"] for row in spark.read.json(sources).collect()}
