@@ -127,7 +127,9 @@ class RefreshedTable:
             if version is None:
                 self._failed_at = self._clock()
             else:
-                self.version, self._read_at = version, began
+                if self.version is None or not version.table.equals(self.version.table):
+                    self.version = version  # Spark has the other one already
+                self._read_at = began
             assert self._reading is not None
             self._reading.set()
             self._reading = None

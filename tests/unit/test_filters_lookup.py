@@ -226,6 +226,10 @@ def test_a_table_is_read_again_by_age() -> None:
     assert source.at(150) == "second"
     assert source.reads == 2
     assert source.table.trouble == ""
+    before = source.table.version
+    assert source.at(200) == "second"
+    assert source.reads == 3
+    assert source.table.version is before, "what has not changed is not handed to Spark again"
 
 
 @pytest.mark.parametrize("error", [UnavailableError("it is not there"), UserError("2 rows")])
