@@ -213,7 +213,7 @@ def test_what_may_happen_before_acceptance_is_told_for_each_source(source: str, 
 def test_every_flow_in_the_docs_is_valid() -> None:
     page = (ROOT / "docs" / "flows.md").read_text()
     names = [parse_flow(text).flow for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
-    assert len(names) == len(set(names)) == 16
+    assert len(names) == len(set(names)) == 18
     sinks = (ROOT / "docs" / "sinks.md").read_text()
     assert [e.name for e in registry.entries("sink") if f"`{e.name}`" not in sinks] == []
     for kind in ("source", "filter"):
