@@ -21,6 +21,7 @@ from flumeng.errors import UnavailableError, UserError
 from flumeng.node.in_progress import InProgress
 from flumeng.node.protocol import Message, Parent
 from flumeng.runtime import logs, parentage, secrets
+from flumeng.runtime.scrubbing import scrub
 from flumeng.spec.spark import SparkOptions
 
 AGAIN_SECONDS = 5.0
@@ -82,7 +83,7 @@ def _start(
             except (UnavailableError, UserError) as error:
                 if not given.spark:
                     raise
-                send({"type": "alive", "held": str(error)})
+                send({"type": "alive", "held": scrub(str(error))})
                 time.sleep(AGAIN_SECONDS)
             else:
                 starting.set_result(started)
@@ -98,7 +99,9 @@ def _options(given: argparse.Namespace) -> SparkOptions:
     from flumeng.node import policy  # noqa: PLC0415  # only then it costs time
     from flumeng.spec import spark as settings  # noqa: PLC0415
 
-    options = settings.read(given.spark)
+    options = settings.read(settings.known(given.spark))
+    for key in given.spark.keys() - settings.KEYS.keys():
+        logging.warning("spark.%s is a setting of a newer flumeng: it is not heeded", key)
     allowed = policy.load(given.policy)
     allowed.spark.require(options)
     secrets.use(allowed.secrets)

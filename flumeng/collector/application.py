@@ -56,8 +56,10 @@ class Application:
         try:
             if spark.is_stopped(self._session):
                 return f"{self._options.master} has ended the application"
-            if self._options.local:
-                return ""
+            if not self._options.standalone:
+                return (
+                    ""  # others may let jobs wait for longer than a node lets a collector be held
+                )
             works = not self._running() or spark.executors(self._session) > 0
         except Py4JError:
             return ""  # the JVM has ended, which another thread notices
@@ -66,6 +68,6 @@ class Application:
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
-        elif self._options.standalone and now - self._alone_since > ALONE_SECONDS:
+        elif now - self._alone_since > ALONE_SECONDS:
             return self.held()
         return ""

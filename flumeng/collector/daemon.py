@@ -84,7 +84,7 @@ def run(
         give_up("Spark's JVM has ended")
 
     vital.start("jvm", follow)
-    options = spark_settings.read(spark_texts)
+    options = spark_settings.read(spark_settings.known(spark_texts))
     application = Application(session, options, lambda: measures.jobs()[0], in_progress)
     vital.start("application", lambda: give_up(application.follow()))
     archiving = threading.Timer(

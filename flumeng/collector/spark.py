@@ -10,6 +10,7 @@ the journals' servers, and need no address or file of the driver's host but its 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,12 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from flumeng.collector import shipping, spark_ui
 from flumeng.errors import UnavailableError, UserError
 from flumeng.runtime import secrets
 from flumeng.runtime.embedded import find_java
+from flumeng.runtime.scrubbing import scrub
 from flumeng.spec.patterns import SECRET
 from flumeng.spec.spark import SparkOptions
 
@@ -31,6 +34,8 @@ ON_THIS_HOST = SparkOptions()
 LOOPBACK = "127.0.0.1"
 PYTHON = "python3"
 CONNECT_SECONDS = 5.0
+REDACTED = "(?i)secret|passw(or)?d|token|credential|(access|account|private)[.-]?key"
+"""What Spark shows nowhere of its settings."""
 DRIVER_MEMORY = "768m"
 ROWS_PER_BATCH = 65_536
 SOCKET_DIRECTORY_BYTES = 104 - len("/.") - 36 - len(".sock")
@@ -78,6 +83,7 @@ def start(
         logging.write_text(LOGGING)
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror}") from error
+    _hide(directory / "conf", options)
     os.environ.update(spark_ui.environment(options))
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = sys.executable if options.local else options.python or PYTHON
@@ -90,6 +96,7 @@ def start(
         "spark.driver.host": LOOPBACK if options.local else host,
         "spark.driver.bindAddress": LOOPBACK if options.local else host,
         "spark.local.dir": str(scratch),
+        "spark.redaction.regex": REDACTED,
         "spark.scheduler.mode": "FAIR",
         "spark.sql.ansi.enabled": "false",
         # Spark takes each batch for a few bytes, and would broadcast it.
@@ -116,7 +123,10 @@ def start(
         if not options.local:
             session.sparkContext.addPyFile(str(shipping.archive(directory)))
     except Py4JError as error:
-        raise UnavailableError(f"Spark does not start on {options.master}: {error}") from error
+        if (half := SparkContext._active_spark_context) is not None:
+            half.stop()  # or every attempt that follows would be given this one
+        told = scrub(str(error)).strip().splitlines()
+        raise UnavailableError(f"Spark does not start on {options.master}: {told[-1]}") from error
     return session
 
 
@@ -132,8 +142,36 @@ def _wanted(options: SparkOptions) -> dict[str, str]:
     }
     settings = {name: str(value) for name, value in given.items() if value}
     for name, value in options.conf.items():
-        settings[name] = secrets.resolve(value) if SECRET.fullmatch(value) else value
+        if not SECRET.fullmatch(value):
+            settings[name] = value
     return settings
+
+
+def _hide(directory: Path, options: SparkOptions) -> None:
+    """Let Spark's launcher read settings that are secrets in a file of ours: what it is told
+    otherwise is in its command line, which everybody on the host sees. Raises UserError."""
+    hidden = {
+        name: secrets.resolve(value)
+        for name, value in options.conf.items()
+        if SECRET.fullmatch(value)
+    }
+    for name in hidden:
+        if not re.search(REDACTED, name):
+            raise UserError(f"{name} in spark.conf is no secret, and Spark would show it")
+    if any("\n" in secret for secret in hidden.values()):
+        raise UserError("a secret in spark.conf has several lines, which Spark cannot read")
+    if hidden:
+        directory.mkdir(mode=0o700)
+        file = directory / "spark-defaults.conf"
+        lines = (f"{name} {_escaped(secret)}\n" for name, secret in hidden.items())
+        file.touch(mode=0o600)
+        file.write_text("".join(lines))
+        os.environ["SPARK_CONF_DIR"] = str(directory)
+
+
+def _escaped(text: str) -> str:
+    """As the value of a property in Java's properties files."""
+    return text.replace("\\", "\\\\")
 
 
 def _reach(master: str) -> None:

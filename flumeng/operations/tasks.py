@@ -179,7 +179,7 @@ def _fullness(snapshot: Snapshot, flow: FlowView, task: PlannedTask, node: str) 
     for other, planned in there:
         capacity.add(node, other.weight(planned.partitions))
     if not capacity.fits(node, flow.weight(task.partitions)):
-        has = " ".join(f"{name}={amount:g}" for name, amount in view.capacity.items())
+        has = " ".join(f"{name}={amount:g}" for name, amount in view.record.capacity.items())
         return f"its capacity ({has}) is used up (`flumeng node capacity {node} ...`)"
     assert flow.place is not None
     most = flow.place.collect.per_node

@@ -26,6 +26,8 @@ class CapacityIndex:
         self._used: dict[str, dict[str, int]] = {}
         self._limits: dict[str, Mapping[str, int]] = {}
         self._limited: set[str] = set()
+        self._cores: dict[str, int] = {}
+        """Of a Spark cluster, in thousandths: how large a node is that declares no slots."""
         self._nodes: dict[str, NodeView] = {}
         self._pools: dict[PoolKey, IndexedHeap[float]] = {}
         self._pools_of: dict[str, list[IndexedHeap[float]]] = {}
@@ -35,9 +37,11 @@ class CapacityIndex:
         if view is None:
             self._nodes.pop(name, None)
             self._limits.pop(name, None)
+            self._cores.pop(name, None)
         else:
             self._nodes[name] = view
-            self._limits[name] = dict(thousandths(view.capacity))
+            self._limits[name] = dict(thousandths(view.record.capacity))
+            self._cores[name] = 1000 * view.spark_cores
         (self._limited.add if self._limits.get(name) else self._limited.discard)(name)
         for key, pool in self._pools.items():
             self._enter(key, pool, name)
@@ -70,10 +74,14 @@ class CapacityIndex:
         limits = self._limits.get(node, SLOTS_UNDECLARED)
         fullest = 0.0
         for dimension, amount in used.items():
-            limit = limits.get(dimension) or SLOTS_UNDECLARED.get(dimension)
+            limit = limits.get(dimension) or self._size(node, dimension)
             if limit and amount / limit > fullest:
                 fullest = amount / limit
         return fullest
+
+    def _size(self, node: str, dimension: str) -> int | None:
+        cores = self._cores.get(node) if dimension == "slots" else None
+        return cores or SLOTS_UNDECLARED.get(dimension)
 
     def fits(self, node: str, weight: Amounts) -> bool:
         """Whether what the node declares allows for a task of this weight on top."""
@@ -121,7 +129,7 @@ class CapacityIndex:
     def in_turn(self, pool: IndexedHeap[float], weight: Amounts, count: int) -> list[str] | None:
         """As ``least_full`` so many times, each with the one before counted; None when there are
         limits to be looked at each time, or no nodes. Nothing is counted yet."""
-        if self._limited or not pool.ranks:
+        if self._limited or not pool.ranks or any(self._cores.values()):
             return None
         names = sorted(pool.ranks)
         total = len(names)

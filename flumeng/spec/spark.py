@@ -103,8 +103,8 @@ class SparkOptions:
         default="local[*]",
     )
     cores: int | None = option(
-        doc="How many cores of the cluster the node takes at most. It counts as the node's "
-        "capacity in slots when the node declares none. Without it all that are free.",
+        doc="How many cores of the cluster the node takes at most. Tasks go where cores are, "
+        "unless nodes declare capacities. Without it all that are free.",
         minimum=1,
         maximum=100_000,
         default=None,
@@ -193,6 +193,11 @@ def read(texts: Mapping[str, str]) -> SparkOptions:
         raise UserError(told) from error
     assert isinstance(options, SparkOptions)
     return options
+
+
+def known(texts: Mapping[str, str]) -> Mapping[str, str]:
+    """Without the settings that only a newer flumeng knows."""
+    return {key: text for key, text in texts.items() if key in KEYS}
 
 
 def normal(key: str, text: str) -> str:

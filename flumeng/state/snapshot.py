@@ -193,13 +193,11 @@ class NodeView:
     expired: bool = False
 
     @property
-    def capacity(self) -> Mapping[str, float]:
-        """What the node declares. One that collects on a Spark cluster has as many slots as cores
-        there, when it declares none."""
-        cores = self.assignment.spark.get("cores")
-        if cores is None or "slots" in self.record.capacity or not cores.isdigit():
-            return self.record.capacity
-        return {**self.record.capacity, "slots": float(cores)}
+    def spark_cores(self) -> int:
+        """How many cores of a Spark cluster the node takes; 0 when that is not said."""
+        told = self.assignment.spark
+        cores, master = told.get("cores", ""), told.get("master", "local")
+        return int(cores) if cores.isdigit() and not master.startswith("local") else 0
 
     @property
     def set_aside(self) -> bool:

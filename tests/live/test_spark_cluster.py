@@ -170,14 +170,19 @@ def wait_for_files(lake: Path) -> None:
     [
         ({"master": "spark://127.0.0.1:1"}, "Spark's master spark://127.0.0.1:1 does not answer"),
         ({"master": "spark://evil:7077"}, "this node's policy file does not allow Spark's spark:"),
-        ({"newer": "1"}, "spark.newer: unknown option"),
-        ({"conf": '{"spark.task.maxFailures": "${secret:gone}"}'}, "there is no secret gone"),
+        ({"conf": '{"spark.authenticate.secret": "${secret:gone}"}'}, "there is no secret gone"),
+        (
+            {"conf": '{"spark.speculation": "${secret:lake}"}'},
+            "spark.speculation in spark.conf is no",
+        ),
     ],
 )
 def test_a_collector_that_cannot_begin_says_why_and_waits(
-    tmp_path: Path, texts: dict[str, str], told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: dict[str, str], told: str
 ) -> None:
-    (tmp_path / "policy.yaml").write_text('spark: {masters: ["spark://127.0.0.1:1"]}\n')
+    policy = 'spark: {masters: ["spark://127.0.0.1:1"], conf: ["spark.auth*", "spark.spec*"]}\n'
+    (tmp_path / "policy.yaml").write_text(policy)
+    monkeypatch.setenv("FLUMENG_SECRET_LAKE", "never-shown")
     arguments = ["--zk", "127.0.0.1:1", "--node", "n1", "--data", str(tmp_path / "data")]
     arguments += ["--policy", str(tmp_path / "policy.yaml"), "--spark", json.dumps(texts)]
     command = [sys.executable, "-m", "flumeng.collector", *arguments]

@@ -64,6 +64,9 @@ def test_every_setting_is_shown_with_its_default_and_meaning(shell: Shell) -> No
             "spark.packages": "[]",
             "spark.jars": "[]",
             "spark.conf": "{}",
+            "spark.ui": "false",
+            "spark.ui_port": "0",
+            "spark.ui_url": None,
         },
         "maintenance": None,
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 from flumeng.plan import Action, Assign, Drop, Forget, Maintain, Planner, Replan, Revert, plan
 from flumeng.plan.applied import applied
+from flumeng.plan.capacity_index import CapacityIndex
 from flumeng.plan.steps import steps
 from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
@@ -28,6 +29,8 @@ from zkschema.records import (
     PlannedTask,
     TaskStatus,
 )
+
+SLOT = (("slots", 1000),)
 
 
 def node(
@@ -780,9 +783,23 @@ def test_a_node_is_told_the_settings_of_spark_that_hold_for_it() -> None:
     }
 
 
-def test_a_node_has_as_many_slots_as_cores_of_its_spark_cluster() -> None:
-    node = NodeView("a", Node(uuid="a", roles=("collect",), capacity={"mb": 5.0}), live=True)
-    node = replace(node, assignment=Assignment(spark={"cores": "8"}))
-    assert node.capacity == {"mb": 5.0, "slots": 8.0}
-    declared = replace(node, record=replace(node.record, capacity={"slots": 2.0}))
-    assert declared.capacity == {"slots": 2.0}
+def test_tasks_go_where_the_cores_of_a_spark_cluster_are_and_none_is_left_without_a_node() -> None:
+    large, small = node("large"), node("small")
+    told = {"master": "spark://m:7077", "cores": "6"}
+    large = replace(large, assignment=Assignment(spark=told))
+    small = replace(small, assignment=Assignment(spark={**told, "cores": "2"}))
+    index = CapacityIndex()
+    index.put_node("large", large)
+    index.put_node("small", small)
+    pool = index.pool({})
+    placed = Counter[str]()
+    for _ in range(40):
+        name = index.least_full(pool, SLOT)
+        assert name is not None
+        index.add(name, SLOT)
+        placed[name] += 1
+    assert placed == {"large": 30, "small": 10}
+    assert index.in_turn(pool, SLOT, 2) is None
+    assert node("a").spark_cores == 0
+    local = replace(large, assignment=Assignment(spark={"cores": "6"}))
+    assert local.spark_cores == 0

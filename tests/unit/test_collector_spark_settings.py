@@ -1,0 +1,51 @@
+"""What Spark's launcher is told, and what only a file of the collector's tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flumeng.collector import spark
+from flumeng.errors import UserError
+from flumeng.spec.spark import SparkOptions
+
+KEY = "spark.authenticate.secret"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", "")
+    monkeypatch.setenv("FLUMENG_SECRET_SPARK", r"back\slash")
+    monkeypatch.setenv("FLUMENG_SECRET_LINES", "one\ntwo")
+
+
+def test_a_secret_is_in_a_file_of_ours_and_not_on_the_command_line(tmp_path: Path) -> None:
+    options = SparkOptions(conf={KEY: "${secret:spark}", "spark.speculation": "true"})
+    assert spark._wanted(options) == {"spark.speculation": "true"}
+    spark._hide(tmp_path / "conf", options)
+    file = tmp_path / "conf" / "spark-defaults.conf"
+    assert file.read_text() == KEY + " back\\\\slash\n"
+    assert (file.stat().st_mode & 0o777, (tmp_path / "conf").stat().st_mode & 0o777) == (
+        0o600,
+        0o700,
+    )
+
+
+@pytest.mark.parametrize(
+    ("conf", "told"),
+    [
+        ({"spark.speculation": "${secret:spark}"}, "is no secret"),
+        ({KEY: "${secret:lines}"}, "several lines"),
+        ({KEY: "${secret:gone}"}, "there is no secret gone"),
+    ],
+)
+def test_what_cannot_be_hidden_is_told(tmp_path: Path, conf: dict[str, str], told: str) -> None:
+    with pytest.raises(UserError, match=told) as error:
+        spark._hide(tmp_path / "conf", SparkOptions(conf=conf))
+    assert "back" not in str(error.value)
+
+
+def test_nothing_is_hidden_where_nothing_is_secret(tmp_path: Path) -> None:
+    spark._hide(tmp_path / "conf", SparkOptions(conf={"spark.speculation": "true"}))
+    assert not (tmp_path / "conf").exists()
