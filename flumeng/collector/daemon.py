@@ -34,8 +34,10 @@ from flumeng.node.protocol import Parent
 from flumeng.runtime import file_store, secrets
 from flumeng.runtime.file_store import FileStore
 from flumeng.sinks import TaskRevision
-from flumeng.spec import check_flow
+from flumeng.spec import Component, check_flow
 from flumeng.spec import spark as spark_settings
+from flumeng.spec.sinks.spark import Spark
+from flumeng.spec.spark import SparkOptions
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema.records import COLLECT
 
@@ -109,6 +111,7 @@ def run(
                     f"{part.name}: executors of {options.master} are other hosts: say shared: true "
                     "when each of them sees that directory, or name a store that they all reach"
                 )
+            require_catalog(options, part)
         task = TaskRevision(assignment.flow, assignment.task, assignment.revision)
         return SparkPipeline(session, spec, task)
 
@@ -131,6 +134,17 @@ def run(
     store.close()
     spark.let_go(session)
     return 0
+
+
+def require_catalog(options: SparkOptions, part: Component) -> None:
+    """Raises UserError for a table of a catalog that the session does not have."""
+    catalog = part.options.catalog if isinstance(part.options, Spark) else None
+    if catalog is not None and not options.has_catalog(catalog):
+        setting = f"{spark_settings.CATALOG}{catalog}"
+        raise UserError(
+            f"{part.name}: this session has no catalog {catalog} of its own: set "
+            f"{setting} in spark.conf, and allow it in spark.conf of the node's policy file"
+        )
 
 
 def bounded(allowed: Policy) -> OpenStore:

@@ -33,7 +33,7 @@ from flumeng.spec.patterns import (
 from flumeng.spec.problems import SpecError, nearest
 from flumeng.spec.quantities import check_absolute, check_address
 from flumeng.spec.sinks.python import check_module
-from flumeng.spec.sinks.spark import check_format
+from flumeng.spec.sinks.spark import FILE_FORMATS, check_format
 from flumeng.spec.spark import SparkOptions, check_conf
 
 DEFAULT_FILE = Path("/etc/flumeng/node.yaml")
@@ -89,7 +89,8 @@ def check_bound(text: str) -> None:
 
 
 def check_conf_bound(text: str) -> None:
-    check_conf(text.removesuffix("*").removesuffix("."))
+    beginning = text.removesuffix("*")
+    check_conf(f"{beginning}any" if beginning.endswith(".") else beginning)
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class Policy:
         "what another format than the files of Spark itself does with its options.",
         check=check_format,
         example="[parquet, iceberg, jdbc]",
-        default=("parquet", "orc", "json", "csv", "text"),
+        default=FILE_FORMATS,
     )
     python: tuple[str, ...] = option(
         doc="The modules with functions that the sink `python` may call in the collector.",

@@ -14,6 +14,10 @@ from flumeng.spec.problems import nearest
 
 TIME_PATTERNS = ("%Y", "%m", "%d", "%H", "%M")
 SECRET = re.compile(r"\$\{secret:([A-Za-z0-9][A-Za-z0-9_-]{0,199})\}", re.ASCII)
+SECRET_NAME = re.compile(
+    r"password|passphrase|secret|token|credential$|(access|account|private|api).?key", re.I
+)
+"""What the names of options say whose values are secrets."""
 NETWORK_SCHEMES = (
     "db2", "http", "https", "kafka", "mariadb", "mysql", "postgresql", "sqlserver", "tcp", "tls",
 )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -16,6 +16,7 @@ from flumeng.errors import UserError
 from flumeng.spec import document
 from flumeng.spec.decode import Decoder
 from flumeng.spec.option import described, option
+from flumeng.spec.patterns import SECRET, SECRET_NAME
 from flumeng.spec.problems import SpecError
 from flumeng.spec.quantities import check_address
 
@@ -41,8 +42,15 @@ OWN_CONF = (
 )
 """What other settings say, or flumeng itself."""
 OWN_SQL = "spark.sql."
-FREE_SQL = ("spark.sql.shuffle.", "spark.sql.adaptive.", "spark.sql.autoBroadcastJoinThreshold")
-"""How SQL computes may be set, and not what it means: flows would mean something else elsewhere."""
+CATALOG = "spark.sql.catalog."
+FREE_SQL = (
+    "spark.sql.shuffle.",
+    "spark.sql.adaptive.",
+    "spark.sql.autoBroadcastJoinThreshold",
+    CATALOG,
+)
+"""How SQL computes may be set and into which catalogs sinks write, and not what SQL means: flows
+would mean something else elsewhere."""
 _MEMORY = re.compile("[1-9][0-9]{0,6}[mg]", re.ASCII)
 _PACKAGE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
 
@@ -160,11 +168,20 @@ class SparkOptions:
         default=None,
     )
     conf: Mapping[str, str] = option(
-        doc="Further settings of Spark. A value may be a reference to a secret.",
+        doc="Further settings of Spark. A value may be a reference to a secret, and has to be one "
+        "where the name says so.",
         check=check_conf,
         example="{spark.speculation: true, spark.driver.port: 7400}",
         factory=dict,
     )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        for name, value in self.conf.items():
+            if SECRET_NAME.search(name) and not SECRET.fullmatch(value):
+                yield f"conf.{name}", "expected a reference to a secret, like ${secret:NAME}"
+
+    def has_catalog(self, name: str) -> bool:
+        return f"{CATALOG}{name}" in self.conf
 
     @property
     def local(self) -> bool:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from flumeng.collector.commit import Commits
-from flumeng.collector.daemon import bounded
+from flumeng.collector.daemon import bounded, require_catalog
 from flumeng.errors import UserError
 from flumeng.node.policy import Policy
+from flumeng.spec import Component, spark
+from flumeng.spec.sinks.spark import Spark
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths
@@ -59,3 +61,12 @@ def test_a_root_that_has_become_a_symlink_is_not_staged_in(tmp_path: Path) -> No
     with pytest.raises(UserError, match="does not allow to write to"):
         found.stage(str(lake / "app"), "j.n.0.0", 1)
     assert list(outside.iterdir()) == []
+
+
+def test_a_table_is_of_a_catalog_that_the_session_has() -> None:
+    part = Component("sink", "spark", Spark(format="iceberg", table="lake.web.events"))
+    texts = {"conf": "{spark.sql.catalog.lake: org.apache.iceberg.spark.SparkCatalog}"}
+    require_catalog(spark.read(texts), part)
+    for texts in ({}, {"conf": "{spark.sql.catalog.Lake: x, spark.sql.catalog.lake.uri: x}"}):
+        with pytest.raises(UserError, match=r"set spark\.sql\.catalog\.lake in spark\.conf"):
+            require_catalog(spark.read(texts), part)

@@ -42,6 +42,10 @@ def problem(sink: str, delivery: str = "at-least-once") -> str:
         ("spark: {format: csv, options: {Path: /etc}}", "expected the place in the sink's own"),
         ("spark: {format: jdbc, options: {password: x}}", "expected a reference to a secret"),
         ("spark: {format: jdbc, options: {fs.s3a.access.key: x}}", "a reference to a secret"),
+        ("spark: {format: csv, path: /l, options: {fs.defaultFS: x}}", "a name without a dot"),
+        ("spark: {format: ORC, path: /l, options: {a.b: x}}", "a name without a dot"),
+        ("spark: {format: csv, table: default.events}", "expected a table of a catalog of yours"),
+        ("spark: {format: csv, table: Spark_Catalog.a.b}", "expected a table of a catalog of"),
         ("spark: {format: csv, mode: ignore}", "expected one of append, overwrite"),
         ("spark: {format: csv, path: /l, partition_by: [hots]}", "no column hots; did you mean"),
         ("python: {function: company.sinks}", "expected a module and a function"),
@@ -87,6 +91,10 @@ def test_a_node_names_the_modules_and_formats_that_it_allows() -> None:
         allowed.require(Component("sink", "python", Python(function="company:store")))
     with pytest.raises(UserError, match="does not allow to write to /else"):
         allowed.require(Component("sink", "spark", Spark(format="orc", path="/else")))
+
+
+def test_options_of_other_formats_may_have_dots() -> None:
+    check_flow(FLOW % ("at-least-once", "spark: {format: jdbc, options: {a.b: x, url: u}}"))
 
 
 TABLE = "{csv: /etc/apps.csv, schema: 'host STRING, team STRING'}"

@@ -26,6 +26,7 @@ from flumeng.spec.spark import SparkOptions
             '{"spark.speculation": "true", "spark.driver.port": "7400"}',
         ),
         ("conf", "{spark.authenticate.secret: '${secret:s}'}", None),
+        ("conf", "{spark.sql.catalog.lake: a.B, spark.sql.catalog.lake.io-impl: a.C}", None),
     ],
 )
 def test_a_setting_is_kept_as_one_line_that_says_the_same(
@@ -49,6 +50,10 @@ def test_a_setting_is_kept_as_one_line_that_says_the_same(
         ("python", "python3", "expected an absolute path"),
         ("conf", "{spark.sql.ansi.enabled: true}", "flumeng sets this one by itself"),
         ("conf", "{spark.jars: /x.jar}", "flumeng sets this one by itself"),
+        ("conf", "{spark.sql.catalogImplementation: hive}", "flumeng sets this one by itself"),
+        ("conf", "{spark.authenticate.secret: hunter2}", "conf.*: expected a reference to a se"),
+        ("conf", "{spark.ssl.keyPassword: 'a${secret:s}'}", "expected a reference to a secret"),
+        ("conf", "{spark.sql.catalog.lake.credential: a}", "expected a reference to a secret"),
         ("conf", "[1]", "expected names with values"),
         ("mastre", "x", "unknown option"),
         ("conf", "{", "spark."),
@@ -75,6 +80,7 @@ def test_settings_of_a_node_count_before_those_of_the_cluster() -> None:
         (SparkOptions(python="/tmp/python"), "spark.python"),
         (SparkOptions(conf={"spark.driver.extraJavaOptions": "-agentpath:x"}), "spark.conf"),
         (SparkOptions(conf={"spark.plugins": "evil"}), "spark.conf"),
+        (SparkOptions(conf={"spark.sql.catalog.lake": "evil"}), "spark.conf"),
     ],
 )
 def test_a_node_without_a_policy_file_takes_nothing_that_runs_code(
@@ -91,7 +97,7 @@ spark:
   masters: ["spark://a:7077"]
   packages: ["org.postgresql:*"]
   jars: ["/opt/jdbc/*"]
-  conf: [spark.driver.port, spark.executor.*]
+  conf: [spark.driver.port, spark.executor.*, spark.sql.catalog.lake.*]
 """,
         "node.yaml",
     ).spark
@@ -99,7 +105,7 @@ spark:
         master="spark://a:7077",
         packages=("org.postgresql:postgresql:42.7.4",),
         jars=("/opt/jdbc/x.jar",),
-        conf={"spark.driver.port": "1", "spark.executor.instances": "2"},
+        conf={"spark.driver.port": "1", "spark.sql.catalog.lake.uri": "x"},
     )
     allowed.require(good)
     allowed.require(SparkOptions(master="local[2]"))

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flumeng.spec.option import option
-from flumeng.spec.patterns import SECRET, check_lake_path, fixed_part
+from flumeng.spec.patterns import SECRET, SECRET_NAME, check_lake_path, fixed_part
 
 OWN = ("path", "paths", "table")
 """Options that would lead past what the policy of a node bounds."""
-SECRETS = re.compile(r"password|passphrase|secret|token|(access|account|private|api).?key", re.I)
+FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
+"""Spark's own. Their options with a dot in the name are settings of Hadoop too."""
+OWN_CATALOGS = ("default", "spark_catalog")
+"""The session's own: what they hold lies in a directory that is emptied when a collector starts."""
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 _TABLE = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*){1,3}", re.ASCII)
 _FORMAT = re.compile(r"[A-Za-z_][\w.$-]*", re.ASCII)
@@ -33,6 +36,11 @@ def check_option(name: str) -> None:
 def check_table(text: str) -> None:
     if not _TABLE.fullmatch(text):
         raise ValueError("expected a table of a catalog, like lake.web.events")
+    if text.partition(".")[0].lower() in OWN_CATALOGS:
+        raise ValueError(
+            "expected a table of a catalog of yours, like lake.web.events: what is in Spark's own "
+            "is gone when the collector starts anew"
+        )
 
 
 def check_path(text: str) -> None:
@@ -58,7 +66,8 @@ class Spark:
         default=None,
     )
     table: str | None = option(
-        doc="Or the table of a catalog of the session into which it writes.",
+        doc="Or the table into which it writes, of a catalog that `spark.conf` sets up with "
+        "`spark.sql.catalog.NAME`.",
         check=check_table,
         example="lake.web.events",
         default=None,
@@ -76,7 +85,8 @@ class Spark:
         default=False,
     )
     options: Mapping[str, str] = option(
-        doc="What the writer takes; a value may have references to secrets in it.",
+        doc="What the writer takes; a value may have references to secrets in it. Names with a "
+        "dot are not for Spark's own file formats.",
         check=check_option,
         example='{url: "jdbc:postgresql://db.example/logs", password: "${secret:logs-db}"}',
         factory=dict,
@@ -87,6 +97,11 @@ class Spark:
         """Whether each host has files of its own there."""
         return not self.shared and (self.path or "").startswith(("/", "file:"))
 
+    @property
+    def catalog(self) -> str | None:
+        """The name of the table's."""
+        return None if self.table is None else self.table.partition(".")[0]
+
     def needs(self) -> Iterator[tuple[str, str]]:
         yield "spark format", self.format
         if self.path is not None:
@@ -96,5 +111,10 @@ class Spark:
         if self.path is not None and self.table is not None:
             yield "table", "expected path or table, not both"
         for name, value in self.options.items():
-            if SECRETS.search(name) and not SECRET.search(value):
+            if SECRET_NAME.search(name) and not SECRET.search(value):
                 yield f"options.{name}", "expected a reference to a secret, like ${secret:NAME}"
+            if "." in name and self.format.lower() in FILE_FORMATS:
+                yield (
+                    f"options.{name}",
+                    f"expected a name without a dot: for {self.format} others are Hadoop's",
+                )
