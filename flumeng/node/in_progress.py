@@ -19,6 +19,7 @@ class InProgress:
     """``data`` is the node's data directory. May be used from any thread."""
 
     def __init__(self, data: Path) -> None:
+        self.data = data
         self._directory = data / DIRECTORY
         self._numbers = itertools.count()
 

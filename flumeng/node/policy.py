@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from flumeng.errors import UserError
 from flumeng.runtime.secrets import SecretBackend
@@ -96,7 +97,8 @@ def check_conf_bound(text: str) -> None:
 @dataclass(frozen=True)
 class SparkBounds:
     """What the cluster's settings of Spark may do on this node: its collector runs what they name.
-    An entry that ends in `*` stands for all that begin so."""
+    An entry that ends in `*` stands for all that begin so, with the symlinks of directories
+    resolved; a path with `..` begins with none."""
 
     masters: tuple[str, ...] = option(
         doc="The masters that may be used, besides those of the node's own host.",
@@ -133,7 +135,12 @@ class SparkBounds:
             "spark.executor.memoryOverhead",
             "spark.network.timeout",
             "spark.speculation*",
-            "spark.sql.adaptive.*",
+            "spark.sql.adaptive.advisoryPartitionSizeInBytes",
+            "spark.sql.adaptive.autoBroadcastJoinThreshold",
+            "spark.sql.adaptive.coalescePartitions.*",
+            "spark.sql.adaptive.enabled",
+            "spark.sql.adaptive.localShuffleReader.enabled",
+            "spark.sql.adaptive.skewJoin.*",
             "spark.sql.autoBroadcastJoinThreshold",
             "spark.sql.shuffle.partitions",
             "spark.task.maxFailures",
@@ -365,7 +372,20 @@ def _matches(entry: str, command: Sequence[str]) -> bool:
 
 
 def _begins(entry: str, text: str) -> bool:
-    return text.startswith(entry[:-1]) if entry.endswith("*") else text == entry
+    if not entry.endswith("*"):
+        return text == entry
+    leads_out = ".." in unquote(text).replace("\\", "").split("/")
+    return not leads_out and _resolved(text).startswith(_resolved(entry[:-1]))
+
+
+def _resolved(text: str) -> str:
+    """A path with the symlinks of its directory resolved: what is a file there is its owner's
+    choice, and the Python of a virtual environment is a symlink. Another text as it is."""
+    path = text.removeprefix("file://")
+    if not path.startswith("/"):
+        return text
+    directory, _, name = path.rpartition("/")
+    return f"{os.path.realpath(directory or '/').rstrip('/')}/{name}"
 
 
 def _is_below(path: str, root: str) -> bool:

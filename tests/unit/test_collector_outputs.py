@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from flumeng.collector.commit import Commits
-from flumeng.collector.daemon import bounded, require_catalog
+from flumeng.collector.daemon import bounded, require_catalog, require_outside
 from flumeng.errors import UserError
 from flumeng.node.policy import Policy
 from flumeng.spec import Component, spark
+from flumeng.spec.sinks.files import Files
 from flumeng.spec.sinks.spark import Spark
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore, FakeTree
@@ -70,3 +71,28 @@ def test_a_table_is_of_a_catalog_that_the_session_has() -> None:
     for texts in ({}, {"conf": "{spark.sql.catalog.Lake: x, spark.sql.catalog.lake.uri: x}"}):
         with pytest.raises(UserError, match=r"set spark\.sql\.catalog\.lake in spark\.conf"):
             require_catalog(spark.read(texts), part)
+
+
+def test_no_sink_writes_into_the_data_of_its_node_or_around_it(tmp_path: Path) -> None:
+    data = tmp_path / "n1" / "data"
+    data.mkdir(parents=True)
+    (tmp_path / "leads-in").symlink_to(data)
+
+    def sinks(place: str) -> list[Component]:
+        found = [Component("sink", "files", Files(path=place))]
+        if "%" not in place and "{" not in place:
+            writer = Spark(format="orc", path=place, mode="overwrite")
+            found.append(Component("sink", "spark", writer))
+        return found
+
+    lakes = ("lake", "n1/data2", "n1/dat", "n1/lake/{app}", "n1/data-{app}", "lake/dt=%Y", "n1/x%Y")
+    for place in (*(f"{tmp_path}/{lake}" for lake in lakes), f"s3a:/{data}", f"hdfs://{data}"):
+        for part in sinks(place):
+            require_outside(data, part)
+    inside = ("", "/", "/journals", "/%Y", "{app}", "/journals/{app}")
+    around = ("", "/n1", "/n1/", "/n1/{app}", "/n1/d{app}", "/{host}/data", "/leads-in/x")
+    places = [f"{data}{path}" for path in inside] + [f"{tmp_path}{path}" for path in around]
+    for place in (*places, f"file://{data}", f"/{data}", f"{data}//.", "//"):
+        for part in sinks(place):
+            with pytest.raises(UserError, match="data directory of the node"):
+                require_outside(data, part)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from flumeng.errors import UserError
 from flumeng.node import policy
-from flumeng.node.policy import UNRESTRICTED
+from flumeng.node.policy import UNRESTRICTED, SparkBounds
 from flumeng.spec import spark
 from flumeng.spec.spark import SparkOptions
 
@@ -80,6 +82,10 @@ def test_settings_of_a_node_count_before_those_of_the_cluster() -> None:
         (SparkOptions(python="/tmp/python"), "spark.python"),
         (SparkOptions(conf={"spark.driver.extraJavaOptions": "-agentpath:x"}), "spark.conf"),
         (SparkOptions(conf={"spark.plugins": "evil"}), "spark.conf"),
+        (
+            SparkOptions(conf={"spark.sql.adaptive.customCostEvaluatorClass": "evil"}),
+            "spark.conf",
+        ),
         (SparkOptions(conf={"spark.sql.catalog.lake": "evil"}), "spark.conf"),
     ],
 )
@@ -117,3 +123,21 @@ spark:
         with pytest.raises(UserError, match="this node's policy file does not allow"):
             allowed.require(bad)
     UNRESTRICTED.spark.require(SparkOptions(conf={"spark.speculation": "true"}))
+
+
+def test_paths_that_begin_like_an_entry_lie_there(tmp_path: Path) -> None:
+    (tmp_path / "jdbc").mkdir()
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "jdbc" / "out").symlink_to(tmp_path / "evil")
+    (tmp_path / "way").symlink_to(tmp_path / "jdbc")
+    (tmp_path / "jdbc" / "python3").symlink_to("/usr/bin/env")
+    allowed = SparkBounds(jars=(f"{tmp_path}/jdbc/*",), python=(f"{tmp_path}/jdbc/*",))
+    for place in (f"{tmp_path}/jdbc/x.jar", f"{tmp_path}/way/x.jar", f"file://{tmp_path}/jdbc/x"):
+        allowed.require(SparkOptions(jars=(place,)))
+    allowed.require(SparkOptions(python=f"{tmp_path}/jdbc/python3"))
+    for name in ("../evil/x.jar", "a/../../evil/x.jar", "out/x.jar", "%2e%2e/evil/x", "\\.\\./x"):
+        for place in (f"{tmp_path}/jdbc/{name}", f"file://{tmp_path}/jdbc/{name}"):
+            with pytest.raises(UserError, match=r"spark\.jars"):
+                allowed.require(SparkOptions(jars=(place,)))
+    with pytest.raises(UserError, match=r"spark\.python"):
+        allowed.require(SparkOptions(python=f"{tmp_path}/jdbc/../evil/python3"))
