@@ -141,6 +141,7 @@ class TaskMetrics:
         self._next = 0
         self._counted: set[int] = set()
         """Of the jobs from ``_next`` on, those that have ended and are counted."""
+        self._failing = False
         self._lock = threading.Lock()
 
     @contextmanager
@@ -158,32 +159,42 @@ class TaskMetrics:
             group.ended_at = self._clock()
 
     def follow(self) -> None:
-        """Look now and then; ends when Spark cannot be asked."""
-        try:
-            while True:
-                time.sleep(LOOK_SECONDS)
-                self.look()
-        except Exception as error:
-            log.warning("what Spark counts of its tasks is not known any more: %s", error)
+        """Look now and then, for as long as this process lives."""
+        while True:
+            time.sleep(LOOK_SECONDS)
+            self.look()
 
     def look(self) -> None:
-        """Tell of the jobs that have ended since the last look."""
+        """Tell of the jobs that have ended since the last look. What Spark cannot say is not
+        counted."""
         if not self._groups:
             return
         began = self._clock()
+        try:
+            self._count_ended()
+        except Exception as error:
+            if not self._failing:
+                log.warning("what Spark counts of its tasks is not known: %s", error)
+            self._failing = True
+        else:
+            self._failing = False
+        with self._lock:
+            self._groups = {
+                name: group
+                for name, group in self._groups.items()
+                if group.ended_at is None or began - group.ended_at < KEEP_SECONDS
+            }
+
+    def _count_ended(self) -> None:
         jobs = {row["info"]["jobId"]: row for row in self._statuses.jobs(self._next)}
         with self._lock:
             groups = dict(self._groups)
         fresh = jobs.keys() - self._counted
         ended = {number for number in fresh if jobs[number]["info"]["status"] != "RUNNING"}
-        self._count([jobs[number] for number in sorted(ended)], groups)
         self._counted |= ended
         self._next = min(fresh - ended, default=max(jobs, default=self._next - 1) + 1)
         self._counted = {number for number in self._counted if number >= self._next}
-        with self._lock:
-            for name, group in groups.items():
-                if group.ended_at is not None and began - group.ended_at >= KEEP_SECONDS:
-                    del self._groups[name]
+        self._count([jobs[number] for number in sorted(ended)], groups)
 
     def _count(self, jobs: Sequence[Row], groups: Mapping[str, _Group]) -> None:
         ours = [row for row in jobs if row["info"].get("jobGroup") in groups and _stages(row)]

@@ -93,5 +93,11 @@ def _imported(options: Python) -> UserFunction:
         raise UserError(f"python: importing {module} raised {_last_line(error)}") from error
     if not callable(found):
         raise UserError(f"python: there is no function {name} in {module}")
+    home = str(getattr(found, "__module__", None))
+    if home != module and not home.startswith(f"{module}."):
+        raise UserError(
+            f"python: {name} of {module} comes from {home}: name the module that defines it, or "
+            "define a function there that calls it"
+        )
     function: UserFunction = found
     return function

@@ -28,6 +28,7 @@ class Spark:
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     of_stages: list[dict[str, Any]] = field(default_factory=list)
     asked: int = 0
+    trouble: Exception | None = None
 
     def run(self, number: int, group: str | None, *stages: int, status: str = "SUCCEEDED") -> None:
         info = {"jobId": number, "status": status, "stageIds": list(stages)}
@@ -42,6 +43,8 @@ class Spark:
 
     def jobs(self, first: int) -> Sequence[Row]:
         self.asked += 1
+        if self.trouble is not None:
+            raise self.trouble
         return [row for number, row in self.rows.items() if number >= first]
 
     def stages(self, first: int) -> Sequence[Row]:
@@ -128,3 +131,45 @@ def test_spark_is_not_asked_while_nothing_runs(world: World) -> None:
     asked = world.spark.asked
     world.look()
     assert world.spark.asked == asked == 2
+
+
+def test_spark_is_asked_again_when_it_did_not_answer(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.ran("a", work("one", 1))
+    world.spark.run(0, "a", 0)
+    world.spark.stage(0, 1.0)
+    world.spark.trouble = ValueError("no JSON")
+    assert world.look() == world.look() == {}
+    assert [record.getMessage() for record in caplog.records] == [
+        "what Spark counts of its tasks is not known: no JSON"
+    ]
+    world.spark.trouble = None
+    assert world.look() == {"one": 1.0}
+
+
+def test_what_spark_never_tells_of_is_forgotten(world: World) -> None:
+    world.spark.trouble = ValueError("no JSON")
+    for number in range(3):
+        world.ran(f"job-{number}", work("one", 1))
+    world.look()
+    world.now = KEEP_SECONDS
+    world.look()
+    asked = world.spark.asked
+    world.look()
+    assert world.spark.asked == asked == 2
+
+
+def test_a_job_that_cannot_be_counted_counts_no_other_twice(world: World) -> None:
+    world.ran("a", work("one", 1))
+    world.ran("b", work("two", 1))
+    world.spark.run(0, "a", 0)
+    world.spark.run(1, "b", 1)
+    world.spark.stage(0, 1.0)
+    world.spark.of_stages.append({"info": {"stageId": 1}})
+    assert world.look() == world.look() == {}
+    world.ran("c", work("one", 1))
+    world.spark.of_stages.pop()
+    world.spark.run(2, "c", 2)
+    world.spark.stage(2, 2.0)
+    assert world.look() == {"one": 2.0}
