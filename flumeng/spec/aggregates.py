@@ -1,8 +1,10 @@
 """The functions over many rows that a statement may call, beside those of one row.
 
-Reasons are those of ``flumeng.spec.functions``: each gives the same for the same rows whatever
-their order, and holds a bounded state for each group. So there is no ``collect_list``, ``listagg``
-or ``percentile``, which hold all values of a group, and no ``first`` or ``any_value``.
+Reasons are those of ``flumeng.spec.functions``, and each holds a bounded state for each group. So
+there is no ``collect_list``, ``listagg`` or ``percentile``, which hold all values of a group. What
+those of BY_ORDER give depends on the order of rows that are alike in what they are ordered by;
+``first`` and ``any_value``, which have no such order, are not there. Sums and means of numbers that
+are no integers may differ in their last digits.
 """
 
 from __future__ import annotations
@@ -35,6 +37,12 @@ first_value last_value: E -> =
 AGGREGATES: Mapping[str, Function] = read(_AGGREGATES)
 WINDOWS: Mapping[str, Function] = read(_WINDOWS)
 """Only with OVER, as all others may be."""
+
+BY_ORDER = (
+    "row_number", "ntile", "lag", "lead", "first_value", "last_value", "max_by", "min_by",
+    "percentile_approx", "approx_percentile", "rows",
+)  # fmt: skip
+"""``rows`` are windows of so many ROWS."""
 
 
 def frame_allowed(kind: str, start: str, end: str) -> bool:

@@ -16,6 +16,7 @@ from flumeng.spec.flow import FlowSpec
 from flumeng.spec.functions import ATOMIC, BINARY, BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
 from flumeng.spec.patterns import FIELD, group_names, split_query
 from flumeng.spec.problems import nearest
+from flumeng.spec.sinks import exactly_once, numbered
 from flumeng.spec.sinks.files import Files
 from flumeng.spec.sinks.lakehouse import Delta, Iceberg, partition
 from flumeng.spec.sinks.spark import Spark
@@ -58,7 +59,23 @@ def check(spec: FlowSpec) -> Iterator[tuple[str, str]]:
             yield path, str(error)
             return
     for number, sink in enumerate(spec.sinks):
-        yield from _of_sink(f"sinks[{number}].{sink.name}", sink, columns)
+        path = f"sinks[{number}].{sink.name}"
+        yield from _of_sink(path, sink, columns)
+        if (problem := _unsteady(spec, sink)) is not None:
+            yield path, problem
+
+
+def _unsteady(spec: FlowSpec, sink: Component) -> str | None:
+    """Of a sink that relies on a batch that is repeated having the same events."""
+    by_event = spec.delivery == "exactly-once" and exactly_once(sink.options) == "by event"
+    if not by_event and not numbered(sink.options):
+        return None
+    queries = [part.options.query for part in spec.filters if isinstance(part.options, Sql)]
+    found = next(filter(None, map(statements.unsteady, queries)), None)
+    return found and (
+        f"{found} of the filter sql may choose other events when a batch is repeated, which "
+        f"{sink.name} would keep beside those it has: order by __journal and __seq too, or leave it"
+    )
 
 
 class _WrongEntryError(ValueError):

@@ -22,7 +22,8 @@ from flumeng.spec.sql_text import MAX_DEPTH
 
 EVENTS = "events"
 IDENTITY: Columns = {"__journal": Kind(TEXT), "__seq": Kind(INTEGER), "__split": Kind(INTEGER)}
-"""Columns that events have when a sink asks for them; a star takes them along."""
+"""Columns that events have when a sink asks for them; a star takes them along. Nothing else has
+these names, so a row that has them is of that event."""
 MOST_LIMIT = 2**31 - 1
 _SELECT = {
     "expressions", "from_", "joins", "where", "group", "having", "distinct", "order", "limit",
@@ -35,14 +36,18 @@ _JOINS = ("", "INNER", "OUTER", "SEMI", "ANTI")
 
 @dataclass(frozen=True)
 class Relation:
-    """``hidden``: the columns of IDENTITY, which are there when a sink asks for them."""
+    """``all``: its columns in their order, with those of IDENTITY."""
 
-    columns: Columns
-    hidden: Columns = field(default_factory=dict)
+    all: Columns
 
     @property
-    def all(self) -> Columns:
-        return {**self.columns, **self.hidden}
+    def columns(self) -> Columns:
+        return {name: kind for name, kind in self.all.items() if name not in IDENTITY}
+
+    @property
+    def identity(self) -> dict[str, int]:
+        """The columns of IDENTITY, which are there when a sink asks for them, and their places."""
+        return {name: place for place, name in enumerate(self.all) if name in IDENTITY}
 
 
 Relations = Mapping[str, Relation]
@@ -52,12 +57,42 @@ Relations = Mapping[str, Relation]
 def check(text: str, events: Columns, tables: Mapping[str, Columns]) -> dict[str, Kind]:
     """The columns that the statement gives. Raises ValueError."""
     known = {name.lower(): Relation(columns) for name, columns in tables.items()}
-    known[EVENTS] = Relation(events, IDENTITY)
+    for columns in (events, *tables.values()):
+        for name in columns:
+            _require_other(name)
+    known[EVENTS] = Relation({**events, **IDENTITY})
     reader = _Statement()
     found = reader.query(sql_text.parse_query(text), known, 0)
     if EVENTS not in reader.read:
         raise ValueError("expected a statement over the table events")
     return dict(found.columns)
+
+
+def unsteady(text: str) -> str | None:
+    """What in an accepted statement may give something else for the same events in another order,
+    and batches have none. An order by the columns of IDENTITY leaves no choice."""
+    for node in sql_text.parse_query(text).walk():
+        if isinstance(node, exp.Limit | exp.Offset):
+            if not _is_total([node.parent.args.get("order")]):
+                return type(node).__name__.upper()
+        elif isinstance(node, exp.Anonymous | exp.WindowSpec):
+            window = node.parent if isinstance(node.parent, exp.Window) else exp.Window()
+            parts = [window.args.get("order"), *(window.args.get("partition_by") or ())]
+            what = str(node.this or node.args.get("kind")).lower()
+            if what in aggregates.BY_ORDER and not _is_total(parts):
+                return what.upper() if what == "rows" else what
+    return None
+
+
+def _is_total(parts: Sequence[Any]) -> bool:
+    keys = [
+        key
+        for part in parts
+        for key in (part.expressions if isinstance(part, exp.Order) else [part])
+    ]
+    columns = [key.this if isinstance(key, exp.Ordered) else key for key in keys]
+    names = {column.name for column in columns if isinstance(column, exp.Column)}
+    return names >= {"__journal", "__seq"}
 
 
 class _Statement:
@@ -108,8 +143,15 @@ class _Statement:
             else a
             for a, b in zip(left.columns.values(), right.columns.values(), strict=True)
         ]
-        hidden = left.hidden if left.hidden == right.hidden else {}
-        found = Relation(dict(zip(left.columns, kinds, strict=True)), hidden)
+        columns = dict(zip(left.columns, kinds, strict=True))
+        if left.identity.keys() == right.identity.keys():
+            if left.identity != right.identity:
+                raise ValueError(
+                    f"both sides of {type(node).__name__.upper()} need {', '.join(left.identity)} "
+                    "in the same places"
+                )
+            columns = {name: columns.get(name, kind) for name, kind in left.all.items()}
+        found = Relation(columns)
         self._order(node, _Scope({"": found}), found)
         return found
 
@@ -138,11 +180,11 @@ class _Statement:
 
     def _chosen(self, node: exp.Select, scope: _Scope, reading: _Reading, depth: int) -> Relation:
         columns: dict[str, Kind] = {}
-        hidden: dict[str, Kind] = {}
+        owners: set[str] = set()
         for part in node.expressions:
             if (star := scope.star(part)) is not None:
-                _add(columns, star.columns)
-                _add(hidden, star.hidden)
+                _add(columns, star.all)
+                owners |= scope.identified(part)
                 continue
             name, inner = part.name, part
             if isinstance(part, exp.Alias):
@@ -152,8 +194,14 @@ class _Statement:
             kind = reading.kind(inner, depth)
             if kind.name == VOID:
                 raise ValueError("NULL has no type: CAST it")
-            _add(hidden if name in IDENTITY else columns, {name: kind})
-        return Relation(columns, hidden)
+            if isinstance(inner, exp.Column) and inner.name == name and name in IDENTITY:
+                owners |= {inner.table.lower()} - {""}
+            else:
+                _require_other(name)
+            _add(columns, {name: kind})
+        if len(owners) > 1:
+            raise ValueError(f"{', '.join(IDENTITY)} are of one event: take all of one table")
+        return Relation(columns)
 
     def _order(self, node: Any, scope: _Scope, found: Relation) -> None:
         order, limit = node.args.get("order"), node.args.get("limit")
@@ -270,21 +318,24 @@ class _Scope:
             raise ValueError(f'there is no column "{name}"; {nearest(name, known)}')
         return found[0]
 
+    def identified(self, star: Any) -> set[str]:
+        """The tables whose columns of IDENTITY a star takes along."""
+        names = self.relations if isinstance(star, exp.Star) else [star.table.lower()]
+        return {name for name in names if self.relations[name].identity}
+
     def star(self, node: Any) -> Relation | None:
         """What a star in the select list stands for; None when it is something else."""
         if isinstance(node, exp.Star):
             _only(node, set())
             columns: dict[str, Kind] = dict(self.merged)
-            hidden: dict[str, Kind] = {}
             for relation in self.relations.values():
                 kept = {
                     name: kind
-                    for name, kind in relation.columns.items()
+                    for name, kind in relation.all.items()
                     if name.lower() not in _lower(self.merged)
                 }
                 _add(columns, kept)
-                _add(hidden, relation.hidden)
-            return Relation(columns, hidden)
+            return Relation(columns)
         if isinstance(node, exp.Column) and isinstance(node.this, exp.Star):
             _only(node.this, set())
             found = self.relations.get(node.table.lower())
@@ -438,8 +489,14 @@ def _renamed(relation: Relation, names: Sequence[str]) -> Relation:
         raise ValueError(f"{len(names)} names for {len(relation.columns)} columns")
     columns: dict[str, Kind] = {}
     for name, kind in zip(names, relation.columns.values(), strict=True):
+        _require_other(name)
         _add(columns, {name: kind})
     return Relation(columns)
+
+
+def _require_other(name: str) -> None:
+    if name.lower() in IDENTITY:
+        raise ValueError(f"{name} tells which event a row is: give nothing else this name")
 
 
 def _add(columns: dict[str, Kind], more: Columns) -> None:

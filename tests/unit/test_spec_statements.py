@@ -50,11 +50,28 @@ def test_the_identity_of_events_is_there_and_not_seen() -> None:
         given("SELECT e.__seq FROM (SELECT app FROM events) e")
 
 
-def test_values_cannot_grow_through_several_selects() -> None:
-    text = "SELECT replace(app, 'a', 'xxxxxxxxxxxxxxxxxxx') AS app FROM"
-    assert given(f"{text} (SELECT app FROM events) e")
-    with pytest.raises(ValueError, match="times as large as the event"):
-        given(f"{text} ({text} events) e")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT host, 'x' AS __journal, 1 AS __seq, 0 AS __split FROM events",
+        "SELECT seq AS __SEQ FROM events",
+        "SELECT __split AS __seq FROM events",
+        "SELECT __journal, max(__seq) AS __seq FROM events GROUP BY __journal",
+        "WITH t (__seq) AS (SELECT seq FROM events) SELECT __seq FROM t",
+        "SELECT a.__journal, b.__seq FROM events a JOIN events b ON a.host = b.host",
+        "SELECT a.*, b.__seq FROM (SELECT __journal, host FROM events) a JOIN events b "
+        "ON a.host = b.host",
+        "SELECT host, __journal FROM events UNION ALL SELECT __journal, host FROM events",
+    ],
+)
+def test_nothing_but_the_event_says_which_event_a_row_is(text: str) -> None:
+    with pytest.raises(ValueError, match=r"which event a row is|of one event|in the same places"):
+        given(text)
+
+
+def test_no_table_says_which_event_a_row_is() -> None:
+    with pytest.raises(ValueError, match="which event a row is"):
+        statements.check("SELECT * FROM events", COLUMNS, {"t": {"__seq": Kind("integer")}})
 
 
 FLOW = """
@@ -64,6 +81,63 @@ delivery: %s
 filters: [sql: %s]
 sinks: [%s]
 """
+UNSTEADY = (
+    ("SELECT * FROM events LIMIT 10", "LIMIT"),
+    ("SELECT * FROM events ORDER BY ts LIMIT 10", "LIMIT"),
+    ("SELECT * FROM events ORDER BY ts, __journal, __seq LIMIT 10", None),
+    ("SELECT * FROM events WHERE host IN (SELECT host FROM events LIMIT 1)", "LIMIT"),
+    ("SELECT * FROM (SELECT *, row_number() OVER (ORDER BY ts) AS n FROM events) e", "row_number"),
+    ("SELECT *, row_number() OVER (ORDER BY __journal, __seq DESC) AS n FROM events", None),
+    ("SELECT *, lag(host) OVER (PARTITION BY __journal ORDER BY __seq) AS n FROM events", None),
+    ("SELECT *, rank() OVER (ORDER BY ts) AS n FROM events", None),
+    ("SELECT *, max_by(host, ts) OVER () AS n FROM events", "max_by"),
+    ("SELECT *, sum(severity) OVER (ORDER BY ts) AS n FROM events", None),
+    (
+        "SELECT *, sum(severity) OVER (ORDER BY ts ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) AS n "
+        "FROM events",
+        "ROWS",
+    ),
+    ("SELECT *, count(*) OVER (PARTITION BY host) AS n FROM events", None),
+)
+
+
+@pytest.mark.parametrize(("text", "found"), UNSTEADY)
+def test_what_may_choose_other_events_in_a_repeat_is_known(text: str, found: str | None) -> None:
+    given(text)
+    assert statements.unsteady(text) == found
+
+
+SEARCH = "elasticsearch: {hosts: ['http://127.0.0.1:1'], index: web}"
+FUNCTION = "python: {function: 'shop.sinks:write', idempotent: %s}"
+
+
+@pytest.mark.parametrize(
+    ("delivery", "sink", "accepted"),
+    [
+        ("exactly-once", SEARCH, False),
+        ("at-least-once", SEARCH, True),
+        ("exactly-once", "files: {path: /lake}", True),
+        ("exactly-once", FUNCTION % "true", False),
+        ("at-least-once", FUNCTION % "false", False),
+        ("at-least-once", "noop", True),
+    ],
+)
+def test_sinks_that_rely_on_the_same_events_are_not_given_others(
+    delivery: str, sink: str, accepted: bool
+) -> None:
+    flow = FLOW % (delivery, "'SELECT * FROM events LIMIT 10'", sink)
+    if accepted:
+        check_flow(flow)
+        return
+    with pytest.raises(SpecError, match="LIMIT of the filter sql may choose other events"):
+        check_flow(flow)
+
+
+def test_values_cannot_grow_through_several_selects() -> None:
+    text = "SELECT replace(app, 'a', 'xxxxxxxxxxxxxxxxxxx') AS app FROM"
+    assert given(f"{text} (SELECT app FROM events) e")
+    with pytest.raises(ValueError, match="times as large as the event"):
+        given(f"{text} ({text} events) e")
 
 
 def test_a_flow_may_have_a_statement_alone_and_what_comes_behind_sees_its_columns() -> None:
