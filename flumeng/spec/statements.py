@@ -25,6 +25,9 @@ IDENTITY: Columns = {"__journal": Kind(TEXT), "__seq": Kind(INTEGER), "__split":
 """Columns that events have when a sink asks for them; a star takes them along. Nothing else has
 these names, so a row that has them is of that event."""
 MOST_LIMIT = 2**31 - 1
+MOST_READS = 64
+"""Of tables, a part of WITH counted again wherever it is used: Spark's plan has it there each
+time, and takes more than linear time to make."""
 _SELECT = {
     "expressions", "from_", "joins", "where", "group", "having", "distinct", "order", "limit",
     "offset", "with_",
@@ -36,9 +39,11 @@ _JOINS = ("", "INNER", "OUTER", "SEMI", "ANTI")
 
 @dataclass(frozen=True)
 class Relation:
-    """``all``: its columns in their order, with those of IDENTITY."""
+    """``all``: its columns in their order, with those of IDENTITY. ``reads``: of how many tables
+    it is made."""
 
     all: Columns
+    reads: int = 1
 
     @property
     def columns(self) -> Columns:
@@ -73,7 +78,8 @@ def unsteady(text: str) -> str | None:
     and batches have none. An order by the columns of IDENTITY leaves no choice."""
     for node in sql_text.parse_query(text).walk():
         if isinstance(node, exp.Limit | exp.Offset):
-            if not _is_total([node.parent.args.get("order")]):
+            query: Any = node.parent
+            if not _is_total([query.args.get("order")]):
                 return type(node).__name__.upper()
         elif isinstance(node, exp.Anonymous | exp.WindowSpec):
             window = node.parent if isinstance(node.parent, exp.Window) else exp.Window()
@@ -100,6 +106,7 @@ class _Statement:
 
     def __init__(self) -> None:
         self.read: set[str] = set()
+        self._reads = 0
 
     def query(self, node: Any, known: Relations, depth: int) -> Relation:
         if depth > MAX_DEPTH:
@@ -121,11 +128,12 @@ class _Statement:
         known = dict(known)
         for part in found.expressions:
             _only(part, {"this", "alias"})
+            before = self._reads
             relation = self.query(part.this, known, depth)
             names = part.args["alias"].args.get("columns") or []
             if names:
                 relation = _renamed(relation, [name.name for name in names])
-            known[part.alias.lower()] = relation
+            known[part.alias.lower()] = Relation(relation.all, self._reads - before)
         return known
 
     def _set(self, node: Any, known: Relations, depth: int) -> Relation:
@@ -237,6 +245,12 @@ class _Statement:
             if name not in known:
                 raise ValueError(f"there is no table {node.name}; {nearest(name, list(known))}")
             self.read.add(name)
+            self._reads += known[name].reads
+            if self._reads > MOST_READS:
+                raise ValueError(
+                    f"it reads tables more than {MOST_READS} times; each use of a part of WITH "
+                    "reads all of its tables"
+                )
             _only_name(node)
             return (node.alias or node.name).lower(), known[name]
         if isinstance(node, exp.Subquery):

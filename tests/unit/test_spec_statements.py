@@ -133,6 +133,23 @@ def test_sinks_that_rely_on_the_same_events_are_not_given_others(
         check_flow(flow)
 
 
+def doubling(levels: int) -> str:
+    parts = ["a0 AS (SELECT seq FROM events)"]
+    for n in range(levels):
+        parts.append(f"a{n + 1} AS (SELECT * FROM a{n} UNION ALL SELECT * FROM a{n})")
+    return f"WITH {', '.join(parts)} SELECT * FROM a{levels}"
+
+
+def test_what_is_used_twice_at_each_level_is_bounded() -> None:
+    given(doubling(3))
+    with pytest.raises(ValueError, match="it reads tables more than 64 times"):
+        given(doubling(100))
+    unions = " UNION ALL ".join(["SELECT seq FROM events"] * 33)
+    given(unions)
+    with pytest.raises(ValueError, match="it reads tables more than 64 times"):
+        given(f"SELECT seq FROM ({unions}) a WHERE seq IN ({unions})")
+
+
 def test_values_cannot_grow_through_several_selects() -> None:
     text = "SELECT replace(app, 'a', 'xxxxxxxxxxxxxxxxxxx') AS app FROM"
     assert given(f"{text} (SELECT app FROM events) e")
