@@ -35,6 +35,10 @@ FIRST_SECONDS = 10.0
 MOMENT_SECONDS = 2.0
 AGAIN_SECONDS = 5.0
 """After a read that failed."""
+GIVEN_UP_SECONDS = 120.0
+"""So long a read may take; then another one is begun, and what it gives is not taken any more."""
+MOST_READS = 4
+"""Threads that read a table, those of given up reads among them."""
 
 
 @dataclass(eq=False)
@@ -74,7 +78,9 @@ class RefreshedTable:
         self._failed_at = -math.inf
         self._error: FlumengError | None = None
         self._reading: threading.Event | None = None
-        """Set at the end of the read that is going on."""
+        """Set at the end of the read that is going on and not given up."""
+        self._began_at = -math.inf
+        self._reads = 0
 
     @property
     def trouble(self) -> str:
@@ -92,10 +98,10 @@ class RefreshedTable:
             age = now - self._read_at
             usable = self.version is not None and age < self._options.stale_seconds
             due = age >= self._options.refresh_seconds and now - self._failed_at >= AGAIN_SECONDS
-            begun = due and self._reading is None
+            hangs = now - self._began_at >= GIVEN_UP_SECONDS and self._reads < MOST_READS
+            begun = due and (self._reading is None or hangs)
             if begun:
-                self._reading = threading.Event()
-                threading.Thread(target=self._run, name="lookup", daemon=True).start()
+                self._begin(now)
             reading = self._reading
         if reading is not None and (begun or not usable):
             reading.wait(MOMENT_SECONDS if usable else FIRST_SECONDS)
@@ -111,7 +117,17 @@ class RefreshedTable:
     def _name(self) -> str:
         return f"the lookup table {self._options.place}"
 
-    def _run(self) -> None:
+    def _begin(self, now: float) -> None:
+        if self._reading is not None:
+            log.warning("%s is not read in %.0f s: again", self._name, GIVEN_UP_SECONDS)
+        self._reading = threading.Event()
+        self._began_at = now
+        self._reads += 1
+        threading.Thread(
+            target=self._run, args=(self._reading,), name="lookup", daemon=True
+        ).start()
+
+    def _run(self, reading: threading.Event) -> None:
         error: FlumengError | None = None
         version = None
         began = self._clock()
@@ -123,6 +139,9 @@ class RefreshedTable:
             log.exception("%s cannot be read", self._name)
             error = UnavailableError(scrub(f"{type(failed).__name__}: {failed}"))
         with self._lock:
+            self._reads -= 1
+            if reading is not self._reading:
+                return
             self._error = error
             if version is None:
                 self._failed_at = self._clock()
@@ -130,8 +149,7 @@ class RefreshedTable:
                 if self.version is None or not version.table.equals(self.version.table):
                     self.version = version  # Spark has the other one already
                 self._read_at = began
-            assert self._reading is not None
-            self._reading.set()
+            reading.set()
             self._reading = None
 
 

@@ -98,7 +98,7 @@ def _of_database(jdbc: Jdbc, schema: pa.Schema, spark: SparkSession) -> Iterator
         given["user"] = jdbc.username
     if jdbc.password is not None:
         given["password"] = secrets.resolve(jdbc.password)
-    rows = spark.read.format("jdbc").options(**jdbc.properties, **given).load()
+    rows = spark.read.format("jdbc").options(**jdbc.all_properties, **given).load()
     missing = [name for name in schema.names if name not in rows.columns]
     if missing:
         raise UserError(f"it has no column {missing[0]}")

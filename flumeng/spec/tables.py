@@ -20,6 +20,15 @@ DRIVERS: Mapping[str, str] = {
     "db2": "com.ibm.db2.jcc.DB2Driver",
 }
 """The class that Spark is to load: it does not find those of packages by itself."""
+SILENT: Mapping[str, tuple[str, str]] = {
+    "postgresql": ("socketTimeout", "90"),
+    "mysql": ("socketTimeout", "90000"),
+    "mariadb": ("socketTimeout", "90000"),
+    "sqlserver": ("socketTimeout", "90000"),
+    "db2": ("blockingReadConnectionTimeout", "90"),
+}
+"""The property by which a driver gives up a server that says nothing for 90 s; by themselves most
+wait for ever."""
 _JDBC = re.compile(
     rf"jdbc:(?P<place>(?:{'|'.join(DRIVERS)})://(?P<host>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])"
     r"(?::[0-9]{1,5})?(?:/[A-Za-z0-9_.-]*)?)(?:;databaseName=(?P<database>[A-Za-z0-9_.-]+))?",
@@ -80,7 +89,16 @@ class Jdbc:
 
     @property
     def driver(self) -> str:
-        return DRIVERS[self.place.partition(":")[0]]
+        return DRIVERS[self._kind]
+
+    @property
+    def all_properties(self) -> dict[str, str]:
+        """Of the driver, with what is said unless `properties` say something else."""
+        return {**dict([SILENT[self._kind]]), **self.properties}
+
+    @property
+    def _kind(self) -> str:
+        return self.place.partition(":")[0]
 
     @property
     def place(self) -> str:

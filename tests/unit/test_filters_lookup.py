@@ -268,14 +268,54 @@ def test_a_read_that_hangs_holds_up_one_batch_for_a_moment(
     source = Source()
     source.at(0)
     source.answer = hang = threading.Event()
-    for seconds in (100, 101, 500):
+    for seconds in (100, 101, 219):
         assert source.at(seconds) == "first"
+    assert source.reads == 2
     with pytest.raises(UnavailableError, match="has not been read"):
         source.at(1001)
-    assert source.reads == 2
     hang.set()
     wait_for(lambda: source.table._reading is None)
     assert source.at(1002) != "first"
+
+
+def test_a_read_that_hangs_is_given_up_and_does_not_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(refreshed_table, "MOMENT_SECONDS", 5.0)
+    monkeypatch.setattr(refreshed_table, "FIRST_SECONDS", 0.05)
+    source = Source()
+    source.answer = hang = threading.Event()
+    for seconds in (0, 119):
+        with pytest.raises(UnavailableError, match="has not been read"):
+            source.at(seconds)
+    assert source.reads == 1
+    monkeypatch.setattr(refreshed_table, "FIRST_SECONDS", 30.0)
+    source.answer = "second"
+    assert source.at(120) == "second"
+    hang.set()
+    wait_for(lambda: source.table._reads == 0)
+    assert source.team == "second"
+
+
+def test_reads_that_hang_for_ever_are_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refreshed_table, "FIRST_SECONDS", 0.01)
+    source = Source()
+    source.answer = hang = threading.Event()
+    for number in range(10):
+        with pytest.raises(UnavailableError, match="has not been read"):
+            source.at(number * 120)
+    assert source.reads == 4
+    hang.set()
+    wait_for(lambda: source.table._reads == 0)
+    source.answer = "there"
+    assert source.at(2000) == "there"
+
+
+def test_a_database_that_says_nothing_is_given_up_unless_it_is_said_otherwise() -> None:
+    url = "jdbc:postgresql://db/shop"
+    assert Jdbc(url, "apps").all_properties == {"socketTimeout": "90"}
+    given = {"socketTimeout": "7", "sslmode": "require"}
+    assert Jdbc(url, "apps", properties=given).all_properties == given
 
 
 def test_a_database_has_a_place_for_the_policy_and_a_driver_for_spark() -> None:
