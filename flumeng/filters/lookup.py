@@ -6,12 +6,15 @@ the JVM and back, which costs more than to look it up here.
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from py4j.protocol import Py4JError
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import SparkSession
 
@@ -21,6 +24,11 @@ from flumeng.filters.ddl import columns_of
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.spec.filters import Lookup
 
+log = logging.getLogger(__name__)
+
+KEPT = 2
+"""Versions of a table that the last batches of a task have used stay with Spark: a batch may be
+run, or run again, while the next one is prepared."""
 ROWS_AT_ONCE = 131_072
 """So many events are looked up together at most: each time the keys of the table are hashed."""
 
@@ -33,6 +41,7 @@ class LookupFilter:
         self._columns = columns_of(options.table.schema)
         self._on = options.on
         self.tables: tuple[refreshed_table.RefreshedTable, ...] = ()
+        self._used: deque[refreshed_table.Version] = deque(maxlen=KEPT)
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         if not self.tables:
@@ -43,10 +52,12 @@ class LookupFilter:
         added = [field for field in self._columns if field.name not in self._on]
         schema = pa.schema([*batch.schema, *added])
         (table,) = self.tables
-        if table.version is None:
+        version = table.version
+        if version is None:
             empty = Directory(self._on, self._columns.empty_table())
             return batch.arrow(LookupStage(empty, self._options.how, schema), schema)
-        directory = table.version.in_spark(partial(_handed_over, batch.spark, self._on))
+        self._used.append(version)
+        directory = version.in_spark(partial(_handed_over, batch.spark, self._on), _taken_back)
         return batch.arrow(LookupStage(directory, self._options.how, schema), schema)
 
     def _require_fitting(self, events: pa.Schema) -> None:
@@ -60,6 +71,14 @@ class LookupFilter:
 
 def _handed_over(spark: SparkSession, on: tuple[str, ...], table: pa.Table) -> Broadcast[Directory]:
     return spark.sparkContext.broadcast(Directory(on, table))
+
+
+def _taken_back(directory: Broadcast[Directory]) -> None:
+    """Spark keeps broadcast variables on disk until it is told."""
+    try:
+        directory.destroy()
+    except (Py4JError, OSError) as error:
+        log.warning("a lookup table that is not used any more stays with Spark: %s", error)
 
 
 @dataclass(frozen=True)

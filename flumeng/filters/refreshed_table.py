@@ -49,11 +49,16 @@ class Version:
     _in_spark: Any = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def in_spark(self, hand_over: Callable[[pa.Table], T]) -> T:
-        """What ``hand_over`` has given, which is called once. All who share a table use one."""
+    def in_spark(
+        self, hand_over: Callable[[pa.Table], T], take_back: Callable[[T], None] | None = None
+    ) -> T:
+        """What ``hand_over`` has given, which is called once. All who share a table use one.
+        ``take_back`` is called with it when nobody has this version any more."""
         with self._lock:
             if self._in_spark is None:
                 self._in_spark = hand_over(self.table)
+                if take_back is not None:
+                    weakref.finalize(self, take_back, self._in_spark).atexit = False
             found: T = self._in_spark
             return found
 

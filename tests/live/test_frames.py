@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
 from flumeng.collector.engine import SparkEngine
@@ -17,6 +19,9 @@ from flumeng.collector.ranges import Range
 from flumeng.collector.testing import TASK
 from flumeng.collector.work import BatchFailedError, Outcome, Work
 from flumeng.errors import UnavailableError, UserError
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.lookup import LookupFilter, LookupStage
+from flumeng.filters.refreshed_table import Version
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
@@ -24,7 +29,9 @@ from flumeng.sinks import BatchId
 from flumeng.sinks import spark as spark_sink
 from flumeng.sinks.python import FunctionError
 from flumeng.spec import parse_flow
+from flumeng.spec.filters import Lookup
 from flumeng.spec.sinks.spark import Spark
+from flumeng.spec.tables import LookupTable
 
 JOURNAL = "web.n1.0.00000000"
 EVENTS = 50
@@ -120,6 +127,32 @@ def test_events_look_things_up_in_arrow_also_behind_and_before_sql(
         red = "RED" if more else "red"
         wanted = {seq: red if number == 0 or seq % 2 else None for seq in range(EVENTS)}
         assert found == wanted
+
+
+def test_spark_keeps_the_versions_of_a_table_that_the_last_batches_have_used(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    options = LookupTable(schema="app STRING, team STRING", csv=str(tmp_path / "apps.csv"))
+    step = LookupFilter(Lookup(on=("app",), table=options))
+    rows = spark.createDataFrame([("web",)], "app STRING")
+    batch = LazyBatch(spark, 1, rows, (), pa.schema([pa.field("app", pa.string())]))
+    step.apply(batch)
+    (table,) = step.tables
+    paths: list[Path] = []
+    for team in "abcd":
+        table.version = Version(pa.table({"app": ["web"], "team": [team]}))
+        for number in range(2):
+            found = step.apply(batch)
+            stage = found.pending[-1]
+            assert isinstance(stage, LookupStage)
+            assert isinstance(stage.directory, Broadcast)
+            assert stage.directory._path is not None
+            assert [row["team"] for row in found.collect()] == [team]
+            if paths:
+                assert paths[-1].exists() == (number == 0), "the batch before may still use it"
+            used = Path(stage.directory._path)
+        paths.append(used)
+    assert [path.exists() for path in paths] == [False, False, False, True]
 
 
 def test_a_table_that_is_not_there_is_waited_for(run: Run, tmp_path: Path) -> None:
