@@ -107,6 +107,15 @@ class Jdbc:
         assert found is not None
         return f"{found['place']}/{found['database']}" if found["database"] else found["place"]
 
+    @property
+    def table_place(self) -> str:
+        """The database that the name of the table leads to, which may be another of the server."""
+        *qualifiers, _ = self.table.split(".")
+        catalogs = qualifiers if self._kind in ("mysql", "mariadb") else qualifiers[:-1]
+        if not catalogs:
+            return self.place
+        return f"{'/'.join(self.place.split('/')[:3])}/{catalogs[0]}"
+
 
 @dataclass(frozen=True)
 class LookupTable:
@@ -176,7 +185,8 @@ class LookupTable:
 
     def needs(self) -> Iterator[tuple[str, str]]:
         if self.jdbc is not None:
-            yield "input", self.jdbc.place
+            for place in dict.fromkeys((self.jdbc.place, self.jdbc.table_place)):
+                yield "input", place
             if "sslrootcert" in self.jdbc.properties:
                 yield "path", self.jdbc.properties["sslrootcert"]
         elif self.path is not None and self.path.startswith(("/", "file:")):

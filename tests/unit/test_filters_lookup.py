@@ -323,3 +323,27 @@ def test_a_database_has_a_place_for_the_policy_and_a_driver_for_spark() -> None:
     assert Jdbc(url, "apps").place == "sqlserver://db.example:1433/shop"
     assert Jdbc(url, "apps").driver == "com.microsoft.sqlserver.jdbc.SQLServerDriver"
     assert Jdbc("jdbc:postgresql://db/shop", "apps").driver == "org.postgresql.Driver"
+
+
+@pytest.mark.parametrize(
+    ("url", "table", "places"),
+    [
+        ("mysql://db/shop", "apps", ["mysql://db/shop"]),
+        ("mysql://db/shop", "shop.apps", ["mysql://db/shop"]),
+        ("mysql://db:3306/shop", "hr.salaries", ["mysql://db:3306/shop", "mysql://db:3306/hr"]),
+        ("mariadb://db", "hr.salaries", ["mariadb://db", "mariadb://db/hr"]),
+        ("postgresql://db/shop", "hr.salaries", ["postgresql://db/shop"]),
+        ("postgresql://db/shop", "hr.a.b", ["postgresql://db/shop", "postgresql://db/hr"]),
+        ("sqlserver://db;databaseName=shop", "dbo.apps", ["sqlserver://db/shop"]),
+        (
+            "sqlserver://db;databaseName=shop",
+            "hr.dbo.salaries",
+            ["sqlserver://db/shop", "sqlserver://db/hr"],
+        ),
+    ],
+)
+def test_a_table_of_another_database_needs_that_one_too(
+    url: str, table: str, places: list[str]
+) -> None:
+    options = LookupTable(schema="a INT", jdbc=Jdbc(f"jdbc:{url}", table))
+    assert list(options.needs()) == [("input", place) for place in places]
