@@ -24,6 +24,8 @@ from flumeng.spec.patterns import SECRET
 from flumeng.spec.tables import MOST_BYTES, MOST_ROWS, Jdbc, LookupTable
 
 QUERY_SECONDS = 60
+ROWS_AT_ONCE = 1000
+"""Of a database: in the memory of its driver and of Spark."""
 
 
 def read(options: LookupTable, schema: pa.Schema, spark: SparkSession) -> pa.Table:
@@ -93,16 +95,30 @@ def _of_database(jdbc: Jdbc, schema: pa.Schema, spark: SparkSession) -> Iterator
         "driver": jdbc.driver,
         "dbtable": jdbc.table,
         "queryTimeout": str(QUERY_SECONDS),
+        "fetchsize": str(ROWS_AT_ONCE),
     }
     if jdbc.username is not None:
         given["user"] = jdbc.username
     if jdbc.password is not None:
         given["password"] = secrets.resolve(jdbc.password)
-    rows = spark.read.format("jdbc").options(**jdbc.all_properties, **given).load()
+    apart = spark.newSession()
+    apart.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_AT_ONCE)
+    rows = apart.read.format("jdbc").options(**jdbc.all_properties, **given).load()
     missing = [name for name in schema.names if name not in rows.columns]
     if missing:
         raise UserError(f"it has no column {missing[0]}")
-    yield from rows.select(*schema.names).limit(MOST_ROWS + 1).toArrow().to_batches()
+    taken = rows.select(*schema.names)
+    yield from taken.mapInArrow(until_too_many, taken.schema).toArrow().to_batches()
+
+
+def until_too_many(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Up to the one with which they are too many: no more than that reaches the driver."""
+    rows = size = 0
+    for batch in batches:
+        yield batch
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows > MOST_ROWS or size > MOST_BYTES:
+            return
 
 
 def _bounded(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:

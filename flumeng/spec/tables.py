@@ -94,7 +94,8 @@ class Jdbc:
     @property
     def all_properties(self) -> dict[str, str]:
         """Of the driver, with what is said unless `properties` say something else."""
-        return {**dict([SILENT[self._kind]]), **self.properties}
+        cursor = {"useCursorFetch": "true"} if self._kind == "mysql" else {}
+        return {**cursor, **dict([SILENT[self._kind]]), **self.properties}
 
     @property
     def _kind(self) -> str:

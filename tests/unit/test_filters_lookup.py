@@ -177,6 +177,16 @@ def test_a_table_that_is_too_large_is_refused(tmp_path: Path) -> None:
             table_reader.read(options, pa.schema([pa.field("id", kind)]), NO_SPARK)
 
 
+def test_of_a_table_that_is_too_large_only_so_much_leaves_the_executor() -> None:
+    long = pa.record_batch({"id": pa.array(["x" * 10_000_000])})
+    many = pa.record_batch({"id": pa.nulls(300_000)})
+    for batch, wanted in ((long, 7), (many, 4)):
+        rest = iter([batch] * 100)
+        assert len(list(table_reader.until_too_many(rest))) == wanted
+        assert len(list(rest)) == 100 - wanted, "nothing more is read"
+    assert len(list(table_reader.until_too_many([long] * 6))) == 6
+
+
 class Source:
     """What a table is read from; ``answer`` may be an error, or an event to wait for."""
 
@@ -314,6 +324,8 @@ def test_reads_that_hang_for_ever_are_a_few(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_database_that_says_nothing_is_given_up_unless_it_is_said_otherwise() -> None:
     url = "jdbc:postgresql://db/shop"
     assert Jdbc(url, "apps").all_properties == {"socketTimeout": "90"}
+    mysql = {"socketTimeout": "90000", "useCursorFetch": "true"}
+    assert Jdbc("jdbc:mysql://db/shop", "apps").all_properties == mysql
     given = {"socketTimeout": "7", "sslmode": "require"}
     assert Jdbc(url, "apps", properties=given).all_properties == given
 
