@@ -40,5 +40,5 @@ def _files() -> Iterator[tuple[str, bytes]]:
         for file in root.rglob("*.py"):
             yield str(Path(package.__name__) / file.relative_to(root)), file.read_bytes()
     found = distribution("flumeng")
-    metadata = found.read_text("METADATA") or ""
+    metadata = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
     yield f"flumeng-{found.version}.dist-info/METADATA", metadata.encode()

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 CHROOT = "flumeng"
 NODE = "node1"
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 OTHERS_SECONDS = 30.0
 """For so long a start waits for flows that were there before."""
 STOP_SECONDS = 9.0

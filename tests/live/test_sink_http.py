@@ -18,7 +18,7 @@ import pytest
 from flumeng.collector.testing import TASK
 from flumeng.errors import UnavailableError, UserError
 from flumeng.runtime.embedded import free_port
-from flumeng.sinks import BatchId, http_receiver
+from flumeng.sinks import BatchId, backoff, http_receiver
 from flumeng.sinks.http import HttpSink, SendSplit
 from flumeng.spec.sinks.http import Http
 from tests.live.receiver import Receiver, Reply, taken
@@ -90,7 +90,7 @@ def test_answers_that_pass_are_waited_for(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_receiver, "RETRY_SECONDS", 20.0)
-    monkeypatch.setattr(http_receiver, "MOST_WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.3)
     soon = formatdate(time.time() + 1, usegmt=True)
     receiver.replies = [
         Reply(503),
