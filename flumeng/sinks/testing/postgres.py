@@ -14,6 +14,7 @@ import signal
 import subprocess
 import tempfile
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -163,4 +164,5 @@ class RealPostgres(ServerProcess):
         super()._signal(number)
         children = Path(f"/proc/{self._started.pid}/task/{self._started.pid}/children")
         for pid in map(int, children.read_text().split()):
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):  # a backend that has just ended
+                os.kill(pid, number)
