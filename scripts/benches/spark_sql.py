@@ -31,7 +31,7 @@ def measure(events: int) -> dict[str, float]:
         lookup_table = f"{{csv: '{apps}', schema: 'host STRING, team STRING'}}"
         statement = f"sql: {{query: '{QUERY}', tables: {{apps: {table}}}}}"
         lookup = f"lookup: {{on: [host], table: {lookup_table}}}"
-        rows = place / "rows"
+        rows = place / "lake"
 
         found = {
             name: collecting.measure(
