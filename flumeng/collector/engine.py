@@ -66,6 +66,9 @@ class SparkEngine:
                 for run in plan.runs:
                     for sink, of in run.rows([row.asDict() for row in run.batch.collect()]):
                         rows[sink] += of
+            except Exception:
+                pipeline.failed()
+                raise
             finally:
                 plan.release()
             return [pipeline.written(rows)]

@@ -9,16 +9,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from flumeng.collector.fetch import Fetch, UnreadableError
+from flumeng.collector.prepared import PreparedBatches
 from flumeng.collector.ranges import Range, Split, split
 from flumeng.collector.units import read_rows
 from flumeng.collector.work import BatchFailedError, Intent, Work
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters import Filter, identity
-from flumeng.filters.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch
+from flumeng.filters.lazy_batch import BRANCH_SCHEMA, Branches, Fused, Given, LazyBatch, Stage
 from flumeng.filters.refreshed_table import RefreshedTable
 from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError
@@ -27,6 +29,7 @@ from flumeng.spec.sinks import decided
 
 SPLITS_PER_CORE = 1
 LEAST_EVENTS_IN_SPLIT = 20_000
+_prepared = PreparedBatches()
 _RAISED = re.compile(r"^(?:: )?([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
 
 
@@ -54,6 +57,12 @@ class Plan:
     splits: tuple[Split, ...]
     runs: tuple[Run, ...]
     cached: LazyBatch | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether another batch may run by the same plan: what Spark keeps of a DataFrame, for us
+        or for a user's function, it finds again by the plan, whatever events it was made of."""
+        return self.cached is None and all(run.batch.action is None for run in self.runs)
 
     def release(self) -> None:
         """Nothing of it runs any more."""
@@ -83,8 +92,11 @@ class SparkPipeline:
             sink.identified for sink in self._sinks
         )
         self.roots = tuple(sorted({sink.root for sink in self._sinks if sink.root}))
+        self._name = object()
+        self._repeats = False
         tried = self._plan(Fetch(((),), {}, self._identified), ((),), Work.trial(self))
         self.shareable = all(run.batch.all_arrow is not None for run in tried.runs)
+        self._repeats = not self.shareable and tried.repeatable
         tried.release()
 
     @property
@@ -117,6 +129,10 @@ class SparkPipeline:
             splits = split(work.ranges, work.splits, 1)
         return self._plan(Fetch(splits, dict(work.addresses), self._identified), splits, work)
 
+    def failed(self) -> None:
+        """A batch has failed: the next one is planned anew."""
+        _prepared.forget(self._name)
+
     def written(self, rows: Sequence[Sequence[Row]]) -> list[Written]:
         """What each sink makes of what its last stage has yielded, the one for dead letters last:
         what it has written for the others is among their rows."""
@@ -135,14 +151,31 @@ class SparkPipeline:
 
     def _plan(self, fetch: Fetch, splits: tuple[Split, ...], work: Work) -> Plan:
         try:
-            batch = LazyBatch.of_splits(self._spark, len(splits), fetch, fetch.schema)
-            for step in self._filters:
-                batch = step.apply(batch)
-            return self._share(batch, splits, work)
+            return self._share(self._filtered(fetch), splits, work)
         except FlumengError:
             raise
         except Exception as error:
             raise one_line(error) from error
+
+    def _filtered(self, fetch: Fetch) -> LazyBatch:
+        """What the filters make of the events, which Spark plans once when it may be repeated."""
+        splits = len(fetch.splits)
+        if not self._repeats:
+            return self._through_filters(fetch, fetch.schema, splits)
+        versions = [table.version for table in self._tables]
+        prepared = _prepared.take(
+            self._name,
+            splits,
+            versions,
+            lambda: self._through_filters(Given(), fetch.schema, splits).planned(),
+        )
+        return prepared.giving(fetch)
+
+    def _through_filters(self, first: Stage, schema: pa.Schema, splits: int) -> LazyBatch:
+        batch = LazyBatch.of_splits(self._spark, splits, first, schema)
+        for step in self._filters:
+            batch = step.apply(batch)
+        return batch
 
     def _share(self, batch: LazyBatch, splits: tuple[Split, ...], work: Work) -> Plan:
         """The sinks over one computation of ``batch``: those that go on in Arrow are branches of

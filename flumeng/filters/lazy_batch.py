@@ -9,13 +9,16 @@ same one.
 
 from __future__ import annotations
 
+import base64
 import inspect
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
@@ -36,7 +39,8 @@ Action = Callable[[DataFrame], None]
 class LazyBatch:
     """``schema`` is that of the last stage; ``pending`` are the stages after ``source``, which is
     None when they begin with the numbers of the splits. ``action``, if there is one, comes last.
-    Unless ``shuffled``, each partition has the rows of one split, in a repeat too."""
+    Unless ``shuffled``, each partition has the rows of one split, in a repeat too. ``given``
+    is what ``Given`` stands for when it is run."""
 
     spark: SparkSession
     splits: int
@@ -45,6 +49,7 @@ class LazyBatch:
     schema: pa.Schema
     action: Action | None = None
     shuffled: bool = False
+    given: Stage | None = None
 
     @classmethod
     def of_splits(
@@ -80,6 +85,25 @@ class LazyBatch:
     def acted(self, action: Action) -> LazyBatch:
         """Then ``action``, which yields no rows; nothing can follow it."""
         return replace(self, action=action)
+
+    def planned(self) -> LazyBatch:
+        """The same for many batches that begin with ``Given``, of which Spark plans once what it
+        can. What leaves each row in its split runs as it is, with its broadcast tables; of all
+        else there are results in the plan, and it is kept as Spark has analysed it only.
+        """
+        if self.source is None or self.shuffled:
+            return self
+        execution = self.source._jdf.queryExecution()
+        if not execution.optimizedPlan().subqueriesAll().isEmpty():
+            return self
+        rows = self.spark._jsparkSession.internalCreateDataFrame(
+            execution.toRdd(), self.source._jdf.schema(), False
+        )
+        return replace(self, source=DataFrame(rows, self.spark))
+
+    def giving(self, stage: Stage) -> LazyBatch:
+        """The same with ``stage`` in the place of ``Given``."""
+        return replace(self, given=stage)
 
     def cached(self) -> LazyBatch:
         """The same, computed once by Spark however often it is run; to be given back."""
@@ -117,10 +141,34 @@ class LazyBatch:
     def collect(self) -> list[Row]:
         """Run it. Only for frames that end with an action, or whose last stage yields a few rows a
         split."""
-        if self.action is None:
-            return self.rows().collect()
-        self.action(self.rows())
-        return []
+        context = self.spark.sparkContext
+        if self.given is not None:
+            text = base64.b64encode(pickle.dumps(self.given)).decode("ascii")
+            context.setLocalProperty(GIVEN, text)
+        try:
+            if self.action is None:
+                return self.rows().collect()
+            self.action(self.rows())
+            return []
+        finally:
+            if self.given is not None:
+                context.setLocalProperty(GIVEN, None)  # type: ignore[arg-type]
+
+
+GIVEN = "flumeng.given"
+
+
+@dataclass(frozen=True)
+class Given:
+    """The stage that comes with the job, as a property of it: so one plan serves many batches."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        text = context.getLocalProperty(GIVEN)
+        assert text is not None, "a batch was run without the stage that it begins with"
+        stage: Stage = pickle.loads(base64.b64decode(text))
+        return stage(batches)
 
 
 def _strip(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

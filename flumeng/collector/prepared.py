@@ -1,0 +1,74 @@
+"""Filters of flows as Spark has planned them, kept for the batches that follow.
+
+To analyse and to plan a statement takes Spark longer than to run it over a small batch, and the
+tables that it joins are handed to the executors again each time. What is kept here takes memory of
+the driver: little for a plan, several times their size for tables. The one that was used last of
+all makes room.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.refreshed_table import Version
+
+MOST = 200
+MOST_TABLE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class _Kept:
+    batch: LazyBatch
+    versions: tuple[Version | None, ...]
+
+    @property
+    def table_bytes(self) -> int:
+        return sum(version.table.nbytes for version in self.versions if version is not None)
+
+
+class PreparedBatches:
+    """Used from any thread. A ``flow`` is whatever tells one pipeline from all others."""
+
+    def __init__(self, most: int = MOST, most_table_bytes: int = MOST_TABLE_BYTES) -> None:
+        self._most = most
+        self._most_table_bytes = most_table_bytes
+        self._kept: OrderedDict[tuple[Hashable, int], _Kept] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(
+        self,
+        flow: Hashable,
+        splits: int,
+        versions: Sequence[Version | None],
+        prepare: Callable[[], LazyBatch],
+    ) -> LazyBatch:
+        """What ``prepare`` has made for so many splits and these versions of tables."""
+        key = flow, splits
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None and kept.versions == tuple(versions):
+                self._kept.move_to_end(key)
+                return kept.batch
+            self._kept.pop(key, None)
+        made = _Kept(prepare(), tuple(versions))
+        with self._lock:
+            self._kept[key] = made
+            self._make_room()
+        return made.batch
+
+    def forget(self, flow: Hashable) -> None:
+        """One of its batches failed, and perhaps what is kept is why."""
+        with self._lock:
+            for key in [key for key in self._kept if key[0] == flow]:
+                del self._kept[key]
+
+    def _make_room(self) -> None:
+        used = sum(kept.table_bytes for kept in self._kept.values())
+        while len(self._kept) > 1 and (
+            len(self._kept) > self._most or used > self._most_table_bytes
+        ):
+            used -= self._kept.popitem(last=False)[1].table_bytes

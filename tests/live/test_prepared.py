@@ -1,0 +1,203 @@
+"""Batches after the first one of a flow with SQL in it run by a plan that is kept."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from flumeng.collector import pipeline as pipeline_module
+from flumeng.collector.engine import SparkEngine
+from flumeng.collector.fetch import UnreadableError
+from flumeng.collector.pipeline import SparkPipeline
+from flumeng.collector.prepared import PreparedBatches
+from flumeng.collector.ranges import Range
+from flumeng.collector.testing import TASK
+from flumeng.collector.work import Work
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.journal.journal import Journal
+from flumeng.journal.server import JournalServer
+from flumeng.journal.testing import numbered_events
+from flumeng.spec import parse_flow
+
+JOURNAL = "web.n1.0.00000000"
+EVENTS = 60
+TEAMS = "{{csv: '{}/teams.csv', schema: 'number BIGINT, team STRING', refresh_seconds: 1}}"
+
+Write = Callable[..., list[Row]]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """One for each plan that was made; what is kept is this test's own."""
+    made: list[object] = []
+
+    class Counted(PreparedBatches):
+        def take(
+            self, flow: Any, splits: int, versions: Any, prepare: Callable[[], LazyBatch]
+        ) -> LazyBatch:
+            def counted() -> LazyBatch:
+                made.append(flow)
+                return prepare()
+
+            return super().take(flow, splits, versions, counted)
+
+    monkeypatch.setattr(pipeline_module, "_prepared", Counted())
+    return made
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[str]:
+    """The address of its server."""
+    journal = Journal.create(tmp_path / "journal", JOURNAL)
+    journal.append(numbered_events(0, EVENTS))
+    journal.sync()
+    server = JournalServer("127.0.0.1", journals=lambda: {JOURNAL: journal})
+    yield server.address
+    server.stop()
+    journal.close()
+
+
+def build(spark: SparkSession, tmp_path: Path, filters: str) -> SparkPipeline:
+    text = (
+        "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], "
+        f"filters: [{filters}], sinks: [files: {{path: '{tmp_path}/lake', format: json, "
+        "compression: none}]}"
+    )
+    return SparkPipeline(spark, parse_flow(text), TASK)
+
+
+@pytest.fixture
+def write(spark: SparkSession, journal: str) -> Write:
+    """Writes a batch of events ``start`` to ``end - 1`` and gives its rows."""
+    numbers = itertools.count()
+
+    def write(
+        pipeline: SparkPipeline, start: int, end: int, *, splits: int = 2, address: str = journal
+    ) -> list[Row]:
+        staging = {root: f"{root}/staged{next(numbers)}" for root in pipeline.roots}
+        for directory in staging.values():
+            Path(directory).mkdir(parents=True)
+        work = Work(
+            pipeline,
+            [Range(JOURNAL, start, end)],
+            {JOURNAL: address},
+            staging,
+            60.0,
+            lambda _: None,
+            None,
+            splits,
+        )
+        (outcome,) = SparkEngine(spark).write([work], "job", "slot")
+        if isinstance(outcome, Exception):
+            raise outcome
+        sources = [source for source, _ in outcome[0].files]
+        return spark.read.json(sources).collect() if sources else []
+
+    return write
+
+
+def seqs(rows: list[Row]) -> list[int]:
+    return sorted(row.seq for row in rows)
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        "select: [seq, 'upper(host) AS host']",
+        "{sql: 'SELECT seq, upper(host) AS host FROM events'}, {where: 'seq >= 0'}",
+        "{sql: 'SELECT seq, host FROM events'}, {select: [seq, 'upper(host) AS host']}",
+        "sql: 'SELECT seq, upper(min(host)) AS host FROM events GROUP BY seq'",
+    ],
+)
+def test_each_batch_has_its_own_events_by_one_plan(
+    spark: SparkSession, tmp_path: Path, write: Write, made: list[object], filters: str
+) -> None:
+    pipeline = build(spark, tmp_path, filters)
+    for start, end in ((0, 20), (20, 22), (22, 60), (0, 60)):
+        rows = write(pipeline, start, end)
+        assert seqs(rows) == list(range(start, end))
+        assert {row.host for row in rows} == {"HOST"}
+    assert len(made) == 1
+    assert seqs(write(pipeline, 5, 25, splits=3)) == list(range(5, 25))
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT seq FROM events WHERE seq IN (SELECT max(seq) FROM events)",
+        "SELECT max(seq) AS seq FROM events",
+        "SELECT seq FROM (SELECT seq, row_number() OVER (ORDER BY seq DESC) AS n FROM events) "
+        "WHERE n = 1",
+    ],
+)
+def test_what_a_statement_finds_of_one_batch_is_nothing_to_the_next(
+    spark: SparkSession, tmp_path: Path, write: Write, query: str
+) -> None:
+    pipeline = build(spark, tmp_path, f"sql: '{query}'")
+    found = [seqs(write(pipeline, *ends)) for ends in ((0, 20), (20, 40), (5, 9))]
+    assert found == [[19], [39], [8]]
+
+
+def test_whether_there_is_an_event_is_asked_of_each_batch(
+    spark: SparkSession, tmp_path: Path, write: Write
+) -> None:
+    """Spark computes that before all else, and its answer is in the plan."""
+    query = "SELECT seq FROM events WHERE EXISTS (SELECT 1 FROM events WHERE seq = 25)"
+    pipeline = build(spark, tmp_path, f"sql: '{query}'")
+    found = [seqs(write(pipeline, *ends)) for ends in ((0, 20), (20, 40), (5, 9))]
+    assert found == [[], list(range(20, 40)), []]
+
+
+def test_a_table_that_is_read_again_is_in_the_next_batch(
+    spark: SparkSession, tmp_path: Path, write: Write, made: list[object]
+) -> None:
+    teams = tmp_path / "teams.csv"
+    query = "SELECT e.seq, t.team FROM events e JOIN teams t ON e.seq % 2 = t.number"
+    pipeline = build(
+        spark, tmp_path, f"sql: {{query: '{query}', tables: {{teams: {TEAMS.format(tmp_path)}}}}}"
+    )
+    for turn, team in enumerate(("red", "blue", "blue")):
+        teams.write_text(f"number,team\n0,{team}\n")
+        time.sleep(1.1)
+        rows = write(pipeline, 10, 20)
+        assert {row.team for row in rows} == {team}
+        assert seqs(rows) == [10, 12, 14, 16, 18]
+        assert len(made) == min(turn, 1) + 1
+
+
+def test_flows_with_the_same_text_do_not_meet(
+    spark: SparkSession, tmp_path: Path, write: Write
+) -> None:
+    filters = "sql: 'SELECT seq FROM events WHERE seq % 2 = 0'"
+    pipelines = [build(spark, tmp_path, filters) for _ in range(3)]
+    found: dict[int, list[list[int]]] = {}
+
+    def work(number: int) -> None:
+        begin = number * 20
+        found[number] = [seqs(write(pipelines[number], begin, begin + 20)) for _ in range(4)]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {n: [list(range(n * 20, n * 20 + 20, 2))] * 4 for n in range(3)}
+
+
+def test_after_a_failure_the_next_batch_is_planned_anew(
+    spark: SparkSession, tmp_path: Path, write: Write, made: list[object]
+) -> None:
+    pipeline = build(spark, tmp_path, "sql: 'SELECT seq FROM events'")
+    write(pipeline, 0, 10)
+    with pytest.raises(UnreadableError):
+        write(pipeline, 10, 20, address="127.0.0.1:1")
+    assert seqs(write(pipeline, 10, 20)) == list(range(10, 20))
+    assert len(made) == 2
