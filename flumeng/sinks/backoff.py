@@ -12,7 +12,8 @@ FIRST_SECONDS, LONGEST_SECONDS = 0.2, 5.0
 
 
 class Backoff:
-    """Exponential, with jitter, for ``seconds`` from the first pause on. For one thread.
+    """Exponential, with jitter, for ``seconds`` from the first pause on, or from the first one
+    after something was taken. For one thread.
 
     ``clock`` gives seconds that only grow.
     """
@@ -28,6 +29,11 @@ class Backoff:
         self._sleep = sleep
         self._next = FIRST_SECONDS
         self._until: float | None = None
+
+    def progressed(self) -> None:
+        """The server has taken something: it is slow, and not away."""
+        self._next = FIRST_SECONDS
+        self._until = None
 
     def pause(self, error: UnavailableError, *, least_seconds: float = 0.0) -> None:
         """Raises ``error`` when the time is over, or would be after the pause."""

@@ -312,9 +312,8 @@ def fingerprint_of(certificate: Path) -> str:
     ],
 )
 def test_every_event_reaches_a_server_that_is_small_or_busy_once(
-    arguments: tuple[str, ...], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(bulk, "RETRY_SECONDS", 240.0)
     server = BulkServer(*arguments)
     try:
         batches = [events(n * 5_000, 5_000) for n in range(10)]

@@ -237,6 +237,16 @@ def test_retries_end_and_the_error_says_what_was_waited_for() -> None:
     assert 3 < len(cluster.requests) <= RETRY_SECONDS
 
 
+def test_a_server_that_is_slow_is_waited_for_as_long_as_it_takes_something() -> None:
+    """One event of each request, some of them a second apart."""
+    cluster = ScriptedCluster(
+        lambda documents: answer(item(201), *[item(429, "full")] * (len(documents) - 1))
+    )
+    many = [str(number) for number in range(3 * int(RETRY_SECONDS))]
+    assert sent(cluster, *many) == []
+    assert [documents[0] for documents in cluster.requests] == many
+
+
 def test_a_request_that_is_too_large_is_halved_down_to_the_event_that_no_one_takes() -> None:
     def most_three(documents: list[str]) -> bytes:
         if len("".join(documents)) > 3:

@@ -1,7 +1,7 @@
 """The stage that indexes the events of a split: requests of some megabytes, a few at a time.
 
 While one request is under way the next one is made. Events that a cluster has not taken are sent
-again for half a minute; then the whole batch is tried again by the loop.
+again until it has taken none for half a minute; then the whole batch is tried again by the loop.
 """
 
 from __future__ import annotations
@@ -152,6 +152,8 @@ def send(request: Request, cluster: Cluster, backoff: Backoff) -> list[Refused]:
             backoff.pause(error)
             waiting.appendleft(part)
             continue
+        if len(verdict.again) < len(part):
+            backoff.progressed()
         if verdict.refused:
             places, reasons = zip(*verdict.refused, strict=True)
             refused.append((part.take(places).events, reasons))
