@@ -7,7 +7,7 @@ import importlib
 PARTS = ("cluster", "sql", "start")
 
 
-def run(events: int = 2_000_000, only: str = ",".join(PARTS)) -> dict[str, object]:
+def run(events: int = 8_000_000, only: str = ",".join(PARTS)) -> dict[str, object]:
     """Each module ``benches.spark_NAME`` says what it compares; ``only`` names some of them."""
     found: dict[str, object] = {"events": events}
     for name in only.split(","):
