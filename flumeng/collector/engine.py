@@ -19,7 +19,8 @@ from flumeng.collector.ranges import Range
 from flumeng.collector.units import Result, Unit, Units
 from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Work
 from flumeng.errors import FlumengError
-from flumeng.sinks import Row
+from flumeng.filters.lazy_batch import LargeRowsError
+from flumeng.sinks import Row, Written
 
 NAMED = 3
 """So many tasks are named in the description of a job that they share."""
@@ -59,19 +60,7 @@ class SparkEngine:
             if works[0].pipeline.shareable:
                 return self._write_units(works)
             (work,) = works
-            pipeline = _pipeline(work)
-            plan = pipeline.plan(work)
-            rows: list[list[Row]] = [[] for _ in work.pipeline.spec.sinks]
-            try:
-                for run in plan.runs:
-                    for sink, of in run.rows([row.asDict() for row in run.batch.collect()]):
-                        rows[sink] += of
-            except Exception:
-                pipeline.failed()
-                raise
-            finally:
-                plan.release()
-            return [pipeline.written(rows)]
+            return [_write_frames(_pipeline(work), work)]
         except FlumengError:
             raise
         except Exception as error:
@@ -103,6 +92,29 @@ class SparkEngine:
         if tasks not in self._numbers:
             self._numbers[tasks] = self._context.parallelize(range(tasks), tasks)
         return self._numbers[tasks].mapPartitions(all_units).collect()
+
+
+def _write_frames(pipeline: SparkPipeline, work: Work) -> list[Written]:
+    try:
+        return _attempt(pipeline, work)
+    except Exception as error:
+        pipeline.failed()
+        if not isinstance(one_line(error), LargeRowsError):
+            raise
+    pipeline.take_large_rows()
+    return _attempt(pipeline, work)
+
+
+def _attempt(pipeline: SparkPipeline, work: Work) -> list[Written]:
+    plan = pipeline.plan(work)
+    rows: list[list[Row]] = [[] for _ in work.pipeline.spec.sinks]
+    try:
+        for run in plan.runs:
+            for sink, of in run.rows([row.asDict() for row in run.batch.collect()]):
+                rows[sink] += of
+    finally:
+        plan.release()
+    return pipeline.written(rows)
 
 
 class _Part:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from flumeng.collector import spark
 from flumeng.collector.fetch import Fetch, UnreadableError
 from flumeng.collector.prepared import PreparedBatches
 from flumeng.collector.ranges import Range, Split, split
@@ -20,7 +21,15 @@ from flumeng.collector.units import read_rows
 from flumeng.collector.work import BatchFailedError, Intent, Work
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.filters import Filter, identity
-from flumeng.filters.lazy_batch import BRANCH_SCHEMA, Branches, Fused, Given, LazyBatch, Stage
+from flumeng.filters.lazy_batch import (
+    BRANCH_SCHEMA,
+    Branches,
+    Fused,
+    Given,
+    LargeRowsError,
+    LazyBatch,
+    Stage,
+)
 from flumeng.filters.refreshed_table import RefreshedTable
 from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError
@@ -73,10 +82,10 @@ class Plan:
 class SparkPipeline:
     """``shareable``: no stage of it is Spark SQL."""
 
-    def __init__(self, spark: SparkSession, spec: FlowSpec, task: TaskRevision) -> None:
+    def __init__(self, session: SparkSession, spec: FlowSpec, task: TaskRevision) -> None:
         """Raises what ``plan`` raises: a flow that does not fit together is noticed here."""
         self.spec = spec
-        self._spark = spark
+        self._spark = session
         self.task = task
         self._filters: list[Filter] = [
             registry.get("filter", part.name).implementation_class()(part.options)
@@ -93,7 +102,7 @@ class SparkPipeline:
         )
         self.roots = tuple(sorted({sink.root for sink in self._sinks if sink.root}))
         self._name = object()
-        self._repeats = False
+        self._repeats = self._large = False
         tried = self._plan(Fetch(((),), {}, self._identified), ((),), Work.trial(self))
         self.shareable = all(run.batch.all_arrow is not None for run in tried.runs)
         self._repeats = not self.shareable and tried.repeatable
@@ -128,6 +137,11 @@ class SparkPipeline:
         else:
             splits = split(work.ranges, work.splits, 1)
         return self._plan(Fetch(splits, dict(work.addresses), self._identified), splits, work)
+
+    def take_large_rows(self) -> None:
+        """From now on; it is slower."""
+        self._large = True
+        self._spark = spark.for_large_rows(self._spark)
 
     def failed(self) -> None:
         """A batch has failed: the next one is planned anew."""
@@ -173,6 +187,7 @@ class SparkPipeline:
 
     def _through_filters(self, first: Stage, schema: pa.Schema, splits: int) -> LazyBatch:
         batch = LazyBatch.of_splits(self._spark, splits, first, schema)
+        batch = replace(batch, large=self._large)
         for step in self._filters:
             batch = step.apply(batch)
         return batch
@@ -265,7 +280,7 @@ def of_kind(kind: str, message: str) -> FlumengError:
         return UnavailableError(message)
     if kind == UnreadableError.__name__:
         return UnreadableError.parse(message)
-    for known in (BatchTooWideError, RefusedError, UserError):
+    for known in (BatchTooWideError, LargeRowsError, RefusedError, UserError):
         if kind == known.__name__:
             return known(message)
     return BatchFailedError(f"{kind}: {message}")

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -24,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from flumeng.collector import shipping, spark_ui
 from flumeng.errors import UnavailableError, UserError
+from flumeng.filters.lazy_batch import BYTES_AT_ONCE, ROWS_AT_ONCE
 from flumeng.runtime import secrets
 from flumeng.runtime.embedded import find_java
 from flumeng.runtime.scrubbing import scrub
@@ -37,7 +39,9 @@ CONNECT_SECONDS = 5.0
 REDACTED = "(?i)secret|passw(or)?d|token|credential|(access|account|private)[.-]?key"
 """What Spark shows nowhere of its settings."""
 DRIVER_MEMORY = "768m"
-ROWS_PER_BATCH = 65_536
+LARGE_ROWS_AT_ONCE = 256
+NO_LIMIT = 2**31 - 1
+"""Spark looks at the size of a batch after each row, which takes longer than to write the row."""
 SOCKET_DIRECTORY_BYTES = 104 - len("/.") - 36 - len(".sock")
 """A socket of Spark's is named after a UUID."""
 LOGGING = """\
@@ -102,7 +106,8 @@ def start(
         # Spark takes each batch for a few bytes, and would broadcast it.
         "spark.sql.autoBroadcastJoinThreshold": "-1",
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_BATCH),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(NO_LIMIT),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_AT_ONCE),
         "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
         "spark.sql.runSQLOnFiles": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -128,6 +133,15 @@ def start(
         told = scrub(str(error)).strip().splitlines()
         raise UnavailableError(f"Spark does not start on {options.master}: {told[-1]}") from error
     return session
+
+
+@cache
+def for_large_rows(session: SparkSession) -> SparkSession:
+    """A session of the same Spark in which rows of any size go from the JVM into Python."""
+    careful = session.newSession()
+    careful.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BYTES_AT_ONCE)
+    careful.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", LARGE_ROWS_AT_ONCE)
+    return careful
 
 
 def _wanted(options: SparkOptions) -> dict[str, str]:

@@ -22,6 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from flumeng.errors import FlumengError
 from flumeng.filters import identity
 from flumeng.runtime.scrubbing import raising_no_secrets
 
@@ -40,7 +41,7 @@ class LazyBatch:
     """``schema`` is that of the last stage; ``pending`` are the stages after ``source``, which is
     None when they begin with the numbers of the splits. ``action``, if there is one, comes last.
     Unless ``shuffled``, each partition has the rows of one split, in a repeat too. ``given``
-    is what ``Given`` stands for when it is run."""
+    is what ``Given`` stands for when it is run. ``large``: its session takes rows of any size."""
 
     spark: SparkSession
     splits: int
@@ -50,6 +51,7 @@ class LazyBatch:
     action: Action | None = None
     shuffled: bool = False
     given: Stage | None = None
+    large: bool = False
 
     @classmethod
     def of_splits(
@@ -74,7 +76,13 @@ class LazyBatch:
 
     def sql(self, transform: Callable[[DataFrame], DataFrame]) -> LazyBatch:
         """Then through Spark SQL, row by row."""
-        return self.in_spark(transform(self.rows()), shuffled=False)
+        return self.in_spark(transform(self.into_spark()), shuffled=False)
+
+    def into_spark(self) -> DataFrame:
+        """The batch as Spark SQL takes it, row by row. Raises LargeRowsError when it runs."""
+        if self.large or (self.source is not None and not self.pending):
+            return self.rows()
+        return self.arrow(require_small_rows, self.schema).rows()
 
     def in_spark(self, rows: DataFrame, *, shuffled: bool) -> LazyBatch:
         """``rows``, which Spark makes of this batch, perhaps ``shuffled`` out of their splits."""
@@ -153,6 +161,26 @@ class LazyBatch:
         finally:
             if self.given is not None:
                 context.setLocalProperty(GIVEN, None)  # type: ignore[arg-type]
+
+
+ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 64 * 1024 * 1024
+"""So many rows come back from Spark SQL at once, and so many bytes they may have by themselves."""
+
+
+class LargeRowsError(FlumengError):
+    """Rows are so large that their number alone does not bound what comes back from Spark SQL."""
+
+
+def require_small_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A stage; raises LargeRowsError."""
+    rows = size = 0
+    for batch in batches:
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if size > BYTES_AT_ONCE:
+            raise LargeRowsError(f"{rows} rows have {size} bytes")
+        if rows >= ROWS_AT_ONCE:
+            rows = size = 0
+        yield batch
 
 
 GIVEN = "flumeng.given"

@@ -87,15 +87,16 @@ def measure(
     *,
     filters: str = "[]",
     more: Sequence[str] = (),
+    warm: int = 1,
 ) -> dict[str, Any]:
     """Collect the journal below ``place`` into ``sink``, as a flow file says it, ``filters`` too.
-    ``more`` are arguments of the collector.
+    ``more`` are arguments of the collector. Timed is from the first ack of ``warm`` events or more.
 
     Gives ``rate`` (events a second), ``timed`` (so many events), ``cpu`` (seconds for a million
     events), ``cpu_of`` and ``rss_mb`` (of each process). Each ``flow`` of a place has another name.
     """
     with _running(place, flow, delivery, sink, more, filters=filters) as (store, parts, _):
-        return _watch(store, flow, events, parts)
+        return _watch(store, flow, events, parts, warm)
 
 
 def first_ack_seconds(
@@ -165,8 +166,10 @@ def _enter(store: Store, flow: str, address: str) -> None:
     store.write(paths.live_node(NODE), live, ABSENT)
 
 
-def _watch(store: Store, flow: str, events: int, parts: dict[str, int]) -> dict[str, Any]:
-    """Follow the ack from its first move to the end."""
+def _watch(
+    store: Store, flow: str, events: int, parts: dict[str, int], warm: int
+) -> dict[str, Any]:
+    """Follow the ack to the end, and time it from ``warm`` on."""
     acked = 0
     first: tuple[int, float, dict[str, float]] | None = None
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -175,7 +178,7 @@ def _watch(store: Store, flow: str, events: int, parts: dict[str, int]) -> dict[
             raise TimeoutError(f"{acked} of {events} events after {PATIENCE_SECONDS:.0f} s")
         time.sleep(LOOK_SECONDS)
         acked = _acked(store, flow)
-        if acked and first is None:
+        if acked >= warm and first is None:
             first = acked, time.monotonic(), _cpu_of(parts)
     assert first is not None
     timed, seconds = events - first[0], time.monotonic() - first[1]

@@ -44,7 +44,9 @@ def measure(events: int) -> dict[str, float]:
 
 def _rate(place: Path, flow: str, events: int, texts: dict[str, str]) -> float:
     policy, lake = place / f"{flow}.yaml", place / f"lake-{flow}"
-    allowed = {"masters": [texts["master"]], "python": [texts["python"]]} if "python" in texts else {}
+    allowed = {}
+    if "python" in texts:
+        allowed = {"masters": [texts["master"]], "python": [texts["python"]]}
     policy.write_text(json.dumps({"spark": allowed}))
     more = ["--spark", json.dumps(texts), "--policy", str(policy)]
     sink = f'files: {{path: "{lake}", shared: true}}'

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import Row, SparkSession
 
@@ -28,6 +29,8 @@ from flumeng.spec import parse_flow
 
 JOURNAL = "web.n1.0.00000000"
 EVENTS = 60
+LARGE = 80
+"""Events of a megabyte behind those."""
 TEAMS = "{{csv: '{}/teams.csv', schema: 'number BIGINT, team STRING', refresh_seconds: 1}}"
 
 Write = Callable[..., list[Row]]
@@ -57,6 +60,11 @@ def journal(tmp_path: Path) -> Iterator[str]:
     """The address of its server."""
     journal = Journal.create(tmp_path / "journal", JOURNAL)
     journal.append(numbered_events(0, EVENTS))
+    for number in range(EVENTS, EVENTS + LARGE, 20):
+        large = numbered_events(number, 20)
+        body = pa.array([b"x" * 1_000_000] * 20, pa.binary())
+        place = large.schema.get_field_index("body")
+        journal.append(large.set_column(place, large.schema.field(place), body))
     journal.sync()
     server = JournalServer("127.0.0.1", journals=lambda: {JOURNAL: journal})
     yield server.address
@@ -201,3 +209,16 @@ def test_after_a_failure_the_next_batch_is_planned_anew(
         write(pipeline, 10, 20, address="127.0.0.1:1")
     assert seqs(write(pipeline, 10, 20)) == list(range(10, 20))
     assert len(made) == 2
+
+
+def test_large_events_go_through_spark_a_few_at_a_time(
+    spark: SparkSession, tmp_path: Path, write: Write, made: list[object]
+) -> None:
+    pipeline = build(spark, tmp_path, "sql: 'SELECT seq, length(body) AS bytes, body FROM events'")
+    assert seqs(write(pipeline, 0, EVENTS)) == list(range(EVENTS))
+    rows = write(pipeline, EVENTS, EVENTS + LARGE, splits=1)
+    assert [(row.seq, row.bytes) for row in sorted(rows)] == [
+        (seq, 1_000_000) for seq in range(EVENTS, EVENTS + LARGE)
+    ]
+    assert len(made) == 3, "it is planned anew, and the batch has not failed"
+    assert seqs(write(pipeline, 0, EVENTS)) == list(range(EVENTS))
