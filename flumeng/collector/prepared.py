@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.refreshed_table import Version
 
-MOST = 200
+MOST = 100
+"""A plan with a join takes two megabytes of the driver's memory, however small its table is."""
 MOST_TABLE_BYTES = 16 * 1024 * 1024
 
 
