@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import READ_SCHEMA
+from flumeng.sinks import chunks
 
 ROW_GROUP_BYTES = 64 << 20
 REPEATED = ["host", "attrs.key_value.key", "attrs.key_value.value", "journal", "replayed"]
@@ -35,24 +34,13 @@ def copy(directory: Path, target: Path) -> dict[str, float]:
         use_dictionary=REPEATED,
         write_statistics=WITH_STATISTICS,
     ) as file:
-        for group in _groups(journal.read(journal.floor, journal.safe)):
+        for group in chunks.tables(journal.read(journal.floor, journal.safe), ROW_GROUP_BYTES):
             read = time.process_time()
             file.write_table(group)
             writing += time.process_time() - read
     journal.close()
     cpu = time.process_time() - began
     return {"events": journal.safe - journal.floor, "cpu_seconds": cpu, "writing": writing}
-
-
-def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    group: list[pa.RecordBatch] = []
-    for batch in batches:
-        group.append(batch)
-        if sum(part.nbytes for part in group) >= ROW_GROUP_BYTES:
-            yield pa.Table.from_batches(group)
-            group = []
-    if group:
-        yield pa.Table.from_batches(group)
 
 
 if __name__ == "__main__":
