@@ -22,6 +22,10 @@ from flumeng.testing import RealZooKeeper
 
 LANES = 2
 
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+"""Servers and Spark live for seconds or minutes here: compiling them as for days costs more than it
+gives."""
+
 settings.register_profile(
     "untimed",
     deadline=None,  # machines are shared: speed is for benches
