@@ -15,12 +15,28 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from flumeng.store import Store
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 
 LANES = 2
+LONG = [
+    f"tests/live/test_{name}.py"
+    for name in (
+        "chaos",
+        "chaos_elasticsearch",
+        "collector_live",
+        "ensemble",
+        "lakes",
+        "push_sites",
+        "sink_chaos",
+        "sites_script",
+        "spark_cluster",
+        "upgrade",
+    )
+]
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 """Servers and Spark live for seconds or minutes here: compiling them as for days costs more than it
@@ -35,18 +51,18 @@ settings.load_profile("untimed")
 
 
 class InLanes(LoadScopeScheduling):  # type: ignore[misc]
-    """Whole files, and those of real processes in lanes, so that few of them take turns with the
-    processors."""
-
-    def __init__(self, config: pytest.Config, log: Producer) -> None:
-        super().__init__(config, log)
-        self._lanes: dict[str, int] = {}
+    """Whole files. Those of real processes go to LANES workers for as long as there are others, so
+    that few of them take turns with the processors; the longest first, so that all end together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if not file.startswith("tests/live/"):
-            return file
-        return f"live {self._lanes.setdefault(file, len(self._lanes) % LANES)}"
+        return nodeid.partition("::")[0]
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        live = self.nodes.index(node) < LANES
+        files = [file for file in self.workqueue if file.startswith("tests/live/") == live]
+        if files:
+            self.workqueue.move_to_end(max(files, key=LONG.count), last=False)
+        super()._assign_work_unit(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

@@ -1,4 +1,4 @@
-"""Two thousand clusters in which everything goes wrong, and faults that must be noticed.
+"""A thousand clusters in which everything goes wrong, and faults that must be noticed.
 
 Every second one is varied: with labels, capacities, maintenance mode, chokes, rollouts that an
 operator steers, hosts that are gone for good, and plans in buckets. Every third one writes into a
@@ -31,7 +31,7 @@ from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Ack, Intent, Plan
 
 ONE = os.environ.get("FLUMENG_SIM_SEED")
-SEEDS = int(os.environ.get("FLUMENG_SIM_SEEDS", "2000"))
+SEEDS = int(os.environ.get("FLUMENG_SIM_SEEDS", "1000"))
 PARTS = 8
 CAUGHT_WITHIN = 400
 """Worlds until a mutant must have been noticed."""
