@@ -89,7 +89,7 @@ class Host:
                     if f'"{flow}"' in file.read_text() and (pid := self.collector()):
                         os.kill(pid, signal.SIGKILL)
                         return pid
-            time.sleep(0.001)
+            time.sleep(0.005)
         raise AssertionError(f"no job of {flow}")
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ def eventually(holds: Callable[[], bool], what: str, seconds: float = 120.0) -> 
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, what
-        time.sleep(0.2)
+        time.sleep(0.5)
 
 
 def name_of(sample: str) -> str:

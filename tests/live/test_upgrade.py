@@ -148,7 +148,7 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.2)
+        time.sleep(0.5)
 
 
 def test_hosts_are_upgraded_one_by_one_and_the_tree_at_the_end(hosts: Hosts) -> None:
