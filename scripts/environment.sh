@@ -60,7 +60,9 @@ need_venv() {
         "$base" -m venv "$venv" || fail "cannot make $venv"
     fi
     printf 'installing flumeng and what it needs into %s\n' "$(basename "$venv")" >&2
-    "$python" -m pip install --quiet --disable-pip-version-check -e "$top${1:+[$1]}" \
+    # To compile all twelve thousand modules takes half a minute; each is when it is first imported.
+    "$python" -m pip install --quiet --disable-pip-version-check --no-compile \
+        -e "$top${1:+[$1]}" \
         ${spark_version:+"pyspark==$spark_version"} >&2 ||
         fail "pip could not install the dependencies"
     printf '%s\n' "$wanted" >"$stamp"

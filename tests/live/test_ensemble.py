@@ -155,10 +155,8 @@ class Cluster:
 
     def is_converged(self) -> bool:
         before = self.decided()
-        if self.trouble():
-            return False
         time.sleep(0.5)
-        return self.decided() == before
+        return self.decided() == before and not self.trouble()
 
     def decided(self) -> list[tuple[str, object]]:
         """What masters have written last."""
@@ -225,7 +223,7 @@ def until(
                 return
         if time.monotonic() > deadline:
             pytest.fail(f"waited in vain for {what}: {trouble()}")
-        time.sleep(0.1)
+        time.sleep(0.25)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ filters:
   - select: [ts, host, "{expression}"]
 sinks:
   - files: {{path: "{path}"}}
-batch: {{seconds: 0.2}}
+batch: {{seconds: 0.5}}
 """
 
 
