@@ -142,9 +142,12 @@ class Revision(Record):
 @dataclass(frozen=True, kw_only=True)
 class Partition(Record):
     """``weight``: dimension -> what reading it costs, like ``{"slots": 1, "mb_per_second": 4}``;
-    empty stands for what the flow says of all its partitions."""
+    empty stands for what the flow says of all its partitions. ``start`` is the offset from which a
+    cursor reads that never acked; with an ``end``, nothing comes at that offset or after it."""
 
     weight: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    start: int = 0
+    end: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ grows. Every later write names the version that this owner has seen, so an older
 believes, loses with ConflictError. Versions are the authority; sessions and epochs are not.
 
 Versions begin anew in an ack that is removed and made again. So an ack is made only together with a
-check that its journal is registered: acks are removed in the transaction that strikes the journal
-off, and a journal's id is never used again.
+check that its partition is registered: acks are removed in the transaction that strikes the
+partition off, and its name is never used again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError
+from flumeng.inputs import Range
+from flumeng.state import partitions as partition_registry
+from flumeng.state.partitions import Registered
 from flumeng.store import ABSENT, Check, Expected, Put, Store, Version, Write
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Ack, Journal
+from zkschema.records import Ack
 from zkschema.table import ZPath
 
 log = logging.getLogger(__name__)
@@ -64,8 +66,8 @@ class Acks:
         epoch: int,
         partitions: Iterable[str],
     ) -> Acks:
-        """Take all ``partitions``; those never acked start at 0. ``offsets`` then lacks those that
-        have no ack and are not registered any more.
+        """Take all ``partitions``; those never acked start where their registration says.
+        ``offsets`` then lacks those that have no ack and are not registered any more.
 
         Raises SupersededError when one has a higher epoch. ConflictError: an ack was written in
         between, by a twin of this owner or by a write of its own that came late; claim again.
@@ -82,9 +84,9 @@ class Acks:
         fresh = [name for name, ack in zip(names, found, strict=True) if ack is None]
         registered = self._registered(fresh) if fresh else {}
         claimed: list[str] = []
+        checks: dict[Check, None] = {}
         writes: list[Write] = []
         for name, ack in zip(names, found, strict=True):
-            offset = ack.value.offset if ack else 0
             if ack is not None:
                 if ack.value.epoch > self.epoch:
                     raise SupersededError(
@@ -92,33 +94,31 @@ class Acks:
                         ack.value.epoch,
                     )
                 self.inherited.add(name)
+                offset = ack.value.offset
             elif name not in registered:
                 log.info("%s is not registered any more: it has no ack, and gets none", name)
                 continue
             else:
-                writes.append(registered[name])
+                offset = registered[name].start
+                checks[registered[name].check] = None
             writes.append(self._put(name, offset, ack.version if ack else ABSENT))
             self.offsets[name] = offset
             claimed.append(name)
-        self._versions.update(zip(claimed, self._store.commit(writes), strict=True))
+        self._versions.update(zip(claimed, self._store.commit([*checks, *writes]), strict=True))
 
-    def _registered(self, names: Sequence[str]) -> dict[str, Check]:
-        """Those of the journals that are registered, each with what fails when it no longer is."""
-        wanted = [paths.journal(name) for name in names]
-        found = self._store.read_each(wanted)
-        unseen = [path for path, journal in zip(wanted, found, strict=True) if journal is None]
+    def _registered(self, names: Sequence[str]) -> dict[str, Registered]:
+        """Those of the partitions that are registered."""
+        found = partition_registry.registered(self._store, self._flow, names)
+        unseen = [name for name in names if name not in found]
         if unseen:
             self._see_newest(unseen[0])
-            found = self._store.read_each(wanted)
-        return {
-            name: Check(paths.journal(name), journal.version)
-            for name, journal in zip(names, found, strict=True)
-            if journal is not None
-        }
+            found = partition_registry.registered(self._store, self._flow, names)
+        return found
 
-    def _see_newest(self, path: ZPath[Journal]) -> None:
-        """The session's server may lag behind the plan that names the journal. A transaction, also
-        one that is refused, is answered only once that server has applied all before it."""
+    def _see_newest(self, name: str) -> None:
+        """The session's server may lag behind the plan that names the partition. A transaction,
+        also one that is refused, is answered only once that server has applied all before it."""
+        path = partition_registry.registration(self._flow, name)
         with contextlib.suppress(ConflictError):
             self._store.commit([Check(path, Version(0))])
 
@@ -130,14 +130,14 @@ class Acks:
         """
         writes = []
         for piece in ranges:
-            ack = self.offsets[piece.journal]
+            ack = self.offsets[piece.partition]
             assert piece.start == ack < piece.end, f"{piece} does not follow the ack {ack}"
-            writes.append(self._put(piece.journal, piece.end, self._versions[piece.journal]))
+            writes.append(self._put(piece.partition, piece.end, self._versions[piece.partition]))
         with self._moving:
             versions = self._publisher.commit(writes, also)
             for piece, version in zip(ranges, versions, strict=True):
-                self._versions[piece.journal] = version
-                self.offsets[piece.journal] = piece.end
+                self._versions[piece.partition] = version
+                self.offsets[piece.partition] = piece.end
 
     def check(self, partition: str) -> Check:
         """Fails a transaction once somebody else has claimed or moved the ack of ``partition``."""

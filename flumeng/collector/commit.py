@@ -1,13 +1,13 @@
 """Files that become visible in one step with the acks: staging, commit records and recovery.
 
-A batch is written below ``ROOT/_flumeng/JOURNAL.EPOCH.UUID``. It is decided by one transaction
+A batch is written below ``ROOT/_flumeng/PARTITION.EPOCH.UUID``. It is decided by one transaction
 that moves its acks and creates its commit record, which lists every rename. From then on anybody
 may finish it, at any time and any number of times: a rename takes effect once, and a record's name
 is used once, so nobody can remove the record of another batch.
 
 A staging directory without a record belongs to a batch that was not decided. It is named after a
-journal that the batch reads, and the next owner of that journal removes it under a rule that holds
-for owners that wake up late too: *list, then claim, then finish records, then remove what was
+partition that the batch reads, and its next owner removes it under a rule that holds for owners
+that wake up late too: *list, then claim, then finish records, then remove what was
 listed*. What was listed was staged under acks that the claim has fenced, so it is decided by then
 or never will be; what a later owner stages was not listed.
 """
@@ -20,8 +20,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from flumeng.collector.acks import Acks
-from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
+from flumeng.inputs import Range
 from flumeng.runtime.file_store import FileStore, below, open_store
 from flumeng.sinks import BatchTooWideError
 from flumeng.store import ABSENT, ANY, Path, Put, Store, Write
@@ -52,7 +52,7 @@ class Commits:
         for root in sorted(set(roots)):
             store, path = self._open_store(below(root, STAGING))
             names = store.directories(path)
-            found += [below(root, STAGING, name) for name in names if _journal(name) in mine]
+            found += [below(root, STAGING, name) for name in names if _partition(name) in mine]
         return found
 
     def recover(self, leftovers: Sequence[str]) -> None:
@@ -81,9 +81,9 @@ class Commits:
                 removable -= set(staged)
         self._remove(*sorted(removable))
 
-    def stage(self, root: str, journal: str, epoch: int) -> str:
-        """A new directory (URI) for a batch that reads ``journal`` among others."""
-        staging = below(root, STAGING, f"{journal}.{epoch}.{uuid.uuid4().hex}")
+    def stage(self, root: str, partition: str, epoch: int) -> str:
+        """A new directory (URI) for a batch that reads ``partition`` among others."""
+        staging = below(root, STAGING, f"{partition}.{epoch}.{uuid.uuid4().hex}")
         store, path = self._open_store(staging)
         store.make_directory(path)
         return staging
@@ -152,6 +152,6 @@ class Commits:
             store.remove_tree(path)
 
 
-def _journal(name: str) -> str:
-    """The journal in a staging directory's name."""
+def _partition(name: str) -> str:
+    """The partition in a staging directory's name."""
     return name.rsplit(".", 2)[0]

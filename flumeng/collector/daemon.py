@@ -13,25 +13,24 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from flumeng.collector import class_archive, spark, spark_ui, vital
-from flumeng.collector.addresses import Addresses
+from flumeng.collector import class_archive, spark, spark_ui
 from flumeng.collector.application import Application
 from flumeng.collector.commit import OpenStore
 from flumeng.collector.engine import SparkEngine
 from flumeng.collector.liveness import Liveness
 from flumeng.collector.measures import Measures
 from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.positions import PositionWatcher, WatchedJournals
-from flumeng.collector.probes import Probes
 from flumeng.collector.task import Assignment
 from flumeng.collector.task_metrics import StatusStore, TaskMetrics
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
+from flumeng.inputs.journals.journals import Journals
+from flumeng.inputs.routing import Inputs
 from flumeng.node import policy
 from flumeng.node.in_progress import InProgress
 from flumeng.node.policy import Policy
 from flumeng.node.protocol import Parent
-from flumeng.runtime import file_store, secrets
+from flumeng.runtime import file_store, secrets, vital
 from flumeng.runtime.file_store import FileStore
 from flumeng.sinks import TaskRevision
 from flumeng.spec import Component, check_flow
@@ -40,6 +39,7 @@ from flumeng.spec.locations import place_of
 from flumeng.spec.patterns import fixed_part
 from flumeng.spec.sinks.spark import Spark
 from flumeng.spec.spark import SparkOptions
+from flumeng.state.partitions import JOURNAL
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema.records import COLLECT
 
@@ -100,7 +100,7 @@ def run(
     if instruments is not None:
         instruments.page.add(store.readings)
         instruments.page.add_process("flumeng_spark", spark.pid(session))
-    watcher, probes = PositionWatcher(Addresses(store)), Probes()
+    inputs = Inputs({JOURNAL: Journals(store)})
     probes_of_life = [lambda: spark.ask(session), measures.health.turned]
     Liveness(parent.send, probes_of_life, application.held).start()
 
@@ -116,7 +116,7 @@ def run(
                 )
             require_catalog(options, part)
         task = TaskRevision(assignment.flow, assignment.task, assignment.revision)
-        return SparkPipeline(session, spec, task)
+        return SparkPipeline(session, spec, task, inputs.reader(spec))
 
     task_metrics = TaskMetrics(StatusStore(session), measures.used)
     threading.Thread(target=task_metrics.follow, name="task-metrics", daemon=True).start()
@@ -127,7 +127,7 @@ def run(
         engine=SparkEngine(session, task_metrics.running),
         slots=slots,
         build=build,
-        positions=lambda wake: WatchedJournals(watcher, probes, wake),
+        positions=inputs.positions,
         on_stuck=give_up,
         open_store=bounded(allowed),
         in_progress=in_progress,

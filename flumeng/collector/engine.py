@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 
 from flumeng.collector import units
 from flumeng.collector.pipeline import Run, SparkPipeline, of_kind, one_line
-from flumeng.collector.ranges import Range
 from flumeng.collector.units import Result, Unit, Units
 from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Work
 from flumeng.errors import FlumengError
 from flumeng.filters.lazy_batch import LargeRowsError
+from flumeng.inputs import Range
 from flumeng.sinks import Row, Written
 
 NAMED = 3
@@ -175,7 +175,7 @@ def _said(ranges: Sequence[Range]) -> str:
     """What a batch holds; of many ranges, the first stands for them."""
     if not ranges:
         return "0 events"
-    first = f"{ranges[0].journal} {ranges[0].start}-{ranges[0].end}"
+    first = f"{ranges[0].partition} {ranges[0].start}-{ranges[0].end}"
     more = f" and {len(ranges) - 1} more" if len(ranges) > 1 else ""
     return f"{sum(piece.events for piece in ranges)} events, {first}{more}"
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flumeng.collector.acks import Acks, SupersededError
-from flumeng.collector.ranges import Range
 from flumeng.errors import CorruptError
+from flumeng.inputs import Range
 from flumeng.store import ABSENT, Expected, Put, Store, Version
 from zkschema import paths
 from zkschema.records import Intent
@@ -90,9 +90,9 @@ class Intents:
             number=self._intent.number + 1,
             revision=revision,
             splits=splits,
-            ranges={piece.journal: (piece.start, piece.end) for piece in ranges},
+            ranges={piece.partition: (piece.start, piece.end) for piece in ranges},
         )
-        check = self._acks.check(ranges[0].journal)
+        check = self._acks.check(ranges[0].partition)
         (version,) = self._store.commit([check, Put(self._path, intent, self._expect)])
         self._intent, self._expect = intent, version
         return intent

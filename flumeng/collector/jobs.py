@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from flumeng.collector import vital
 from flumeng.collector.slots import Request, Slots
 from flumeng.collector.starts import START_SECONDS, Starts
 from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Work
+from flumeng.runtime import vital
 
 log = logging.getLogger(__name__)
 

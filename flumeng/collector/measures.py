@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
 from flumeng.collector.acks import SupersededError
-from flumeng.collector.fetch import UnreadableError
 from flumeng.collector.task_metrics import Used
 from flumeng.collector.work import BrokenTogetherError, HungError
 from flumeng.errors import ConflictError, UnavailableError
+from flumeng.inputs import UnreadableError
 from flumeng.metrics import table
 from flumeng.metrics.health import Health
 from flumeng.metrics.histogram import EVENTS, Histogram

@@ -1,4 +1,4 @@
-"""What a flow does with a batch: fetch, its filters in order, then each of its sinks.
+"""What a flow does with a batch: read it, its filters in order, then each of its sinks.
 
 Made from the flow's text each time a task is taken; filters and sinks come from the registry.
 """
@@ -6,7 +6,7 @@ Made from the flow's text each time a task is taken; filters and sinks come from
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -14,9 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from flumeng.collector import spark
-from flumeng.collector.fetch import Fetch, UnreadableError
 from flumeng.collector.prepared import PreparedBatches
-from flumeng.collector.ranges import Range, Split, split
+from flumeng.collector.ranges import split
 from flumeng.collector.units import read_rows
 from flumeng.collector.work import BatchFailedError, Intent, Work
 from flumeng.errors import FlumengError, UnavailableError, UserError
@@ -31,6 +30,8 @@ from flumeng.filters.lazy_batch import (
     Stage,
 )
 from flumeng.filters.refreshed_table import RefreshedTable
+from flumeng.inputs import Range, Split, UnreadableError
+from flumeng.inputs.reading import Reader, ReadSplits
 from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError
 from flumeng.spec import FlowSpec, registry
@@ -82,10 +83,14 @@ class Plan:
 class SparkPipeline:
     """``shareable``: no stage of it is Spark SQL."""
 
-    def __init__(self, session: SparkSession, spec: FlowSpec, task: TaskRevision) -> None:
-        """Raises what ``plan`` raises: a flow that does not fit together is noticed here."""
+    def __init__(
+        self, session: SparkSession, spec: FlowSpec, task: TaskRevision, reader: Reader
+    ) -> None:
+        """``reader`` is what executors read with. Raises what ``plan`` raises: a flow that does not
+        fit together is noticed here."""
         self.spec = spec
         self._spark = session
+        self._reader = reader
         self.task = task
         self._filters: list[Filter] = [
             registry.get("filter", part.name).implementation_class()(part.options)
@@ -103,7 +108,7 @@ class SparkPipeline:
         self.roots = tuple(sorted({sink.root for sink in self._sinks if sink.root}))
         self._name = object()
         self._repeats = self._large = False
-        tried = self._plan(Fetch(((),), {}, self._identified), ((),), Work.trial(self))
+        tried = self._plan(self._read(((),), {}), ((),), Work.trial(self))
         self.shareable = all(run.batch.all_arrow is not None for run in tried.runs)
         self._repeats = not self.shareable and tried.repeatable
         tried.release()
@@ -136,7 +141,7 @@ class SparkPipeline:
             splits = split(work.ranges, self._parts, LEAST_EVENTS_IN_SPLIT)
         else:
             splits = split(work.ranges, work.splits, 1)
-        return self._plan(Fetch(splits, dict(work.addresses), self._identified), splits, work)
+        return self._plan(self._read(splits, work.addresses), splits, work)
 
     def take_large_rows(self) -> None:
         """From now on; it is slower."""
@@ -163,27 +168,30 @@ class SparkPipeline:
     def _parts(self) -> int:
         return self._spark.sparkContext.defaultParallelism * SPLITS_PER_CORE
 
-    def _plan(self, fetch: Fetch, splits: tuple[Split, ...], work: Work) -> Plan:
+    def _read(self, splits: tuple[Split, ...], addresses: Mapping[str, str]) -> ReadSplits:
+        return ReadSplits(self._reader, splits, dict(addresses), self._identified)
+
+    def _plan(self, read: ReadSplits, splits: tuple[Split, ...], work: Work) -> Plan:
         try:
-            return self._share(self._filtered(fetch), splits, work)
+            return self._share(self._filtered(read), splits, work)
         except FlumengError:
             raise
         except Exception as error:
             raise one_line(error) from error
 
-    def _filtered(self, fetch: Fetch) -> LazyBatch:
+    def _filtered(self, read: ReadSplits) -> LazyBatch:
         """What the filters make of the events, which Spark plans once when it may be repeated."""
-        splits = len(fetch.splits)
+        splits = len(read.splits)
         if not self._repeats:
-            return self._through_filters(fetch, fetch.schema, splits)
+            return self._through_filters(read, read.schema, splits)
         versions = [table.version for table in self._tables]
         prepared = _prepared.take(
             self._name,
             splits,
             versions,
-            lambda: self._through_filters(Given(), fetch.schema, splits).planned(),
+            lambda: self._through_filters(Given(), read.schema, splits).planned(),
         )
-        return prepared.giving(fetch)
+        return prepared.giving(read)
 
     def _through_filters(self, first: Stage, schema: pa.Schema, splits: int) -> LazyBatch:
         batch = LazyBatch.of_splits(self._spark, splits, first, schema)

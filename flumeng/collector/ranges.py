@@ -8,31 +8,17 @@ over goes to the others, so that one loud host never starves the quiet ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from flumeng.inputs import Range, Split
 
-@dataclass(frozen=True)
-class Range:
-    """Events ``start`` to ``end - 1`` of a journal; ``replayed``: perhaps delivered before."""
-
-    journal: str
-    start: int
-    end: int
-    replayed: bool = False
-
-    @property
-    def events(self) -> int:
-        return self.end - self.start
-
-
-Split = tuple[Range, ...]
 MOST = 1000
 """Ranges in a batch: all their acks must fit into one transaction. The longest go first."""
 
 
 def backlog(starts: Mapping[str, int], safe: Mapping[str, int]) -> int:
     """How many events wait in the partitions whose safe offset is known."""
-    return sum(max(0, end - starts[journal]) for journal, end in safe.items())
+    return sum(max(0, end - starts[name]) for name, end in safe.items())
 
 
 def next_ranges(
@@ -47,25 +33,25 @@ def next_ranges(
     been delivered before, above it not.
     """
     waiting: dict[str, int] = {}
-    for journal, end in safe.items():
-        start = starts[journal]
-        mark = replayed_below.get(journal, 0)
+    for name, end in safe.items():
+        start = starts[name]
+        mark = replayed_below.get(name, 0)
         until = min(end, mark) if start < mark else end
         if until > start:
-            waiting[journal] = until - start
+            waiting[name] = until - start
     ranges = []
     left = limit
-    smallest_first = sorted(waiting, key=lambda journal: (waiting[journal], journal))[-MOST:]
-    for position, journal in enumerate(smallest_first):
+    smallest_first = sorted(waiting, key=lambda name: (waiting[name], name))[-MOST:]
+    for position, name in enumerate(smallest_first):
         share = -(-left // (len(smallest_first) - position))
-        take = min(waiting[journal], share)
+        take = min(waiting[name], share)
         if take == 0:
             break
-        start = starts[journal]
-        replayed = start < replayed_below.get(journal, 0)
-        ranges.append(Range(journal, start, start + take, replayed))
+        start = starts[name]
+        replayed = start < replayed_below.get(name, 0)
+        ranges.append(Range(name, start, start + take, replayed))
         left -= take
-    return tuple(sorted(ranges, key=lambda r: r.journal))
+    return tuple(sorted(ranges, key=lambda r: r.partition))
 
 
 def split(ranges: Sequence[Range], parts: int, least_events: int) -> tuple[Split, ...]:

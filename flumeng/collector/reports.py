@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Protocol
 
-from flumeng.collector import vital
 from flumeng.collector.runner import Status
 from flumeng.node.protocol import Message
+from flumeng.runtime import vital
 
 GAP_SECONDS = 0.1
 

@@ -4,8 +4,8 @@ An owner with a higher epoch ends the work on an assignment; anything else is tr
 fenced is not proof of such an owner: it may be a process of this node that is ending, and so the
 next claim tells. A new assignment, a drain and a stop are looked at between batches. While it is
 not certain that the session lives, nothing begins: the task pauses and goes on, and has not failed.
-Nor has it when a journal cannot be read: the others go on. A batch that hangs is given up, and the
-task begins anew, apart from other tasks and with a longer limit, until a batch of it ends.
+Nor has it when a partition cannot be read: the others go on. A batch that hangs is given up, and
+the task begins anew, apart from other tasks and with a longer limit, until a batch of it ends.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from flumeng.collector import intents
 from flumeng.collector.acks import SupersededError
 from flumeng.collector.claim import Claim
 from flumeng.collector.commit import OpenStore
-from flumeng.collector.fetch import UnreadableError
 from flumeng.collector.jobs import Jobs
-from flumeng.collector.journals import Journals, Reachable
 from flumeng.collector.measures import Measures
+from flumeng.collector.partitions import Partitions
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment, Task
 from flumeng.collector.work import BrokenTogetherError, HungError, Pipeline
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.inputs import OpenPositions, UnreadableError
 from flumeng.runtime import file_store
 from flumeng.runtime.scrubbing import scrub
 from flumeng.sinks import BatchTooWideError
@@ -54,7 +54,7 @@ STARTING, RUNNING, FAILED, STOPPED = "starting", "running", "failed", "stopped"
 class Status:
     """What a task says of itself; ``partitions`` are those that it has claimed.
 
-    While it runs, ``error`` tells what it waits for, or of journals that stand still.
+    While it runs, ``error`` tells what it waits for, or of partitions that stand still.
     ``epoch_seen`` is the higher epoch under which an ack is owned, when the task is superseded.
     """
 
@@ -71,7 +71,7 @@ class Surroundings:
     """What a task needs of its process.
 
     ``build`` makes the pipeline of an assignment, UserError when it cannot. ``report`` is told each
-    change of a task's status, from any thread. ``positions`` is given what to call after changes.
+    change of a task's status, from any thread. ``positions`` makes those of a task.
     """
 
     store: Store
@@ -79,7 +79,7 @@ class Surroundings:
     scheduler: Scheduler
     jobs: Jobs
     build: Callable[[Assignment], Pipeline]
-    positions: Callable[[Callable[[], None]], Reachable]
+    positions: OpenPositions
     report: Callable[[str, Status], None]
     open_store: OpenStore = file_store.open_store
     hang_seconds: float = HANG_SECONDS
@@ -114,7 +114,6 @@ class Runner:
         self._draining = False
         self._stopping = False
         self._ended = threading.Event()
-        self._journals = Journals(around.positions(self._on_change))
         self._claim: Claim | None = None
         self._left: Claim | None = None
         """A claim that was given up while something of it still runs."""
@@ -122,7 +121,7 @@ class Runner:
         self._settled: Assignment | None = None
         """The assignment that nothing more is done about: let go, or superseded."""
         self._refreshed = False
-        """Whether, since it is to drain, the journals were asked how far they reach."""
+        """Whether, since it is to drain, it was asked anew how far the partitions reach."""
         self._drained = False
         self._gathering = False
         """Whether events gather for a batch; a timer will ring, and changes are no news."""
@@ -139,6 +138,7 @@ class Runner:
         self._saying = threading.Lock()
         self._said: Status | None = None
         self._trouble = ""
+        self._partitions = Partitions(around.positions(self._on_change))
 
     def start(self) -> None:
         self._around.scheduler.add(self)
@@ -225,14 +225,14 @@ class Runner:
         pipeline = around.build(built)
         if self._size is None or self._size.cap != pipeline.spec.batch.events:
             self._size = BatchSize(pipeline.spec.batch.events)
-        size, journals = self._size, self._journals
+        self._partitions.open(pipeline.spec)
         task = Task(
             built,
             around.store,
             around.publisher,
             pipeline,
-            journals,
-            size=size,
+            self._partitions,
+            size=self._size,
             open_store=around.open_store,
         )
         self._settled = None
@@ -310,7 +310,7 @@ class Runner:
         if backlog.due_seconds is not None:
             self._gathering = True
             return min(backlog.due_seconds, LOOK_SECONDS)
-        return LOOK_SECONDS if self._journals.trouble else None
+        return LOOK_SECONDS if self._partitions.trouble else None
 
     def _let_go(self, claim: Claim) -> float | None:
         claim.task.close()
@@ -353,7 +353,7 @@ class Runner:
             self._size.too_wide()
             log.info("%s: %d events at most: %s", assignment.key, self._size.events, error)
         elif isinstance(error, UnreadableError):
-            self._journals.stop(error)
+            self._partitions.stop(error)
         elif isinstance(error, BrokenTogetherError):
             self._apart = True
         elif isinstance(error, UnavailableError | ConflictError):
@@ -368,7 +368,7 @@ class Runner:
             self._fail(assignment, error)
 
     def _trouble_of(self, claim: Claim) -> str | None:
-        return self._journals.trouble or claim.pipeline.trouble or None
+        return self._partitions.trouble or claim.pipeline.trouble or None
 
     @property
     def _runs(self) -> bool:

@@ -1,7 +1,7 @@
 """Runs the turns of all tasks of a collector on a bounded number of threads.
 
 A task that has nothing to do is not touched. It is woken by what happens to it (a new assignment,
-journals that have grown, a batch that was written, ZooKeeper's connection) or by a timer that its
+partitions that have grown, a batch that was written, ZooKeeper's connection) or by a timer that its
 last turn has asked for. A wake-up carries nothing: it says "look again", and the turn looks at all
 that there is. No task is in two turns at once.
 """
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from flumeng.collector import vital
 from flumeng.collector.threads import Threads
+from flumeng.runtime import vital
 
 TURNS_AT_ONCE = 48
 TURN_SECONDS = 30.0

@@ -27,11 +27,11 @@ from typing import Protocol
 from flumeng.collector.acks import Acks
 from flumeng.collector.commit import Commits, OpenStore
 from flumeng.collector.intents import Intents
-from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize, Range, backlog, next_ranges
+from flumeng.collector.ranges import BatchSize, backlog, next_ranges
 from flumeng.collector.work import Outcome, Pipeline
 from flumeng.errors import ConflictError, UnavailableError
+from flumeng.inputs import Range, Reach
 from flumeng.runtime import file_store
 from flumeng.sinks import BatchId, Written
 from flumeng.store import Store
@@ -61,11 +61,11 @@ class Assignment:
 
 
 class Readable(Protocol):
-    """Tells how far journals can be read now; see ``Journals``."""
+    """Tells how far partitions can be read now; see ``Partitions``."""
 
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]: ...
 
-    def refresh(self, journals: Collection[str]) -> None: ...
+    def refresh(self, partitions: Collection[str]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -126,7 +126,7 @@ class Task:
         store: Store,
         publisher: Publisher,
         pipeline: Pipeline,
-        journals: Readable,
+        readable: Readable,
         *,
         size: BatchSize,
         clock: Callable[[], float] = time.monotonic,
@@ -134,7 +134,7 @@ class Task:
     ) -> None:
         self._store = store
         self._pipeline = pipeline
-        self._journals = journals
+        self._readable = readable
         self._size = size
         self._clock = clock
         self._running: deque[Batch] = deque()
@@ -162,7 +162,7 @@ class Task:
 
     @property
     def caught_up(self) -> bool:
-        """Whether, when last looked, all journals were reachable and all that can be read of them
+        """Whether, when last looked, all partitions were reachable and all that can be read of them
         was acked."""
         return self._caught_up and not self._running
 
@@ -221,7 +221,7 @@ class Task:
 
     def refresh(self) -> None:
         """Let the next look see all that is safe at this moment."""
-        self._journals.refresh(self.planned)
+        self._readable.refresh(self.planned)
 
     def start(self, most_events: int | None = None) -> Batch | None:
         """The next batch, staged and under way: of all that can be read now, as far as it fits.
@@ -250,12 +250,12 @@ class Task:
             identity = _identity(self._intents.decide(ranges, self._revision, splits))
         if self._pipeline.spec.delivery == "at-most-once":
             self._acks.advance(ranges)
-        self.planned.update((piece.journal, piece.end) for piece in ranges)
+        self.planned.update((piece.partition, piece.end) for piece in ranges)
         staging = {
-            root: self._commits.stage(root, ranges[0].journal, self._acks.epoch)
+            root: self._commits.stage(root, ranges[0].partition, self._acks.epoch)
             for root in self._pipeline.roots
         }
-        addresses = {piece.journal: reached[piece.journal].address for piece in ranges}
+        addresses = {piece.partition: reached[piece.partition].address for piece in ranges}
         batch = Batch(ranges, addresses, staging, self._clock(), identity, splits)
         self._running.append(batch)
         return batch
@@ -292,7 +292,7 @@ class Task:
         return batch
 
     def close(self) -> None:
-        self._journals.close()
+        self._readable.close()
 
     def _commit_once(
         self,
@@ -318,17 +318,17 @@ class Task:
         self._repeating = False
 
     def _reached(self) -> dict[str, Reach]:
-        reached = self._journals.of(self.planned)
+        reached = self._readable.of(self.planned)
         self._look_at_acks(reached)
         self._mark_replayed(reached)
         return reached
 
     def _safe(self, reached: Mapping[str, Reach]) -> dict[str, int]:
-        return {journal: reach.safe for journal, reach in reached.items()}
+        return {name: reach.safe for name, reach in reached.items()}
 
     def _look_at_acks(self, reached: Mapping[str, Reach]) -> None:
-        """An operator may have moved on the ack of a journal that stands still: claim it anew."""
-        still = [journal for journal, reach in reached.items() if reach.held]
+        """An operator may have moved on the ack of a partition that stands still: claim it anew."""
+        still = [name for name, reach in reached.items() if reach.held]
         if still and self._clock() >= self._next_look:
             self._next_look = self._clock() + LOOK_SECONDS
             with contextlib.suppress(UnavailableError):
@@ -339,9 +339,9 @@ class Task:
         what cannot be read now."""
         if self._pipeline.spec.delivery != "at-least-once":
             return
-        for journal in reached.keys() & self._acks.inherited - self._replayed_below.keys():
-            reach = reached[journal]
-            self._replayed_below[journal] = reach.safe + reach.held
+        for name in reached.keys() & self._acks.inherited - self._replayed_below.keys():
+            reach = reached[name]
+            self._replayed_below[name] = reach.safe + reach.held
 
 
 def _show(outcome: Sequence[Written], identity: BatchId | None) -> None:
@@ -360,4 +360,4 @@ def _ranges(decided: Intent, *, replayed: bool = False) -> tuple[Range, ...]:
 
 
 def _can_be_read(ranges: Sequence[Range], safe: Mapping[str, int]) -> bool:
-    return all(safe.get(piece.journal, 0) >= piece.end for piece in ranges)
+    return all(safe.get(piece.partition, 0) >= piece.end for piece in ranges)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from flumeng.collector.journals import Reachable
-from flumeng.collector.positions import Reach
-from flumeng.collector.ranges import Range
 from flumeng.collector.work import Intent, Outcome, Work
+from flumeng.inputs import Positions, Range, Reach, Standstill
+from flumeng.inputs.journals import standstills
 from flumeng.sinks import TaskRevision, Written
 from flumeng.spec import FlowSpec
 from flumeng.store import ABSENT, Store
@@ -30,21 +29,33 @@ def register(store: Store, flow: str, *journals: str) -> None:
             store.write(paths.journal(name), record, ABSENT)
 
 
+class StillPositions:
+    """Positions of which nothing changes, and that nobody tries to read."""
+
+    def open(self, spec: FlowSpec) -> None: ...
+
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        raise NotImplementedError
+
+    def refresh(self, partitions: Collection[str]) -> None: ...
+
+    def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
+        raise NotImplementedError
+
+    def describe(self, standstill: Standstill) -> str:
+        return standstills.describe(standstill)
+
+    def close(self) -> None: ...
+
+
 @dataclass
-class FakePositions:
-    """Journals that are there, with ``ends`` that stay."""
+class FakePositions(StillPositions):
+    """Partitions that are there, with ``ends`` that stay."""
 
     ends: Mapping[str, int]
 
-    def of(self, journals: Iterable[str]) -> dict[str, Reach]:
-        return {name: Reach("", self.ends[name]) for name in journals if name in self.ends}
-
-    def refresh(self, journals: Iterable[str]) -> None: ...
-
-    def probe(self, journal: str, address: str, start: int, end: int) -> Future[None]:
-        raise NotImplementedError
-
-    def close(self) -> None: ...
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        return {name: Reach("", self.ends[name]) for name in partitions if name in self.ends}
 
 
 class BreakingError(Exception):
@@ -52,23 +63,25 @@ class BreakingError(Exception):
 
 
 class Restless:
-    """What a task asks for its journals' ends, and who says all the time that they have changed."""
+    """What a task asks for its partitions' ends, and who says all the time that they change."""
 
-    def __init__(self, reachable: Reachable, on_change: Callable[[], None]) -> None:
-        self._reachable = reachable
-        self._on_change = on_change
-        self.of = reachable.of
-        self.refresh = reachable.refresh
-        self.probe = reachable.probe
+    def __init__(self, positions: Positions, wake: Callable[[], None]) -> None:
+        self._positions = positions
+        self._wake = wake
+        self.open = positions.open
+        self.of = positions.of
+        self.refresh = positions.refresh
+        self.probe = positions.probe
+        self.describe = positions.describe
         threading.Thread(target=self._nag, daemon=True).start()
 
     def close(self) -> None:
-        self._reachable.close()
+        self._positions.close()
 
     def _nag(self) -> None:
         while True:
             time.sleep(SECONDS_BETWEEN_CHANGES)
-            self._on_change()
+            self._wake()
 
 
 @dataclass(eq=False)

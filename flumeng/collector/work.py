@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from flumeng.collector.ranges import Range
 from flumeng.errors import FlumengError
+from flumeng.inputs import Range
 from flumeng.sinks import BatchId, Written
 from flumeng.spec import FlowSpec
 

@@ -10,10 +10,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from flumeng.collector import vital
 from flumeng.collector.commit import OpenStore
 from flumeng.collector.jobs import Engine, Jobs, unrecorded
-from flumeng.collector.journals import Reachable
 from flumeng.collector.measures import Measures
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.reports import Reports
@@ -21,9 +19,10 @@ from flumeng.collector.runner import STARTING, Runner, Status, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment
 from flumeng.collector.work import Pipeline
+from flumeng.inputs import OpenPositions
 from flumeng.node.in_progress import InProgress
 from flumeng.node.protocol import Message, Parent
-from flumeng.runtime import file_store
+from flumeng.runtime import file_store, vital
 from flumeng.store import Store
 
 log = logging.getLogger(__name__)
@@ -38,8 +37,8 @@ class Worker:
     ``in_progress`` is told what runs. ``open_store`` finds file stores, and refuses where nothing
     may be written.
     ``engine`` runs ``slots`` batches at once, ``build`` makes the pipeline of an assignment, and
-    ``positions`` what a task asks for its journals' ends. ``on_stuck`` is told when nothing can be
-    expected of the engine any more. ``spark_ui`` is the URL of Spark's interface, if there is one.
+    ``positions`` what a task asks how far its partitions reach. ``on_stuck`` is told when nothing
+    can be expected of the engine any more. ``spark_ui`` is the URL of Spark's interface, if any.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Worker:
         engine: Engine,
         slots: int,
         build: Callable[[Assignment], Pipeline],
-        positions: Callable[[Callable[[], None]], Reachable],
+        positions: OpenPositions,
         on_stuck: Callable[[str], None],
         open_store: OpenStore = file_store.open_store,
         in_progress: InProgress | None = None,

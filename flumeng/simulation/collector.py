@@ -15,8 +15,8 @@ from typing import Any
 from flumeng.collector.acks import Acks, SupersededError
 from flumeng.collector.intents import Intents, read
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
+from flumeng.inputs import Range
 from flumeng.simulation.canary import BROKEN
 from flumeng.simulation.child import END_OF_INPUT, ChildProcess
 from flumeng.simulation.cluster import Cluster
@@ -129,7 +129,7 @@ class Runner:
                 continue
             commit = collector.decide(wanted)
             acks.advance(ranges, also=commit)
-            collector.say(f"{wanted.key} acks {', '.join(f'{r.journal}:{r.end}' for r in ranges)}")
+            collector.say(f"{wanted.key} acks {_ends(ranges)}")
             if commit:
                 yield BATCH_SECONDS * collector.world.random.random()
                 collector.finish(commit)
@@ -148,7 +148,7 @@ class Runner:
         yield BATCH_SECONDS * collector.world.random.random()
         acks.advance(ranges, also=[intents.end()])
         intents.ended()
-        collector.say(f"{wanted.key} acks {', '.join(f'{r.journal}:{r.end}' for r in ranges)}")
+        collector.say(f"{wanted.key} acks {_ends(ranges)}")
 
     def _say(self, state: str, error: str | None = None) -> None:
         self.said = self._status(state, error)
@@ -226,7 +226,7 @@ class Collector(ChildProcess):
     def again(self, decided: Intent) -> list[Range]:
         """What is to be repeated, when all of it can be read now."""
         ranges = [Range(name, *bounds) for name, bounds in sorted(decided.ranges.items())]
-        files = [self.world.disks.served(piece.journal) for piece in ranges]
+        files = [self.world.disks.served(piece.partition) for piece in ranges]
         readable = all(
             file is not None and file.floor <= piece.start and piece.end <= file.end
             for file, piece in zip(files, ranges, strict=True)
@@ -236,7 +236,7 @@ class Collector(ChildProcess):
     def write(self, batch: Intent, ranges: Sequence[Range]) -> None:
         self.world.target.take(batch.series, batch.number, ranges)
         for piece in ranges:
-            self.world.checks.on_written(piece.journal, piece.start, piece.end)
+            self.world.checks.on_written(piece.partition, piece.start, piece.end)
 
     def next_ranges(self, offsets: Mapping[str, int]) -> list[Range]:
         """Some of what can be read now; each range begins at its ack.
@@ -313,6 +313,10 @@ class Collector(ChildProcess):
             else:
                 self._runners[key] = Runner(self, task)
         self.report_tasks()
+
+
+def _ends(ranges: Sequence[Range]) -> str:
+    return ", ".join(f"{piece.partition}:{piece.end}" for piece in ranges)
 
 
 def _wanted(task: Mapping[str, Any]) -> Wanted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from flumeng.collector.ranges import Range
+from flumeng.inputs import Range
 
 
 class Target:
@@ -22,7 +22,7 @@ class Target:
             return
         self._numbers[series] = number
         for piece in ranges:
-            self._times[piece.journal].update(range(piece.start, piece.end))
+            self._times[piece.partition].update(range(piece.start, piece.end))
 
     def excuse(self, journal: str, start: int, end: int) -> None:
         self._excused[journal].update(range(start, end))

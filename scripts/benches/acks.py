@@ -21,8 +21,8 @@ from kazoo.client import KazooClient
 from benches.server import transactions
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
-from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError
+from flumeng.inputs import Range
 from flumeng.operations.flows import apply_flow
 from flumeng.store import ABSENT, Put, Store, tree
 from flumeng.store.zookeeper import connect

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from benches.processes import cpu_seconds, rss_mb, threads
-from flumeng.collector.addresses import Addresses
-from flumeng.collector.positions import PositionWatcher
+from flumeng.inputs.journals.addresses import Addresses
+from flumeng.inputs.journals.positions import PositionWatcher
 from flumeng.journal.light_servers import Commit, LightServers
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore

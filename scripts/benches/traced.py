@@ -15,15 +15,14 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from flumeng.collector.positions import Reach
 from flumeng.collector.task import Assignment
-from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline
+from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline, StillPositions
 from flumeng.collector.worker import Worker
+from flumeng.inputs import Reach
 from flumeng.master.daemon import Master
 from flumeng.node.daemon import Node, Settings
 from flumeng.node.events import Ended, Event, Said
@@ -110,19 +109,12 @@ def run_master(hosts: str, name: str) -> None:
     Master(store, name).run()
 
 
-class Journals:
+class Journals(StillPositions):
     """Every journal grows all the time, from the moment 0 of the machine's clock."""
 
-    def of(self, journals: Iterable[str]) -> dict[str, Reach]:
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         safe = int(time.monotonic() * EVENTS_PER_SECOND)
-        return {name: Reach("", safe) for name in journals}
-
-    def refresh(self, journals: Iterable[str]) -> None: ...
-
-    def probe(self, journal: str, address: str, start: int, end: int) -> Future[None]:
-        raise NotImplementedError
-
-    def close(self) -> None: ...
+        return {name: Reach("", safe) for name in partitions}
 
 
 class Collector:

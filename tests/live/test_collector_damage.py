@@ -15,19 +15,20 @@ import pytest
 from pyarrow import flight
 from pyspark.sql import SparkSession
 
-from flumeng.collector.addresses import Addresses
 from flumeng.collector.engine import SparkEngine
-from flumeng.collector.fetch import READ_SECONDS
 from flumeng.collector.jobs import Jobs
 from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.positions import PositionWatcher, Reach, WatchedJournals
-from flumeng.collector.probes import Probes
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment
 from flumeng.collector.testing import TASK
 from flumeng.errors import CorruptError
+from flumeng.inputs import Reach
+from flumeng.inputs.journals.addresses import Addresses
+from flumeng.inputs.journals.positions import PositionWatcher, WatchedJournals
+from flumeng.inputs.journals.probes import Probes
+from flumeng.inputs.journals.reader import READ_SECONDS, JournalReader
 from flumeng.journal.journal import Journal
 from flumeng.journal.names import node_of
 from flumeng.journal.repair import repair
@@ -77,7 +78,7 @@ class Cluster:
             publisher=Publisher(store),
             scheduler=Scheduler(),
             jobs=Jobs(SparkEngine(spark), 2, on_stuck=pytest.fail),
-            build=lambda _: SparkPipeline(spark, spec, TASK),
+            build=lambda _: SparkPipeline(spark, spec, TASK, JournalReader()),
             positions=lambda wake: WatchedJournals(self.watcher, self.probes, wake),
             report=lambda _, status: self.statuses.append(status),
         )

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.collector import positions
-from flumeng.collector.addresses import Addresses
-from flumeng.collector.positions import PositionWatcher
+from flumeng.inputs.journals import positions
+from flumeng.inputs.journals.addresses import Addresses
+from flumeng.inputs.journals.positions import PositionWatcher
 from flumeng.journal.light_servers import LightServers
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore

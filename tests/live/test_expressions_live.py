@@ -23,6 +23,7 @@ from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.testing import TASK
 from flumeng.errors import UserError
 from flumeng.filters import spark_syntax
+from flumeng.inputs.journals.reader import JournalReader
 from flumeng.spec import expressions, functions, parse_flow
 from flumeng.spec.columns import EVENT, SYSLOG
 from flumeng.spec.sql_text import TYPES
@@ -143,6 +144,6 @@ def test_another_directory_cannot_be_read(spark: SparkSession, tmp_path: Path) -
         f'filters: [select: [ts, "{leak}"]]}}'
     )
     with pytest.raises(UserError, match=r"Spark reads ScalarSubquery in it"):
-        SparkPipeline(spark, parse_flow(text), TASK)
+        SparkPipeline(spark, parse_flow(text), TASK, JournalReader())
     with pytest.raises(Exception, match=r"TABLE_OR_VIEW_NOT_FOUND|runSQLOnFiles"):
         spark.range(1).selectExpr(leak).collect()

@@ -11,14 +11,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from flumeng.collector.fetch import Fetch
-from flumeng.collector.ranges import Range
 from flumeng.errors import UserError
 from flumeng.filters import arrow_sql, identity
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.parse import ParseFilter
 from flumeng.filters.select import SelectFilter
 from flumeng.filters.where import WhereFilter
+from flumeng.inputs import Range
+from flumeng.inputs.journals.reader import JournalReader
+from flumeng.inputs.reading import ReadSplits
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.journal.server import JournalServer
@@ -48,8 +49,8 @@ def frame(spark: SparkSession, tmp_path: Path) -> Iterator[Frames]:
         end = journal.sync()
         ranges = Range(JOURNAL, 0, end // 2), Range(JOURNAL, end // 2, end)
         splits = tuple((piece,) for piece in ranges if piece.events)
-        fetch = Fetch(splits, {JOURNAL: server.address}, identified)
-        return LazyBatch.of_splits(spark, len(splits), fetch, fetch.schema)
+        read = ReadSplits(JournalReader(), splits, {JOURNAL: server.address}, identified)
+        return LazyBatch.of_splits(spark, len(splits), read, read.schema)
 
     yield build
     server.stop()

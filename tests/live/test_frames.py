@@ -13,15 +13,15 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
 from flumeng.collector.engine import SparkEngine
-from flumeng.collector.fetch import UnreadableError
 from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.ranges import Range
 from flumeng.collector.testing import TASK
 from flumeng.collector.work import BatchFailedError, Outcome, Work
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.lookup import LookupFilter, LookupStage
 from flumeng.filters.refreshed_table import Version
+from flumeng.inputs import Range, UnreadableError
+from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
@@ -79,7 +79,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Iterator[Run]:
     def run(sinks: str, filters: str = "[]", address: str = server.address) -> Outcome:
         source = "syslog: {listen: '127.0.0.1:0'}"
         text = f"{{flow: web, sources: [{source}], filters: {filters}, sinks: [{sinks}]}}"
-        pipeline = SparkPipeline(spark, parse_flow(text), TASK)
+        pipeline = SparkPipeline(spark, parse_flow(text), TASK, JournalReader())
         staging = {root: f"{root}/staged" for root in pipeline.roots}
         for directory in staging.values():
             Path(directory).mkdir(parents=True)
@@ -267,7 +267,7 @@ def test_frames_take_no_dead_letters(spark: SparkSession, tmp_path: Path) -> Non
         f"dead_letters: {{spark: {{format: parquet, path: '{tmp_path}'}}}}}}"
     )
     with pytest.raises(UserError, match="cannot take dead letters"):
-        SparkPipeline(spark, parse_flow(text), TASK)
+        SparkPipeline(spark, parse_flow(text), TASK, JournalReader())
 
 
 def test_a_dataframe_is_what_a_function_of_foreach_batch_expects(

@@ -15,13 +15,13 @@ from pyspark.sql import Row, SparkSession
 
 from flumeng.collector import pipeline as pipeline_module
 from flumeng.collector.engine import SparkEngine
-from flumeng.collector.fetch import UnreadableError
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.prepared import PreparedBatches
-from flumeng.collector.ranges import Range
 from flumeng.collector.testing import TASK
 from flumeng.collector.work import Work
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.inputs import Range, UnreadableError
+from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
@@ -78,7 +78,7 @@ def build(spark: SparkSession, tmp_path: Path, filters: str) -> SparkPipeline:
         f"filters: [{filters}], sinks: [files: {{path: '{tmp_path}/lake', format: json, "
         "compression: none}]}"
     )
-    return SparkPipeline(spark, parse_flow(text), TASK)
+    return SparkPipeline(spark, parse_flow(text), TASK, JournalReader())
 
 
 @pytest.fixture

@@ -19,13 +19,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flumeng.collector.engine import SparkEngine
-from flumeng.collector.fetch import UnreadableError
 from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.ranges import Range
 from flumeng.collector.testing import TASK
 from flumeng.collector.work import BatchFailedError, Work
 from flumeng.errors import UserError
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.inputs import Range, UnreadableError
+from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.journal.server import JournalServer
@@ -86,7 +86,7 @@ def write(spark: SparkSession, tmp_path: Path, reads: list[int]) -> Iterator[Wri
     def run(sinks: str, filters: str = "[]", address: str = server.address) -> list[Written]:
         source = "syslog: {listen: '127.0.0.1:0'}"
         text = f"{{flow: web, sources: [{source}], filters: {filters}, sinks: [{sinks}]}}"
-        pipeline = SparkPipeline(spark, parse_flow(text), TASK)
+        pipeline = SparkPipeline(spark, parse_flow(text), TASK, JournalReader())
         staging = {root: f"{root}/_flumeng/{JOURNAL}.1.0" for root in pipeline.roots}
         for directory in staging.values():
             file_store.LOCAL.make_directory(directory)
@@ -161,7 +161,7 @@ def test_dead_letters_can_be_json_files(spark: SparkSession, tmp_path: Path) -> 
     source = "syslog: {listen: '127.0.0.1:0'}"
     dead = f"files: {{path: '{tmp_path}/dead', format: json}}"
     text = f"{{flow: web, sources: [{source}], sinks: [noop], dead_letters: {{{dead}}}}}"
-    assert SparkPipeline(spark, parse_flow(text), TASK).shareable
+    assert SparkPipeline(spark, parse_flow(text), TASK, JournalReader()).shareable
 
 
 def test_json_files_count_times_that_were_not_believed(write: Write, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_what_the_filters_drop_makes_no_files(write: Write, tmp_path: Path) -> N
 def test_a_failed_batch_says_its_cause_in_one_line(write: Write, tmp_path: Path) -> None:
     with pytest.raises(BatchFailedError, match=r"\A.*severitee.*\Z"):
         write("noop", "[where: 'severitee > 1']")
-    with pytest.raises(UnreadableError, match=r"\Ajournal .* 127.0.0.1:1 does not answer.*\Z"):
+    with pytest.raises(UnreadableError, match=r"\Apartition .* 127.0.0.1:1 does not answer.*\Z"):
         write("noop", address="127.0.0.1:1")
     with pytest.raises(UserError, match="text writes the column body"):
         write(f"files: {{path: '{tmp_path}/x', format: text}}", "[select: [ts]]")
@@ -256,7 +256,7 @@ def test_flows_that_share_a_job_do_not_share_their_failures(
 
     def work(sinks: str, address: str = server.address) -> Work:
         text = f"{{flow: web, sources: [syslog: {{listen: '127.0.0.1:0'}}], sinks: [{sinks}]}}"
-        pipeline = SparkPipeline(spark, parse_flow(text), TASK)
+        pipeline = SparkPipeline(spark, parse_flow(text), TASK, JournalReader())
         staging = {root: f"{root}/staged" for root in pipeline.roots}
         ranges = [Range(JOURNAL, 0, 50)]
         return Work(pipeline, ranges, {JOURNAL: address}, staging, 60.0, lambda _: None)
@@ -281,8 +281,10 @@ def test_flows_that_share_a_job_do_not_share_their_failures(
 
 def test_spark_sql_takes_a_slot_of_its_own(spark: SparkSession) -> None:
     text = "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop], filters: [%s]}"
-    with_sql = SparkPipeline(spark, parse_flow(text % "select: [upper(host) AS host]"), TASK)
-    without = SparkPipeline(spark, parse_flow(text % "where: 'seq > 100'"), TASK)
+    with_sql = SparkPipeline(
+        spark, parse_flow(text % "select: [upper(host) AS host]"), TASK, JournalReader()
+    )
+    without = SparkPipeline(spark, parse_flow(text % "where: 'seq > 100'"), TASK, JournalReader())
     assert (with_sql.shareable, without.shareable) == (False, True)
 
 
@@ -300,6 +302,7 @@ def test_a_large_job_leaves_no_files_behind(
         spark,
         parse_flow("{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}"),
         TASK,
+        JournalReader(),
     )
     works = [
         Work(
@@ -340,4 +343,4 @@ def test_every_sink_that_delivers_once_can_take_dead_letters(
         "elasticsearch: {hosts: ['http://127.0.0.1:1'], index: web}], dead_letters: {%s}}"
     )
     spec = parse_flow((text % letters).replace("TMP", str(tmp_path)))
-    assert SparkPipeline(spark, spec, TASK).shareable
+    assert SparkPipeline(spark, spec, TASK, JournalReader()).shareable

@@ -11,9 +11,10 @@ from pyspark.sql import SparkSession
 
 from flumeng.collector.engine import SparkEngine
 from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.ranges import Range
 from flumeng.collector.task_metrics import StatusStore, TaskMetrics, Used
 from flumeng.collector.work import Work
+from flumeng.inputs import Range
+from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
@@ -44,7 +45,7 @@ def work(
         f"{{flow: {flow}, sources: [syslog: {{listen: '127.0.0.1:0'}}], filters: [{filters}], "
         f"sinks: [files: {{path: '{lake}'}}]}}"
     )
-    pipeline = SparkPipeline(spark, parse_flow(text), TaskRevision(flow, "0", 1))
+    pipeline = SparkPipeline(spark, parse_flow(text), TaskRevision(flow, "0", 1), JournalReader())
     staging = {root: f"{root}/_flumeng/{flow}.1.0" for root in pipeline.roots}
     for directory in staging.values():
         file_store.LOCAL.make_directory(directory)

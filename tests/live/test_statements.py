@@ -18,6 +18,7 @@ from flumeng.errors import UserError
 from flumeng.filters import identity, spark_statement
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.sql import SqlFilter
+from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.spec import parse_flow, statements
 from flumeng.spec.columns import EVENT, SYSLOG
@@ -213,7 +214,7 @@ def test_a_sink_that_has_to_know_the_events_is_given_them_or_the_flow_is_refused
 ) -> None:
     spec = parse_flow(FLOW % (delivery, query, sink))
     if said is None:
-        SparkPipeline(spark, spec, TASK)
+        SparkPipeline(spark, spec, TASK, JournalReader())
         return
     with pytest.raises(Exception, match=said):
-        SparkPipeline(spark, spec, TASK)
+        SparkPipeline(spark, spec, TASK, JournalReader())

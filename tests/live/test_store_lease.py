@@ -12,9 +12,9 @@ from kazoo.client import KazooClient
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import Range
 from flumeng.collector.testing import register
 from flumeng.errors import ConflictError, FlumengError, UnavailableError
+from flumeng.inputs import Range
 from flumeng.node.registration import Identity, Registration
 from flumeng.node.testing import ClaimsInMemory
 from flumeng.runtime.testing import Proxy, Server

@@ -20,7 +20,7 @@ import pytest
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.intents import Intents
-from flumeng.collector.ranges import Range
+from flumeng.inputs import Range
 from flumeng.simulation import Ensemble, Parts, SteppedMaster, ViolationError, World
 from flumeng.simulation.ensemble import Znode
 from flumeng.state.reader import Reader
@@ -169,7 +169,7 @@ class DecidesLate(Intents):
     """Writes down what it has decided when that is written."""
 
     def decide(self, ranges: Sequence[Range], revision: int, splits: int) -> Intent:
-        bounds = {piece.journal: (piece.start, piece.end) for piece in ranges}
+        bounds = {piece.partition: (piece.start, piece.end) for piece in ranges}
         self._intent = replace(
             self._intent,
             epoch=self._acks.epoch,

@@ -11,8 +11,8 @@ from cli.testing import NOON, Reached, Shell
 from flumeng.collector.acks import Acks
 from flumeng.collector.intents import Intents
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import Range
 from flumeng.errors import ConflictError, CorruptError
+from flumeng.inputs import Range
 from flumeng.operations.cluster import export_cluster, import_cluster
 from flumeng.operations.flows import KEEP_REVISIONS, RefusedError, apply_flow
 from flumeng.operations.intents import decided_batches

@@ -12,14 +12,14 @@ import pytest
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import Range
 from flumeng.collector.testing import register
-from flumeng.errors import ConflictError
+from flumeng.errors import ConflictError, CorruptError
+from flumeng.inputs import Range
 from flumeng.store import ABSENT, ANY, Check, Found, Put, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Ack, Commit, Flow, Record
+from zkschema.records import Ack, Commit, Flow, Partition, Partitions, Record
 from zkschema.table import ZPath
 
 R = TypeVar("R", bound=Record)
@@ -63,6 +63,51 @@ def test_a_first_claim_starts_at_zero_and_says_that_nobody_was_there(store: Fake
     assert acks.offsets == {"a": 0, "b": 0}
     assert acks.inherited == set()
     assert ack(store, "a") == Ack(epoch=3, offset=0)
+
+
+def discover(store: FakeStore, **partitions: Partition) -> None:
+    """What a discovery task of the flow has found, each ``NAME@broker``."""
+    found = {f"{name}@broker": partition for name, partition in partitions.items()}
+    store.write(paths.partitions("web"), Partitions(partitions=found), ANY)
+
+
+def test_what_was_discovered_starts_where_its_discovery_says(store: SizingStore) -> None:
+    """A broker may have dropped what came first: zero would be the offset of nothing."""
+    discover(store, a=Partition(start=70), b=Partition())
+    register(store, "web", "j")
+    publisher = Publisher(store, gap_seconds=0.0)
+    acks = Acks.claim(store, publisher, "web", 3, ["a@broker", "b@broker", "c@broker", "j"])
+    assert acks.offsets == {"a@broker": 70, "b@broker": 0, "j": 0}
+    assert store.sizes[-1] == 3 + 2, "what two partitions are registered in is checked once"
+    discover(store, a=Partition(start=90))
+    acks.advance([Range("a@broker", 70, 75)])
+    again = Acks.claim(store, publisher, "web", 4, ["a@broker", "j"])
+    assert again.offsets == {"a@broker": 75, "j": 0}
+
+
+def test_what_is_not_discovered_any_more_in_the_middle_of_a_claim_gets_no_ack() -> None:
+    class Vanishing(FakeStore):
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            if any(isinstance(write, Check) for write in writes):
+                discover(FakeStore(self.tree))
+            return super().commit(writes)
+
+    store = Vanishing()
+    tree.init(store)
+    store.write(paths.flow("web"), Flow(revision=1), ABSENT)
+    for folder in flow_folders("web"):
+        store.write(folder, None, ABSENT)
+    discover(store, a=Partition())
+    with pytest.raises(ConflictError):
+        Acks.claim(store, Publisher(store, gap_seconds=0.0), "web", 3, ["a@broker"])
+    assert Acks.claim(store, Publisher(store), "web", 3, ["a@broker"]).offsets == {}
+
+
+def test_what_was_discovered_and_cannot_be_read_is_not_taken_for_gone(store: FakeStore) -> None:
+    discover(store, a=Partition())
+    store.tree.znodes[str(paths.partitions("web"))].data = b"no record"
+    with pytest.raises(CorruptError):
+        Acks.claim(store, Publisher(store), "web", 3, ["a@broker"])
 
 
 def test_a_claim_goes_on_where_the_last_owner_was(store: FakeStore) -> None:

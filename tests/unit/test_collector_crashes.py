@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize, Range
+from flumeng.collector.ranges import BatchSize
 from flumeng.collector.step_testing import (
     Baton,
     CrashError,
@@ -36,6 +36,7 @@ from flumeng.collector.step_testing import (
 from flumeng.collector.task import Assignment, Batch, Task
 from flumeng.collector.testing import FakePositions, register
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
+from flumeng.inputs import Range
 from flumeng.runtime import file_store
 from flumeng.sinks import Written
 from flumeng.spec import FlowSpec, parse_flow
@@ -117,7 +118,7 @@ class FakePipeline:
             for kind in (0, 1):
                 name = f"part-{uuid.uuid4().hex}.log"
                 seqs = [seq for seq in range(piece.start, piece.end) if seq % 2 == kind]
-                lines = "".join(f"{piece.journal} {seq}\n" for seq in seqs)
+                lines = "".join(f"{piece.partition} {seq}\n" for seq in seqs)
                 Path(directory, name).write_text(lines)
                 files.append((f"{directory}/{name}", f"{root}/kind={kind}/{name}"))
         return [Written(sum(piece.events for piece in ranges), tuple(files))]

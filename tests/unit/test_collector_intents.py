@@ -20,7 +20,7 @@ from flumeng.collector import intents
 from flumeng.collector.acks import Acks, SupersededError
 from flumeng.collector.intents import Intents
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize, Range, split
+from flumeng.collector.ranges import BatchSize, split
 from flumeng.collector.step_testing import (
     Baton,
     CrashError,
@@ -33,6 +33,7 @@ from flumeng.collector.task import Assignment, Batch, Task
 from flumeng.collector.testing import FakePositions, register
 from flumeng.collector.work import Intent
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
+from flumeng.inputs import Range
 from flumeng.sinks import BatchId, Written
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, ANY, Put, tree
@@ -99,7 +100,7 @@ class NumberedPipeline:
         self.steps.step("after target")
 
     def _rows(self, piece: Range) -> list[str]:
-        return [f"{piece.journal} {seq}" for seq in range(piece.start, piece.end)]
+        return [f"{piece.partition} {seq}" for seq in range(piece.start, piece.end)]
 
 
 @cache

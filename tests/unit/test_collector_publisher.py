@@ -14,9 +14,9 @@ import pytest
 from flumeng.collector import publisher as module
 from flumeng.collector.acks import Acks
 from flumeng.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
-from flumeng.collector.ranges import Range
 from flumeng.collector.testing import register
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
+from flumeng.inputs import Range
 from flumeng.store import ABSENT, Put, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.collector.ranges import BatchSize, Range, backlog, next_ranges, split
+from flumeng.collector.ranges import BatchSize, backlog, next_ranges, split
+from flumeng.inputs import Range
 
 offsets = st.integers(0, 10_000)
 journals = st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(offsets, offsets, offsets))
@@ -22,9 +23,9 @@ def test_ranges_follow_the_starts_and_never_pass_the_safe_offset(
 
     assert sum(r.events for r in ranges) <= limit
     for piece in ranges:
-        assert piece.start == starts[piece.journal] < piece.end <= safe[piece.journal]
-        assert piece.replayed == (piece.start < marks[piece.journal])
-        assert not piece.replayed or piece.end <= marks[piece.journal]
+        assert piece.start == starts[piece.partition] < piece.end <= safe[piece.partition]
+        assert piece.replayed == (piece.start < marks[piece.partition])
+        assert not piece.replayed or piece.end <= marks[piece.partition]
     assert bool(ranges) == any(safe[name] > starts[name] for name in starts)
 
 
@@ -59,7 +60,7 @@ def test_more_partitions_than_a_transaction_holds_send_the_longest_first() -> No
     ranges = next_ranges(starts, safe, 1_000_000, {})
 
     assert len(ranges) == 1_000
-    assert {r.journal for r in ranges} >= {name for name in starts if safe[name] == 2}
+    assert {r.partition for r in ranges} >= {name for name in starts if safe[name] == 2}
 
 
 pieces = st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 5_000)), max_size=8)
@@ -79,8 +80,8 @@ def test_splits_hold_the_same_events_in_the_same_order(
 
     joined: list[Range] = []
     for piece in (piece for part in splits for piece in part):
-        if joined and (joined[-1].journal, joined[-1].end) == (piece.journal, piece.start):
-            joined[-1] = Range(piece.journal, joined[-1].start, piece.end)
+        if joined and (joined[-1].partition, joined[-1].end) == (piece.partition, piece.start):
+            joined[-1] = Range(piece.partition, joined[-1].start, piece.end)
         else:
             joined.append(piece)
     assert joined == ranges

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,15 +13,21 @@ import pytest
 from flumeng.collector.acks import Acks
 from flumeng.collector.jobs import Jobs
 from flumeng.collector.measures import Measures
-from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize, Range
+from flumeng.collector.ranges import BatchSize
 from flumeng.collector.runner import ERROR_CHARACTERS, Runner, Status, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.slots import SMALL_EVENTS
 from flumeng.collector.task import Assignment, Task
-from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline, register
+from flumeng.collector.testing import (
+    Restless,
+    ScriptedEngine,
+    ScriptedPipeline,
+    StillPositions,
+    register,
+)
 from flumeng.errors import UnavailableError, UserError
+from flumeng.inputs import Range, Reach
 from flumeng.metrics import table
 from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks import BatchTooWideError, Written
@@ -73,7 +78,7 @@ class LossyStore(FakeStore):
 
 
 @dataclass
-class World:
+class World(StillPositions):
     safe: dict[str, int] = field(default_factory=lambda: {JOURNAL: 0})
     closed: set[str] = field(default_factory=set)
     store: LossyStore = field(default_factory=LossyStore)
@@ -91,19 +96,12 @@ class World:
             self.store.write(folder, None, ABSENT)
         register(self.store, "web", JOURNAL)
 
-    def of(self, journals: Iterable[str]) -> dict[str, Reach]:
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         return {
             name: Reach("", self.safe[name], closed=name in self.closed)
-            for name in journals
+            for name in partitions
             if name in self.safe
         }
-
-    def probe(self, journal: str, address: str, start: int, end: int) -> Future[None]:
-        raise NotImplementedError
-
-    def refresh(self, journals: Collection[str]) -> None: ...
-
-    def close(self) -> None: ...
 
     def run(
         self,

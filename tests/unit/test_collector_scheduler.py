@@ -5,17 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from flumeng.collector.jobs import APART_SLOTS, Jobs
-from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import Range
 from flumeng.collector.runner import ERROR_CHARACTERS, Runner, Status, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.slots import (
@@ -29,9 +26,16 @@ from flumeng.collector.slots import (
 )
 from flumeng.collector.starts import STARTS_AT_ONCE, Starts
 from flumeng.collector.task import Assignment
-from flumeng.collector.testing import BreakingError, ScriptedEngine, ScriptedPipeline, register
+from flumeng.collector.testing import (
+    BreakingError,
+    ScriptedEngine,
+    ScriptedPipeline,
+    StillPositions,
+    register,
+)
 from flumeng.collector.threads import Threads
 from flumeng.collector.work import Work
+from flumeng.inputs import Range, Reach
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
@@ -121,23 +125,16 @@ class World:
 
 
 @dataclass
-class Ends:
+class Ends(StillPositions):
     """The journals' ends, as one task asks for them. ``on_change`` tells of each move."""
 
     world: World
     on_change: Callable[[], None]
 
-    def of(self, journals: Iterable[str]) -> dict[str, Reach]:
-        wanted = list(journals)
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        wanted = list(partitions)
         self.world.changed |= dict.fromkeys(wanted, self.on_change)
         return {name: Reach("", self.world.safe[name]) for name in wanted}
-
-    def refresh(self, journals: Iterable[str]) -> None: ...
-
-    def probe(self, journal: str, address: str, start: int, end: int) -> Future[None]:
-        raise NotImplementedError
-
-    def close(self) -> None: ...
 
 
 @pytest.fixture

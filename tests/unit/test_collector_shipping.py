@@ -9,6 +9,14 @@ from pathlib import Path
 import flumeng
 from flumeng.collector import shipping
 
+AT_EXECUTORS = (
+    "flumeng.collector.units",
+    "flumeng.inputs.reading",
+    "flumeng.inputs.routing",
+    "flumeng.inputs.journals.reader",
+)
+NOT_THERE = ("grpc", "kazoo", "sqlglot", "httptools", "uvloop", "prometheus_client", "click")
+
 
 def test_a_python_without_flumeng_runs_the_archive(tmp_path: Path) -> None:
     file = shipping.archive(tmp_path)
@@ -32,3 +40,13 @@ def test_the_archive_is_named_after_its_content(tmp_path: Path) -> None:
     again = shipping.archive(other)
     assert again.name == one.name
     assert again.read_bytes() == one.read_bytes()
+
+
+def test_what_executors_import_needs_only_what_they_have(tmp_path: Path) -> None:
+    """See ``conf/spark/executors.txt``: all else is with the driver alone."""
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({NOT_THERE}));"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{hidden} import {', '.join(AT_EXECUTORS)}"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

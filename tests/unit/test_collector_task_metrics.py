@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flumeng.collector.ranges import Range
 from flumeng.collector.task_metrics import KEEP_SECONDS, Row, TaskMetrics, Used
 from flumeng.collector.testing import ScriptedPipeline
 from flumeng.collector.work import Work
+from flumeng.inputs import Range
 from flumeng.spec import parse_flow
 
 

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from flumeng.collector import intents
-from flumeng.collector.positions import Reach
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize, Range
+from flumeng.collector.ranges import BatchSize
 from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
 from flumeng.collector.task import Assignment, Task
 from flumeng.collector.testing import register
 from flumeng.collector.work import Intent
 from flumeng.errors import ConflictError, UnavailableError
+from flumeng.inputs import Range, Reach
 from flumeng.sinks import Written
 from flumeng.sinks.python import BatchNumber, call
 from flumeng.spec import FlowSpec, parse_flow
@@ -114,7 +114,7 @@ class World:
                 batch = task.start()
                 assert batch
                 rows: Any = [
-                    f"{r.journal} {n}" for r in batch.ranges for n in range(r.start, r.end)
+                    f"{r.partition} {n}" for r in batch.ranges for n in range(r.start, r.end)
                 ]
                 call("store", function, {}, batch.identity, rows)
                 task.settle(batch, [Written(0)])

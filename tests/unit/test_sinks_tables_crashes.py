@@ -19,7 +19,7 @@ import pytest
 
 from flumeng.collector import intents
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize, Range
+from flumeng.collector.ranges import BatchSize
 from flumeng.collector.step_testing import (
     Baton,
     CrashError,
@@ -32,6 +32,7 @@ from flumeng.collector.task import Assignment, Task
 from flumeng.collector.testing import FakePositions, register
 from flumeng.collector.work import Intent
 from flumeng.errors import ConflictError, UnavailableError
+from flumeng.inputs import Range
 from flumeng.sinks.tables import TableSink
 from flumeng.sinks.testing.tables import DeltaDirectory, IcebergDirectory, staged
 from flumeng.spec import FlowSpec, parse_flow
@@ -118,7 +119,7 @@ class World:
             if task.may_start and task.look(eager=True).events:
                 batch = task.start()
                 assert batch
-                rows = [f"{r.journal} {n}" for r in batch.ranges for n in range(r.start, r.end)]
+                rows = [f"{r.partition} {n}" for r in batch.ranges for n in range(r.start, r.end)]
                 written = looked.written(staged(looked, pa.table({"event": rows})))
                 task.settle(batch, [written])
             elif task.running:

@@ -1,7 +1,7 @@
-"""Threads that a collector cannot do without: when one ends with an error, so does the process.
+"""Threads that a process cannot do without: when one ends with an error, so does the process.
 
-The node starts it anew. Without such a thread the collector would go on saying that it is alive
-while it does nothing any more.
+The node starts it anew. Without such a thread it would go on saying that it is alive while it does
+nothing any more.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flumeng.collector.addresses import DOUBT_SECONDS, LOOK_SECONDS, Addresses
+from flumeng.inputs.journals.addresses import DOUBT_SECONDS, LOOK_SECONDS, Addresses
 from flumeng.store import ABSENT, ANY, Path, tree
 from flumeng.testing import FakeStore
 from zkschema import paths

@@ -17,12 +17,15 @@ from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iter
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from flumeng.collector import vital
-from flumeng.collector.addresses import Addresses
-from flumeng.collector.probes import Probes
 from flumeng.errors import CorruptError, UnavailableError
+from flumeng.inputs import Reach, Standstill
+from flumeng.inputs.journals import standstills
+from flumeng.inputs.journals.addresses import Addresses
+from flumeng.inputs.journals.probes import Probes
 from flumeng.journal import watch_client
 from flumeng.journal.watch import WatchAnswer, WatchRequest
+from flumeng.runtime import vital
+from flumeng.spec import FlowSpec
 
 log = logging.getLogger(__name__)
 
@@ -36,22 +39,6 @@ BACKOFF_SECONDS = 0.5
 BACKOFF_MOST_SECONDS = 10.0
 
 Follow = Callable[[str, WatchRequest], AsyncGenerator[WatchAnswer, None]]
-
-
-@dataclass(frozen=True)
-class Reach:
-    """What can be read of a journal: [``floor``, ``safe``), at ``address``.
-
-    ``held`` more events are there, or were, and cannot be read. ``trouble``: the server does not
-    say how far the journal reaches, but something else. One that is ``closed`` takes no more.
-    """
-
-    address: str
-    safe: int
-    held: int = 0
-    trouble: str = ""
-    floor: int = 0
-    closed: bool = False
 
 
 def pace(servers: int) -> tuple[float, float]:
@@ -343,35 +330,41 @@ class PositionWatcher:
 class WatchedJournals:
     """What one task asks of the watcher: it watches the journals that it asked for last.
 
-    ``on_change`` is called from other threads when ``of`` may say something else, or a probe has
-    ended; it only enqueues.
+    See ``Positions``. ``wake`` is called from other threads when ``of`` may say something else, or
+    a probe has ended; it only enqueues.
     """
 
     def __init__(
         self,
         watcher: PositionWatcher,
         probes: Probes,
-        on_change: Callable[[], None] = lambda: None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._watcher = watcher
         self._probes = probes
-        self._on_change = on_change
+        self._wake = wake
         self._journals: frozenset[str] | None = None
 
-    def of(self, journals: Iterable[str]) -> dict[str, Reach]:
-        wanted = frozenset(journals)
-        if wanted != self._journals:
-            self._watcher.watch(self, wanted, self._on_change)
+    def open(self, spec: FlowSpec) -> None:
+        """Journals are where ZooKeeper says, whatever a flow says."""
+
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        wanted = frozenset(partitions)
+        if wanted is not self._journals and wanted != self._journals:
+            self._watcher.watch(self, wanted, self._wake)
             self._journals = wanted
         return self._watcher.of(wanted)
 
-    def refresh(self, journals: Collection[str]) -> None:
-        self._watcher.refresh(journals)
+    def refresh(self, partitions: Collection[str]) -> None:
+        self._watcher.refresh(partitions)
 
-    def probe(self, journal: str, address: str, start: int, end: int) -> Future[None]:
-        probe = self._probes.probe(journal, address, start, end)
-        probe.add_done_callback(lambda _: self._on_change())
+    def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
+        probe = self._probes.probe(partition, address, start, end)
+        probe.add_done_callback(lambda _: self._wake())
         return probe
+
+    def describe(self, standstill: Standstill) -> str:
+        return standstills.describe(standstill)
 
     def close(self) -> None:
         self._watcher.forget(self)

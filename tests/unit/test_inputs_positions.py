@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from flumeng.collector import positions
-from flumeng.collector.addresses import Addresses
-from flumeng.collector.positions import PositionWatcher, Reach, backoff_seconds, pace
 from flumeng.errors import CorruptError, UnavailableError
+from flumeng.inputs import Reach
+from flumeng.inputs.journals import positions
+from flumeng.inputs.journals.addresses import Addresses
+from flumeng.inputs.journals.positions import PositionWatcher, backoff_seconds, pace
 from flumeng.journal.position import Position
 from flumeng.journal.watch import WatchAnswer, WatchRequest
 from flumeng.store import ABSENT, ANY, tree

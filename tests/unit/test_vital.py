@@ -8,12 +8,12 @@ import textwrap
 
 import pytest
 
-from flumeng.collector.vital import EXIT_CODE
+from flumeng.runtime.vital import EXIT_CODE
 
 PATIENCE_SECONDS = 30.0
 BROKEN = {
     "any": """
-        from flumeng.collector import vital
+        from flumeng.runtime import vital
         vital.start("any", fail)
         """,
     "timers": """
@@ -53,7 +53,7 @@ BROKEN = {
         worker.run()
         """,
     "positions": """
-        from flumeng.collector.positions import PositionWatcher
+        from flumeng.inputs.journals.positions import PositionWatcher
         class Addresses:
             retain = fail
         PositionWatcher(Addresses()).watch("owner", ["web.n1.0.0"], print)

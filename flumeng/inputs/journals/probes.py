@@ -10,8 +10,8 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from flumeng.collector.fetch import READ_SECONDS
 from flumeng.errors import UnavailableError
+from flumeng.inputs.journals.reader import READ_SECONDS
 from flumeng.journal.client import JournalClient
 
 THREADS = 4

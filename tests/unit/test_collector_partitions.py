@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -12,17 +12,21 @@ import pytest
 
 from flumeng.collector import task
 from flumeng.collector.acks import Acks
-from flumeng.collector.fetch import UnreadableError
 from flumeng.collector.jobs import Jobs
-from flumeng.collector.journals import LOOK_MOST_SECONDS, LOOK_SECONDS, NAMED, SOUND, Journals
-from flumeng.collector.positions import Reach
+from flumeng.collector.partitions import LOOK_MOST_SECONDS, LOOK_SECONDS, NAMED, SOUND, Partitions
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import Range
 from flumeng.collector.runner import Runner, Status, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.task import Assignment
-from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline, register
+from flumeng.collector.testing import (
+    Restless,
+    ScriptedEngine,
+    ScriptedPipeline,
+    StillPositions,
+    register,
+)
 from flumeng.errors import CorruptError, UnavailableError
+from flumeng.inputs import Range, Reach, UnreadableError
 from flumeng.operations.acks import advance_acks
 from flumeng.spec import parse_flow
 from flumeng.store import ABSENT, tree
@@ -37,7 +41,7 @@ PATIENCE_SECONDS = 10.0
 
 
 @dataclass
-class Servers:
+class Servers(StillPositions):
     """Journals with places that cannot be read, and a clock; ``probes`` counts the tries.
 
     Tries end at once unless they are to ``hang``. ``news`` is what is not known before a refresh.
@@ -50,25 +54,24 @@ class Servers:
     hang: bool = False
     news: dict[str, Reach] = field(default_factory=dict)
 
-    def of(self, journals: Iterable[str]) -> dict[str, Reach]:
-        return {name: self.reach[name] for name in journals if name in self.reach}
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        return {name: self.reach[name] for name in partitions if name in self.reach}
 
-    def probe(self, journal: str, _address: str, start: int, end: int) -> Future[None]:
-        assert start < end <= self.reach[journal].safe
+    def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
+        assert start < end <= self.reach[partition].safe
+        del address
         self.probes += 1
         probe: Future[None] = Future()
         if self.hang:
             return probe
-        if journal in self.bad and self.bad[journal][0] <= start:
-            probe.set_exception(self.bad[journal][1])
+        if partition in self.bad and self.bad[partition][0] <= start:
+            probe.set_exception(self.bad[partition][1])
         else:
             probe.set_result(None)
         return probe
 
-    def refresh(self, journals: Collection[str]) -> None:
-        self.reach.update((name, self.news[name]) for name in journals if name in self.news)
-
-    def close(self) -> None: ...
+    def refresh(self, partitions: Collection[str]) -> None:
+        self.reach.update((name, self.news[name]) for name in partitions if name in self.news)
 
 
 @pytest.fixture
@@ -77,37 +80,37 @@ def servers() -> Servers:
 
 
 @pytest.fixture
-def journals(servers: Servers) -> Journals:
-    return Journals(servers, lambda: servers.now)
+def partitions(servers: Servers) -> Partitions:
+    return Partitions(servers, lambda: servers.now)
 
 
 STARTS = {BAD: 10, GOOD: 20}
 
 
-def test_sound_journals_are_passed_on_as_they_are(servers: Servers, journals: Journals) -> None:
-    assert journals.of(STARTS) == servers.reach
-    assert journals.trouble is None
+def test_sound_journals_are_passed_on_as_they_are(servers: Servers, partitions: Partitions) -> None:
+    assert partitions.of(STARTS) == servers.reach
+    assert partitions.trouble is None
     assert servers.probes == 0
 
 
-def test_it_is_read_up_to_the_damage_and_says_what_to_do(journals: Journals) -> None:
-    journals.stop(UnreadableError(BAD, 70, "the checksum does not match"))
-    assert journals.of(STARTS) == {BAD: Reach("a:1", 70, held=30), GOOD: Reach("a:1", 50)}
-    assert journals.trouble == (
+def test_it_is_read_up_to_the_damage_and_says_what_to_do(partitions: Partitions) -> None:
+    partitions.stop(UnreadableError(BAD, 70, "the checksum does not match"))
+    assert partitions.of(STARTS) == {BAD: Reach("a:1", 70, held=30), GOOD: Reach("a:1", 50)}
+    assert partitions.trouble == (
         f"journal {BAD} stops at seq 70: the checksum does not match; on node n1: "
         "`flumeng journal verify`, then `repair`"
     )
 
 
 def test_it_is_tried_again_ever_more_rarely_until_it_is_healed(
-    servers: Servers, journals: Journals, caplog: pytest.LogCaptureFixture
+    servers: Servers, partitions: Partitions, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     servers.bad[BAD] = (70, CorruptError("bad"))
-    journals.stop(UnreadableError(BAD, 70, "bad"))
+    partitions.stop(UnreadableError(BAD, 70, "bad"))
     tries: list[float] = []
     for _ in range(400):
-        journals.of(STARTS)
+        partitions.of(STARTS)
         if servers.probes > len(tries):
             tries.append(servers.now)
         servers.now += 0.25
@@ -117,140 +120,146 @@ def test_it_is_tried_again_ever_more_rarely_until_it_is_healed(
     assert caplog.text.count("stops at seq 70") == 1
     del servers.bad[BAD]
     servers.now += LOOK_MOST_SECONDS
-    assert journals.of(STARTS) == servers.reach
-    assert journals.trouble is None
+    assert partitions.of(STARTS) == servers.reach
+    assert partitions.trouble is None
     assert "is read on" in caplog.text
 
 
-def test_what_is_as_bad_again_at_once_waits_longer(servers: Servers, journals: Journals) -> None:
+def test_what_is_as_bad_again_at_once_waits_longer(
+    servers: Servers, partitions: Partitions
+) -> None:
     """A place that we can read here and the executors cannot must not cost a batch each second."""
     for wait in (1.0, 2.0, 4.0):
-        journals.stop(UnreadableError(BAD, 70, "bad"))
+        partitions.stop(UnreadableError(BAD, 70, "bad"))
         servers.now += wait - 0.1
-        assert journals.of(STARTS)[BAD].safe == 70
+        assert partitions.of(STARTS)[BAD].safe == 70
         servers.now += 0.1
-        assert journals.of(STARTS)[BAD].safe == 100
+        assert partitions.of(STARTS)[BAD].safe == 100
 
 
-def test_a_server_that_does_not_answer_heals_nothing(servers: Servers, journals: Journals) -> None:
+def test_a_server_that_does_not_answer_heals_nothing(
+    servers: Servers, partitions: Partitions
+) -> None:
     servers.bad[BAD] = (0, UnavailableError("away"))
-    journals.stop(UnreadableError(BAD, 70, "bad"))
+    partitions.stop(UnreadableError(BAD, 70, "bad"))
     servers.now += LOOK_SECONDS
-    assert journals.of(STARTS)[BAD].safe == 70
+    assert partitions.of(STARTS)[BAD].safe == 70
     assert servers.probes == 1
     del servers.reach[BAD]
-    assert BAD not in journals.of(STARTS)
-    assert "stops at seq 70: bad" in (journals.trouble or "")
+    assert BAD not in partitions.of(STARTS)
+    assert "stops at seq 70: bad" in (partitions.trouble or "")
 
 
-def test_one_that_does_not_come_waits_and_says_so(servers: Servers, journals: Journals) -> None:
+def test_one_that_does_not_come_waits_and_says_so(servers: Servers, partitions: Partitions) -> None:
     """Its server says how far it reaches, and does not send it: no operator can repair that."""
     servers.bad[BAD] = (0, UnavailableError("a:1 made no progress in 5 s"))
     for wait in (1.0, 2.0, 4.0):
-        journals.stop(UnreadableError(BAD, 70, "a:1 made no progress in 5 s", damaged=False))
-        assert journals.of(STARTS) == {BAD: Reach("a:1", 70, held=30), GOOD: Reach("a:1", 50)}
-        assert journals.trouble == f"journal {BAD} waits at seq 70: a:1 made no progress in 5 s"
+        partitions.stop(UnreadableError(BAD, 70, "a:1 made no progress in 5 s", damaged=False))
+        assert partitions.of(STARTS) == {BAD: Reach("a:1", 70, held=30), GOOD: Reach("a:1", 50)}
+        assert partitions.trouble == f"journal {BAD} waits at seq 70: a:1 made no progress in 5 s"
         servers.now += wait
         servers.bad.clear()
-        assert journals.of(STARTS) == servers.reach
-        assert journals.trouble is None
+        assert partitions.of(STARTS) == servers.reach
+        assert partitions.trouble is None
 
 
 def test_one_that_was_sound_for_long_waits_for_the_least_time_again(
-    servers: Servers, journals: Journals
+    servers: Servers, partitions: Partitions
 ) -> None:
     """A node that is started anew now and then is not left out ever longer."""
     for _ in range(20):
-        journals.stop(UnreadableError(BAD, 70, "it was started anew", damaged=False))
+        partitions.stop(UnreadableError(BAD, 70, "it was started anew", damaged=False))
         servers.now += LOOK_SECONDS
-        assert journals.of(STARTS) == servers.reach
+        assert partitions.of(STARTS) == servers.reach
         servers.now += SOUND * LOOK_SECONDS
 
 
-def test_a_probe_that_hangs_holds_up_nobody(servers: Servers, journals: Journals) -> None:
+def test_a_probe_that_hangs_holds_up_nobody(servers: Servers, partitions: Partitions) -> None:
     servers.hang = True
-    journals.stop(UnreadableError(BAD, 70, "bad"))
+    partitions.stop(UnreadableError(BAD, 70, "bad"))
     for _ in range(100):
         servers.now += 1
-        assert journals.of(STARTS)[GOOD] == servers.reach[GOOD]
-        assert journals.of(STARTS)[BAD].safe == 70
+        assert partitions.of(STARTS)[GOOD] == servers.reach[GOOD]
+        assert partitions.of(STARTS)[BAD].safe == 70
     assert servers.probes == 1
 
 
 def test_a_loss_that_nobody_accepted_is_said_from_the_start(
-    servers: Servers, journals: Journals
+    servers: Servers, partitions: Partitions
 ) -> None:
     servers.reach[BAD] = Reach("a:1", 60, held=40)
-    assert journals.of(STARTS) == servers.reach
-    assert journals.trouble == (
+    assert partitions.of(STARTS) == servers.reach
+    assert partitions.trouble == (
         f"journal {BAD} stops at seq 60, where events are lost, which nobody has accepted; "
         "on node n1: `flumeng journal repair --accept-loss`"
     )
-    journals.stop(UnreadableError(BAD, 70, "found before the repair"))
-    journals.of(STARTS)
-    assert "nobody has accepted" in (journals.trouble or "")
+    partitions.stop(UnreadableError(BAD, 70, "found before the repair"))
+    partitions.of(STARTS)
+    assert "nobody has accepted" in (partitions.trouble or "")
     servers.reach[BAD] = Reach("a:1", 100)
     servers.now += LOOK_SECONDS
-    assert journals.of(STARTS) == servers.reach
-    assert journals.trouble is None
+    assert partitions.of(STARTS) == servers.reach
+    assert partitions.trouble is None
 
 
-def test_a_loss_below_the_ack_stops_it_where_it_is(servers: Servers, journals: Journals) -> None:
+def test_a_loss_below_the_ack_stops_it_where_it_is(
+    servers: Servers, partitions: Partitions
+) -> None:
     servers.reach[BAD] = Reach("a:1", 5, held=95)
-    assert journals.of(STARTS)[BAD] == Reach("a:1", 10, held=90)
+    assert partitions.of(STARTS)[BAD] == Reach("a:1", 10, held=90)
 
 
 def test_one_that_ends_below_its_ack_or_makes_no_sense_is_left_out(
-    servers: Servers, journals: Journals
+    servers: Servers, partitions: Partitions
 ) -> None:
     servers.reach[BAD] = Reach("a:1", 9)
-    assert journals.of(STARTS).keys() == {GOOD}
-    assert "ends at seq 9, but 10 is acked: it has lost events" in (journals.trouble or "")
+    assert partitions.of(STARTS).keys() == {GOOD}
+    assert "ends at seq 9, but 10 is acked: it has lost events" in (partitions.trouble or "")
     servers.reach[BAD] = Reach("a:1", 0, trouble="a:1 answers with gibberish")
-    assert journals.of(STARTS).keys() == {GOOD}
-    assert f"{BAD} stands still: a:1 answers with gibberish" in (journals.trouble or "")
+    assert partitions.of(STARTS).keys() == {GOOD}
+    assert f"{BAD} stands still: a:1 answers with gibberish" in (partitions.trouble or "")
 
 
 def test_one_that_keeps_nothing_at_its_ack_waits_for_an_operator(
-    servers: Servers, journals: Journals
+    servers: Servers, partitions: Partitions
 ) -> None:
     servers.reach[BAD] = Reach("a:1", 100, floor=50)
-    assert journals.of(STARTS) == {BAD: Reach("a:1", 10, held=90), GOOD: Reach("a:1", 50)}
-    assert journals.trouble == (
+    assert partitions.of(STARTS) == {BAD: Reach("a:1", 10, held=90), GOOD: Reach("a:1", 50)}
+    assert partitions.trouble == (
         f"journal {BAD} keeps nothing below seq 50, and only 10 is acked: its ack was lost, or its "
         "oldest segments were; to go on with what is there: `flumeng ack advance`"
     )
-    assert journals.of({**STARTS, BAD: 50}) == servers.reach
-    assert journals.trouble is None
+    assert partitions.of({**STARTS, BAD: 50}) == servers.reach
+    assert partitions.trouble is None
 
 
 def test_what_lies_behind_the_ack_stops_nobody(
-    servers: Servers, journals: Journals, caplog: pytest.LogCaptureFixture
+    servers: Servers, partitions: Partitions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At most once acks before it reads: it lost that batch, and says so."""
-    journals.stop(UnreadableError(BAD, 70, "bad"))
-    assert journals.of({BAD: 71, GOOD: 20}) == servers.reach
-    assert journals.trouble is None
+    partitions.stop(UnreadableError(BAD, 70, "bad"))
+    assert partitions.of({BAD: 71, GOOD: 20}) == servers.reach
+    assert partitions.trouble is None
     assert "acked before it was read" in caplog.text
 
 
-def test_a_journal_of_somebody_else_is_forgotten(servers: Servers, journals: Journals) -> None:
-    journals.stop(UnreadableError(BAD, 70, "bad"))
-    journals.of(STARTS)
-    journals.of({GOOD: 20})
-    assert journals.trouble is None
-    assert journals.of(STARTS) == servers.reach
+def test_a_journal_of_somebody_else_is_forgotten(servers: Servers, partitions: Partitions) -> None:
+    partitions.stop(UnreadableError(BAD, 70, "bad"))
+    partitions.of(STARTS)
+    partitions.of({GOOD: 20})
+    assert partitions.trouble is None
+    assert partitions.of(STARTS) == servers.reach
 
 
-def test_many_make_a_short_sentence(servers: Servers, journals: Journals) -> None:
+def test_many_make_a_short_sentence(servers: Servers, partitions: Partitions) -> None:
     names = [f"web.n{number}.0.00000000" for number in range(1000)]
     servers.reach = {name: Reach("a:1", 100) for name in names}
     for name in names:
-        journals.stop(UnreadableError(name, 0, "bad " * 1_000))
-    journals.of(dict.fromkeys(names, 0))
-    said = journals.trouble
+        partitions.stop(UnreadableError(name, 0, "bad " * 1_000))
+    partitions.of(dict.fromkeys(names, 0))
+    said = partitions.trouble
     assert said is not None
-    assert said.endswith(f"; {1000 - NAMED} more journals stand still")
+    assert said.endswith(f"; {1000 - NAMED} more partitions stand still")
     assert len(said) < 3000
 
 
@@ -296,9 +305,9 @@ class World:
 
     def fail_where_damaged(self, ranges: Sequence[Range]) -> None:
         for piece in ranges:
-            seq, error = self.servers.bad.get(piece.journal, (piece.end, None))
+            seq, error = self.servers.bad.get(piece.partition, (piece.end, None))
             if seq < piece.end:
-                raise UnreadableError(piece.journal, seq, str(error))
+                raise UnreadableError(piece.partition, seq, str(error))
 
     def ack(self, journal: str) -> int:
         found = self.store.read(paths.ack("web", CURSOR_MAIN, journal))
@@ -350,7 +359,7 @@ def test_an_ack_that_an_operator_has_moved_on_is_noticed(
     advance_acks(world.store, {BAD: 30}, author="ann", reason="", now=0.0)
     until(lambda: world.ack(BAD) == 100)
     until(lambda: world.statuses[-1].error is None)
-    read = [piece for batch in world.pipeline.batches for piece in batch if piece.journal == BAD]
+    read = [piece for batch in world.pipeline.batches for piece in batch if piece.partition == BAD]
     assert min(piece.start for piece in read) == 30
     assert {status.state for status in world.statuses} == {"running"}
 
@@ -388,20 +397,20 @@ def test_what_was_held_when_we_claimed_may_have_been_delivered_before(world: Wor
     world.servers.reach[BAD] = Reach("", 150)
     world.servers.bad.clear()
     until(lambda: world.ack(BAD) == 150)
-    read = [piece for batch in world.pipeline.batches for piece in batch if piece.journal == BAD]
+    read = [piece for batch in world.pipeline.batches for piece in batch if piece.partition == BAD]
     assert max(piece.end for piece in read if piece.replayed) == 100
     assert min(piece.start for piece in read if not piece.replayed) == 100
 
 
 def test_a_try_that_fails_for_an_unforeseen_reason_is_made_again(
-    servers: Servers, journals: Journals
+    servers: Servers, partitions: Partitions
 ) -> None:
     servers.bad[BAD] = (0, OSError("Invalid flatbuffers message."))
-    journals.stop(UnreadableError(BAD, 70, "bad"))
+    partitions.stop(UnreadableError(BAD, 70, "bad"))
     servers.now += LOOK_SECONDS
-    assert journals.of(STARTS)[BAD].safe == 70
-    assert "Invalid flatbuffers message" in (journals.trouble or "")
-    assert journals.of(STARTS)[GOOD] == servers.reach[GOOD]
+    assert partitions.of(STARTS)[BAD].safe == 70
+    assert "Invalid flatbuffers message" in (partitions.trouble or "")
+    assert partitions.of(STARTS)[GOOD] == servers.reach[GOOD]
     servers.bad.clear()
     servers.now += 2 * LOOK_SECONDS
-    assert journals.of(STARTS) == servers.reach
+    assert partitions.of(STARTS) == servers.reach

@@ -1,0 +1,145 @@
+"""What is read in ranges: one contract for journals, Kafka's partitions and the lanes of queues.
+
+Nobody outside the implementations asks of which kind a partition is. A kind of input says three
+things:
+
+- *which partitions there are* (``flumeng.state.partitions``): out of ZooKeeper, for masters, acks
+  and views, which import no input;
+- *how far each can be read* (``Positions``): in the collector, without ever waiting for a server;
+- *how a range is read* (``flumeng.inputs.reading``): in executors.
+
+An input is added by a folder here, which names its partitions as ``input_of`` understands them, and
+by a line in ``flumeng.collector.daemon``.
+
+This module is light: it says what is read, and nothing of how.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from flumeng.errors import FlumengError
+from flumeng.spec import FlowSpec
+
+
+@dataclass(frozen=True)
+class Range:
+    """Offsets ``start`` to ``end - 1`` of a partition; ``replayed``: perhaps delivered before.
+
+    Offsets only grow. Where an input leaves some out, a range has fewer events than ``events``.
+    """
+
+    partition: str
+    start: int
+    end: int
+    replayed: bool = False
+
+    @property
+    def events(self) -> int:
+        return self.end - self.start
+
+
+Split = tuple[Range, ...]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What can be read of a partition: [``floor``, ``safe``), at ``address``, which is whatever its
+    reader understands.
+
+    ``held`` more events are there, or were, and cannot be read. ``trouble``: the server does not
+    say how far the partition reaches, but something else. One that is ``closed`` takes no more. An
+    input that passes over what is gone, and says so itself, gives no ``floor``.
+    """
+
+    address: str
+    safe: int
+    held: int = 0
+    trouble: str = ""
+    floor: int = 0
+    closed: bool = False
+
+
+Kind = Literal["nonsense", "lost", "gone", "held", "damaged", "unanswered"]
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """Why a partition is read up to ``offset`` only, which is its ack or lies above it.
+
+    - ``nonsense``: its server says something that makes none, see ``why``;
+    - ``lost``: it ends at ``offset``, below its ack;
+    - ``gone``: it keeps nothing below ``offset``, and only ``acked`` is acked;
+    - ``held``: from there on there is something that cannot be read, as its server says;
+    - ``damaged``: what a batch has found there makes no sense, see ``why``;
+    - ``unanswered``: its server does not send what it says that it has, see ``why``.
+    """
+
+    kind: Kind
+    partition: str
+    offset: int
+    acked: int
+    why: str = ""
+
+
+class Positions(Protocol):
+    """How far partitions can be read, for one task. No call waits for a server.
+
+    A server that does not answer costs its own partitions a delay, and the others nothing. What
+    does not change costs nothing.
+    """
+
+    def open(self, spec: FlowSpec) -> None:
+        """Called with each claim, before all else: from now on partitions are read as ``spec``
+        says."""
+
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        """How far each can be read. Lacks those that cannot be reached now. Whoever calls it is
+        woken when it would say something else of these partitions."""
+
+    def refresh(self, partitions: Collection[str]) -> None:
+        """What ``of`` says of them next is from after this call."""
+
+    def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
+        """Try to read the first events of [start, end), which is not empty; fails as a reader does
+        when that is not possible."""
+
+    def describe(self, standstill: Standstill) -> str:
+        """For people: which partition stands still, where, why, and what an operator does."""
+
+    def close(self) -> None:
+        """The claim has ended: nothing is watched until ``open`` is called again."""
+
+
+OpenPositions = Callable[[Callable[[], None]], Positions]
+"""Makes the positions of a task; it is given what wakes that task, from any thread."""
+
+_DAMAGED, _UNANSWERED = "cannot be read", "does not come"
+_UNREADABLE = re.compile(rf"partition (\S+) ({_DAMAGED}|{_UNANSWERED}) at (\d+): (.*)")
+
+
+class UnreadableError(FlumengError):
+    """What a partition has from ``offset`` on cannot be read now; ``why`` is for people.
+
+    ``damaged``: what is there makes no sense; else the server does not send it, or not in time.
+    Whoever made the batch leaves the partition out for a while, and goes on with the others.
+    """
+
+    def __init__(self, partition: str, offset: int, why: str, *, damaged: bool = True) -> None:
+        super().__init__(partition, offset, why)
+        self.partition, self.offset, self.why, self.damaged = partition, offset, why, damaged
+
+    def __str__(self) -> str:
+        kind = _DAMAGED if self.damaged else _UNANSWERED
+        return f"partition {self.partition} {kind} at {self.offset}: {self.why}"
+
+    @classmethod
+    def parse(cls, text: str) -> UnreadableError:
+        """The reverse: all that comes of an executor's error is its text."""
+        found = _UNREADABLE.fullmatch(text)
+        assert found, text
+        return cls(found[1], int(found[3]), found[4], damaged=found[2] == _DAMAGED)

@@ -1,0 +1,4 @@
+"""Journals as an input.
+
+Executors import ``reader`` and no other module of this folder: what the others need they have not.
+"""

@@ -1,0 +1,27 @@
+"""Journals as an input: one watch and one connection a server, for all tasks of a collector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flumeng.inputs.journals.addresses import Addresses
+from flumeng.inputs.journals.positions import PositionWatcher, WatchedJournals
+from flumeng.inputs.journals.probes import Probes
+from flumeng.inputs.journals.reader import JournalReader
+from flumeng.spec import FlowSpec
+from flumeng.store import Store
+
+
+class Journals:
+    """See ``Input``. ``store`` tells where journals are served."""
+
+    def __init__(self, store: Store) -> None:
+        self._watcher = PositionWatcher(Addresses(store))
+        self._probes = Probes()
+
+    def positions(self, wake: Callable[[], None]) -> WatchedJournals:
+        return WatchedJournals(self._watcher, self._probes, wake)
+
+    def reader(self, spec: FlowSpec) -> JournalReader:
+        del spec  # all journals are read alike
+        return JournalReader()

@@ -1,0 +1,106 @@
+"""The partitions of flows, of whatever input: journals, and what discovery tasks have found.
+
+A journal is registered by the node that makes it, in a znode of its own. All other partitions are
+found by the flow's discovery task, which alone writes ``/flows/F/partitions``. Nobody else needs to
+know which of the two a partition is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flumeng.state import journal_registry
+from flumeng.state.journal_registry import Source
+from flumeng.store import Check, Found, Store, Unreadable, Versioned
+from zkschema import paths
+from zkschema.records import Ack, Journal, Partition, Partitions
+from zkschema.table import ZPath
+
+JOURNAL = "journal"
+
+
+def input_of(partition: str) -> str:
+    """Which input it is of: what follows the ``@`` in its name, as in ``orders.3@kafka``.
+
+    The id of a journal has no ``@``. What stands before it is the input's own affair.
+    """
+    before, _, name = partition.rpartition("@")
+    return name if before else JOURNAL
+
+
+@dataclass(frozen=True)
+class Known:
+    """A partition that is registered. Cursors that never acked begin at ``start``. ``end`` is set
+    once nothing more comes, and only ``node`` knows how far it reaches until then, if it is any's.
+    """
+
+    start: int = 0
+    end: int | None = None
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """``check`` fails once the partition is not registered any more."""
+
+    start: int
+    check: Check
+
+
+def of_flows(source: Source, flows: Iterable[str]) -> dict[str, dict[str, Known]]:
+    """Flow -> its partitions by name, in order; also of flows that are gone but left journals."""
+    found: dict[str, dict[str, Known]] = {name: {} for name in flows}
+    for name, journal in journal_registry.journals(source).items():
+        found.setdefault(journal.flow, {})[name] = of_journal(journal)
+    wanted = [paths.partitions(name) for name in found]
+    for name, record in zip(list(found), source.read_each(wanted), strict=True):
+        if isinstance(record, Versioned) and record.value.partitions:
+            more = {key: of_discovered(one) for key, one in record.value.partitions.items()}
+            found[name] = dict(sorted((found[name] | more).items()))
+    return found
+
+
+def of_journal(journal: Journal) -> Known:
+    return Known(end=(journal.end or 0) if journal.closed else None, node=journal.primary)
+
+
+def of_discovered(partition: Partition) -> Known:
+    return Known(partition.start, partition.end)
+
+
+def registration(flow: str, partition: str) -> ZPath[Journal] | ZPath[Partitions]:
+    """The znode in which the partition of the flow is registered."""
+    if input_of(partition) == JOURNAL:
+        return paths.journal(partition)
+    return paths.partitions(flow)
+
+
+def registered(store: Store, flow: str, names: Sequence[str]) -> dict[str, Registered]:
+    """Those of these partitions that are registered. Raises CorruptError when the discovered ones
+    cannot be read, UnavailableError."""
+    found: dict[str, Registered] = {}
+    journals = [name for name in names if input_of(name) == JOURNAL]
+    read = store.read_each([paths.journal(name) for name in journals])
+    for name, journal in zip(journals, read, strict=True):
+        if journal is not None:
+            found[name] = Registered(0, Check(paths.journal(name), journal.version))
+    if len(journals) == len(names):
+        return found
+    path = paths.partitions(flow)
+    (record,) = store.read_each([path])
+    if isinstance(record, Unreadable):
+        raise record.error
+    known: Mapping[str, Partition] = record.value.partitions if record else {}
+    for name in names:
+        if record is not None and name in known:
+            found[name] = Registered(known[name].start, Check(path, record.version))
+    return found
+
+
+def is_drained(known: Known, ack: Found[Ack]) -> bool:
+    """Whether it takes no more events, and all that it has are acked. Where the ack cannot be read,
+    nobody knows."""
+    if isinstance(ack, Unreadable):
+        return False
+    return known.end is not None and (ack.value.offset if ack else known.start) >= known.end

@@ -1,0 +1,211 @@
+"""Several inputs behind one: each partition goes where its name says, and no other notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from flumeng.collector.testing import StillPositions
+from flumeng.errors import UnavailableError
+from flumeng.filters import identity
+from flumeng.inputs import Range, Reach, Standstill, UnreadableError
+from flumeng.inputs.reading import ReadSplits
+from flumeng.inputs.routing import UNKNOWN, Inputs, RoutedPositions
+from flumeng.journal.schema import READ_SCHEMA
+from flumeng.spec import FlowSpec, parse_flow
+from flumeng.state.partitions import JOURNAL, input_of
+
+SPEC = parse_flow("{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}")
+HERE, THERE, NEWER = "web.n1.0.00000000", "orders.3@broker", "orders.3@comet"
+KEY = pa.field("key", pa.binary())
+
+
+@dataclass
+class FakeReader:
+    """Yields an event for each even offset of a range: half of them are gaps."""
+
+    more: tuple[pa.Field, ...] = ()
+    away: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([*READ_SCHEMA, *self.more])
+
+    def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
+        for offset in range(piece.start, piece.end):
+            if offset % 2:
+                continue
+            known = {"journal": piece.partition, "seq": offset, "host": address, "key": b"k"}
+            row = {name: known.get(name) for name in self.schema.names}
+            yield pa.RecordBatch.from_pylist([row], schema=self.schema)
+        if self.away:
+            raise UnavailableError(f"{address} does not answer")
+
+
+@dataclass
+class FakeInput(StillPositions):
+    """An input and its own positions. ``asked`` are the partitions that it was asked for."""
+
+    ends: dict[str, int]
+    reads: FakeReader | None = field(default_factory=FakeReader)
+    opened: int = 0
+    closed: int = 0
+    asked: list[Collection[str]] = field(default_factory=list)
+    refreshed: list[Collection[str]] = field(default_factory=list)
+
+    def positions(self, wake: Callable[[], None]) -> FakeInput:
+        del wake
+        return self
+
+    def reader(self, spec: FlowSpec) -> FakeReader | None:
+        assert spec is SPEC
+        return self.reads
+
+    def open(self, spec: FlowSpec) -> None:
+        assert spec is SPEC
+        self.opened += 1
+
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        self.asked.append(partitions)
+        return {name: Reach("a:1", self.ends[name]) for name in partitions if name in self.ends}
+
+    def refresh(self, partitions: Collection[str]) -> None:
+        self.refreshed.append(partitions)
+
+    def describe(self, standstill: Standstill) -> str:
+        return f"{standstill.partition}: {standstill.kind}"
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def journals() -> FakeInput:
+    return FakeInput({HERE: 10})
+
+
+@pytest.fixture
+def broker() -> FakeInput:
+    return FakeInput({THERE: 20}, FakeReader((KEY,)))
+
+
+@pytest.fixture
+def inputs(journals: FakeInput, broker: FakeInput) -> Inputs:
+    return Inputs({JOURNAL: journals, "broker": broker})
+
+
+@pytest.fixture
+def positions(inputs: Inputs) -> RoutedPositions:
+    positions = inputs.positions(lambda: None)
+    positions.open(SPEC)
+    return positions
+
+
+@pytest.mark.parametrize(
+    ("partition", "name"),
+    [
+        (HERE, JOURNAL),
+        ("web.n.1.0.00000000", JOURNAL),
+        (THERE, "broker"),
+        ("odd@name.3@broker", "broker"),
+        ("@broker", JOURNAL),
+    ],
+)
+def test_a_name_says_of_which_input_a_partition_is(partition: str, name: str) -> None:
+    assert input_of(partition) == name
+
+
+def test_each_input_is_asked_for_its_own_partitions_only(
+    positions: RoutedPositions, journals: FakeInput, broker: FakeInput
+) -> None:
+    assert positions.of([HERE, THERE]) == {HERE: Reach("a:1", 10), THERE: Reach("a:1", 20)}
+    assert (journals.asked, broker.asked) == ([{HERE}], [{THERE}])
+    positions.refresh([THERE])
+    assert (journals.refreshed, broker.refreshed) == ([], [{THERE}])
+    assert positions.describe(Standstill("lost", THERE, 3, 4)) == f"{THERE}: lost"
+
+
+def test_an_input_without_partitions_of_the_task_is_not_opened(
+    positions: RoutedPositions, journals: FakeInput, broker: FakeInput
+) -> None:
+    assert positions.of([HERE]).keys() == {HERE}
+    assert (journals.opened, broker.opened) == (1, 0)
+    assert positions.of([THERE]).keys() == {THERE}
+    assert (journals.closed, broker.opened) == (1, 1)
+
+
+def test_an_input_that_reaches_nothing_costs_the_others_nothing(
+    positions: RoutedPositions, broker: FakeInput
+) -> None:
+    broker.ends.clear()
+    assert positions.of([HERE, THERE]) == {HERE: Reach("a:1", 10)}
+
+
+def test_a_partition_of_a_newer_flumeng_stands_still_and_says_so(
+    positions: RoutedPositions,
+) -> None:
+    assert positions.of([HERE, NEWER]) == {
+        HERE: Reach("a:1", 10),
+        NEWER: Reach("", 0, trouble=UNKNOWN),
+    }
+    said = positions.describe(Standstill("nonsense", NEWER, 0, 0, UNKNOWN))
+    assert said == f"partition {NEWER} stands still: {UNKNOWN}"
+    assert positions.of([NEWER]).keys() == {NEWER}
+
+
+def test_a_claim_that_ends_leaves_nothing_open(
+    positions: RoutedPositions, journals: FakeInput, broker: FakeInput
+) -> None:
+    positions.of([HERE, THERE])
+    positions.close()
+    assert (journals.closed, broker.closed) == (1, 1)
+    positions.open(SPEC)
+    assert positions.of([HERE, THERE]).keys() == {HERE, THERE}
+    assert (journals.opened, broker.opened) == (2, 2)
+
+
+def read(inputs: Inputs, *ranges: Range, identified: bool = False) -> pa.Table:
+    addresses = {HERE: "a:1", THERE: "b:1"}
+    stage = ReadSplits(inputs.reader(SPEC), (ranges,), addresses, identified)
+    numbers = pa.RecordBatch.from_pydict({"id": [0]})
+    return pa.Table.from_batches(stage(iter([numbers])), stage.schema)
+
+
+def test_a_batch_of_two_inputs_has_the_columns_of_both(inputs: Inputs) -> None:
+    found = read(inputs, Range(HERE, 0, 4), Range(THERE, 7, 10), identified=True)
+    rows = found.select(["journal", "seq", "host", "key", identity.SPLIT]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (HERE, 0, "a:1", None, 0),
+        (HERE, 2, "a:1", None, 0),
+        (THERE, 8, "b:1", b"k", 0),
+    ]
+    assert found.column(identity.JOURNAL).to_pylist() == found.column("journal").to_pylist()
+
+
+def test_one_input_alone_is_read_as_it_is(journals: FakeInput) -> None:
+    assert read(Inputs({JOURNAL: journals}), Range(HERE, 0, 2)).schema == READ_SCHEMA
+
+
+def test_a_range_that_is_all_gaps_has_no_events(inputs: Inputs) -> None:
+    assert read(inputs, Range(THERE, 7, 8)).num_rows == 0
+
+
+def test_where_reading_fails_is_said_by_partition_and_offset(
+    inputs: Inputs, broker: FakeInput
+) -> None:
+    broker.reads = FakeReader((KEY,), away=True)
+    with pytest.raises(UnreadableError, match=f"{THERE} does not come at 9: b:1") as raised:
+        read(inputs, Range(THERE, 7, 9))
+    assert (raised.value.partition, raised.value.offset) == (THERE, 9)
+
+
+def test_a_flow_that_lost_its_source_cannot_read_what_is_left(
+    inputs: Inputs, broker: FakeInput
+) -> None:
+    broker.reads = None
+    with pytest.raises(UnreadableError, match="no source any more"):
+        read(inputs, Range(THERE, 0, 1))
+    assert read(inputs, Range(HERE, 0, 1)).num_rows == 1
