@@ -15,8 +15,8 @@ def drop_of(flow: FlowView, snapshot: Snapshot) -> Drop | None:
     if flow.record.state != "deleted" or flow.tasks:
         return None
     patient = not flow.record.discard
-    unread = any(name not in snapshot.drained for name in snapshot.journals_of(flow.name))
-    if patient and (unread or flow.name in snapshot.committing):
+    owes = snapshot.owes(flow.name)
+    if patient and (owes or flow.name in snapshot.committing):
         return None
     for node in snapshot.nodes.values():
         if (node.live or patient) and (

@@ -1,12 +1,12 @@
-"""Which task of a flow reads which of its journals: each stays in the task that it is in, new ones
-join the smallest. When tasks are added, as few journals as possible move to even the tasks out.
+"""Which task of a flow reads which of its partitions: each stays in the task that it is in, and new
+ones join the smallest. When tasks are added, as few as possible move to even the tasks out.
 
-A task that gets a journal from another one needs a higher epoch than that one had, since the acks
+A task that gets a partition from another one needs a higher epoch than that one had, since the acks
 refuse a lower one.
 
-No journal leaves a task that has a batch under way which has to be repeated exactly: see
+No partition leaves a task that has a batch under way which has to be repeated exactly: see
 ``PlanBuilder``. A task that is to end goes by itself as soon as it has none; when tasks are added,
-all that give journals away do so together.
+all that give partitions away do so together.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from zkschema.records import COLLECT, PlannedTask
 
 
 class PartitionAssigner:
-    """A flow's journals over its tasks as they are to be; tasks not wanted any more are ended.
+    """A flow's partitions over its tasks as they are to be; tasks not wanted any more are ended.
 
     ``fresh`` are the tasks that were not planned before, in order, with what they are to read.
-    ``shares`` has the journals of those tasks whose journals change, ``task_of`` the tasks of the
-    journals that change, ``moved`` the journals that were taken from a task. ``FlowIndex.sizes`` is
+    ``shares`` has the partitions of those tasks whose partitions change, ``task_of`` the tasks of
+    the partitions that change, ``moved`` those that were taken from a task. ``FlowIndex.sizes`` is
     brought up to date at once.
     """
 
@@ -37,19 +37,19 @@ class PartitionAssigner:
         self._moved: set[str] = set()
         self.fresh: dict[str, tuple[str, ...]] = {}
         if not changes.everything:
-            self._follow(changes.journals)
+            self._follow(changes.partitions)
         elif builder.flow_index.sizes.ranks:
-            journals = _own_journals(builder)
+            partitions = _own_partitions(builder)
             if builder.decides:
-                self._follow(journals)  # what is held is held with all that it is to read
+                self._follow(partitions)  # what is held is held with all that it is to read
             fresh = self._resize(tasks)
-            self._follow(journals)
+            self._follow(partitions)
             self.fresh = {name: tuple(sorted(self._shares.pop(name))) for name in fresh}
         else:
             self._deal(tasks)
 
     def changed(self) -> dict[str, PlannedTask]:
-        """The tasks that were planned before and read other journals now."""
+        """The tasks that were planned before and read other partitions now."""
         found = {}
         for name in in_order(self._shares):
             task = self._builder.task(name)
@@ -60,7 +60,7 @@ class PartitionAssigner:
 
     def _with(self, name: str, task: PlannedTask, partitions: tuple[str, ...]) -> PlannedTask:
         builder = self._builder
-        builder.why.append(f"{builder.flow.name}/{name} now reads {len(partitions)} journals")
+        builder.why.append(f"{builder.flow.name}/{name} now reads {len(partitions)} partitions")
         gained = set(partitions) - set(task.partitions)
         sharing = gained and builder.flow.plan.sharing
         if task.node and (gained & self._moved or sharing or name in builder.fenced):
@@ -69,18 +69,16 @@ class PartitionAssigner:
         return replace(task, partitions=partitions)
 
     def _deal(self, tasks: int) -> None:
-        """The journals of a flow that has no tasks yet, or whose plan was lost."""
+        """The partitions of a flow that has no tasks yet, or whose plan was lost."""
         builder = self._builder
         if builder.flow.epoch_floor and builder.decides and builder.intents is None:
             builder.held.update(_names(tasks))
             return
-        snapshot = builder.snapshot
-        drained = snapshot.drained
-        own = snapshot.journals_of(builder.flow.name)
+        own = builder.snapshot.open_of(builder.flow.name)
         decided = self._decided()
-        away = {*drained, *chain.from_iterable(decided.values())}
-        journals = sorted(name for name in own if name not in away) if away else sorted(own)
-        self.fresh = {name: tuple(journals[n::tasks]) for n, name in enumerate(_names(tasks))}
+        away = set(chain.from_iterable(decided.values()))
+        left = sorted(name for name in own if name not in away) if away else sorted(own)
+        self.fresh = {name: tuple(left[n::tasks]) for n, name in enumerate(_names(tasks))}
         for name, reads in decided.items():
             self.fresh[name] = tuple(sorted((*self.fresh.get(name, ()), *reads)))
         self._flow_index.sizes.set_all(
@@ -91,7 +89,7 @@ class PartitionAssigner:
         """What the tasks read that have to repeat a batch."""
         builder = self._builder
         return {
-            name: [journal for journal in intent.record.ranges if is_open(builder, journal)]
+            name: [one for one in intent.record.ranges if is_open(builder, one)]
             for name, intent in ((builder.intents or {}) if builder.decides else {}).items()
             if intent.record is not None and intent.open
         }
@@ -118,11 +116,11 @@ class PartitionAssigner:
         self._even_out(keep)
         return fresh
 
-    def _follow(self, journals: Collection[str]) -> None:
-        """Drop the journals that are not open, take in those that are and are in no task."""
+    def _follow(self, partitions: Collection[str]) -> None:
+        """Drop the partitions that are not open, take in those that are and are in no task."""
         unplaced = []
         known, moved = self._flow_index.task_of, self._task_of
-        for name in journals:
+        for name in partitions:
             home = moved[name] if name in moved else known.get(name)
             if is_open(self._builder, name):
                 if home is None:
@@ -138,7 +136,7 @@ class PartitionAssigner:
             self._task_of[name] = home
 
     def _even_shares(self, tasks: Collection[str]) -> dict[str, int]:
-        """The tasks that have more journals than their part, and how many they keep."""
+        """The tasks that have more partitions than their part, and how many they keep."""
         ranks = self._flow_index.sizes.ranks
         counts = {name: partitions_of(ranks[name]) if name in ranks else 0 for name in tasks}
         least, more = divmod(sum(counts.values()), len(counts))
@@ -147,7 +145,7 @@ class PartitionAssigner:
         return {name: most for name, most in parts.items() if counts[name] > most}
 
     def _even_out(self, keep: Mapping[str, int]) -> None:
-        """Take from each all but so many of its journals; ``follow`` shares them out."""
+        """Take from each all but so many of its partitions; ``follow`` shares them out."""
         for name, most in keep.items():
             share = self._share(name)
             self._builder.lost(name)
@@ -155,9 +153,9 @@ class PartitionAssigner:
             del share[most:]
             self._resized(name)
 
-    def _take(self, journals: Collection[str]) -> None:
-        self._moved.update(journals)
-        self._task_of.update(dict.fromkeys(journals))
+    def _take(self, partitions: Collection[str]) -> None:
+        self._moved.update(partitions)
+        self._task_of.update(dict.fromkeys(partitions))
 
     def _share(self, name: str) -> list[str]:
         share = self._shares.get(name)
@@ -171,23 +169,17 @@ class PartitionAssigner:
 
 
 def is_open(builder: PlanBuilder, name: str) -> bool:
-    """Whether the journal is the flow's, and is still to be read."""
-    snapshot = builder.snapshot
-    journal = snapshot.journals.get(name)
-    return (
-        journal is not None and journal.flow == builder.flow.name and name not in snapshot.drained
-    )
+    """Whether the partition is the flow's, and is still to be read."""
+    return builder.snapshot.is_open(builder.flow.name, name)
 
 
 def count_open(builder: PlanBuilder, changes: ChangeSet) -> int:
-    """How many of the flow's journals are open; what has not changed is counted in the index."""
-    snapshot, known = builder.snapshot, builder.flow_index.task_of
+    """How many of the flow's partitions are open; what has not changed is counted in the index."""
+    known = builder.flow_index.task_of
     if changes.everything:
-        own = snapshot.journals_of(builder.flow.name)
-        drained = snapshot.drained
-        return len(own) - (sum(name in drained for name in own) if drained else 0)
+        return len(builder.snapshot.open_of(builder.flow.name))
     return len(known) + sum(
-        is_open(builder, name) - (name in known) for name in set(changes.journals)
+        is_open(builder, name) - (name in known) for name in set(changes.partitions)
     )
 
 
@@ -195,7 +187,7 @@ def _names(tasks: int) -> list[str]:
     return [f"{COLLECT}.{number}" for number in range(tasks)]
 
 
-def _own_journals(builder: PlanBuilder) -> Collection[str]:
+def _own_partitions(builder: PlanBuilder) -> Collection[str]:
     """All that are the flow's, and all that its tasks read."""
-    own = builder.snapshot.journals_of(builder.flow.name)
+    own = builder.snapshot.partitions_of(builder.flow.name)
     return {*own, *builder.flow_index.task_of} if builder.flow_index.task_of else own

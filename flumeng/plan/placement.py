@@ -5,8 +5,8 @@ after the grace period, and fencing makes that safe. Its owner may not keep it, 
 task is marked ``draining``, the owner finishes its batch, acks and lets go, and only then it is
 given away; past a deadline it is taken. In maintenance mode nothing moves that is not on its way.
 
-A task that is to end, or to give journals away, and has decided a batch itself drains for that too.
-One that has to repeat the batch of an earlier owner does that first.
+A task that is to end, or to give partitions away, and has decided a batch itself drains for that
+too. One that has to repeat the batch of an earlier owner does that first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REASONS = 1000
 
 
 def place(builder: PlanBuilder, changes: ChangeSet) -> None:
-    """Bring the flow's plan in line with its place, its journals and the nodes."""
+    """Bring the flow's plan in line with its place, its partitions and the nodes."""
     settled = builder.flow.settled_place
     if settled is None:
         _end_unreadable(builder)
@@ -107,13 +107,12 @@ def _receives(builder: PlanBuilder) -> bool:
 
 
 def _collects(builder: PlanBuilder) -> bool:
-    """A flow that ends is collected to the end of its journals, and of its sink commits."""
+    """A flow that ends is collected to the end of what it owes, and of its sink commits."""
     record, snapshot = builder.flow.record, builder.snapshot
     if record.state in ("running", "suspended"):
         return record.state == "running"
-    unfinished = builder.flow.name in snapshot.committing or any(
-        name not in snapshot.drained for name in snapshot.journals_of(builder.flow.name)
-    )
+    name = builder.flow.name
+    unfinished = name in snapshot.committing or snapshot.owes(name)
     return unfinished and not record.discard
 
 
@@ -129,7 +128,7 @@ class _Unplaced(NamedTuple):
 
 
 def _spread(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> None:
-    """The flow's journals over its tasks, and those over the nodes.
+    """The flow's partitions over its tasks, and those over the nodes.
 
     First every task that can stays where it is; then the others go to the least full nodes.
     """
@@ -178,14 +177,14 @@ def _count_tasks(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) 
     planned = _planned(builder)
     if planned and place.tasks is None and builder.snapshot.cluster.maintenance:
         return planned
-    journals = count_open(builder, changes)
+    partitions = count_open(builder, changes)
     unit = place.weight.get("slots", 1.0)
-    slots = unit * journals + builder.flow.slots_beyond(unit)
+    slots = unit * partitions + builder.flow.slots_beyond(unit)
     nodes = len(builder.index.capacity.pool(place.labels).ranks)
-    tasks = task_count(place.tasks, planned, journals, slots, nodes)
+    tasks = task_count(place.tasks, planned, partitions, slots, nodes)
     if tasks < planned and builder.decides:
         left = _left_at_first(builder, tasks)
-        if task_count(place.tasks, left, journals, slots, nodes) == left:
+        if task_count(place.tasks, left, partitions, slots, nodes) == left:
             return left
     return tasks
 
@@ -266,7 +265,7 @@ def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | Non
 
 
 def _waits_for_others(builder: PlanBuilder, name: str, late: bool) -> bool:
-    """Whether nobody runs the task, which has let go, until others may give journals away too."""
+    """Whether nobody runs the task, which has let go, until others may give partitions away too."""
     intent = builder.intent(name)
     return name in builder.held and not late and not (intent and intent.open)
 
@@ -297,7 +296,7 @@ def _keep(
         task = replace(task, epoch=builder.epoch)
     if name in builder.held and owner.eligible(COLLECT, place.labels):
         if task.state == ASSIGNED and _has_decided(builder, name, task):
-            why = "journals leave it, or it ends, when its batch is finished"
+            why = "partitions leave it, or it ends, when its batch is finished"
             builder.why.append(f"{flow.name}/{name} is to finish its batch: {why}")
             return builder.leaving(task, None, why)
         return task

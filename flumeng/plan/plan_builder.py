@@ -15,16 +15,16 @@ from zkschema.records import COLLECT, Plan, PlannedTask
 class ChangeSet:
     """What is to be looked at: ``everything``, or what has changed since everything was in order.
 
-    ``journals`` and ``tasks`` are those of the flow; ``nodes`` in the order of their names.
+    ``partitions`` and ``tasks`` are those of the flow; ``nodes`` in the order of their names.
     """
 
     everything: bool = True
     nodes: tuple[str, ...] = ()
-    journals: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.everything or self.nodes or self.journals or self.tasks)
+        return bool(self.everything or self.nodes or self.partitions or self.tasks)
 
 
 @dataclass

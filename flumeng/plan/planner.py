@@ -163,7 +163,7 @@ class Planner:
         The nodes whose assignments may be out of line are added to ``behind``.
         """
         seen = self._seen
-        journals = self._changed_journals(snapshot)
+        partitions = self._changed_partitions(snapshot)
         for name in seen.flows.keys() - snapshot.flows.keys():
             gone = seen.flows[name]
             behind.update(_nodes_of(gone))
@@ -184,7 +184,7 @@ class Planner:
                 or name in self.held
                 or seen.intents.get(name) != snapshot.intents.get(name),
                 nodes=tuple(sorted({*nodes, *changes.nodes})) if changes.nodes else nodes,
-                journals=tuple(sorted(journals.get(name, set()).union(changes.journals))),
+                partitions=tuple(sorted(partitions.get(name, set()).union(changes.partitions))),
             )
         return change_sets
 
@@ -218,18 +218,28 @@ class Planner:
             and not flow.plan.sharing
         )
 
-    def _changed_journals(self, snapshot: Snapshot) -> dict[str, set[str]]:
-        """Flow -> its journals that came, went, changed or were drained."""
+    def _changed_partitions(self, snapshot: Snapshot) -> dict[str, set[str]]:
+        """Flow -> its partitions that came, went, changed or were drained."""
         seen = self._seen
         if not seen.flows:
             return {}
-        names = {*_changed(seen.journals, snapshot.journals), *(seen.drained ^ snapshot.drained)}
         changed: dict[str, set[str]] = {}
-        for name in names:
+        for name in {
+            *_changed(seen.journals, snapshot.journals),
+            *(seen.drained ^ snapshot.drained),
+        }:
             for journals in (seen.journals, snapshot.journals):
                 journal = journals.get(name)
                 if journal is not None:
                     changed.setdefault(journal.flow, set()).add(name)
+            flow, discovered, partition = name.rpartition("/")
+            if discovered:
+                changed.setdefault(flow, set()).add(partition)
+        for name in _changed(seen.flows, snapshot.flows):
+            before, after = (flows.get(name) for flows in (seen.flows, snapshot.flows))
+            if before and after and before.partitions is not after.partitions:
+                others = before.partitions.keys() ^ after.partitions.keys()
+                changed.setdefault(name, set()).update(others)
         return changed
 
     def _remember(self, after: Snapshot, behind: set[str]) -> None:
@@ -277,7 +287,7 @@ def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> tuple
 
 def _scope_of(differences: list[Change], *, everything: bool) -> ChangeSet:
     """What a flow whose tasks are not as they were planned needs a look at."""
-    nodes, journals = set(), set()
+    nodes, partitions = set(), set()
     for _, old, new in differences:
         task = old or new
         assert task is not None
@@ -285,9 +295,9 @@ def _scope_of(differences: list[Change], *, everything: bool) -> ChangeSet:
             everything = everything or task.kind == COLLECT
             nodes.update([task.node] if task.node else [])
         else:
-            journals.update(set(old.partitions) ^ set(new.partitions))
+            partitions.update(set(old.partitions) ^ set(new.partitions))
     names = tuple(name for name, _, _ in differences)
-    return ChangeSet(everything, tuple(nodes), tuple(journals), names)
+    return ChangeSet(everything, tuple(nodes), tuple(partitions), names)
 
 
 def _nodes_of(flow: FlowView) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""How many collect tasks a flow has: as many as its author says, or as its journals and nodes ask
-for.
+"""How many collect tasks a flow has: as many as its author says, or as its partitions and nodes
+ask for.
 
-A number that nobody gave is kept until it is far off, so that journals that come and go do not
+A number that nobody gave is kept until it is far off, so that partitions that come and go do not
 shuffle all others each time; nodes that go never make it smaller. The number that is kept is that
 of the planned tasks: nothing else is remembered.
 """
@@ -9,18 +9,18 @@ of the planned tasks: nothing else is remembered.
 from __future__ import annotations
 
 SLOTS_A_TASK = 16
-JOURNALS_AT_MOST = 5_000
-"""A task acks all of its journals in one transaction, and ZooKeeper takes 1 MiB at most."""
+PARTITIONS_AT_MOST = 5_000
+"""A task acks all of its partitions in one transaction, and ZooKeeper takes 1 MiB at most."""
 
 
-def task_count(given: int | None, planned: int, journals: int, slots: float, nodes: int) -> int:
-    """How many tasks are to read the flow's ``journals``, of which ``planned`` are there now.
+def task_count(given: int | None, planned: int, partitions: int, slots: float, nodes: int) -> int:
+    """How many tasks are to read the flow's ``partitions``, of which ``planned`` are there now.
 
-    ``slots`` is what the journals weigh together; ``nodes`` is how many live nodes may collect.
+    ``slots`` is what the partitions weigh together; ``nodes`` is how many live nodes may collect.
     """
-    least = max(1, -(-journals // JOURNALS_AT_MOST))
+    least = max(1, -(-partitions // PARTITIONS_AT_MOST))
     if given is not None:
-        return max(given, _kept(planned, least, journals))
+        return max(given, _kept(planned, least, partitions))
     by_weight = max(least, int(slots) // SLOTS_A_TASK)
     wanted = max(least, min(by_weight, nodes))
     if not planned or planned < least or wanted >= 2 * planned:
@@ -28,10 +28,10 @@ def task_count(given: int | None, planned: int, journals: int, slots: float, nod
     return by_weight if 4 * by_weight <= planned else planned
 
 
-def _kept(planned: int, least: int, journals: int) -> int:
+def _kept(planned: int, least: int, partitions: int) -> int:
     """The least number of tasks; a larger one stays while the tasks are at least half full."""
     return (
         least
         if least >= planned
-        else min(planned, max(least, -(-2 * journals // JOURNALS_AT_MOST)))
+        else min(planned, max(least, -(-2 * partitions // PARTITIONS_AT_MOST)))
     )

@@ -1,4 +1,4 @@
-"""The journals that are registered, and when one of them is done."""
+"""The journals that are registered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from flumeng.store import Found, Path, Unreadable, Versioned
 from zkschema import paths
-from zkschema.records import Ack, Journal, Record
+from zkschema.records import Journal, Record
 from zkschema.table import ZPath
 
 R = TypeVar("R", bound=Record)
@@ -40,11 +40,3 @@ def as_known(path: Path, found: Versioned[Journal] | Unreadable) -> Journal:
     flow, _, rest = path.name.partition(".")
     node = rest.rsplit(".", 2)[0]
     return Journal(flow=flow, node=node, primary=node, term=0, in_sync=())
-
-
-def is_drained(journal: Journal, ack: Found[Ack]) -> bool:
-    """Whether it takes no more events, and all that it has are acked. Where the ack cannot be read,
-    nobody knows."""
-    if isinstance(ack, Unreadable):
-        return False
-    return journal.closed and (ack.value.offset if ack else 0) >= (journal.end or 0)

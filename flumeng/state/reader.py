@@ -5,7 +5,7 @@ before counts. Each minute a round begins in which all is read once more, a part
 that a large cluster keeps nobody waiting. A view is made anew only when something in it changed.
 
 A record that cannot be read is set aside: its flow is planned by nobody, its node keeps what it
-has, its journal is not drained, and without the cluster's settings nothing moves. It is looked at
+has, its partition is not drained, and without the cluster's settings nothing moves. It is looked at
 again when it changes.
 """
 
@@ -18,9 +18,10 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from flumeng.spec import FlowSpec, SpecError, parse_flow
-from flumeng.state import journal_registry
+from flumeng.state import journal_registry, partitions
 from flumeng.state.absences import Absences
 from flumeng.state.assignment_pages import whole
+from flumeng.state.partitions import Known
 from flumeng.state.resync import LOOK_SECONDS, Round
 from flumeng.state.rollouts import Rollouts
 from flumeng.state.snapshot import FlowView, IntentView, NodeView, Snapshot
@@ -47,6 +48,7 @@ from zkschema.records import (
     LiveMaster,
     Maintenance,
     Node,
+    Partition,
     Plan,
 )
 from zkschema.table import Row
@@ -293,8 +295,8 @@ class Reader:
         buckets = (
             [paths.plan_bucket(name, str(n)) for n in range(plan.value.buckets)] if plan else []
         )
-        partitions = self._found(paths.partitions(name))
-        weights = partitions.value.partitions if partitions else {}
+        found = self._found(paths.partitions(name))
+        discovered: Mapping[str, Partition] = found.value.partitions if found else {}
         version = self._version(path)
         assert isinstance(version, Version)
         before: FlowSpec | None = None
@@ -313,11 +315,12 @@ class Reader:
             spec.rollout if spec else None,
             self._whole(plan.value, buckets) if plan else Plan(),
             self._version(paths.plan(name)),
-            {key: partition.weight for key, partition in weights.items() if partition.weight},
+            {key: one.weight for key, one in discovered.items() if one.weight},
             self._unreadable(path, paths.plan(name), *buckets, paths.partitions(name)),
             before.place if before else None,
             0 if planned else self._highest_acked_epoch(name),
             name in self._by_batch,
+            discovered,
         )
         if lacks and view.rolling:  # nobody knows where the tasks of before may run
             text = Unreadable(paths.revision(name, str(view.plan.revision)), lacks)
@@ -475,25 +478,35 @@ class Reader:
         return frozenset(key.rpartition("/")[0] for key in late)
 
     def _see_drained(self) -> frozenset[str]:
-        """The closed journals of which everything is acked; acks never go back."""
-        closed = [
-            name
-            for name, journal in self._journals.items()
-            if journal.closed and name not in self._drained
+        """The partitions that take no more and of which everything is acked; acks never go back."""
+        ending = self._ending()
+        left = [key for key in ending if key not in self._drained]
+        wanted = [
+            paths.ack(flow, CURSOR_MAIN, name) for flow, name, _ in (ending[key] for key in left)
         ]
-        acks = self._store.read_each(
-            [paths.ack(self._journals[name].flow, CURSOR_MAIN, name) for name in closed]
-        )
         reached = {
-            name
-            for name, ack in zip(closed, acks, strict=True)
-            if journal_registry.is_drained(self._journals[name], ack)
+            key
+            for key, ack in zip(left, self._store.read_each(wanted), strict=True)
+            if partitions.is_drained(ending[key][2], ack)
         }
-        if len(reached) < len(closed):
+        if len(reached) < len(left):
             self._moments.look_in(UNWATCHED_SECONDS)
-        if reached or not self._drained <= self._journals.keys():
-            self._drained = frozenset((self._drained & self._journals.keys()) | reached)
+        if reached or not self._drained <= ending.keys():
+            self._drained = frozenset((self._drained & ending.keys()) | reached)
         return self._drained
+
+    def _ending(self) -> dict[str, tuple[str, str, Known]]:
+        """Those that take no more, as ``Snapshot.drained`` names them: flow, name, and its end."""
+        found = {
+            name: (journal.flow, name, partitions.of_journal(journal))
+            for name, journal in self._journals.items()
+            if journal.closed
+        }
+        for flow, view in self._flows.items():
+            for name in view.ending:
+                known = partitions.of_discovered(view.partitions[name])
+                found[f"{flow}/{name}"] = (flow, name, known)
+        return found
 
     def _intents(self) -> dict[str, dict[str, IntentView]]:
         """Two writes a batch are too many to be told of, or to be read for all flows."""

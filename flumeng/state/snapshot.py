@@ -25,6 +25,7 @@ from zkschema.records import (
     Journal,
     Node,
     NodeStatus,
+    Partition,
     Plan,
     PlannedTask,
 )
@@ -45,6 +46,7 @@ class FlowView:
     under way; when that revision cannot be read it is among the ``unreadable``. ``epoch_floor`` is
     the highest epoch among the flow's acks when it has no plan. ``by_batch``: its tasks may decide
     batches before they write them, by what is known of its revisions and of what was decided.
+    ``partitions`` are those that its discovery has found; it reads its journals beside them.
     """
 
     name: str
@@ -60,6 +62,7 @@ class FlowView:
     place_before: Place | None = None
     epoch_floor: int = 0
     by_batch: bool = False
+    partitions: Mapping[str, Partition] = field(default_factory=dict)
 
     @property
     def set_aside(self) -> bool:
@@ -70,6 +73,11 @@ class FlowView:
     def tasks(self) -> Tasks:
         """The planned tasks."""
         return Tasks.of(self.plan.tasks)
+
+    @cached_property
+    def ending(self) -> tuple[str, ...]:
+        """The discovered partitions to which nothing more comes."""
+        return tuple(name for name, one in self.partitions.items() if one.end is not None)
 
     @cached_property
     def draining(self) -> tuple[str, ...]:
@@ -234,7 +242,8 @@ class NodeView:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """``drained`` names the journals that are closed with every event acked.
+    """``drained`` names the partitions that take no more, with every event acked: a journal by its
+    name, which is of one flow, any other as ``flow/partition``.
 
     ``committing`` names the flows that are to end but have sink commits in progress: their acks are
     ahead of what is visible. ``intents`` are those of the flows of which somebody wants to know, by
@@ -289,9 +298,36 @@ class Snapshot:
         said = node.status.tasks.get(key) if node.status else None
         return said is None or said.epoch != task.epoch or said.state == "starting"
 
-    def journals_of(self, flow: str) -> list[str]:
-        """The registered journals of a flow."""
-        return self._journals_by_flow.get(flow, [])
+    def partitions_of(self, flow: str) -> list[str]:
+        """All that are registered for the flow."""
+        own = self._journals_by_flow.get(flow, [])
+        view = self.flows.get(flow)
+        return [*own, *view.partitions] if view and view.partitions else own
+
+    def is_open(self, flow: str, partition: str) -> bool:
+        """Whether the partition is the flow's, and is still to be read."""
+        journal = self.journals.get(partition)
+        if journal is not None:
+            return journal.flow == flow and partition not in self.drained
+        view = self.flows.get(flow)
+        return (
+            view is not None
+            and partition in view.partitions
+            and f"{flow}/{partition}" not in self.drained
+        )
+
+    def owes(self, flow: str) -> bool:
+        """Whether the flow has accepted what it has not delivered yet: that is in its journals, and
+        lost with them. What others keep is not, and may never end."""
+        own = self._journals_by_flow.get(flow, ())
+        return any(name not in self.drained for name in own)
+
+    def open_of(self, flow: str) -> list[str]:
+        """The flow's partitions that are still to be read."""
+        own = self.partitions_of(flow)
+        if not self.drained and own is self._journals_by_flow.get(flow, []):
+            return own
+        return [name for name in own if self.is_open(flow, name)]
 
     @cached_property
     def _journals_by_flow(self) -> dict[str, list[str]]:

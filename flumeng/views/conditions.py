@@ -8,7 +8,7 @@ from flumeng.operations.flows import require_flow
 from flumeng.operations.nodes import left, require_node
 from flumeng.plan.task_count import task_count
 from flumeng.spec import SpecError, parse_flow
-from flumeng.state import journal_registry
+from flumeng.state import journal_registry, partitions
 from flumeng.store import ReadableStore, Store
 from flumeng.views import overview
 from flumeng.views.overview import FlowDetail
@@ -98,7 +98,7 @@ def _undrained(store: Store, flow: str) -> list[str]:
     return [
         name
         for (name, journal), ack in zip(own, acks, strict=True)
-        if not journal_registry.is_drained(journal, ack)
+        if not partitions.is_drained(partitions.of_journal(journal), ack)
     ]
 
 

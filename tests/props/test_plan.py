@@ -36,6 +36,7 @@ from zkschema.records import (
     MaintenanceLimits,
     Node,
     NodeStatus,
+    Partition,
     Plan,
     PlannedTask,
     TaskStatus,
@@ -110,6 +111,22 @@ def flows(draw: st.DrawFn) -> dict[str, FlowView]:
 
 
 @st.composite
+def discovered(draw: st.DrawFn, flow: FlowView) -> FlowView:
+    """The flow with what a discovery task of it has found: most have none."""
+    if draw(st.integers(0, 2)):
+        return replace(flow, partitions={}, weights={})
+    found = {
+        f"p{number}@broker": Partition(
+            weight=draw(st.sampled_from([{}, {}, {"slots": 3.0}])),
+            end=draw(st.sampled_from([None, None, 7])),
+        )
+        for number in range(draw(st.integers(0, 6)))
+    }
+    weights = {name: one.weight for name, one in found.items() if one.weight}
+    return replace(flow, partitions=found, weights=weights)
+
+
+@st.composite
 def intents(draw: st.DrawFn, views: Mapping[str, FlowView]) -> dict[str, dict[str, IntentView]]:
     """Of some flows, those of some tasks: open ones of the owner itself or of an earlier one."""
     return {
@@ -150,6 +167,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         )
         for number in range(draw(st.integers(0, 6)) if names else 0)
     }
+    known = {name: draw(discovered(flow)) for name, flow in before.flows.items()}
+    ending = [f"{name}/{p}" for name, flow in known.items() for p in flow.ending]
     views = dict(before.nodes)
     for name, later in draw(nodes()).items():
         if name in views:
@@ -163,10 +182,11 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     mine = [name for name in names if draw(st.integers(0, 3))]
     return replace(
         before,
+        flows=known,
         nodes=views,
         journals=journals,
-        intents=draw(intents(before.flows)),
-        drained=frozenset(name for name in journals if draw(st.booleans())),
+        intents=draw(intents(known)),
+        drained=frozenset(name for name in [*journals, *ending] if draw(st.booleans())),
         mine=frozenset(mine),
         leads=draw(st.booleans()),
         cluster=Cluster(
@@ -238,7 +258,7 @@ def check_legal(before: Snapshot, after: Snapshot) -> None:
                 assert task.epoch > old.epoch, "a task changed hands under an old epoch"
         check_intents(before, after, name)
         read = [p for task in new.tasks.values() for p in task.partitions]
-        assert len(read) == len(set(read)), "two tasks read one journal"
+        assert len(read) == len(set(read)), "two tasks read one partition"
         readers = {
             p: (task.node, task_name)
             for task_name, task in old.tasks.items()
@@ -249,22 +269,22 @@ def check_legal(before: Snapshot, after: Snapshot) -> None:
             for p in task.partitions if task.node else ():
                 same = readers.get(p, (task.node, task_name)) == (task.node, task_name)
                 assert task.epoch >= epochs.get(p, 0) + (0 if same else 1), (
-                    "an old epoch for a journal"
+                    "an old epoch for a partition"
                 )
 
 
 def check_intents(before: Snapshot, after: Snapshot, name: str) -> None:
-    """No journal that is to be read leaves a task whose batch is decided, or of which nobody knows
-    whether it is; and then no owner of before may decide any more."""
+    """No partition that is to be read leaves a task whose batch is decided, or of which nobody can
+    tell; and then no owner of before may decide any more."""
     flow = before.flows[name]
     if not flow.by_batch or (flow.record.state == "deleted" and flow.record.discard):
         return
     for task_name, task in flow.tasks.items():
         now = after.flows[name].tasks.find(task_name)
         left = {
-            journal
-            for journal in set(task.partitions) - set(now.partitions if now else ())
-            if journal in before.journals and journal not in before.drained
+            partition
+            for partition in set(task.partitions) - set(now.partitions if now else ())
+            if before.is_open(name, partition)
         }
         if task.kind != COLLECT or (now is not None and not left):
             continue
@@ -365,18 +385,18 @@ def test_of_what_is_carried_out_together_any_part_is_legal(
 
 @given(snapshots())
 @settings(max_examples=3 * settings().max_examples)
-def test_every_open_journal_is_read_where_that_is_possible(snapshot: Snapshot) -> None:
+def test_every_open_partition_is_read_where_that_is_possible(snapshot: Snapshot) -> None:
     settled = apply_all(snapshot)
-    for name, journal in settled.journals.items():
-        flow = settled.flows.get(journal.flow)
-        if flow is None or flow.name not in settled.mine or name in settled.drained:
+    for flow in settled.flows.values():
+        ends = flow.record.state in ("stopped", "deleted")
+        if flow.name not in settled.mine or flow.record.state == "suspended":
             continue
-        if flow.record.state == "suspended":
+        if ends and (flow.record.discard or not settled.owes(flow.name)):
             continue
-        if flow.record.state != "running" and flow.record.discard:
+        if flow.by_batch and flow.name not in settled.intents and not flow.tasks:
             continue
-        waits = flow.by_batch and flow.name not in settled.intents and not flow.tasks
-        assert waits or any(name in task.partitions for task in flow.plan.tasks.values())
+        read = {name for task in flow.plan.tasks.values() for name in task.partitions}
+        assert read >= set(settled.open_of(flow.name))
 
 
 @given(snapshots())
@@ -728,7 +748,7 @@ def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
         st.sampled_from(
             [
                 *("obey", "write", "write some", "node", "node", "flow", "journals", "mine"),
-                *("cluster", "intents", "intents"),
+                *("cluster", "intents", "intents", "discovery", "discovery"),
             ]
         )
     )
@@ -772,7 +792,15 @@ def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
     if what == "journals":
         fresh = draw(snapshots())
         known = {n: j for n, j in fresh.journals.items() if j.flow in before.flows}
-        return replace(before, journals=known, drained=fresh.drained & known.keys())
+        others = {name for name in before.drained if "/" in name}
+        return replace(before, journals=known, drained=fresh.drained & known.keys() | others)
+    if what == "discovery" and before.flows:
+        name = draw(st.sampled_from(sorted(before.flows)))
+        flow = draw(discovered(before.flows[name]))
+        gone = {f"{name}/{p}" for p in before.flows[name].ending}
+        drained = {f"{name}/{p}" for p in flow.ending if draw(st.booleans())}
+        flows_now = {**before.flows, name: flow}
+        return replace(before, flows=flows_now, drained=before.drained - gone | drained)
     if what == "mine":
         mine = [name for name in before.flows if draw(st.booleans())]
         return replace(before, mine=frozenset(mine))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flumeng.plan.steps import steps
-from flumeng.plan.task_count import JOURNALS_AT_MOST, task_count
+from flumeng.plan.task_count import PARTITIONS_AT_MOST, task_count
 from flumeng.state.assignment_pages import PAGES, assignment_steps, assignment_writes
 from flumeng.state.task_map import Tasks, next_version, plan_writes
 from flumeng.store import ABSENT, Put, Write, data_of
@@ -33,7 +33,7 @@ def names(chance: random.Random, count: int, host: str) -> tuple[str, ...]:
 
 @given(
     st.integers(0, 2**32),
-    st.lists(st.sampled_from([0, 1, 30, 2000, JOURNALS_AT_MOST]), min_size=1, max_size=12),
+    st.lists(st.sampled_from([0, 1, 30, 2000, PARTITIONS_AT_MOST]), min_size=1, max_size=12),
     st.sampled_from([0, 3, 600, 2000]),
     st.sampled_from(["n", "a-very-long-name-of-a-host-in-some-cloud-" * 2]),
 )
@@ -60,8 +60,8 @@ def test_any_plan_fits(seed: int, sizes: list[int], ingest: int, host: str) -> N
 
 @given(
     st.integers(0, 2**32),
-    st.lists(st.sampled_from([0, 10, 900, JOURNALS_AT_MOST]), max_size=40),
-    st.lists(st.sampled_from([0, 10, 900, JOURNALS_AT_MOST]), max_size=40),
+    st.lists(st.sampled_from([0, 10, 900, PARTITIONS_AT_MOST]), max_size=40),
+    st.lists(st.sampled_from([0, 10, 900, PARTITIONS_AT_MOST]), max_size=40),
 )
 @settings(max_examples=25, deadline=None)
 def test_any_assignment_fits(seed: int, old: list[int], new: list[int]) -> None:
@@ -102,7 +102,7 @@ def test_the_number_of_tasks_comes_to_rest_at_once(
 ) -> None:
     count = task_count(wanted, planned, journals, slots, nodes)
     assert count >= (wanted or 1)
-    assert count * JOURNALS_AT_MOST >= journals
+    assert count * PARTITIONS_AT_MOST >= journals
     assert task_count(wanted, count, journals, slots, nodes) == count
 
 

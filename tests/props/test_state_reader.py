@@ -15,10 +15,12 @@ from flumeng.state.task_map import BUCKETS, INLINE_TASKS, Tasks, plan_writes, re
 from flumeng.store import ABSENT, ANY, Path, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records
+from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Plan, PlannedTask, Record
 
 FLOWS = st.sampled_from(["a", "b"])
 NODES = st.sampled_from(["n1", "n2", "n3"])
+PARTITION = "p0@broker"
 SIGN: dict[str, Any] = {"author": "t", "reason": "", "now": 0.0}
 TEXT = "flow: {}\nsources: [syslog: {{listen: '{}'}}]\nsinks: [noop]\n"
 
@@ -107,11 +109,19 @@ class Following(RuleBasedStateMachine):
         )
         self.put(paths.journal(f"{flow}.n1.{number}"), record)
 
-    @rule(flow=FLOWS, weight=st.sampled_from([1.0, 2.0]))
-    def weigh(self, flow: str, weight: float) -> None:
+    @rule(flow=FLOWS, weight=st.sampled_from([1.0, 2.0]), end=st.sampled_from([None, 3]))
+    def discover(self, flow: str, weight: float, end: int | None) -> None:
         if self.store.exists(paths.flow(flow)):
-            partition = records.Partition(weight={"slots": weight})
-            self.put(paths.partitions(flow), records.Partitions(partitions={"p": partition}))
+            known = {PARTITION: records.Partition(weight={"slots": weight}, end=end)}
+            self.put(paths.partitions(flow), records.Partitions(partitions=known))
+
+    @rule(flow=FLOWS)
+    def ack_more(self, flow: str) -> None:
+        if self.store.exists(paths.flow(flow)):
+            path = paths.ack(flow, CURSOR_MAIN, PARTITION)
+            acked = self.store.read(path)
+            offset = acked.value.offset + 2 if acked else 0
+            self.put(path, records.Ack(epoch=0, offset=offset))
 
     @rule(grace=st.sampled_from([0.0, 5.0]))
     def set_cluster(self, grace: float) -> None:
@@ -152,8 +162,9 @@ class Following(RuleBasedStateMachine):
                 assert value == (found.value if found else None), path
         for name, flow in seen.flows.items():
             partitions = self.store.read(paths.partitions(name))
-            weights = partitions.value.partitions if partitions else {}
-            assert flow.weights == {key: one.weight for key, one in weights.items()}
+            known = partitions.value.partitions if partitions else {}
+            assert flow.weights == {key: one.weight for key, one in known.items()}
+            assert flow.partitions == known
         assert seen.flows == fresh.flows
         assert (seen.journals, seen.drained) == (fresh.journals, fresh.drained)
         assert (seen.mine, seen.leads, seen.cluster) == (fresh.mine, fresh.leads, fresh.cluster)

@@ -25,6 +25,7 @@ from zkschema.records import (
     Maintenance,
     Node,
     NodeStatus,
+    Partition,
     Plan,
     PlannedTask,
     TaskStatus,
@@ -100,6 +101,75 @@ def at_rest(snapshot: Snapshot) -> Snapshot:
 def owners(snapshot: Snapshot, name: str = "f") -> Counter[str | None]:
     tasks = snapshot.flows[name].tasks.values()
     return Counter(task.node for task in tasks if task.kind == COLLECT)
+
+
+# -- partitions that a discovery task has found
+
+
+def found(view: FlowView, *names: str, **ends: int) -> FlowView:
+    """``view`` with these partitions; ``ends`` are of those that take no more."""
+    known = {name: Partition(end=ends.get(name.partition("@")[0])) for name in names}
+    return replace(view, partitions=known)
+
+
+def reads(snapshot: Snapshot, name: str = "f") -> list[tuple[str, ...]]:
+    return [task.partitions for task in snapshot.flows[name].tasks.values()]
+
+
+def seen_by(planner: Planner, snapshot: Snapshot) -> Snapshot:
+    """What ``planner`` makes of it, which is what one makes that has just begun."""
+    actions = planner.plan(snapshot)
+    assert actions == plan(snapshot)
+    return carried_out(snapshot, actions)
+
+
+def test_journals_and_what_was_discovered_are_shared_out_together() -> None:
+    view = found(flow(tasks=2), "p0@broker", "p1@broker")
+    settled = at_rest(cluster([view], [node("a"), node("b")], journals=journals(2)))
+    assert reads(settled) == [("j000", "p0@broker"), ("j001", "p1@broker")]
+
+
+def test_two_flows_read_partitions_of_the_same_name() -> None:
+    views = [found(flow(name), "p0@broker", p0=3) for name in ("f", "g")]
+    settled = at_rest(cluster(views, [node("a")]))
+    assert reads(settled, "f") == reads(settled, "g") == [("p0@broker",)]
+    one_is_done = at_rest(replace(settled, drained=frozenset({"f/p0@broker"})))
+    assert (reads(one_is_done, "f"), reads(one_is_done, "g")) == ([()], [("p0@broker",)])
+
+
+def test_a_partition_that_is_found_later_joins_and_moves_no_other() -> None:
+    planner = Planner()
+    view = found(flow(tasks=2), "p0@broker", "p1@broker", "p2@broker")
+    settled = cluster([view], [node("a"), node("b")])
+    for _ in range(3):
+        settled = seen_by(planner, obeyed(settled))
+    assert reads(settled) == [("p0@broker", "p2@broker"), ("p1@broker",)]
+    names = [*settled.flows["f"].partitions, "p3@broker"]
+    settled = replace(settled, flows={"f": found(settled.flows["f"], *names)})
+    settled = seen_by(planner, settled)
+    assert reads(settled) == [("p0@broker", "p2@broker"), ("p1@broker", "p3@broker")]
+
+
+def test_one_that_takes_no_more_is_read_until_it_is_drained() -> None:
+    planner = Planner()
+    view = found(flow(tasks=1), "p0@broker", "p1@broker", p0=3)
+    settled = cluster([view], [node("a")])
+    for _ in range(3):
+        settled = seen_by(planner, obeyed(settled))
+    assert reads(settled) == [("p0@broker", "p1@broker")]
+    settled = seen_by(planner, replace(settled, drained=frozenset({"f/p0@broker"})))
+    assert reads(settled) == [("p1@broker",)]
+    gone = replace(settled, flows={"f": found(settled.flows["f"], "p1@broker")})
+    assert reads(seen_by(planner, replace(gone, drained=frozenset()))) == [("p1@broker",)]
+
+
+def test_a_flow_that_ends_owes_nothing_of_what_others_keep() -> None:
+    view = found(flow(tasks=1), "p0@broker")
+    settled = at_rest(cluster([view], [node("a")], journals=journals(1)))
+    stopped = replace(settled.flows["f"], record=Flow(revision=1, state="stopped"))
+    ending = at_rest(replace(settled, flows={"f": stopped}))
+    assert reads(ending) == [("j000", "p0@broker")], "its journal is read to its end"
+    assert reads(at_rest(replace(ending, drained=frozenset({"j000"})))) == []
 
 
 # -- weights and capacities

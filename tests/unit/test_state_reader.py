@@ -17,13 +17,16 @@ from flumeng.state.task_map import Tasks, plan_writes, read_plan
 from flumeng.store import ABSENT, ANY, Found, Unreadable, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
-from zkschema.bootstrap import flow_folders
+from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import (
     COLLECT,
+    Ack,
     Cluster,
     LiveNode,
     Node,
     NodeStatus,
+    Partition,
+    Partitions,
     Plan,
     PlannedTask,
     Record,
@@ -64,6 +67,37 @@ def remove(store: FakeStore) -> None:
     for folder in reversed(flow_folders("web")):
         store.remove(folder, ANY)
     store.remove(paths.flow("web"), ANY)
+
+
+def test_what_was_discovered_is_drained_by_the_ack_of_its_own_flow(store: FakeStore) -> None:
+    clock = Clock()
+    reader = Reader(store, "m", clock, clock)
+    apply(store, tasks=1)
+    partition = "p0@broker"
+    known = {partition: Partition(end=3), "p1@broker": Partition(start=9)}
+    store.write(paths.partitions("web"), Partitions(partitions=known), ABSENT)
+    seen = reader.snapshot()
+    assert seen.open_of("web") == [partition, "p1@broker"]
+    path = paths.ack("web", CURSOR_MAIN, partition)
+    for offset in (2, 3):
+        store.write(path, Ack(epoch=1, offset=offset), ANY)
+        reader.on_watch(str(paths.cluster()))
+        seen = reader.snapshot()
+        assert seen.is_open("web", partition) is (offset < 3)
+    assert (seen.drained, seen.open_of("web")) == ({f"web/{partition}"}, ["p1@broker"])
+    del known[partition]
+    store.write(paths.partitions("web"), Partitions(partitions=known), ANY)
+    reader.on_watch(str(paths.partitions("web")))
+    assert reader.snapshot().drained == set()
+
+
+def test_one_that_was_never_acked_is_drained_when_there_is_nothing_in_it(store: FakeStore) -> None:
+    """A topic that is deleted before anybody has read it."""
+    apply(store, tasks=1)
+    known = {"p0@broker": Partition(start=9, end=9), "p1@broker": Partition(start=8, end=9)}
+    store.write(paths.partitions("web"), Partitions(partitions=known), ABSENT)
+    seen = Reader(store, "m", Clock(), Clock()).snapshot()
+    assert seen.open_of("web") == ["p1@broker"]
 
 
 def test_a_flow_that_is_made_again_has_another_revision_1(store: FakeStore) -> None:
