@@ -34,9 +34,9 @@ def ack() -> None:
 @json_option
 @with_store
 def list_(context: CliContext, store: Store, as_json: bool) -> None:
-    """List all acks. LAG counts events that are in a journal and not yet in the sinks.
+    """List all acks. LAG counts events that are there and not yet in the sinks.
 
-    END and LAG are unknown ("-") while the journal's node does not answer.
+    END and LAG are unknown ("-") while nobody answers who knows how far the partition reaches.
     """
     rows = overview.acks(store, overview.positions(store, context.ask))
     if as_json:
@@ -137,7 +137,7 @@ def intents(_context: CliContext, store: Store, flow: str | None, as_json: bool)
     """List batches that are decided and not acked yet, for targets that know batches by number.
 
     A task decides a batch, writes it, and acks it, mostly within seconds. Whoever owns the task
-    next repeats a batch that it finds, exactly. It cannot when a journal of it is gone, or its
+    next repeats a batch that it finds, exactly. It cannot when a partition of it is gone, or its
     target: then the task stands still until the batch is given up with `flumeng ack drop`.
     """
     rows = decided_batches(store, flow)

@@ -33,7 +33,7 @@ def list_(_context: CliContext, store: Store, as_json: bool) -> None:
         show_json(rows)
         return
     show_table(
-        ("TASK", "KIND", "NODE", "EPOCH", "REVISION", "STATE", "JOURNALS", "WHY"),
+        ("TASK", "KIND", "NODE", "EPOCH", "REVISION", "STATE", "PARTITIONS", "WHY"),
         (
             (
                 row.key,
@@ -55,7 +55,7 @@ def list_(_context: CliContext, store: Store, as_json: bool) -> None:
 @json_option
 @with_store
 def show(context: CliContext, store: Store, key: str, as_json: bool) -> None:
-    """Show one task: where it runs, which revision, and how far it is in each journal."""
+    """Show one task: where it runs, which revision, and how far it is in each partition."""
     found = details.task(store, overview.positions(store, context.ask), key)
     if as_json:
         show_json(found)
@@ -67,7 +67,7 @@ def show(context: CliContext, store: Store, key: str, as_json: bool) -> None:
     click.echo(f"revision {row.wanted} is wanted, {applied} is applied")
     if row.partitions:
         show_table(
-            ("JOURNAL", "EPOCH", "OFFSET", "END", "LAG"),
+            ("PARTITION", "EPOCH", "OFFSET", "END", "LAG"),
             ((a.partition, a.epoch, a.offset, a.end, a.lag) for a in found.acks),
         )
 

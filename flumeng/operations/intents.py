@@ -1,7 +1,7 @@
 """Batches that are decided and not acked, and the end of one that nobody can finish.
 
 Collectors finish such a batch by themselves, also when its owner died, unless they cannot repeat it
-exactly: a journal of it is gone, its revision is, or its target is gone for good. Then its task
+exactly: a partition of it is gone, its revision is, or its target is gone for good. Then its task
 stands still until a person gives the batch up.
 """
 
@@ -14,7 +14,7 @@ from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
 from flumeng.operations.flows import require_flow
 from flumeng.spec.problems import nearest
-from flumeng.state import journal_registry
+from flumeng.state import partitions
 from flumeng.store import Put, ReadableStore, Store, Unreadable, Version, Versioned
 from zkschema import paths, records
 
@@ -24,8 +24,8 @@ UNKNOWN = records.Intent(epoch=0, series="", number=0, revision=0, splits=1, ran
 
 @dataclass(frozen=True)
 class DecidedBatch:
-    """``ranges``: journal -> first and end seq. ``problem``: why nobody can repeat it, as far as
-    ZooKeeper tells; ``newer``: its record is by a newer flumeng, and nothing is known of it."""
+    """``ranges``: partition -> first and end offset. ``problem``: why nobody can repeat it, as far
+    as ZooKeeper tells; ``newer``: its record is by a newer flumeng, and nothing is known of it."""
 
     flow: str
     task: str
@@ -120,13 +120,13 @@ def _batch(flow: str, task: str, found: Versioned[records.Intent] | Unreadable) 
 
 
 def _with_problems(store: ReadableStore, batches: list[DecidedBatch]) -> list[DecidedBatch]:
-    registered = journal_registry.journals(store)
+    registered = partitions.of_flows(store, sorted({batch.flow for batch in batches}))
     revisions = {
         flow: set(store.children(paths.revisions(flow))) for flow in {b.flow for b in batches}
     }
     found = []
     for batch in batches:
-        gone = sorted(name for name in batch.ranges if name not in registered)
+        gone = sorted(name for name in batch.ranges if name not in registered[batch.flow])
         problem = batch.problem
         if gone:
             problem = f"{gone[0]} is gone" + (f", and {len(gone) - 1} more" if gone[1:] else "")

@@ -135,7 +135,7 @@ def _moves(before: Tasks, after: Tasks) -> Iterator[Move]:
         elif old_revision != new_revision:
             what = f"takes revision {new_revision}"
         elif old.partitions != new.partitions:
-            what = f"reads {len(new.partitions)} journals instead of {len(old.partitions)}"
+            what = f"reads {len(new.partitions)} partitions instead of {len(old.partitions)}"
         elif old.state != new.state:
             stuck = new.state == "draining"
             what = "is let go and waits: no other live node may run it" if stuck else new.state

@@ -49,15 +49,15 @@ class Registered:
 
 
 def of_flows(source: Source, flows: Iterable[str]) -> dict[str, dict[str, Known]]:
-    """Flow -> its partitions by name, in order; also of flows that are gone but left journals."""
+    """Flow -> its registered partitions by name. What cannot be read of it is left out."""
     found: dict[str, dict[str, Known]] = {name: {} for name in flows}
     for name, journal in journal_registry.journals(source).items():
-        found.setdefault(journal.flow, {})[name] = of_journal(journal)
-    wanted = [paths.partitions(name) for name in found]
-    for name, record in zip(list(found), source.read_each(wanted), strict=True):
-        if isinstance(record, Versioned) and record.value.partitions:
-            more = {key: of_discovered(one) for key, one in record.value.partitions.items()}
-            found[name] = dict(sorted((found[name] | more).items()))
+        if journal.flow in found:
+            found[journal.flow][name] = of_journal(journal)
+    records = source.read_each([paths.partitions(name) for name in found])
+    for known, record in zip(found.values(), records, strict=True):
+        if isinstance(record, Versioned):
+            known |= {name: of_discovered(one) for name, one in record.value.partitions.items()}
     return found
 
 

@@ -258,10 +258,10 @@ def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
                 yield _of_task(task)
             elif task.state == "running" and task.kind == COLLECT and task.why:
                 yield Cause(
-                    f"task {task.key} runs, but not in all of its journals: {task.why}",
+                    f"task {task.key} runs, but not in all of its partitions: {task.why}",
                     "the others go on, and so do these once they can be read; docs/journal.md "
                     "says what to do about damage",
-                    about=f"task {task.key}: unread journals",
+                    about=f"task {task.key}: unread partitions",
                 )
 
 

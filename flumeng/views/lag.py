@@ -17,7 +17,7 @@ STUCK_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class FlowLag:
-    """``events`` wait in journals that answer; ``unknown`` are the cursors of those that do not.
+    """``events`` wait in partitions of which the end is known; ``unknown`` are those of the others.
 
     ``seconds`` is the age of the oldest. ``trend`` is against a minute ago: ``growing``,
     ``shrinking``, ``steady``, or empty when nobody knows. ``moved`` says whether an ack has moved
@@ -32,7 +32,7 @@ class FlowLag:
 
 
 def flow_lag(acks: Sequence[AckRow], accounts: Mapping[str, Account], now: float) -> FlowLag:
-    """Of one flow, from its acks and the accounts of its journals by name."""
+    """Of one flow, from its acks and the accounts of its partitions by name."""
     events = sum(ack.lag or 0 for ack in acks)
     waiting = {ack.partition for ack in acks if ack.lag}
     behind = [accounts[name] for name in waiting if name in accounts]

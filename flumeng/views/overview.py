@@ -1,7 +1,7 @@
 """What a cluster looks like now, as plain rows: for the command line, the web page and tests.
 
 Reads only. What is in ZooKeeper is always shown; a record that cannot be read leaves its own row
-empty, with a ``problem``. How far journals reach only their nodes know: they are asked, and a node
+empty, with a ``problem``. How far partitions reach only nodes know: they are asked, and a node
 that does not answer leaves ``None``, never an error.
 """
 
@@ -17,7 +17,8 @@ from flumeng.spec import FlowSpec, SpecError, parse_flow
 from flumeng.spec.flow import OTHER_SECONDS, Lag
 from flumeng.spec.guarantees import local_paths
 from flumeng.spec.outline import Outline, outline
-from flumeng.state import journal_registry
+from flumeng.state import partitions
+from flumeng.state.partitions import Known
 from flumeng.state.snapshot import FlowView
 from flumeng.state.task_map import read_plans
 from flumeng.store import Found, ReadableStore, Store, Unreadable, Versioned
@@ -31,11 +32,12 @@ UNREADABLE = "unreadable"
 UNREADABLE_FLOW = records.Flow(revision=0, state=UNREADABLE)
 NO_OUTLINE = Outline("", (), ())
 UNREADABLE_NODE = records.Node(uuid="", roles=())
+UNREGISTERED = Known()
 NODE_ROWS = (paths.node, paths.live_node, paths.assignment, paths.status)
 
 
 class Position(Protocol):
-    """How far one journal reaches; offsets are half-open."""
+    """How far one partition reaches; offsets are half-open."""
 
     @property
     def floor(self) -> int: ...
@@ -44,7 +46,7 @@ class Position(Protocol):
 
 
 Ask = Callable[[str], Mapping[str, Position]]
-"""Gives the positions of all journals served at an address. Raises ``UnavailableError``."""
+"""Gives the positions of all partitions served at an address. Raises ``UnavailableError``."""
 
 
 def ask_worker(address: str) -> Mapping[str, Position]:
@@ -139,17 +141,21 @@ class AckRow:
 
 @dataclass(frozen=True)
 class Positions:
-    """Answers of the live nodes: node -> journal -> position. ``silent`` did not answer."""
+    """Answers of the live nodes: node -> partition -> position. ``silent`` did not answer."""
 
     by_node: Mapping[str, Mapping[str, Position]] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
 
-    def of(self, name: str, journal: records.Journal) -> Position | None:
-        return self.by_node.get(journal.primary, {}).get(name)
+    def end_of(self, name: str, known: Known) -> int | None:
+        """Where the partition ends now; None when nobody says."""
+        if known.end is not None:
+            return known.end
+        position = self.by_node.get(known.node, {}).get(name)
+        return position.safe if position else None
 
 
 def positions(source: ReadableStore | Reading, ask: Ask) -> Positions:
-    """Ask all live nodes that serve journals."""
+    """Ask all live nodes that serve partitions."""
     return Positions(*asking.ask_all(Reading.of(source), ask))
 
 
@@ -299,32 +305,31 @@ def nodes(source: ReadableStore | Reading) -> list[NodeRow]:
 
 
 def acks(source: ReadableStore | Reading, where: Positions) -> list[AckRow]:
-    """One row for each cursor and partition, also for journals that nobody has acked yet."""
+    """One row for each cursor and partition, also for partitions that nobody has acked yet."""
     reading = Reading.of(source)
-    known = journal_registry.journals(reading)
-    own: dict[str, set[str]] = {}
-    for journal, record in known.items():
-        own.setdefault(record.flow, set()).add(journal)
     names = reading.children(paths.flows())
+    known = partitions.of_flows(reading, names)
     folders = reading.children_many([paths.acks(name) for name in names])
     cursors = [(n, cursor) for n, listed in zip(names, folders, strict=True) for cursor in listed]
     acked = reading.children_many([paths.cursor(*cursor) for cursor in cursors])
     keys = [
         (name, cursor, partition)
         for (name, cursor), listed in zip(cursors, acked, strict=True)
-        for partition in sorted(own.get(name, set()).union(listed))
+        for partition in sorted({*known[name], *listed})
     ]
     found = reading.read_each([paths.ack(*key) for key in keys])
     return [
-        _ack(*key, ack, _end(key[2], known.get(key[2]), where))
+        _ack(key, ack, known[key[0]].get(key[2], UNREGISTERED), where)
         for key, ack in zip(keys, found, strict=True)
     ]
 
 
 def _ack(
-    flow: str, cursor: str, partition: str, ack: Found[records.Ack], end: int | None
+    key: tuple[str, str, str], ack: Found[records.Ack], known: Known, where: Positions
 ) -> AckRow:
+    flow, cursor, partition = key
     record = ack.value if isinstance(ack, Versioned) else None
+    end = where.end_of(partition, known)
     unknown = end is None or isinstance(ack, Unreadable)
     return AckRow(
         flow=flow,
@@ -333,18 +338,9 @@ def _ack(
         epoch=record.epoch if record else None,
         offset=record.offset if record else None,
         end=end,
-        lag=None if unknown else max(0, (end or 0) - (record.offset if record else 0)),
+        lag=None if unknown else max(0, (end or 0) - (record.offset if record else known.start)),
         problem=str(ack) if isinstance(ack, Unreadable) else "",
     )
-
-
-def _end(name: str, journal: records.Journal | None, where: Positions) -> int | None:
-    if journal is None:
-        return None
-    if journal.closed:
-        return journal.end
-    position = where.of(name, journal)
-    return position.safe if position else None
 
 
 def _statuses(reading: Reading) -> task_status.Statuses:

@@ -23,8 +23,8 @@ class TaskRow:
     ``state`` is ``running``, ``draining``, ``starting`` (told, not done yet), ``failed``,
     ``stopped``, ``waiting`` (nobody can run it), ``away`` (its node is not live) or ``unknown``
     (what its node says cannot be read). ``wanted`` is the revision that it is to run now,
-    ``revision`` the one that its node applied. ``why`` tells of a task that runs in which journals
-    it stands still.
+    ``revision`` the one that its node applied. ``why`` tells of a task that runs in which
+    partitions it stands still.
     """
 
     flow: str

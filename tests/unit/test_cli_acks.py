@@ -69,6 +69,26 @@ def test_one_is_moved_to_what_its_journal_keeps_and_its_epoch_stays(
     assert acks(store) == {"lost": (3, 500), "sound": (3, 40)}
 
 
+def test_what_was_discovered_is_listed_beside_journals(shell: Shell, store: FakeStore) -> None:
+    found = {
+        "p0@broker": records.Partition(start=5),
+        "p1@broker": records.Partition(start=5, end=9),
+        "p2@broker": records.Partition(end=9),
+    }
+    store.write(paths.partitions("web"), records.Partitions(partitions=found), ABSENT)
+    store.write(paths.ack("web", "main", "p2@broker"), records.Ack(epoch=3, offset=7), ABSENT)
+    rows = {row["partition"]: row for row in shell.json("ack", "list")}
+    assert {name: (row["end"], row["lag"]) for name, row in rows.items()} == {
+        "p0@broker": (None, None),
+        "p1@broker": (9, 4),
+        "p2@broker": (9, 2),
+        name_of("lost"): (900, 800),
+        name_of("anew"): (80, 80),
+        name_of("sound"): (60, 20),
+        "web.n2.0.away": (None, None),
+    }
+
+
 def test_what_a_newer_flumeng_keeps_in_an_ack_stays(shell: Shell, store: FakeStore) -> None:
     path = paths.ack("web", "main", name_of("lost"))
     store.write(path, records.Ack(epoch=3, offset=100, extra={"newer": 1}), ANY)

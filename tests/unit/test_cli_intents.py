@@ -88,6 +88,18 @@ def test_a_batch_that_nobody_can_finish_is_shown_and_given_up(
     assert (command, "the host burnt") in told
 
 
+def test_a_batch_of_what_was_discovered_misses_nothing_until_that_is_gone(
+    shell: Shell, store: FakeStore
+) -> None:
+    found = {"p0@broker": records.Partition()}
+    store.write(paths.partitions("web"), records.Partitions(partitions=found), ABSENT)
+    acks = Acks.claim(store, Publisher(store, gap_seconds=0.0), "web", 1, ["p0@broker"])
+    Intents(store, acks, "web", "collect.0").decide([Range("p0@broker", 0, 5)], 1, 1)
+    assert [row["problem"] for row in shell.json("ack", "intents")] == [""]
+    store.write(paths.partitions("web"), records.Partitions(), ANY)
+    assert [row["problem"] for row in shell.json("ack", "intents")] == ["p0@broker is gone"]
+
+
 def test_what_is_acked_is_not_dropped(shell: Shell, store: FakeStore, decided: Intents) -> None:
     store.commit([decided.end()])
     assert shell.run("ack", "drop", "web", "collect.0", "--yes").exit_code == 2
