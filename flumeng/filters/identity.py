@@ -11,7 +11,8 @@ import pyarrow as pa
 
 JOURNAL, SEQ, SPLIT = "__journal", "__seq", "__split"
 COLUMNS = (JOURNAL, SEQ, SPLIT)
-"""The journal, the number in it, and the number of the split of the batch, from 0."""
+"""The partition, the offset in it, and the number of the split of the batch, from 0. A journal was
+the first kind of partition, and the names are those of its columns."""
 
 
 def with_identity(events: pa.Schema) -> pa.Schema:

@@ -20,6 +20,7 @@ from flumeng.plan.plan_builder import ChangeSet, PlanBuilder, Recovery
 from flumeng.plan.projection import assign
 from flumeng.plan.rollout import revert, roll
 from flumeng.plan.steps import STEP_BYTES, steps
+from flumeng.state.partition_changes import changed_names, changed_partitions
 from flumeng.state.snapshot import FlowView, IntentView, NodeView, Snapshot
 from flumeng.state.task_map import Change, Tasks
 from flumeng.store import Version
@@ -80,7 +81,7 @@ class Planner:
     def _reconcile(self, snapshot: Snapshot) -> _Round:
         """Bring the index in line with the snapshot, and find what has to be looked at."""
         behind = set(self._seen.behind)
-        nodes = _changed(self._seen.nodes, snapshot.nodes)
+        nodes = changed_names(self._seen.nodes, snapshot.nodes)
         for name in nodes:
             self._index.put_node(name, snapshot.nodes.get(name))
         behind.update(nodes)
@@ -163,7 +164,7 @@ class Planner:
         The nodes whose assignments may be out of line are added to ``behind``.
         """
         seen = self._seen
-        partitions = self._changed_partitions(snapshot)
+        partitions = changed_partitions(seen, snapshot) if seen.flows else {}
         for name in seen.flows.keys() - snapshot.flows.keys():
             gone = seen.flows[name]
             behind.update(_nodes_of(gone))
@@ -218,30 +219,6 @@ class Planner:
             and not flow.plan.sharing
         )
 
-    def _changed_partitions(self, snapshot: Snapshot) -> dict[str, set[str]]:
-        """Flow -> its partitions that came, went, changed or were drained."""
-        seen = self._seen
-        if not seen.flows:
-            return {}
-        changed: dict[str, set[str]] = {}
-        for name in {
-            *_changed(seen.journals, snapshot.journals),
-            *(seen.drained ^ snapshot.drained),
-        }:
-            for journals in (seen.journals, snapshot.journals):
-                journal = journals.get(name)
-                if journal is not None:
-                    changed.setdefault(journal.flow, set()).add(name)
-            flow, discovered, partition = name.rpartition("/")
-            if discovered:
-                changed.setdefault(flow, set()).add(partition)
-        for name in _changed(seen.flows, snapshot.flows):
-            before, after = (flows.get(name) for flows in (seen.flows, snapshot.flows))
-            if before and after and before.partitions is not after.partitions:
-                others = before.partitions.keys() ^ after.partitions.keys()
-                changed.setdefault(name, set()).update(others)
-        return changed
-
     def _remember(self, after: Snapshot, behind: set[str]) -> None:
         """The flows as planned: what is not written of it shows as a difference next time."""
         self._seen = _Seen(
@@ -271,18 +248,6 @@ def _epochs_told(snapshot: Snapshot) -> dict[str, int]:
 
 def _mine(snapshot: Snapshot) -> Iterator[FlowView]:
     return (flow for name, flow in snapshot.flows.items() if name in snapshot.mine)
-
-
-def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of what is not as it was, sorted."""
-    if before is after:
-        return ()
-    changed = [
-        name
-        for name, value in after.items()
-        if (was := before.get(name)) is not value and was != value
-    ]
-    return tuple(sorted([*changed, *(before.keys() - after.keys())]))
 
 
 def _scope_of(differences: list[Change], *, everything: bool) -> ChangeSet:
