@@ -87,6 +87,10 @@ class World(StillPositions):
     scheduler: Scheduler = field(default_factory=Scheduler)
     measures: Measures = field(default_factory=Measures)
     jobs: Jobs = field(default_factory=lambda: Jobs(ScriptedEngine(), 2, on_stuck=pytest.fail))
+    opened: list[FlowSpec] = field(default_factory=list)
+
+    def open(self, spec: FlowSpec) -> None:
+        self.opened.append(spec)
 
     def __post_init__(self) -> None:
         self.store.on_session(lambda _: self.scheduler.wake_all())
@@ -525,6 +529,18 @@ def test_a_decided_batch_is_repeated_by_the_revision_that_decided_it(world: Worl
     found = world.store.read(paths.intent("web", "collect.0"))
     assert found
     assert (found.value.number, found.value.ranges) == (7, {})
+
+
+def test_partitions_are_read_as_the_revision_of_the_claim_says(world: World) -> None:
+    """Another revision may name other brokers, or other credentials."""
+    world.safe[JOURNAL] = 10
+    specs = {1: spec(), 2: spec(seconds=0.01)}
+    runner = world.run_built(lambda wanted: ScriptedPipeline(specs[wanted.revision]))
+    until(lambda: world.ack() == 10)
+    runner.assign(replace(assignment(), revision=2))
+    world.safe[JOURNAL] = 20
+    until(lambda: world.ack() == 20 and len(world.opened) == 2)
+    assert world.opened == [specs[1], specs[2]]
 
 
 def test_a_decided_batch_of_a_revision_that_is_gone_is_told(world: World) -> None:
