@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pytest
 
-from flumeng.collector.testing import StillPositions
+from flumeng.collector.jobs import Jobs
+from flumeng.collector.publisher import Publisher
+from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.scheduler import Scheduler
+from flumeng.collector.task import Assignment
+from flumeng.collector.testing import (
+    Restless,
+    ScriptedEngine,
+    ScriptedPipeline,
+    StillPositions,
+    register,
+)
 from flumeng.errors import UnavailableError
 from flumeng.filters import identity
 from flumeng.inputs import Range, Reach, Standstill, UnreadableError
@@ -17,10 +29,16 @@ from flumeng.inputs.routing import UNKNOWN, Inputs, RoutedPositions
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.state.partitions import JOURNAL, input_of
+from flumeng.store import ABSENT, tree
+from flumeng.testing import FakeStore
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN, flow_folders
+from zkschema.records import Flow, Partition, Partitions
 
 SPEC = parse_flow("{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}")
 HERE, THERE, NEWER = "web.n1.0.00000000", "orders.3@broker", "orders.3@comet"
 KEY = pa.field("key", pa.binary())
+PATIENCE_SECONDS = 10.0
 
 
 @dataclass
@@ -209,3 +227,50 @@ def test_a_flow_that_lost_its_source_cannot_read_what_is_left(
     with pytest.raises(UnreadableError, match="no source any more"):
         read(inputs, Range(THERE, 0, 1))
     assert read(inputs, Range(HERE, 0, 1)).num_rows == 1
+
+
+def test_a_task_of_two_inputs_acks_each_from_where_it_begins(
+    inputs: Inputs, broker: FakeInput
+) -> None:
+    """What a broker has dropped already was never asked for, and its gaps are acked like events."""
+    store = FakeStore()
+    tree.init(store)
+    store.write(paths.flow("web"), Flow(revision=1), ABSENT)
+    for folder in flow_folders("web"):
+        store.write(folder, None, ABSENT)
+    register(store, "web", HERE)
+    found = Partitions(partitions={THERE: Partition(start=5), NEWER: Partition()})
+    store.write(paths.partitions("web"), found, ABSENT)
+    statuses: list[Status] = []
+    pipeline = ScriptedPipeline(SPEC)
+    around = Surroundings(
+        store=store,
+        publisher=Publisher(store),
+        scheduler=Scheduler(),
+        jobs=Jobs(ScriptedEngine(), 2, on_stuck=pytest.fail),
+        build=lambda _: pipeline,
+        positions=lambda wake: Restless(inputs.positions(wake), wake),
+        report=lambda _, status: statuses.append(status),
+    )
+    runner = Runner(Assignment("web", "collect.0", 1, 1, "", (HERE, THERE, NEWER)), around)
+    runner.start()
+
+    def acks() -> list[int | None]:
+        wanted = [paths.ack("web", CURSOR_MAIN, name) for name in (HERE, THERE, NEWER)]
+        return [ack.value.offset if ack else None for ack in store.read_many(wanted)]
+
+    until(lambda: acks() == [10, 20, 0])
+    broker.ends[THERE] = 23
+    until(lambda: acks() == [10, 23, 0])
+    until(lambda: str(statuses[-1].error) == f"partition {NEWER} stands still: {UNKNOWN}")
+    runner.cancel()
+    assert runner.join(PATIENCE_SECONDS)
+    read = [piece for batch in pipeline.batches for piece in batch if piece.partition == THERE]
+    assert [(piece.start, piece.end) for piece in read] == [(5, 20), (20, 23)]
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
