@@ -15,7 +15,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -39,6 +39,11 @@ CONNECT_SECONDS = 5.0
 REDACTED = "(?i)secret|passw(or)?d|token|credential|(access|account|private)[.-]?key"
 """What Spark shows nowhere of its settings."""
 DRIVER_MEMORY = "768m"
+GARBAGE_COLLECTOR = "-XX:+UseParallelGC"
+"""With so little memory it takes a quarter less of the JVM's processor time than G1, for rows that
+go through Spark SQL."""
+JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+CHOSEN = re.compile(r"-XX:\+Use\w+GC\b")
 LARGE_ROWS_AT_ONCE = 256
 NO_LIMIT = 2**31 - 1
 """Spark looks at the size of a batch after each row, which takes longer than to write the row."""
@@ -92,6 +97,7 @@ def start(
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = sys.executable if options.local else options.python or PYTHON
     java = f"-Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={logging} -XX:-UsePerfData"
+    java = f"{java} {garbage_collector(os.environ)}"
     if more_java_options:
         java = f"{java} {more_java_options}"
     settings = {
@@ -142,6 +148,12 @@ def for_large_rows(session: SparkSession) -> SparkSession:
     careful.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BYTES_AT_ONCE)
     careful.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", LARGE_ROWS_AT_ONCE)
     return careful
+
+
+def garbage_collector(environment: Mapping[str, str]) -> str:
+    """The option of Java that chooses ours, unless the environment has chosen: Java takes one."""
+    given = " ".join(environment.get(name, "") for name in JAVA_VARIABLES)
+    return "" if CHOSEN.search(given) else GARBAGE_COLLECTOR
 
 
 def _wanted(options: SparkOptions) -> dict[str, str]:

@@ -49,3 +49,16 @@ def test_what_cannot_be_hidden_is_told(tmp_path: Path, conf: dict[str, str], tol
 def test_nothing_is_hidden_where_nothing_is_secret(tmp_path: Path) -> None:
     spark._hide(tmp_path / "conf", SparkOptions(conf={"spark.speculation": "true"}))
     assert not (tmp_path / "conf").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "chosen"),
+    [
+        ({}, "-XX:+UseParallelGC"),
+        ({"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}, "-XX:+UseParallelGC"),
+        ({"JAVA_TOOL_OPTIONS": "-Xss2m -XX:+UseSerialGC"}, ""),
+        ({"JDK_JAVA_OPTIONS": "-XX:+UseZGC"}, ""),
+    ],
+)
+def test_java_is_told_one_garbage_collector(environment: dict[str, str], chosen: str) -> None:
+    assert spark.garbage_collector(environment) == chosen
