@@ -24,9 +24,9 @@ from flumeng.filters.lazy_batch import (
     BRANCH_SCHEMA,
     Branches,
     Fused,
-    Given,
     LargeRowsError,
     LazyBatch,
+    Parameter,
     Stage,
 )
 from flumeng.filters.refreshed_table import RefreshedTable
@@ -69,7 +69,7 @@ class Plan:
     cached: LazyBatch | None = None
 
     @property
-    def repeatable(self) -> bool:
+    def preparable(self) -> bool:
         """Whether another batch may run by the same plan: what Spark keeps of a DataFrame, for us
         or for a user's function, it finds again by the plan, whatever events it was made of."""
         return self.cached is None and all(run.batch.action is None for run in self.runs)
@@ -106,11 +106,11 @@ class SparkPipeline:
             sink.identified for sink in self._sinks
         )
         self.roots = tuple(sorted({sink.root for sink in self._sinks if sink.root}))
-        self._name = object()
-        self._repeats = self._large = False
+        self._key = object()
+        self._prepares = self._large_rows = False
         tried = self._plan(self._read(((),), {}), ((),), Work.trial(self))
         self.shareable = all(run.batch.all_arrow is not None for run in tried.runs)
-        self._repeats = not self.shareable and tried.repeatable
+        self._prepares = not self.shareable and tried.preparable
         tried.release()
 
     @property
@@ -145,12 +145,12 @@ class SparkPipeline:
 
     def take_large_rows(self) -> None:
         """From now on; it is slower."""
-        self._large = True
+        self._large_rows = True
         self._spark = spark.for_large_rows(self._spark)
 
     def failed(self) -> None:
         """A batch has failed: the next one is planned anew."""
-        _prepared.forget(self._name)
+        _prepared.forget(self._key)
 
     def written(self, rows: Sequence[Sequence[Row]]) -> list[Written]:
         """What each sink makes of what its last stage has yielded, the one for dead letters last:
@@ -182,20 +182,20 @@ class SparkPipeline:
     def _filtered(self, read: ReadSplits) -> LazyBatch:
         """What the filters make of the events, which Spark plans once when it may be repeated."""
         splits = len(read.splits)
-        if not self._repeats:
+        if not self._prepares:
             return self._through_filters(read, read.schema, splits)
         versions = [table.version for table in self._tables]
         prepared = _prepared.take(
-            self._name,
+            self._key,
             splits,
             versions,
-            lambda: self._through_filters(Given(), read.schema, splits).planned(),
+            lambda: self._through_filters(Parameter(), read.schema, splits).prepared(),
         )
-        return prepared.giving(read)
+        return prepared.bind(read)
 
     def _through_filters(self, first: Stage, schema: pa.Schema, splits: int) -> LazyBatch:
         batch = LazyBatch.of_splits(self._spark, splits, first, schema)
-        batch = replace(batch, large=self._large)
+        batch = replace(batch, large_rows=self._large_rows)
         for step in self._filters:
             batch = step.apply(batch)
         return batch

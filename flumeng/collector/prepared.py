@@ -1,9 +1,9 @@
-"""Filters of flows as Spark has planned them, kept for the batches that follow.
+"""Prepared batches: filters of flows as Spark has planned them, kept for the batches that follow.
 
 To analyse and to plan a statement takes Spark longer than to run it over a small batch, and the
 tables that it joins are handed to the executors again each time. What is kept here takes memory of
-the driver: little for a plan, several times their size for tables. The one that was used last of
-all makes room.
+the driver: little for a plan, several times their size for tables. The least recently used make
+room.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Kept:
 
 
 class PreparedBatches:
-    """Used from any thread. A ``flow`` is whatever tells one pipeline from all others."""
+    """Used from any thread. ``pipeline`` is whatever tells one pipeline from all others."""
 
     def __init__(self, most: int = MOST, most_table_bytes: int = MOST_TABLE_BYTES) -> None:
         self._most = most
@@ -42,13 +42,13 @@ class PreparedBatches:
 
     def take(
         self,
-        flow: Hashable,
+        pipeline: Hashable,
         splits: int,
         versions: Sequence[Version | None],
         prepare: Callable[[], LazyBatch],
     ) -> LazyBatch:
         """What ``prepare`` has made for so many splits and these versions of tables."""
-        key = flow, splits
+        key = pipeline, splits
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None and kept.versions == tuple(versions):
@@ -61,10 +61,10 @@ class PreparedBatches:
             self._make_room()
         return made.batch
 
-    def forget(self, flow: Hashable) -> None:
+    def forget(self, pipeline: Hashable) -> None:
         """One of its batches failed, and perhaps what is kept is why."""
         with self._lock:
-            for key in [key for key in self._kept if key[0] == flow]:
+            for key in [key for key in self._kept if key[0] == pipeline]:
                 del self._kept[key]
 
     def _make_room(self) -> None:

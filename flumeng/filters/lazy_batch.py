@@ -40,8 +40,9 @@ Action = Callable[[DataFrame], None]
 class LazyBatch:
     """``schema`` is that of the last stage; ``pending`` are the stages after ``source``, which is
     None when they begin with the numbers of the splits. ``action``, if there is one, comes last.
-    Unless ``shuffled``, each partition has the rows of one split, in a repeat too. ``given``
-    is what ``Given`` stands for when it is run. ``large``: its session takes rows of any size."""
+    Unless ``shuffled``, each partition has the rows of one split, in a repeat too. ``bound``
+    is the stage that ``Parameter`` stands for. ``large_rows``: its session takes rows of any size.
+    """
 
     spark: SparkSession
     splits: int
@@ -50,8 +51,8 @@ class LazyBatch:
     schema: pa.Schema
     action: Action | None = None
     shuffled: bool = False
-    given: Stage | None = None
-    large: bool = False
+    bound: Stage | None = None
+    large_rows: bool = False
 
     @classmethod
     def of_splits(
@@ -76,11 +77,11 @@ class LazyBatch:
 
     def sql(self, transform: Callable[[DataFrame], DataFrame]) -> LazyBatch:
         """Then through Spark SQL, row by row."""
-        return self.in_spark(transform(self.into_spark()), shuffled=False)
+        return self.in_spark(transform(self.sql_input()), shuffled=False)
 
-    def into_spark(self) -> DataFrame:
+    def sql_input(self) -> DataFrame:
         """The batch as Spark SQL takes it, row by row. Raises LargeRowsError when it runs."""
-        if self.large or (self.source is not None and not self.pending):
+        if self.large_rows or (self.source is not None and not self.pending):
             return self.rows()
         return self.arrow(require_small_rows, self.schema).rows()
 
@@ -94,10 +95,12 @@ class LazyBatch:
         """Then ``action``, which yields no rows; nothing can follow it."""
         return replace(self, action=action)
 
-    def planned(self) -> LazyBatch:
-        """The same for many batches that begin with ``Given``, of which Spark plans once what it
-        can. What leaves each row in its split runs as it is, with its broadcast tables; of all
-        else there are results in the plan, and it is kept as Spark has analysed it only.
+    def prepared(self) -> LazyBatch:
+        """The same, to be run again and again with another stage bound to its ``Parameter``.
+
+        A plan that leaves each row in its split is kept whole, with its broadcast tables. Any other
+        plan would keep results of the first run (shuffled rows, answers of subqueries): Spark only
+        remembers what it has analysed, and plans each run anew.
         """
         if self.source is None or self.shuffled:
             return self
@@ -109,9 +112,9 @@ class LazyBatch:
         )
         return replace(self, source=DataFrame(rows, self.spark))
 
-    def giving(self, stage: Stage) -> LazyBatch:
-        """The same with ``stage`` in the place of ``Given``."""
-        return replace(self, given=stage)
+    def bind(self, stage: Stage) -> LazyBatch:
+        """The same with ``stage`` as its ``Parameter``."""
+        return replace(self, bound=stage)
 
     def cached(self) -> LazyBatch:
         """The same, computed once by Spark however often it is run; to be given back."""
@@ -150,17 +153,17 @@ class LazyBatch:
         """Run it. Only for frames that end with an action, or whose last stage yields a few rows a
         split."""
         context = self.spark.sparkContext
-        if self.given is not None:
-            text = base64.b64encode(pickle.dumps(self.given)).decode("ascii")
-            context.setLocalProperty(GIVEN, text)
+        if self.bound is not None:
+            text = base64.b64encode(pickle.dumps(self.bound)).decode("ascii")
+            context.setLocalProperty(PARAMETER, text)
         try:
             if self.action is None:
                 return self.rows().collect()
             self.action(self.rows())
             return []
         finally:
-            if self.given is not None:
-                context.setLocalProperty(GIVEN, None)  # type: ignore[arg-type]
+            if self.bound is not None:
+                context.setLocalProperty(PARAMETER, None)  # type: ignore[arg-type]
 
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 64 * 1024 * 1024
@@ -183,18 +186,19 @@ def require_small_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
         yield batch
 
 
-GIVEN = "flumeng.given"
+PARAMETER = "flumeng.parameter"
 
 
 @dataclass(frozen=True)
-class Given:
-    """The stage that comes with the job, as a property of it: so one plan serves many batches."""
+class Parameter:
+    """Stands for a stage that comes with each job, as one of its local properties: so one plan
+    serves many batches, as a prepared statement does."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        text = context.getLocalProperty(GIVEN)
-        assert text is not None, "a batch was run without the stage that it begins with"
+        text = context.getLocalProperty(PARAMETER)
+        assert text is not None, "no stage is bound to the parameter of the batch"
         stage: Stage = pickle.loads(base64.b64decode(text))
         return stage(batches)
 

@@ -144,7 +144,7 @@ def _events(batch: LazyBatch, used: tuple[str, ...]) -> DataFrame:
     if not batch.pending and batch.source is not None:
         return batch.rows()
     schema = pa.schema([batch.schema.field(name).with_nullable(True) for name in used])
-    rows = batch.arrow(ProjectStage(used, schema), schema).into_spark()
+    rows = batch.arrow(ProjectStage(used, schema), schema).sql_input()
     wanted = from_arrow_schema(batch.schema, prefer_timestamp_ntz=False)
     return rows.select(
         *(

@@ -325,9 +325,7 @@ class Snapshot:
     def open_of(self, flow: str) -> list[str]:
         """The flow's partitions that are still to be read."""
         own = self.partitions_of(flow)
-        if not self.drained and own is self._journals_by_flow.get(flow, []):
-            return own
-        return [name for name in own if self.is_open(flow, name)]
+        return [name for name in own if self.is_open(flow, name)] if self.drained else own
 
     @cached_property
     def _journals_by_flow(self) -> dict[str, list[str]]:

@@ -43,13 +43,13 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     class Counted(PreparedBatches):
         def take(
-            self, flow: Any, splits: int, versions: Any, prepare: Callable[[], LazyBatch]
+            self, pipeline: Any, splits: int, versions: Any, prepare: Callable[[], LazyBatch]
         ) -> LazyBatch:
             def counted() -> LazyBatch:
-                made.append(flow)
+                made.append(pipeline)
                 return prepare()
 
-            return super().take(flow, splits, versions, counted)
+            return super().take(pipeline, splits, versions, counted)
 
     monkeypatch.setattr(pipeline_module, "_prepared", Counted())
     return made

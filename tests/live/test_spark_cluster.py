@@ -1,7 +1,7 @@
 """A flow on a real standalone cluster of Spark: two workers whose Python has no flumeng.
 
-Executors come and go with the work. Some of them, a worker and the driver are killed at random
-moments, and each event is in the lake once.
+Executors come and go with the work, which joins the events with a table. Some executors, a worker
+and the driver are killed at random moments, and each event is in the lake once.
 ``FLUMENG_SPARK_EVENTS`` says how many events, ``FLUMENG_CHAOS_SECONDS`` for how long at least: then
 Spark's master is killed too, and the events go into Elasticsearch as well.
 """
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
@@ -37,6 +38,10 @@ FLOW_TEXT = """
 flow: chaos
 sources: [generate: {{events_per_second: {rate}, count: {events}, bytes: 64}}]
 delivery: exactly-once
+filters:
+  - sql:
+      query: SELECT e.*, t.team FROM events e LEFT JOIN teams t ON e.seq % 10 = t.number
+      tables: {{teams: {{csv: "{teams}", schema: "number BIGINT, team STRING"}}}}
 sinks:
   - files: {{path: "{lake}", shared: true}}
 """
@@ -118,7 +123,9 @@ def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
     store = connect(cluster.hosts)
     set_on_spark(store, spark_cluster)
     rate = max(1000, round(EVENTS / (chaos_seconds() or 40)))
-    text = FLOW_TEXT.format(events=EVENTS, rate=rate, lake=lake)
+    teams = tmp_path / "teams.csv"
+    teams.write_text("number,team\n" + "".join(f"{n},team-{n}\n" for n in range(10)))
+    text = FLOW_TEXT.format(events=EVENTS, rate=rate, lake=lake, teams=teams)
     if elasticsearch is not None:
         text += SEARCH_SINK.format(address=elasticsearch.address)
     apply_flow(store, text, author="test", reason="", now=0.0)
@@ -140,13 +147,14 @@ def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
     kill_at_random(cluster, chance, ("collector",), others, times=1, until=until)
     watcher.settle(240, events=EVENTS)
     found = ds.dataset(lake, format="parquet", exclude_invalid_files=False).to_table(
-        columns=["body", "seq", "journal"]
+        columns=["body", "seq", "journal", "team"]
     )
     assert found.num_rows == EVENTS
     texts = pc.extract_regex(pc.cast(found["body"], "string"), r"(?P<number>[0-9]{16})")
     numbers = pc.cast(pc.struct_field(texts, "number"), "int64")
     assert pc.count_distinct(numbers).as_py() == EVENTS
     assert pc.min_max(numbers).as_py() == {"min": 0, "max": EVENTS - 1}
+    assert all(f"team-{seq % 10}" == team for seq, team in pairs_of(found))
     deadline = time.monotonic() + 60
     while spark_cluster.executors():
         assert time.monotonic() < deadline, "executors stay that have nothing to do"
@@ -156,6 +164,13 @@ def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
             client.indices.refresh(index="chaos")
             assert client.count(index="chaos")["count"] == EVENTS
     store.close()
+
+
+def pairs_of(found: pa.Table) -> Iterator[tuple[int, str]]:
+    """The number of each event in its journal, and what was joined to it; each pair once."""
+    last = pc.subtract(found["seq"], pc.multiply(pc.divide(found["seq"], 10), 10))
+    pairs = pa.table({"last": last, "team": found["team"]}).group_by(["last", "team"])
+    return ((row["last"], row["team"]) for row in pairs.aggregate([]).to_pylist())
 
 
 def wait_for_files(lake: Path) -> None:
