@@ -66,11 +66,16 @@ def _nothing(_tree: Tree) -> list[Change]:
     return []
 
 
+def _add_tombstones(tree: Tree) -> list[Change]:
+    return [] if "/tombstones" in tree else [Set("/tombstones", None)]
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         1, "queues become logs; intents of tasks and pushes get a place", _add_intents_and_logs
     ),
     Migration(2, "pushes keep what they change, to be undone", _nothing),
+    Migration(3, "deleted flows leave their history", _add_tombstones),
 )
 
 

@@ -29,6 +29,7 @@ PROBLEM_CHARACTERS = 300
 
 INGEST = "ingest"
 COLLECT = "collect"
+DISCOVER = "discover"
 
 
 def cut(text: str, most: int = ERROR_CHARACTERS) -> str:
@@ -115,7 +116,9 @@ class Flow(Record):
     ``deleted`` drains: sources stop, journals are collected to their end, then the flow goes.
     With ``discard`` nothing is waited for. ``went_back`` says why a rollout ended at the revision
     before. ``rollout_paused`` and ``rollout_promoted`` are the revision whose rollout an operator
-    lets stand still, or has ended by giving the revision to all tasks.
+    lets stand still, or has ended by giving the revision to all tasks. ``handoff`` is another
+    number each time that an operator wants what is read delivered at once. ``backfill_of`` is the
+    flow of which this one delivers a part again, and then ends.
     """
 
     revision: int
@@ -124,6 +127,8 @@ class Flow(Record):
     went_back: str = ""
     rollout_paused: int = 0
     rollout_promoted: int = 0
+    handoff: int = 0
+    backfill_of: str = ""
 
     def bounded(self) -> Self:
         return replace(self, went_back=cut(self.went_back)) if self.went_back else self
@@ -140,6 +145,28 @@ class Revision(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PastRevision(Record):
+    """What is kept of a revision of a deleted flow."""
+
+    number: int
+    author: str
+    reason: str
+    time: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tombstone(Record):
+    """Who deleted a flow, why and when; the ``revisions`` that it had last, and the last ``text``,
+    which is empty when it was too long to be kept."""
+
+    who: str
+    reason: str
+    time: float
+    revisions: tuple[PastRevision, ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Partition(Record):
     """``weight``: dimension -> what reading it costs, like ``{"slots": 1, "mb_per_second": 4}``;
     empty stands for what the flow says of all its partitions. ``start`` is the offset from which a
@@ -151,22 +178,58 @@ class Partition(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScalingDecision(Record):
+    """Why a flow was to have ``tasks`` collect tasks, of which it had ``before``; both are the same
+    when it decided to leave the number. ``kind`` is one of the words of ``flumeng.plan.scaling``.
+    """
+
+    time: float
+    kind: str
+    before: int
+    tasks: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling(Record):
+    """How many collect tasks a flow is to have that has as many as its events need; its last
+    decisions, oldest first. ``rate`` is how many events per second a task was last seen to take
+    while it had more than it could do; 0 when that was never seen."""
+
+    tasks: int
+    rate: float = 0.0
+    decisions: tuple[ScalingDecision, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Partitions(Record):
-    """The partitions that discovery found; with ``buckets`` they lie in that many buckets."""
+    """The partitions that discovery found; with ``buckets`` they lie in that many buckets.
+    ``epoch`` is that of the discovery task which wrote them last: one with a lower epoch writes no
+    more. ``scope`` is what it was to look for last, in words of the sources' own. ``held``: what is
+    not registered before an operator accepts it, by an id that is never used again -> why.
+    ``accepted``: the ids of those that an operator lets go on -> where they are to begin
+    (``earliest``, ``latest``, a time). ``scaling`` is there once the flow's number of collect tasks
+    was decided about."""
 
     partitions: Mapping[str, Partition] = field(default_factory=lambda: NOTHING)
     buckets: int = 0
+    epoch: int = 0
+    scope: tuple[str, ...] | None = None
+    held: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    accepted: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    scaling: Scaling | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTask(Record):
     """One task of a flow.
 
-    ``kind`` is INGEST or COLLECT, also the role that a node needs for it. ``state`` is
-    ``assigned``, ``draining`` (its owner is to let go) or ``waiting`` (nobody can run it).
-    ``target`` is the node that a draining task goes to, when that is decided already; ``mark`` is
-    another number each time that it begins to drain, out of those of the epochs. ``revision`` is
-    the one to run; 0 stands for the flow's current one.
+    ``kind`` is INGEST, COLLECT or DISCOVER; a node needs the role ``collect`` for the last two.
+    ``state`` is ``assigned``, ``draining`` (its owner is to let go) or ``waiting`` (nobody can run
+    it). ``target`` is the node that a draining task goes to, when that is decided already; ``mark``
+    is another number each time that it begins to drain, out of those of the epochs. ``revision`` is
+    the one to run; 0 stands for the flow's current one. The nodes ``standbys`` are ready to run it
+    when its own is lost or may not keep it, the first of them first; its own is none of them.
     """
 
     kind: str
@@ -178,6 +241,21 @@ class PlannedTask(Record):
     mark: int = 0
     revision: int = 0
     why: str = ""
+    standbys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedTask(Record):
+    """The time of a task with one owner, which is over. ``how``: ``succeeded`` (all that it was to
+    read is read, or it is not needed any more), ``superseded`` (somebody had claimed its partitions
+    under a higher epoch), ``stopped`` (an operator or the plan took it away) or ``failed``."""
+
+    task: str
+    node: str
+    epoch: int
+    how: str
+    why: str
+    time: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +264,8 @@ class Plan(Record):
 
     ``revision`` is the last one that every task has run, to which a rollout goes back. ``sharing``:
     a plan too large for one transaction is being written in which partitions change tasks. With
-    ``buckets`` the tasks lie in that many buckets.
+    ``buckets`` the tasks lie in that many buckets. ``ended``: how its tasks have ended; bounded,
+    the newest last.
     """
 
     epoch: int = 0
@@ -194,14 +273,34 @@ class Plan(Record):
     revision: int = 0
     sharing: bool = False
     buckets: int = 0
+    ended: tuple[EndedTask, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined(Record):
+    """Of a partition whose lines are joined to events, while the ack is ``offset``: all events that
+    begin below ``emitted`` are in the sinks. Lines between the two are read again, and joined as
+    before only while the flow's ``rules`` for that are the same; another ack says nothing of it."""
+
+    offset: int
+    emitted: int
+    rules: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ack(Record):
-    """Everything of the partition below ``offset`` is durably in every sink of the cursor."""
+    """Everything of the partition below ``offset`` is durably in every sink of the cursor, and is
+    not read again. ``joined`` is there when events above it are in the sinks too."""
 
     epoch: int
     offset: int
+    joined: Joined | None = None
+
+    @property
+    def emitted(self) -> int:
+        """All events that begin below are in the sinks."""
+        known = self.joined is not None and self.joined.offset == self.offset
+        return self.joined.emitted if self.joined is not None and known else self.offset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +333,10 @@ class Node(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class AssignedTask(Record):
+    """``state`` is ``running``, ``draining`` or ``standby``. A standby gets ready and writes
+    nothing; its epoch is 0, so that a node that takes it for a task is fenced by the owner.
+    ``handoff`` is the flow's: with each new number the task delivers at once what has come."""
+
     flow: str
     task: str
     kind: str
@@ -241,6 +344,7 @@ class AssignedTask(Record):
     revision: int
     state: str
     partitions: tuple[str, ...] = ()
+    handoff: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,15 +363,18 @@ class Assignment(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus(Record):
-    """``state`` is ``starting``, ``running``, ``failed`` or ``stopped``. One that runs may have an
-    ``error`` too: some of its journals stand still. ``epoch_seen``: an ack is owned under this
-    epoch, which is higher than the task's own; 0 when none is."""
+    """``state`` is ``starting``, ``running``, ``failed``, ``stopped`` or ``standby``: ready to take
+    over. One that runs may have an ``error`` too: some of its journals stand still.
+    ``epoch_seen``: an ack is owned under this epoch, which is higher than the task's own; 0 when
+    none is. ``health``: ``unhealthy`` once it has failed several times in a row, ``unreachable``
+    when that was because nobody answered; empty again when it has succeeded as often."""
 
     epoch: int
     revision: int
     state: str
     error: str | None = None
     epoch_seen: int = 0
+    health: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,12 +430,16 @@ class Story(Record):
 @dataclass(frozen=True, kw_only=True)
 class LiveNode(Record):
     """``addresses`` is where each ingest worker of the node serves its journals (host:port), an
-    empty text while it does not. ``schema`` is the newest version of the tree that it can use,
-    ``boot`` the id of its host's boot and container, in which ``pid`` counts."""
+    empty text while it does not; ``discovery`` is where its discovery process tells of partitions,
+    ``collector`` where its collector tells what became of the last events. ``schema`` is the newest
+    version of the tree that it can use, ``boot`` the id of its host's boot and container, in which
+    ``pid`` counts."""
 
     uuid: str
     incarnation: str
     addresses: tuple[str, ...] = ()
+    discovery: str = ""
+    collector: str = ""
     pid: int
     version: str
     since: float
@@ -404,7 +515,8 @@ class Intent(Record):
     filters and sinks of its ``revision``, until its acks are written; from then on ``ranges`` is
     empty. Targets remember ``number`` under the name ``series``, which is never used again; it is
     empty before the first batch. Nobody with an epoch below ``epoch`` decides a batch: masters
-    raise it when partitions leave the task.
+    raise it when partitions leave the task. Where lines are joined, partitions that are ``flushed``
+    wait for no line that may belong to their last events.
     """
 
     epoch: int
@@ -413,6 +525,7 @@ class Intent(Record):
     revision: int
     splits: int
     ranges: Mapping[str, tuple[int, int]]
+    flushed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

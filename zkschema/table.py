@@ -21,7 +21,7 @@ from zkschema.records import Record
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
-VERSION = 3
+VERSION = 4
 OLDEST = 1
 KIB = 1024
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
@@ -159,6 +159,15 @@ plan_bucket = _row(
     "masters",
     "a share of the plan's tasks",
     size_bytes=512 * KIB,
+)
+tombstones = _folder("/tombstones", "bootstrap", "flows that were deleted, bounded", since=4)
+tombstone = _row(
+    "/tombstones/{flow}",
+    records.Tombstone,
+    "operators",
+    "who deleted the flow of that name last, why and when; its revisions and its last text",
+    size_bytes=512 * KIB,
+    since=4,
 )
 all_acks = _folder("/acks", "bootstrap", "acks of all flows: they change all the time, unwatched")
 acks = _folder("/acks/{flow}", "operators", "the flow's cursors")

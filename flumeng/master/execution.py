@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flumeng.errors import ConflictError, UserError
+from flumeng.operations import subscriptions
 from flumeng.operations.nodes import removal
 from flumeng.plan import (
     Action,
@@ -23,6 +24,7 @@ from flumeng.plan import (
     Revert,
     together,
 )
+from flumeng.plan.placement_index import STANDBY
 from flumeng.state.snapshot import Snapshot
 from flumeng.store import ANY, Check, Path, Refused, Remove, Store
 from zkschema import bootstrap, paths, table
@@ -98,14 +100,14 @@ def _waits(action: Action, outcome: Outcome, kept: set[Key]) -> bool:
 
 
 def _taken(action: Assign, snapshot: Snapshot) -> Iterator[Key]:
-    """The tasks that the node would not have any more."""
+    """The tasks that the node would not run any more."""
     after = set(_held(action.assignment.tasks))
     before = _held(snapshot.nodes[action.node].assignment.tasks)
     return (key for key in before if key not in after)
 
 
 def _held(tasks: Sequence[AssignedTask]) -> Iterator[Key]:
-    return ((task.flow, task.task) for task in tasks)
+    return ((task.flow, task.task) for task in tasks if task.state != STANDBY)
 
 
 def _commit(store: Store, group: Sequence[Action]) -> list[Refused]:
@@ -139,7 +141,7 @@ def _drop(store: Store, flow: str) -> None:
         marked = replace(found.value, discard=True)
         version = store.write(paths.flow(flow), marked, version)
     unchanged = Check(paths.flow(flow), version)
-    for top in bootstrap.flow_tops(flow):
+    for top in (*subscriptions.cursors_of(store, flow), *bootstrap.flow_tops(flow)):
         if store.exists(top):
             removals = [Remove(path, ANY) for path in reversed(_tree(store, top))]
             for start in range(0, len(removals), DROP_AT_ONCE):

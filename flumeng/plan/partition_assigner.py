@@ -5,8 +5,9 @@ A task that gets a partition from another one needs a higher epoch than that one
 refuse a lower one.
 
 No partition leaves a task that has a batch under way which has to be repeated exactly: see
-``PlanBuilder``. A task that is to end goes by itself as soon as it has none; when tasks are added,
-all that give partitions away do so together.
+``PlanBuilder``. That holds also for one that discovery has ended where it was acked. A task that is
+to end goes by itself as soon as it has none; when tasks are added, all that give partitions away do
+so together.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class PartitionAssigner:
             if is_open(self._builder, name):
                 if home is None:
                     unplaced.append(name)
-            elif home is not None:
+            elif home is not None and self._may_drop(home, name):
                 self._share(home).remove(name)
                 self._task_of[name] = None
                 self._resized(home)
@@ -134,6 +135,18 @@ class PartitionAssigner:
         for name, home in zip(unplaced, task_of, strict=True):
             self._share(home).append(name)
             self._task_of[name] = home
+
+    def _may_drop(self, home: str, name: str) -> bool:
+        """Whether the task may stop to read the partition, of which all is acked. A journal ends
+        where its node says; what was discovered may end amid what its task is about to decide."""
+        builder = self._builder
+        if not builder.decides or name not in builder.flow.partitions:
+            return True
+        if not builder.may_lose(home):
+            builder.held.add(home)
+            return False
+        builder.lost(home)
+        return True
 
     def _even_shares(self, tasks: Collection[str]) -> dict[str, int]:
         """The tasks that have more partitions than their part, and how many they keep."""

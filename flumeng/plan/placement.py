@@ -17,10 +17,11 @@ from dataclasses import replace
 from itertools import count, islice, takewhile
 from typing import NamedTuple
 
+from flumeng.plan.discovery import ALONE, end_discovery, place_discovery
 from flumeng.plan.partition_assigner import PartitionAssigner, count_open
 from flumeng.plan.placement_index import ASSIGNED, DRAINING, WAITING, counted_on, in_order
 from flumeng.plan.plan_builder import ChangeSet, PlanBuilder
-from flumeng.plan.task_count import task_count
+from flumeng.plan.task_count import given_tasks, task_count
 from flumeng.spec import CollectPlace
 from flumeng.state.snapshot import Amounts, NodeView
 from zkschema.records import COLLECT, INGEST, NOTHING, PlannedTask
@@ -37,6 +38,7 @@ def place(builder: PlanBuilder, changes: ChangeSet) -> None:
         _end_unreadable(builder)
         return
     _pin(builder, changes)
+    place_discovery(builder)
     if _collects(builder):
         _spread(builder, settled.collect, changes)
     else:
@@ -55,7 +57,7 @@ def _pin(builder: PlanBuilder, changes: ChangeSet) -> None:
     assert settled is not None
     assert new is not None
     nodes = builder.snapshot.nodes
-    receives = _receives(builder)
+    receives = builder.receives and flow.pins
     for node in sorted(nodes) if changes.everything else changes.nodes:
         view = nodes.get(node)
         if view is not None and view.set_aside:
@@ -80,9 +82,10 @@ def _pin(builder: PlanBuilder, changes: ChangeSet) -> None:
 
 def _end_unreadable(builder: PlanBuilder) -> None:
     """A revision that cannot be read changes nothing; but what is to end ends."""
-    if not _receives(builder):
+    if not builder.receives:
         for name in in_order(n for n, t in builder.tasks.items() if t.kind == INGEST):
             builder.end(name)
+        end_discovery(builder)
     if not _collects(builder):
         _end_collecting(builder)
 
@@ -100,10 +103,6 @@ def _end_collecting(builder: PlanBuilder) -> None:
             builder.end(name)
         else:
             builder.held.add(name)
-
-
-def _receives(builder: PlanBuilder) -> bool:
-    return builder.flow.record.state in ("running", "suspended")
 
 
 def _collects(builder: PlanBuilder) -> bool:
@@ -175,16 +174,18 @@ def _settle(
 def _count_tasks(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> int:
     """How many the flow is to have; the number stays while nothing moves."""
     planned = _planned(builder)
-    if planned and place.tasks is None and builder.snapshot.cluster.maintenance:
+    by_hand = isinstance(place.tasks, int)
+    if planned and not by_hand and builder.snapshot.cluster.maintenance:
         return planned
+    given = given_tasks(place.tasks, builder.flow.proposed_tasks, planned)
     partitions = count_open(builder, changes)
     unit = place.weight.get("slots", 1.0)
     slots = unit * partitions + builder.flow.slots_beyond(unit)
     nodes = len(builder.index.capacity.pool(place.labels).ranks)
-    tasks = task_count(place.tasks, planned, partitions, slots, nodes)
+    tasks = task_count(given, planned, partitions, slots, nodes)
     if tasks < planned and builder.decides:
         left = _left_at_first(builder, tasks)
-        if task_count(place.tasks, left, partitions, slots, nodes) == left:
+        if task_count(given, left, partitions, slots, nodes) == left:
             return left
     return tasks
 
@@ -221,13 +222,6 @@ def _keep_all(builder: PlanBuilder, placed: Iterable[tuple[str, PlannedTask]]) -
             (builder.flow_index.unsettled.discard if stays else builder.flow_index.unsettled.add)(
                 name
             )
-
-
-def _was_refused(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
-    """Whether the acks have a higher epoch than the task: the plan is older than they are."""
-    owner = builder.snapshot.nodes.get(task.node or "")
-    said = owner.status.tasks.get(f"{builder.flow.name}/{name}") if owner and owner.status else None
-    return said is not None and said.epoch == task.epoch < said.epoch_seen
 
 
 def _suspects(builder: PlanBuilder, changes: ChangeSet, changed: Iterable[str]) -> Iterable[str]:
@@ -289,11 +283,8 @@ def _keep(
     if not owner.live or owner.set_aside:
         return task
     flow = builder.flow
-    if task.state == ASSIGNED and _was_refused(builder, name, task):
-        seen = owner.status.tasks[f"{flow.name}/{name}"].epoch_seen if owner.status else 0
-        builder.epoch = max(builder.epoch, seen) + 1
-        builder.why.append(f"{flow.name}/{name} starts anew: its acks have epoch {seen}")
-        task = replace(task, epoch=builder.epoch)
+    if task.state == ASSIGNED:
+        task = builder.renewed(name, task)
     if name in builder.held and owner.eligible(COLLECT, place.labels):
         if task.state == ASSIGNED and _has_decided(builder, name, task):
             why = "partitions leave it, or it ends, when its batch is finished"
@@ -305,9 +296,10 @@ def _keep(
     if not owner.eligible(COLLECT, place.labels):
         if builder.snapshot.cluster.maintenance or on_its_way:
             return task
-        seat = selector.find(flow.weight(task.partitions)) if task.partitions else None
+        weight = flow.weight(task.partitions)
+        seat = selector.find(weight, None, task.standbys) if task.partitions else None
         if task.partitions and seat is None:
-            return replace(task, state=ASSIGNED, target=None, why="no other node may run it")
+            return replace(task, state=ASSIGNED, target=None, why=ALONE)
         if task.state == DRAINING and seat is None:
             return task
         builder.why.append(f"{flow.name}/{name} is to leave {owner.name}")
@@ -360,7 +352,8 @@ def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
     stranded, tasks = [], []
     for weight, (name, partitions, reason, before, lost) in weighed:
         selector = selectors.of(before)
-        node = selector.find(weight, before.target if before else None)
+        target, standbys = (before.target, before.standbys) if before else (None, ())
+        node = selector.find(weight, target, standbys)
         if node is not None and lost and not builder.recovery.begin():
             assert before is not None
             stranded.append(name)
@@ -370,7 +363,13 @@ def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
             selector.count(node, weight)
             revision = before.revision if before else 0
             task = builder.given(
-                COLLECT, name, node, reason, partitions=partitions, revision=revision
+                COLLECT,
+                name,
+                node,
+                reason,
+                partitions=partitions,
+                revision=revision,
+                standbys=standbys,
             )
         else:
             stranded.append(name)
@@ -403,14 +402,17 @@ def _waiting(
         )
     owner = builder.snapshot.nodes.get(before.node or "")
     if owner and owner.live and partitions and owner.has_let_go(builder.flow.name, name):
-        return builder.given(
+        given = builder.given(
             COLLECT,
             name,
             owner.name,
-            "no other node may run it",
+            ALONE,
             partitions=partitions,
             revision=before.revision,
+            standbys=before.standbys,
         )
+        stays = owner.eligible(COLLECT, builder.flow.collect_place(before).labels)
+        return given if stays else replace(given, why=ALONE)
     return before if before.node else replace(before, why=why)
 
 
@@ -467,18 +469,19 @@ class NodeSelector:
             if zone in self._zones:
                 self._zones[zone] += number
 
-    def find(self, weight: Amounts, target: str | None = None) -> str | None:
-        """``target`` when it may, else the least full node with room; in the zone that has the
-        fewest, when that counts."""
-        if (
-            target is not None
-            and target in self._pool.ranks
-            and self._capacity.fits(target, weight)
-        ):
+    def find(
+        self, weight: Amounts, target: str | None = None, standbys: Sequence[str] = ()
+    ) -> str | None:
+        """``target`` when it may, then the first of the ``standbys`` that may, else the least full
+        node with room; in the zone that has the fewest, when that counts."""
+        accepts = self._accepts
+        if target is not None and self._has_room(target, weight):
             return target
+        for standby in standbys:
+            if self._has_room(standby, weight) and (accepts is None or accepts(standby)):
+                return standby
         if weight in self._refused:
             return None
-        accepts = self._accepts
         if self._zones is None:
             node = self._capacity.least_full(self._pool, weight, accepts)
         else:
@@ -491,6 +494,9 @@ class NodeSelector:
         if node is None:
             self._refused.add(weight)
         return node
+
+    def _has_room(self, node: str, weight: Amounts) -> bool:
+        return node in self._pool.ranks and self._capacity.fits(node, weight)
 
     def _count_zones(self) -> dict[str, int]:
         counts = dict.fromkeys(self._capacity.zones(self._place.labels), 0)

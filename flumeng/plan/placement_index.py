@@ -16,6 +16,7 @@ from zkschema.records import COLLECT, PlannedTask
 ASSIGNED = "assigned"
 DRAINING = "draining"
 WAITING = "waiting"
+STANDBY = "standby"
 ONE_MORE = 1000
 
 
@@ -24,6 +25,8 @@ class FlowIndex:
 
     ``unsettled``: those that are not simply assigned. ``task_of``: partition -> task. ``sizes``:
     the tasks by number of partitions, then by number. ``nodes``: how many tasks each node has.
+    ``replicated``: those with standbys; ``unprotected``: those that should have more of them, or in
+    another zone than their own; ``zones`` are those in which the standbys were chosen.
     """
 
     def __init__(self) -> None:
@@ -31,6 +34,9 @@ class FlowIndex:
         self.task_of: dict[str, str] = {}
         self.sizes: IndexedHeap[int] = IndexedHeap()
         self.nodes: Counter[str] = Counter()
+        self.replicated: set[str] = set()
+        self.unprotected: set[str] = set()
+        self.zones: frozenset[str] = frozenset()
 
 
 class PlacementIndex:
@@ -46,6 +52,7 @@ class PlacementIndex:
         self.away: set[str] = set()
         self._flow_indexes: dict[str, FlowIndex] = {}
         self._of_node: dict[str, dict[tuple[str, str], PlannedTask]] = {}
+        self._standing_by: dict[str, dict[tuple[str, str], PlannedTask]] = {}
 
     def flow_index(self, flow: str) -> FlowIndex:
         found = self._flow_indexes.get(flow)
@@ -56,6 +63,10 @@ class PlacementIndex:
     def of_node(self, node: str) -> Mapping[tuple[str, str], PlannedTask]:
         """(flow, task) -> what is planned on the node now, of every kind."""
         return self._of_node.get(node, {})
+
+    def standing_by(self, node: str) -> Mapping[tuple[str, str], PlannedTask]:
+        """(flow, task) -> the tasks for which the node stands by."""
+        return self._standing_by.get(node, {})
 
     def put_node(self, name: str, view: NodeView | None) -> None:
         """The node as it is now; None when it is gone."""
@@ -101,6 +112,8 @@ class PlacementIndex:
                 if held is None:
                     held = of_node[task.node] = {}
                 held[flow.name, name] = task
+            if task.standbys:
+                self._enter_standbys(flow_index, (flow.name, name), task)
             if task.kind != COLLECT:
                 continue
             for partition in task.partitions:
@@ -118,9 +131,11 @@ class PlacementIndex:
             del held[flow.name, name]
             if not held:
                 self._let_go(task.node)
+        flow_index = self.flow_index(flow.name)
+        if task.standbys:
+            self._leave_standbys(flow_index, (flow.name, name), task)
         if task.kind != COLLECT:
             return
-        flow_index = self.flow_index(flow.name)
         place = counted_on(task)
         if place is not None:
             self.seat(flow, place, flow.weight(task.partitions), -1)
@@ -135,6 +150,32 @@ class PlacementIndex:
         del self._of_node[node]
         if not self.capacity.knows(node):
             self.away.discard(node)
+
+    def _enter_standbys(
+        self, flow_index: FlowIndex, key: tuple[str, str], task: PlannedTask
+    ) -> None:
+        flow_index.replicated.add(key[1])
+        for node in task.standbys:
+            self._standing_by.setdefault(node, {})[key] = task
+
+    def _leave_standbys(
+        self, flow_index: FlowIndex, key: tuple[str, str], task: PlannedTask
+    ) -> None:
+        flow_index.replicated.discard(key[1])
+        for node in task.standbys:
+            held = self._standing_by[node]
+            del held[key]
+            if not held:
+                del self._standing_by[node]
+
+    def stand_by(self, flow: str, name: str, before: PlannedTask, after: PlannedTask) -> None:
+        """Other nodes stand by for a task that has a node; all else of it is as it was."""
+        flow_index, key = self.flow_index(flow), (flow, name)
+        self._leave_standbys(flow_index, key, before)
+        if after.standbys:
+            self._enter_standbys(flow_index, key, after)
+        if after.node is not None:
+            self._of_node[after.node][key] = after
 
     def put(
         self, flow: FlowView, name: str, before: PlannedTask | None, after: PlannedTask | None

@@ -92,6 +92,19 @@ class PlanBuilder:
         self.index.put(self.flow, name, self.task(name), task)
         self.changes[name] = task
 
+    def stand_by(self, name: str, task: PlannedTask, nodes: tuple[str, ...]) -> None:
+        """These nodes stand by for the task, which is as it is now."""
+        after = replace(task, standbys=nodes)
+        self.index.stand_by(self.flow.name, name, task, after)
+        self.changes[name] = after
+        those = ", ".join(nodes) or "nobody"
+        self.why.append(f"{self.flow.name}/{name}: {those} on standby")
+
+    @property
+    def receives(self) -> bool:
+        """Whether its sources are to run."""
+        return self.flow.record.state in ("running", "suspended")
+
     @property
     def decides(self) -> bool:
         """Whether what its tasks have decided is of any account."""
@@ -136,8 +149,9 @@ class PlanBuilder:
         *,
         partitions: tuple[str, ...] = (),
         revision: int = 0,
+        standbys: tuple[str, ...] = (),
     ) -> PlannedTask:
-        """The task as the node gets it, under a new epoch."""
+        """The task as the node gets it, under a new epoch; it stands by for it no more."""
         self.epoch += 1
         self.why.append(f"{self.flow.name}/{name} goes to {node}: {reason}")
         return PlannedTask(
@@ -147,7 +161,22 @@ class PlanBuilder:
             state=ASSIGNED,
             partitions=partitions,
             revision=revision,
+            standbys=tuple(standby for standby in standbys if standby != node),
         )
+
+    def renewed(self, name: str, task: PlannedTask) -> PlannedTask:
+        """The task under a new epoch, when its owner has met a higher one than its own: the plan is
+        older than what the owner writes."""
+        owner = self.snapshot.nodes.get(task.node or "")
+        said = (
+            owner.status.tasks.get(f"{self.flow.name}/{name}") if owner and owner.status else None
+        )
+        if said is None or not said.epoch == task.epoch < said.epoch_seen:
+            return task
+        self.epoch = max(self.epoch, said.epoch_seen) + 1
+        why = f"what it writes has epoch {said.epoch_seen}"
+        self.why.append(f"{self.flow.name}/{name} starts anew: {why}")
+        return replace(task, epoch=self.epoch)
 
     def leaving(self, task: PlannedTask, target: str | None, why: str) -> PlannedTask:
         """The task, which its owner is to let go."""
@@ -159,8 +188,9 @@ class PlanBuilder:
     def touched(self) -> set[str]:
         """The nodes that had or get a task that changes."""
         before = map(self.flow.tasks.find, self.changes) if self.flow.tasks else ()
-        both = (*self.changes.values(), *before)
-        return {task.node for task in both if task is not None and task.node is not None}
+        both = [task for task in (*self.changes.values(), *before) if task is not None]
+        owners = {task.node for task in both if task.node is not None}
+        return owners.union(*(task.standbys for task in both if task.standbys))
 
     @property
     def tasks(self) -> Tasks:

@@ -13,18 +13,21 @@ from flumeng.plan import absences
 from flumeng.plan.actions import Action, Fence, Maintain, Replan, Revert
 from flumeng.plan.balance import balance
 from flumeng.plan.drops import drop_of
+from flumeng.plan.endings import endings
 from flumeng.plan.maintenance import maintain
 from flumeng.plan.placement import place
 from flumeng.plan.placement_index import PlacementIndex
 from flumeng.plan.plan_builder import ChangeSet, PlanBuilder, Recovery
 from flumeng.plan.projection import assign
 from flumeng.plan.rollout import revert, roll
+from flumeng.plan.standbys import choose_standbys
 from flumeng.plan.steps import STEP_BYTES, steps
+from flumeng.state.endings import history
 from flumeng.state.partition_changes import changed_names, changed_partitions
 from flumeng.state.snapshot import FlowView, IntentView, NodeView, Snapshot
 from flumeng.state.task_map import Change, Tasks
 from flumeng.store import Version
-from zkschema.records import COLLECT, Journal, PlannedTask
+from zkschema.records import COLLECT, INGEST, Journal, PlannedTask
 
 
 @dataclass
@@ -76,6 +79,7 @@ class Planner:
         self._place(round_)
         self._roll_out(round_)
         balance(round_.builders, round_.snapshot, self._index)
+        choose_standbys(round_.builders, round_.change_sets, self._index)
         return self._project(round_)
 
     def _reconcile(self, snapshot: Snapshot) -> _Round:
@@ -216,6 +220,8 @@ class Planner:
             and flow.place == before.place
             and flow.settled_place == before.settled_place
             and flow.weights == before.weights
+            and (flow.pins, flow.discovers) == (before.pins, before.discovers)
+            and flow.proposed_tasks == before.proposed_tasks
             and not flow.plan.sharing
         )
 
@@ -256,7 +262,7 @@ def _scope_of(differences: list[Change], *, everything: bool) -> ChangeSet:
     for _, old, new in differences:
         task = old or new
         assert task is not None
-        if old is None or new is None:
+        if old is None or new is None or task.kind == INGEST:
             everything = everything or task.kind == COLLECT
             nodes.update([task.node] if task.node else [])
         else:
@@ -266,7 +272,10 @@ def _scope_of(differences: list[Change], *, everything: bool) -> ChangeSet:
 
 
 def _nodes_of(flow: FlowView) -> Iterator[str]:
-    return (task.node for task in flow.tasks.values() if task.node)
+    for task in flow.tasks.values():
+        if task.node:
+            yield task.node
+        yield from task.standbys
 
 
 def _touched(before: FlowView, after: FlowView) -> set[str]:
@@ -274,16 +283,19 @@ def _touched(before: FlowView, after: FlowView) -> set[str]:
     if _told(before) != _told(after):
         return {*_nodes_of(before), *_nodes_of(after)}
     return {
-        task.node
+        node
         for _, *both in after.tasks.differences(before.tasks)
         for task in both
-        if task is not None and task.node is not None
+        if task is not None
+        for node in (task.node, *task.standbys)
+        if node is not None
     }
 
 
-def _told(flow: FlowView) -> tuple[int, int]:
-    """What the revisions of its tasks derive from."""
-    return flow.record.revision, flow.plan.revision if flow.rolling else flow.record.revision
+def _told(flow: FlowView) -> tuple[int, int, int]:
+    """What nodes are told of its tasks beside the plan: revisions derive from it, and handoffs."""
+    before = flow.plan.revision if flow.rolling else flow.record.revision
+    return flow.record.revision, before, flow.record.handoff
 
 
 def _replans(builder: PlanBuilder) -> list[Replan]:
@@ -295,16 +307,25 @@ def _replans(builder: PlanBuilder) -> list[Replan]:
         return []
     why = tuple(builder.why) or (f"{flow.name}: the plan is brought up to date",)
     actions: list[Replan] = []
+    over = {entry.task: entry for entry in endings(builder)}
     before, expect, told = flow.tasks, flow.plan_version, _told_losers(builder)
     parts = steps(before, after, STEP_BYTES // 6 if builder.fenced else STEP_BYTES)
     for number, tasks in enumerate(parts, start=1):
         last = number == len(parts)
+        news = [over[name] for name in over if _changes_hands(name, before, tasks)]
+        plan = replace(plan, ended=history(plan, news))
         step = replace(plan, tasks=tasks, sharing=not last)
         fences = tuple(_fences(builder, before, tasks)) if builder.fenced else ()
         actions.append(Replan(flow.name, flow.version, step, before, expect, told, why, fences))
         before, expect, told = tasks, actions[-1].version_after, ()
         why = (f"{flow.name}: step {number + 1} of {len(parts)}",)
     return actions
+
+
+def _changes_hands(name: str, before: Tasks, after: Tasks) -> bool:
+    """Whether the task, which has an owner, ends with this step, or begins anew."""
+    old, new = before.find(name), after.find(name)
+    return old is not None and (new is None or new.epoch != old.epoch)
 
 
 def _fences(builder: PlanBuilder, before: Tasks, after: Tasks) -> Iterator[Fence]:

@@ -1,7 +1,8 @@
 """What each node is told: the projection of all plans onto the nodes.
 
 All that take a task away come before those that give one, so no two nodes are ever told to run the
-same task, also when two nodes exchange tasks.
+same task, also when two nodes exchange tasks. A standby does not run its task, and to become its
+owner is to be given it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from flumeng.plan.actions import Assign
-from flumeng.plan.placement_index import DRAINING, PlacementIndex
+from flumeng.plan.placement_index import DRAINING, STANDBY, PlacementIndex
 from flumeng.state.assignment_pages import assignment_steps
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Version
-from zkschema.records import NOTHING, AssignedTask, PlannedTask
+from zkschema.records import COLLECT, NOTHING, AssignedTask, PlannedTask
 
 NAMED = 5
 """So many changes of a node's tasks are named one by one."""
@@ -38,7 +39,7 @@ def assign(snapshot: Snapshot, index: PlacementIndex, nodes: Iterable[str]) -> l
             view = replace(view, assignment=replace(view.assignment, chokes=chokes, spark=spark))
         elif wanted == current and isinstance(view.assignment_version, Version):
             continue
-        kept = {key: task for key, task in wanted.items() if key in current} if current else {}
+        kept = _kept(current, wanted) if current else {}
         if kept != current:
             takes += _steps(view, current, kept, snapshot, gives=False)
             view = replace(
@@ -62,6 +63,10 @@ def _wanted(
         if task.flow in snapshot.flows and task.flow not in snapshot.mine
     }
     mine, flows = snapshot.mine, snapshot.flows
+    for key, task in index.standing_by(view.name).items():
+        flow, name = key
+        if flow in mine:
+            wanted[key] = _assigned(flows[flow], name, task, current.get(key), standby=True)
     for key, task in index.of_node(view.name).items():
         flow, name = key
         if flow in mine:
@@ -69,18 +74,37 @@ def _wanted(
     return wanted
 
 
+def _kept(current: Tasks, wanted: Tasks) -> dict[Key, AssignedTask]:
+    """What the node has now and is to have: as it is to be, but for a standby that is given its
+    task."""
+    return {
+        key: known if known.state == STANDBY != task.state else task
+        for key, task in wanted.items()
+        if (known := current.get(key)) is not None
+    }
+
+
 def _assigned(
-    flow: FlowView, name: str, task: PlannedTask, known: AssignedTask | None
+    flow: FlowView,
+    name: str,
+    task: PlannedTask,
+    known: AssignedTask | None,
+    *,
+    standby: bool = False,
 ) -> AssignedTask:
-    """The task as its node is told of it: ``known`` itself when that says the same already."""
+    """The task as a node is told of it: ``known`` itself when that says the same already."""
     revision = flow.revision_of(task) if flow.rolling else flow.record.revision
-    state = DRAINING if task.state == DRAINING else "running"
+    state, epoch = (DRAINING if task.state == DRAINING else "running"), task.epoch
+    handoff = flow.record.handoff if task.kind == COLLECT else 0
+    if standby:
+        state, epoch, handoff = STANDBY, 0, 0
     if (
         known is not None
-        and known.epoch == task.epoch
+        and known.epoch == epoch
         and known.revision == revision
         and known.state == state
         and known.partitions == task.partitions
+        and known.handoff == handoff
     ):
         return known
     return AssignedTask(
@@ -88,10 +112,11 @@ def _assigned(
         flow=flow.name,
         task=name,
         kind=task.kind,
-        epoch=task.epoch,
+        epoch=epoch,
         revision=revision,
         state=state,
         partitions=task.partitions,
+        handoff=handoff,
     )
 
 
@@ -151,6 +176,8 @@ def _reasons(node: str, before: Tasks, after: Tasks, changed: Sequence[Key]) -> 
 def _difference(before: AssignedTask | None, after: AssignedTask | None) -> str:
     if before is None:
         assert after is not None
+        if after.state == STANDBY:
+            return f"{after.flow}/{after.task} stands by"
         return f"{after.flow}/{after.task} starts under epoch {after.epoch}"
     if after is None:
         return f"{before.flow}/{before.task} ends"

@@ -152,7 +152,7 @@ class _Wave:
         builder = self._builder
         place = builder.flow.place
         assert place is not None
-        if builder.flow.record.state not in ("running", "suspended"):
+        if not (builder.receives and builder.flow.pins):
             return []
         names = (
             f"{INGEST}.{name}"

@@ -1,5 +1,5 @@
-"""How many collect tasks a flow has: as many as its author says, or as its partitions and nodes
-ask for.
+"""How many collect tasks a flow has: as many as its author says, as its discovery task proposes, or
+as its partitions and nodes ask for.
 
 A number that nobody gave is kept until it is far off, so that partitions that come and go do not
 shuffle all others each time; nodes that go never make it smaller. The number that is kept is that
@@ -8,9 +8,21 @@ of the planned tasks: nothing else is remembered.
 
 from __future__ import annotations
 
+from flumeng.spec import TaskRange
+
 SLOTS_A_TASK = 16
 PARTITIONS_AT_MOST = 5_000
 """A task acks all of its partitions in one transaction, and ZooKeeper takes 1 MiB at most."""
+
+
+def given_tasks(wanted: int | TaskRange | None, proposed: int, planned: int) -> int | None:
+    """The number that is given: by the flow's author, or within a range by its discovery task.
+
+    Until that has proposed one, the ``planned`` tasks stay as far as the range allows.
+    """
+    if isinstance(wanted, TaskRange):
+        return wanted.clamp(proposed or planned)
+    return wanted
 
 
 def task_count(given: int | None, planned: int, partitions: int, slots: float, nodes: int) -> int:

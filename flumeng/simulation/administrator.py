@@ -36,8 +36,8 @@ from zkschema import paths
 DISKS = ("fast", "slow")
 SLOTS = (1.0, 2.0, 6.0)
 PLACE = (
-    "place: {{collect: {{tasks: {tasks}, spread: {spread}, labels: {{{collect}}}, "
-    "weight: {{slots: {slots}}}}}, ingest: {{labels: {{{ingest}}}}}}}"
+    "place: {{collect: {{tasks: {tasks}, spread: {spread}, replicas: {replicas}, "
+    "labels: {{{collect}}}, weight: {{slots: {slots}}}}}, ingest: {{labels: {{{ingest}}}}}}}"
 )
 ROLLOUTS = {"promote": promote_rollout, "abort": abort_rollout, "pause": pause_rollout}
 DEADLINE_SECONDS = 60
@@ -73,7 +73,7 @@ class Administrator(Operator):
     def settle(self) -> None:
         """In the calm nothing is left that only an operator could end."""
         self._end_maintenance()
-        for flow in self._flows:
+        for flow in self.flows:
             self._do(partial(self._change_rollout, flow, "resume"), f"resumes {flow}")
 
     def replace(self, host: Host) -> None:
@@ -108,6 +108,7 @@ class Administrator(Operator):
             spread=random.choice(("load", "zone")),
             collect=random.choice(("", "", *(f"disk: {disk}" for disk in DISKS))),
             slots=random.choice((0.5, 1, 2)),
+            replicas=self.replicas(),
             ingest=random.choice(("", "", "", *(f"disk: {disk}" for disk in DISKS))),
         )
 
@@ -137,7 +138,7 @@ class Administrator(Operator):
 
     def _choke(self) -> None:
         random = self.world.random
-        flow, rate = random.choice(self._flows), random.choice((None, 1000.0, 2000.0))
+        flow, rate = random.choice(self.flows), random.choice((None, 1000.0, 2000.0))
         node = random.choice((None, self._some_node()))
         command = partial(set_choke, self.store, flow, rate, node)
         what = f"chokes {flow} on {node} to {rate}"
@@ -145,7 +146,7 @@ class Administrator(Operator):
 
     def _roll(self) -> None:
         random = self.world.random
-        flow, verb = random.choice(self._flows), random.choice((*ROLLOUTS, "resume"))
+        flow, verb = random.choice(self.flows), random.choice((*ROLLOUTS, "resume"))
         self._do(partial(self._change_rollout, flow, verb), f"rollout of {flow}: {verb}")
 
     def _change_rollout(self, flow: str, verb: str) -> None:
@@ -175,7 +176,7 @@ class Administrator(Operator):
 
     def _spread(self) -> None:
         with contextlib.suppress(ConflictError, UserError, UnavailableError):
-            for flow in self._flows:
+            for flow in self.flows:
                 self._write_buckets(flow)
             for node in self.store.children(paths.nodes()):
                 self._write_pages(node)

@@ -13,6 +13,8 @@
    discarded; what a host held that was given up is lost, and no ack speaks of it any more.
 8. A target that knows batches by number has each acked event once, unless its batch was given up,
    and none twice; no partition leaves a task whose batch is decided and not acked.
+9. The record of a flow's partitions is written by the node to which the discovery task was given
+   under the record's epoch, which never goes back; a partition ends where it is acked.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from flumeng.simulation.canary import Canary
-from flumeng.simulation.disk import Disks, JournalFile
+from flumeng.simulation.disk import Disks
 from flumeng.simulation.ensemble import Change, Changes, Ensemble
+from flumeng.simulation.partition_file import PartitionFile
 from flumeng.simulation.story import Story
 from flumeng.simulation.target import Target
 from zkschema import paths, table
 from zkschema.records import (
+    DISCOVER,
     Ack,
     AssignedTask,
     Assignment,
@@ -36,11 +40,13 @@ from zkschema.records import (
     Flow,
     Intent,
     NodeStatus,
+    Partitions,
     Plan,
     PlannedTask,
 )
 
 DRAINING = "draining"
+STANDBY = "standby"
 OPERATOR = "operator"
 Names = tuple[str, ...]
 
@@ -104,16 +110,17 @@ class Checks:
             paths.flow.pattern: self._on_flow,
             paths.commit.pattern: self._on_commit,
             paths.intent.pattern: self._on_intent,
+            paths.partitions.pattern: self._on_partitions,
         }
         self._ensemble.listeners.append(self._hear)
 
-    def on_trim(self, journal: str, file: JournalFile, ack: int) -> None:
+    def on_trim(self, journal: str, file: PartitionFile, ack: int) -> None:
         self._require(
             ack <= min(self.acked.get(journal, 0), file.end),
             f"{journal} is trimmed to {ack}, acked is {self.acked.get(journal, 0)} of {file.end}",
         )
 
-    def on_removed(self, journal: str, file: JournalFile) -> None:
+    def on_removed(self, journal: str, file: PartitionFile) -> None:
         acked = self.acked.get(journal, 0)
         self._require(
             acked >= file.end or file.flow in self._discarded or journal in self._given_up,
@@ -150,6 +157,7 @@ class Checks:
         ack = change.after.value
         assert isinstance(ack, Ack)
         node = process.partition(".")[0]
+        self._require(ack.epoch > 0, f"{journal} is acked by {node}, which only stands by")
         new = Accepted(node, process, ack.epoch, ack.offset)
         old = self._accepted.get(journal)
         file = self._disks.file(journal)
@@ -202,6 +210,8 @@ class Checks:
             was = old.tasks.get(name)
             key = f"{flow}/{name}"
             self._require(task.epoch <= new.epoch, f"{key} has an epoch that was not given")
+            nodes = [task.node, *task.standbys]
+            self._require(len(nodes) == len(set(nodes)), f"{key} stands by for itself: {nodes}")
             if task.node is not None:
                 given = self._given.setdefault(
                     (flow, change.after.created, task.epoch), (name, task.node)
@@ -212,7 +222,8 @@ class Checks:
                 )
             if was is not None and was.node is not None and was.node != task.node:
                 self._require(task.epoch > old.epoch, f"{key} changes hands under an old epoch")
-                self._on_handover(key, was.node, change)
+                if task.kind != DISCOVER:
+                    self._on_handover(key, was.node, change)
             for partition in task.partitions:
                 self._require(partition not in seen, f"{partition} is in two tasks")
                 seen.add(partition)
@@ -328,6 +339,7 @@ class Checks:
             assert isinstance(last, Flow)
             self._require(last.state == "deleted", f"{flow} is gone, and was {last.state}")
             self._require(last.discard, f"{flow} is gone, and was not marked")
+            self._disks.broker.make_anew(flow)
             return
         assert isinstance(change.after.value, Flow)
         if not change.after.value.discard:
@@ -344,6 +356,35 @@ class Checks:
                 self._require(
                     acked >= file.end,
                     f"{flow} is removed, and {journal} is at {acked} of {file.end}",
+                )
+
+    def _on_partitions(self, process: str, change: Change, names: Names) -> None:
+        if change.after is None:
+            return
+        flow, record = names[0], change.after.value
+        assert isinstance(record, Partitions)
+        before = change.before.value if change.before else Partitions()
+        assert isinstance(before, Partitions)
+        self._require(
+            record.epoch >= before.epoch,
+            f"the partitions of {flow} are written under {record.epoch} after {before.epoch}",
+        )
+        owners = {
+            owner
+            for (name, _, epoch), owner in self._given.items()
+            if (name, epoch) == (flow, record.epoch)
+        }
+        node = process.partition(".")[0]
+        self._require(
+            ("discover.0", node) in owners,
+            f"{process} writes the partitions of {flow} under {record.epoch}: {owners}",
+        )
+        for partition, known in record.partitions.items():
+            old = before.partitions.get(partition)
+            if known.end is not None and (old is None or old.end is None):
+                self._require(
+                    known.end <= self.acked.get(partition, known.start),
+                    f"{partition} ends at {known.end}, acked is {self.acked.get(partition, 0)}",
                 )
 
     def _on_commit(self, process: str, change: Change, names: Names) -> None:
@@ -379,4 +420,4 @@ def _tasks_told(change: Change, *, before: bool) -> set[str]:
     if znode is None:
         return set()
     assert isinstance(znode.value, Assignment)
-    return {f"{task.flow}/{task.task}" for task in znode.value.tasks}
+    return {f"{task.flow}/{task.task}" for task in znode.value.tasks if task.state != STANDBY}

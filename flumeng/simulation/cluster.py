@@ -7,6 +7,7 @@ from typing import Final
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.intents import Intents
+from flumeng.discovery.task import DiscoveryTask
 from flumeng.simulation.checks import Checks
 from flumeng.simulation.disk import Disks
 from flumeng.simulation.ensemble import Ensemble
@@ -27,6 +28,7 @@ class Parts:
     acks: type[Acks] = Acks
     intents: type[Intents] = Intents
     master: type[SteppedMaster] = SteppedMaster
+    discovery: type[DiscoveryTask] = DiscoveryTask
 
 
 SOUND = Parts()
@@ -34,7 +36,8 @@ SOUND = Parts()
 
 class Cluster(Environment):
     """Every second one is ``varied``: nodes differ, hosts go for good, and the operator has
-    commands for that. Every third one writes into a target that knows batches by number.
+    commands for that. Every third one writes into a target that knows batches by number, and in
+    half of all flows have standbys. Two of five are ``brokered``: flows read from Kafka too.
     ``masters`` are the names of all masters, also of those that are dead."""
 
     def __init__(self, seed: int, parts: Parts) -> None:
@@ -44,6 +47,8 @@ class Cluster(Environment):
         self.parts: Final = parts
         self.varied: Final = seed % 2 == 1
         self.by_batch: Final = seed % 3 == 0
+        self.brokered: Final = seed % 5 in (1, 3)
+        self.replicated: Final = seed % 4 in (1, 2)
         self.exactly_once: Final = self.random.random() < 0.5
         self.greedy: Final = self.random.random() < 0.5
         self.masters: Final = [f"m{number}" for number in range(self.random.choice((1, 2, 2, 3)))]

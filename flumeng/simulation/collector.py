@@ -40,7 +40,7 @@ class Wanted:
     epoch: int
     revision: int
     partitions: tuple[str, ...]
-    draining: bool
+    state: str
     broken: bool
 
     @property
@@ -81,10 +81,12 @@ class Runner:
                 yield RETRY_SECONDS
                 continue
             try:
-                if wanted.draining:
+                if wanted.state == "draining":
                     self._say("stopped")
                 elif wanted.broken and not self.collector.is_outdated(wanted):
                     self._say("failed", "broken")
+                elif wanted.state == "standby":
+                    self._say("standby")
                 else:
                     yield from self._batches(wanted)
             except CorruptError as error:
@@ -94,7 +96,7 @@ class Runner:
                 continue
             except SupersededError as error:
                 self.collector.say(f"{wanted.key} is superseded: {error}")
-                self._say("stopped", "superseded")
+                self._say("stopped", "superseded", error.epoch)
             except (ConflictError, UnavailableError) as error:
                 self.collector.say(f"{wanted.key} is claimed anew: {error}")
                 yield RETRY_SECONDS
@@ -150,16 +152,17 @@ class Runner:
         intents.ended()
         collector.say(f"{wanted.key} acks {_ends(ranges)}")
 
-    def _say(self, state: str, error: str | None = None) -> None:
-        self.said = self._status(state, error)
+    def _say(self, state: str, error: str | None = None, epoch_seen: int = 0) -> None:
+        self.said = self._status(state, error, epoch_seen)
         self.collector.report_tasks()
 
-    def _status(self, state: str, error: str | None = None) -> dict[str, Any]:
+    def _status(self, state: str, error: str | None = None, epoch_seen: int = 0) -> dict[str, Any]:
         return {
             "epoch": self.wanted.epoch,
             "revision": self.wanted.revision,
             "state": state,
             "error": error,
+            "epoch_seen": epoch_seen,
         }
 
 
@@ -326,6 +329,6 @@ def _wanted(task: Mapping[str, Any]) -> Wanted:
         task["epoch"],
         task["revision"],
         tuple(task["partitions"]),
-        task["state"] == "draining",
+        task["state"],
         BROKEN in task["spec"],
     )

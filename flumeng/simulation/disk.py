@@ -10,17 +10,9 @@ from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
 from flumeng.node.home import Home
 from flumeng.node.known_flows import KnownFlows
+from flumeng.simulation.broker import Broker
 from flumeng.simulation.environment import Process
-
-
-@dataclass
-class JournalFile:
-    """Half-open: events from ``floor`` up to ``end`` are there."""
-
-    flow: str
-    floor: int = 0
-    end: int = 0
-    closed: bool = False
+from flumeng.simulation.partition_file import PartitionFile
 
 
 @dataclass
@@ -28,7 +20,7 @@ class Journals:
     """``writer`` is the process that has them open; one at a time. ``made`` counts them."""
 
     host: str
-    files: dict[str, JournalFile] = field(default_factory=dict)
+    files: dict[str, PartitionFile] = field(default_factory=dict)
     kept_flows: set[str] = field(default_factory=set)
     writer: Process | None = None
     made: int = 0
@@ -37,7 +29,7 @@ class Journals:
         """A new journal; gives its name."""
         self.made += 1
         name = f"{flow}.{self.host}.0.{self.made}"
-        self.files[name] = JournalFile(flow)
+        self.files[name] = PartitionFile(flow)
         self.kept_flows.add(flow)
         return name
 
@@ -48,24 +40,28 @@ class Journals:
 
 
 class Disks:
-    """The journals of all hosts: ``of`` host -> its journals."""
+    """The journals of all hosts: ``of`` host -> its journals; and what Kafka has, which is always
+    there."""
 
     def __init__(self) -> None:
         self.of: dict[str, Journals] = {}
+        self.broker = Broker()
 
-    def served(self, journal: str) -> JournalFile | None:
+    def served(self, journal: str) -> PartitionFile | None:
         """The journal, when its node serves it now."""
         for journals in self.of.values():
             if journal in journals.files:
                 serves = journals.writer is not None and not journals.writer.paused
                 return journals.files[journal] if serves else None
-        return None
+        return self.broker.file(journal)
 
-    def file(self, journal: str) -> JournalFile | None:
+    def file(self, journal: str) -> PartitionFile | None:
         """The journal as it is on disk, served or not."""
-        return next((file for name, file in self.files() if name == journal), None)
+        own = next((file for name, file in self.files() if name == journal), None)
+        return own or self.broker.file(journal)
 
-    def files(self) -> Iterator[tuple[str, JournalFile]]:
+    def files(self) -> Iterator[tuple[str, PartitionFile]]:
+        """All journals."""
         for journals in self.of.values():
             yield from journals.files.items()
 

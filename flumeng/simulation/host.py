@@ -12,10 +12,11 @@ from flumeng.node.daemon import Settings
 from flumeng.simulation.child import ChildProcess
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.collector import Collector
+from flumeng.simulation.discovery import Discovery
 from flumeng.simulation.disk import Journals, ModelHome
 from flumeng.simulation.ingest import Ingest
 from flumeng.simulation.node import NodeProcess
-from zkschema.records import INGEST
+from zkschema.records import DISCOVER, INGEST
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ class Host:
         if role_of(role) == INGEST:
             child = Ingest(self._world, node, role, name, self._journals)
         else:
-            child = Collector(self._world, node, role, name)
+            kind = Discovery if role == DISCOVER else Collector
+            child = kind(self._world, node, role, name)
         self._children = [other for other in self._children if other.alive]
         self._children.append(child)
         self._world.enter(child)

@@ -23,13 +23,15 @@ from zkschema.records import COLLECT
 
 MOST_TASKS = 3
 TEXT = """flow: {name}
-sources: [{{syslog: {{listen: "127.0.0.1:5514"}}}}]
+sources: [{sources}]
 {place}
 sinks: [{sink}]
 """
+SYSLOG = '{syslog: {listen: "127.0.0.1:5514"}}'
+KAFKA = '{kafka: {brokers: ["127.0.0.1:9092"], topics: [t]}}'
 SINK = "noop: {}"
 BY_BATCH = 'http: {url: "http://127.0.0.1/", idempotent: true}'
-PLACE = "place: {{collect: {{tasks: {tasks}, spread: {spread}}}}}"
+PLACE = "place: {{collect: {{tasks: {tasks}, spread: {spread}, replicas: {replicas}}}}}"
 ROLLOUT = "rollout: {{canary: 1, max_parallel: {parallel}, settle_seconds: {settle}}}\n"
 VERBS = (
     *["apply"] * 3,
@@ -53,20 +55,20 @@ class Operator(Process):
         self.world = world
         self.hosts = hosts
         self.store = self.session = Session(world.ensemble, world.answering, self.name)
-        self._flows = flows
+        self.flows = flows
 
     @property
     def ready(self) -> bool:
         return False
 
     def apply_first(self) -> None:
-        for name in self._flows:
+        for name in self.flows:
             self._do(partial(self.apply, name), f"applies {name}")
 
     def step(self) -> None:
         """One command, and whatever comes of it."""
         random = self.world.random
-        flow = random.choice(self._flows)
+        flow = random.choice(self.flows)
         node = random.choice(sorted(self.hosts)[1:])
         verb = random.choice(VERBS)
         if verb == "move":
@@ -91,7 +93,9 @@ class Operator(Process):
         assert self.session is not None
         random = self.world.random
         sink = BY_BATCH if self.world.by_batch else SINK
-        text = TEXT.format(name=flow, place=self.place(), sink=f"{{{sink}}}")
+        text = TEXT.format(
+            name=flow, sources=self.sources(), place=self.place(), sink=f"{{{sink}}}"
+        )
         if self.world.by_batch:
             text += "delivery: exactly-once\n"
         before = None
@@ -101,11 +105,21 @@ class Operator(Process):
                 text += BROKEN
         apply_flow(self.session, text, author="o", reason="", now=NOW, expect_revision=before)
 
+    def sources(self) -> str:
+        """Where its events come from, in a flow file."""
+        if not self.world.brokered:
+            return SYSLOG
+        return self.world.random.choice((SYSLOG, KAFKA, KAFKA, f"{SYSLOG}, {KAFKA}"))
+
     def place(self) -> str:
         """Where a flow is to run, in a flow file."""
         random = self.world.random
         tasks, spread = random.randint(1, MOST_TASKS), random.choice(("load", "zone"))
-        return PLACE.format(tasks=tasks, spread=spread)
+        return PLACE.format(tasks=tasks, spread=spread, replicas=self.replicas())
+
+    def replicas(self) -> int:
+        """Half of all worlds have standbys, in some of their revisions."""
+        return self.world.random.randint(1, 3) if self.world.replicated else 1
 
     def rollout(self) -> str:
         """How a new revision is to reach the tasks, in a flow file."""

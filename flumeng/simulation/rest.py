@@ -18,6 +18,7 @@ from flumeng.simulation.master import MasterProcess
 from flumeng.simulation.operator import Operator
 from flumeng.simulation.session import Session
 from flumeng.simulation.waiting import Waiting
+from flumeng.spec import parse_flow
 from flumeng.state.reader import Reader
 from flumeng.store import Store
 from zkschema import paths
@@ -81,6 +82,7 @@ class Rest:
             waiting.missing
             or self._unfinished_flow(waiting)
             or self._unacked(waiting)
+            or self._undiscovered(waiting)
             or self._undrained(waiting)
             or self._maintained()
             or self._unplanned(waiting)
@@ -124,6 +126,27 @@ class Rest:
                 return f"{name} is acked up to {acked} of {file.end}"
             if file.closed:
                 return f"{name} is closed and acked, and still on disk"
+        return ""
+
+    def _undiscovered(self, waiting: Waiting) -> str:
+        """What is in Kafka is read to its end, and what is not wanted is not registered."""
+        for name in self._store.children(paths.flows()):
+            flow = self._store.read(paths.flow(name))
+            assert flow is not None
+            if flow.value.state != "running" or waiting.has(name):
+                continue
+            text = self._store.read(paths.revision(name, str(flow.value.revision)))
+            assert text is not None
+            wanted = parse_flow(text.value.text).partitioned
+            topic = self._world.disks.broker.topic(name) if wanted else {}
+            found = self._store.read(paths.partitions(name))
+            known = found.value.partitions if found else {}
+            if known.keys() != topic.keys():
+                return f"{name} has {sorted(known)} registered, and Kafka {sorted(topic)}"
+            for partition, file in topic.items():
+                ack = self._store.read(paths.ack(name, CURSOR_MAIN, partition))
+                if (ack.value.offset if ack else 0) < file.end:
+                    return f"{partition} is not acked up to {file.end}"
         return ""
 
     def _undrained(self, waiting: Waiting) -> str:

@@ -12,6 +12,7 @@ from flumeng.simulation.operator import Operator
 
 PAUSE_SECONDS = 20.0
 LONG_SECONDS = 15.0
+MOST_EVENTS = 40
 
 
 class Trouble:
@@ -36,6 +37,8 @@ class Trouble:
             *[self._kill_master] * 2,
             *[self._start_master] * 3,
             self._long,
+            *[self._produce] * 6 * world.brokered,
+            *[self._change_topic] * world.brokered,
             *[self._vanish, self._lose_host, *[self._command] * 12] * world.varied,
         )
 
@@ -165,6 +168,24 @@ class Trouble:
             if name not in there:
                 self._world.enter(MasterProcess(self._world, name))
                 self._world.story.tell(name, "starts")
+
+    def _produce(self) -> None:
+        """Somebody writes into a topic."""
+        random = self._world.random
+        topic = self._world.disks.broker.topic(random.choice(self._operator.flows))
+        topic[random.choice(sorted(topic))].end += random.randint(1, MOST_EVENTS)
+        self._world.journals_grew()
+
+    def _change_topic(self) -> None:
+        """A topic gets one more partition, or is made anew. A batch of what is gone could never be
+        finished, and nobody is here to give it up."""
+        broker, flow = self._world.disks.broker, self._world.random.choice(self._operator.flows)
+        if self._world.by_batch or self._world.random.random() < 0.7:
+            self._world.story.tell("broker", f"has one more partition of {flow}")
+            broker.add_partition(flow)
+        else:
+            self._world.story.tell("broker", f"makes the topic of {flow} anew")
+            broker.make_anew(flow)
 
     def _long(self) -> None:
         """Nobody acts for a long time."""

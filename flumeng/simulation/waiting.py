@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from flumeng.plan.placement import may_collect
 from flumeng.plan.placement_index import PlacementIndex
 from flumeng.state.snapshot import FlowView, Snapshot
-from zkschema.records import COLLECT, PlannedTask
+from zkschema.records import COLLECT, DISCOVER, PlannedTask
 
 
 class Waiting:
@@ -42,7 +42,7 @@ class Waiting:
                 node = self._snapshot.nodes.get(task.node or "")
                 labels = flow.collect_place(task).labels
                 placed = node is not None and node.eligible(COLLECT, labels)
-                if task.kind == COLLECT and not placed:
+                if task.kind in (COLLECT, DISCOVER) and not placed:
                     yield flow, name, task
 
     def _is_unread(self, flow: FlowView, name: str, task: PlannedTask) -> bool:
@@ -51,9 +51,13 @@ class Waiting:
         return node is None or node.has_let_go(flow.name, name)
 
     def _room(self, flow: FlowView, task: PlannedTask) -> str | None:
+        place = flow.collect_place(task)
+        if task.kind == DISCOVER:
+            nodes = self._snapshot.nodes.items()
+            return next((name for name, node in nodes if may_collect(node, place)), None)
         if not task.partitions or flow.record.state == "suspended":
             return None
-        weight, place = flow.weight(task.partitions), flow.collect_place(task)
+        weight = flow.weight(task.partitions)
         return next(
             (
                 name

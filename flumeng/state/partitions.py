@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flumeng.state import journal_registry
+from flumeng.state import discovered, journal_registry
 from flumeng.state.journal_registry import Source
 from flumeng.store import Check, Found, Store, Unreadable, Versioned
 from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Ack, Journal, Partition, Partitions
 from zkschema.table import ZPath
 
 JOURNAL = "journal"
+FLOW = "flow"
+"""The input of flows that read other flows: ``J@flow`` is the journal ``J`` of another flow."""
 
 
 def input_of(partition: str) -> str:
@@ -27,6 +30,41 @@ def input_of(partition: str) -> str:
     """
     before, _, name = partition.rpartition("@")
     return name if before else JOURNAL
+
+
+def key(flow: str, partition: str) -> str:
+    """What the partition is called among those of all flows: a journal is of one flow."""
+    return partition if input_of(partition) == JOURNAL else f"{flow}/{partition}"
+
+
+def journal_of(partition: str) -> str:
+    """The journal that it is, its flow's own or another's."""
+    return partition.removesuffix(f"@{FLOW}")
+
+
+def subscribed(journal: str) -> str:
+    """What a journal is called among the partitions of a flow that reads its flow."""
+    return f"{journal}@{FLOW}"
+
+
+def ack_path(flow: str, partition: str) -> ZPath[Ack]:
+    """Where the flow's ack of the partition is: a flow that reads another one's journals has a
+    cursor of its own there, which keeps what it has not read. A journal's name begins with its
+    flow's (see ``flumeng.journal.names``)."""
+    if input_of(partition) == FLOW:
+        journal = journal_of(partition)
+        return paths.ack(journal.partition(".")[0], flow, journal)
+    return paths.ack(flow, CURSOR_MAIN, partition)
+
+
+def label_of(partition: str) -> str:
+    """As its users call it: ``orders.3`` of ``orders.3.MkTRfQ2n@kafka``. What stands between the
+    last dot and the ``@`` tells it from one of the same label; a journal has only its id."""
+    before, at, _ = partition.rpartition("@")
+    if not at:
+        return partition
+    label, dot, _ = before.rpartition(".")
+    return label if dot else before
 
 
 @dataclass(frozen=True)
@@ -54,8 +92,7 @@ def of_flows(source: Source, flows: Iterable[str]) -> dict[str, dict[str, Known]
     for name, journal in journal_registry.journals(source).items():
         if journal.flow in found:
             found[journal.flow][name] = of_journal(journal)
-    records = source.read_each([paths.partitions(name) for name in found])
-    for known, record in zip(found.values(), records, strict=True):
+    for known, record in zip(found.values(), discovered.read(source, found), strict=True):
         if isinstance(record, Versioned):
             known |= {name: of_discovered(one) for name, one in record.value.partitions.items()}
     return found
@@ -88,7 +125,7 @@ def registered(store: Store, flow: str, names: Sequence[str]) -> dict[str, Regis
     if len(journals) == len(names):
         return found
     path = paths.partitions(flow)
-    (record,) = store.read_each([path])
+    (record,) = discovered.read(store, [flow])
     if isinstance(record, Unreadable):
         raise record.error
     known: Mapping[str, Partition] = record.value.partitions if record else {}

@@ -18,10 +18,10 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from flumeng.spec import FlowSpec, SpecError, parse_flow
-from flumeng.state import journal_registry, partitions
+from flumeng.state import discovered, journal_registry, partitions
 from flumeng.state.absences import Absences
 from flumeng.state.assignment_pages import whole
-from flumeng.state.partitions import Known
+from flumeng.state.partitions import FLOW, Known, ack_path, input_of
 from flumeng.state.resync import LOOK_SECONDS, Round
 from flumeng.state.rollouts import Rollouts
 from flumeng.state.snapshot import FlowView, IntentView, NodeView, Snapshot
@@ -38,7 +38,6 @@ from flumeng.store import (
     Versioned,
 )
 from zkschema import paths, table
-from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import (
     COLLECT,
     Assignment,
@@ -49,6 +48,7 @@ from zkschema.records import (
     Maintenance,
     Node,
     Partition,
+    Partitions,
     Plan,
 )
 from zkschema.table import Row
@@ -66,9 +66,15 @@ WATCHED: tuple[Path, ...] = (
     paths.journals(),
     paths.cluster(),
 )
-OF_FLOW = (paths.flow, paths.plan, paths.plan_bucket, paths.partitions)
+OF_FLOW = (
+    paths.flow,
+    paths.plan,
+    paths.plan_bucket,
+    paths.partitions,
+    paths.partitions_bucket,
+)
 OF_NODE = (paths.node, paths.assignment, paths.assignment_page, paths.status, paths.live_node)
-SHARES = (paths.plan_bucket, paths.assignment_page)
+SHARES = (paths.plan_bucket, paths.assignment_page, paths.partitions_bucket)
 READ = frozenset(
     row.pattern for row in (*OF_FLOW, *OF_NODE, paths.live_master, paths.journal, paths.cluster)
 )
@@ -238,6 +244,9 @@ class Reader:
                 flow = _first_name(path)
                 buckets = (paths.plan_bucket(flow, str(n)) for n in range(known.value.buckets))
                 missing += (bucket for bucket in buckets if str(bucket) not in self._znodes)
+            elif isinstance(known, Versioned) and path.row is paths.partitions:
+                shares = discovered.buckets_of(_first_name(path), known.value)
+                missing += (share for share in shares if str(share) not in self._znodes)
             elif isinstance(known, Versioned) and path.row is paths.assignment:
                 pages = _pages(_first_name(path), known.value)
                 missing += (page for page in pages if str(page) not in self._znodes)
@@ -296,14 +305,16 @@ class Reader:
             [paths.plan_bucket(name, str(n)) for n in range(plan.value.buckets)] if plan else []
         )
         found = self._found(paths.partitions(name))
-        discovered: Mapping[str, Partition] = found.value.partitions if found else {}
+        shares = discovered.buckets_of(name, found.value) if found else []
+        known_partitions = self._discovered(found, shares)
         version = self._version(path)
         assert isinstance(version, Version)
         before: FlowSpec | None = None
         lacks = ""
         if record and plan and spec and spec.rollout and plan.value.revision:
             before, lacks = self._spec(name, record.created, plan.value.revision, known)
-        if any(known and known.by_batch for known in (spec, before)):
+        specs = [one for one in (spec, before) if one is not None]
+        if any(one.by_batch for one in specs):
             self._by_batch.add(name)
         planned = str(paths.plan(name)) in self._znodes
         view = FlowView(
@@ -315,20 +326,26 @@ class Reader:
             spec.rollout if spec else None,
             self._whole(plan.value, buckets) if plan else Plan(),
             self._version(paths.plan(name)),
-            {key: one.weight for key, one in discovered.items() if one.weight},
-            self._unreadable(path, paths.plan(name), *buckets, paths.partitions(name)),
+            {key: one.weight for key, one in known_partitions.items() if one.weight},
+            self._unreadable(path, paths.plan(name), *buckets, paths.partitions(name), *shares),
             before.place if before else None,
-            0 if planned else self._highest_acked_epoch(name),
+            0
+            if planned
+            else self._highest_epoch(name, found.value.epoch if found else 0, known_partitions),
             name in self._by_batch,
-            discovered,
+            known_partitions,
+            any(one.pinned for one in specs),
+            bool(known_partitions) or any(one.partitioned for one in specs),
+            found.value.scaling.tasks if found and found.value.scaling else 0,
         )
         if lacks and view.rolling:  # nobody knows where the tasks of before may run
             text = Unreadable(paths.revision(name, str(view.plan.revision)), lacks)
             return replace(view, unreadable=(*view.unreadable, text))
         return view
 
-    def _highest_acked_epoch(self, flow: str) -> int:
-        """Read when there is no plan, or not any more: the acks refuse whoever has a lower one."""
+    def _highest_epoch(self, flow: str, of_discovery: int, known: Iterable[str]) -> int:
+        """Read when there is no plan, or not any more: the acks refuse whoever has a lower one, and
+        so does the record of its discovery."""
         cursors = self._store.children(paths.acks(flow))
         acked = self._store.children_many([paths.cursor(flow, cursor) for cursor in cursors])
         wanted = [
@@ -336,8 +353,10 @@ class Reader:
             for cursor, partitions in zip(cursors, acked, strict=True)
             for partition in partitions
         ]
+        wanted += [ack_path(flow, name) for name in known if input_of(name) == FLOW]
         found = self._store.read_each(wanted)
-        return max((ack.value.epoch for ack in found if isinstance(ack, Versioned)), default=0)
+        epochs = (ack.value.epoch for ack in found if isinstance(ack, Versioned))
+        return max([of_discovery, *epochs])
 
     def _whole(self, plan: Plan, buckets: Sequence[Path]) -> Plan:
         """The plan with the tasks of its buckets."""
@@ -347,6 +366,16 @@ class Reader:
         return replace(
             plan, tasks=Tasks([bucket.value.tasks if bucket else {} for bucket in found])
         )
+
+    def _discovered(
+        self, record: Versioned[Partitions] | None, shares: Sequence[Path]
+    ) -> Mapping[str, Partition]:
+        """The partitions of the record, with those of its buckets that can be read."""
+        if record is None:
+            return {}
+        found = discovered.whole(record, [self._found(share) for share in shares])
+        assert isinstance(found, Versioned)
+        return found.value.partitions
 
     def _spec(
         self,
@@ -481,9 +510,7 @@ class Reader:
         """The partitions that take no more and of which everything is acked; acks never go back."""
         ending = self._ending()
         left = [key for key in ending if key not in self._drained]
-        wanted = [
-            paths.ack(flow, CURSOR_MAIN, name) for flow, name, _ in (ending[key] for key in left)
-        ]
+        wanted = [ack_path(flow, name) for flow, name, _ in (ending[key] for key in left)]
         reached = {
             key
             for key, ack in zip(left, self._store.read_each(wanted), strict=True)

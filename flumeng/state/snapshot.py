@@ -47,6 +47,9 @@ class FlowView:
     the highest epoch among the flow's acks when it has no plan. ``by_batch``: its tasks may decide
     batches before they write them, by what is known of its revisions and of what was decided.
     ``partitions`` are those that its discovery has found; it reads its journals beside them.
+    ``pins``: it has sources that run on nodes, ``discovers``: partitions that are to be found, or
+    were; during a rollout, by one of the two revisions.
+    ``proposed_tasks`` is how many collect tasks its discovery task wants, 0 when it never said.
     """
 
     name: str
@@ -63,6 +66,9 @@ class FlowView:
     epoch_floor: int = 0
     by_batch: bool = False
     partitions: Mapping[str, Partition] = field(default_factory=dict)
+    pins: bool = True
+    discovers: bool = False
+    proposed_tasks: int = 0
 
     @property
     def set_aside(self) -> bool:

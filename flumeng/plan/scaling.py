@@ -1,0 +1,246 @@
+"""How many collect tasks a flow should have, from what was seen of its lag. Pure, and without a
+clock: the times are those of the samples, of one clock that only ever grows.
+
+The flow's discovery task looks, decides and proposes; masters carry it out and remember nothing. A
+decision always says why, also one that leaves the number as it is. The rules:
+
+1. Nothing is decided while a task is not owned, starts or has failed, nor while it is unknown how
+   far a partition reaches: such a moment says nothing of what the tasks can do.
+2. *Out* when events have been late by half the limit for a minute, and will not be caught up with
+   soon by what there is. The rates say how far: what comes in, and what waits, over what a task was
+   seen to take while it had more than it could do.
+3. Never out when nothing is acked at all, or when the tasks that were added last added nothing:
+   then the sink or the source is what is slow.
+4. *In* only when a quarter of an hour was calm, in which the number did not change, and when the
+   highest rate in it would leave the fewer tasks a fifth to spare. By half at most.
+5. Partitions are shared out by their number, and the fullest task sets the pace: of 16, five tasks
+   do no more than four, and six do a third more.
+6. How much a task takes is only seen while it has more than it can do. Where nobody has seen that
+   for six hours, one task less is tried. When that is too few, the rate is known.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+SAMPLE_SECONDS = 15.0
+"""Samples are that far apart."""
+LATE_SECONDS = 60.0
+"""So long events have to be late before tasks are added, and twice ``batch_seconds`` at least."""
+CALM_SECONDS = 900.0
+CATCH_UP_SECONDS = 600.0
+PATIENCE_SECONDS = 900.0
+"""Tasks that will have caught up within this are left to it."""
+RATE_SECONDS = 6 * 3600.0
+GAIN_SECONDS = 1800.0
+"""After so long it is tried again whether more tasks take more."""
+GAIN = 1.1
+SPARE_OUT, SPARE_IN = 1.1, 1.25
+"""So much more than what comes must the tasks be able to take, after each step. What is between the
+two keeps a number from going to and fro."""
+GAP_SECONDS = 60.0
+"""A longer pause between two samples is a hole: nothing is known of what was in it."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was seen at ``time``, and how many events per second arrived and were acked since the
+    sample before it. ``behind`` are the events that wait, ``seconds`` the age of the oldest of
+    them. ``unsettled`` says why nothing may be concluded from it."""
+
+    time: float
+    behind: int
+    seconds: float
+    arriving: float
+    acked: float
+    tasks: int
+    unsettled: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``partitions`` are those that are still to be read."""
+
+    min: int
+    max: int
+    lag_seconds: float
+    batch_seconds: float
+    partitions: int
+
+    @property
+    def late_seconds(self) -> float:
+        """So long may an event wait beyond ``batch_seconds``."""
+        return max(self.lag_seconds, 3 * self.batch_seconds)
+
+    @property
+    def most(self) -> int:
+        return max(self.min, min(self.max, self.partitions))
+
+    def clamp(self, tasks: int) -> int:
+        return max(self.min, min(tasks, self.max))
+
+    def worth(self, tasks: int) -> float:
+        """How many tasks they do the work of, for the fullest of them sets the pace."""
+        return self.partitions / ceil(self.partitions / tasks) if self.partitions else 1.0
+
+    def enough(self, worth: float, least: int) -> int:
+        """The smallest number of tasks, ``least`` or more, that do the work of so many, or the
+        most."""
+        able = (tasks for tasks in range(least, self.most) if self.worth(tasks) >= worth)
+        return next(able, self.most)
+
+    def late(self, sample: Sample) -> float:
+        return max(0.0, sample.seconds - self.batch_seconds)
+
+    @property
+    def window_seconds(self) -> float:
+        return max(LATE_SECONDS, 2 * self.batch_seconds)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The number that was decided on last, and since when it holds; a process that begins counts
+    from its beginning. ``rate``: how many events per second a task was seen to take while it had
+    more than it could do, last at ``rate_at``; 0 when unknown. ``total_before``: what all tasks
+    took when some were added last; 0 when that is of no account."""
+
+    tasks: int
+    since: float
+    rate: float = 0.0
+    rate_at: float = 0.0
+    total_before: float = 0.0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """``kind`` names the rule: ``out``, ``in``, ``probe`` (one task less is tried), ``limits`` (the
+    number was not allowed any more) change the number. All others leave it: see ``KEPT``."""
+
+    kind: str
+    tasks: int
+    why: str
+    standing: Standing
+
+
+KEPT = {
+    "unsettled": "a task is not owned, starts or has failed, or a partition is unknown",
+    "watching": "too little was seen since the beginning, or since the last change",
+    "steady": "events are not late, and it was not calm for long enough to have fewer tasks",
+    "catching up": "what waits will soon be done",
+    "no progress": "nothing is acked, so more tasks would not help",
+    "no gain": "the tasks that were added last did not take more in all",
+    "at most": "there are as many tasks as there may be, or as there are partitions",
+    "at least": "there are as few tasks as there may be",
+    "needed": "fewer tasks could not take what comes",
+}
+"""The kinds of decision that leave the number as it is, and what each means."""
+
+
+def decide(samples: Sequence[Sample], limits: Limits, standing: Standing) -> Decision:
+    """About the moment of the last of the ``samples``, which are in order, oldest first."""
+    tasks = standing.tasks
+    allowed = limits.clamp(tasks)
+    now = samples[-1]
+    if allowed != tasks:
+        why = f"between {limits.min} and {limits.max} tasks are allowed"
+        return _change("limits", allowed, why, now, replace(standing, total_before=0.0))
+    if now.unsettled:
+        return Decision("unsettled", tasks, now.unsettled, standing)
+    recent = _window(samples, limits.window_seconds, standing.since)
+    if not recent:
+        why = f"{_count(tasks)} at work were not seen for {limits.window_seconds:g} s yet"
+        return Decision("watching", tasks, why, standing)
+    if min(map(limits.late, recent)) >= limits.late_seconds / 2:
+        return _out(recent, limits, standing)
+    return _in(samples, limits, standing)
+
+
+def _out(recent: Sequence[Sample], limits: Limits, standing: Standing) -> Decision:
+    """Throughout, the tasks had more than they could do."""
+    now, tasks = recent[-1], standing.tasks
+    arriving, acked = _mean(recent)
+    rate = acked / limits.worth(tasks)
+    late = f"the oldest of {now.behind} events that wait is {now.seconds:.0f} s old"
+    if acked <= 0:
+        why = f"{late}, and nothing is acked: more tasks would not help"
+        return Decision("no progress", tasks, why, standing)
+    gain = acked - arriving
+    if gain > 0:  # towards the end some tasks have nothing left to do
+        rate = max(rate, standing.rate)
+    standing = replace(standing, rate=rate, rate_at=now.time)
+    if gain > 0 and now.behind / gain <= PATIENCE_SECONDS:
+        why = f"{late}; what waits is done in {now.behind / gain:.0f} s"
+        return Decision("catching up", tasks, why, standing)
+    if limits.worth(tasks) >= limits.worth(limits.most):
+        bound = "tasks are allowed" if limits.partitions >= limits.max else "partitions are there"
+        return Decision("at most", tasks, f"{late}, and no more {bound}", standing)
+    before = standing.total_before
+    if before and acked < GAIN * before and now.time - standing.since < GAIN_SECONDS:
+        why = (
+            f"{late}; {_count(tasks)} take {acked:.0f} events/s in all, and fewer took "
+            f"{before:.0f}: the sink or the source is what is slow"
+        )
+        return Decision("no gain", tasks, why, standing)
+    need = SPARE_OUT * arriving + now.behind / CATCH_UP_SECONDS
+    more = next(n for n in range(tasks, limits.most + 1) if limits.worth(n) > limits.worth(tasks))
+    wanted = limits.enough(need / rate, more)
+    why = f"{late}; {arriving:.0f} events/s come, and a task takes {rate:.0f}"
+    return _change("out", wanted, why, now, replace(standing, total_before=acked))
+
+
+def _in(samples: Sequence[Sample], limits: Limits, standing: Standing) -> Decision:
+    now, tasks = samples[-1], standing.tasks
+    if tasks <= limits.min:
+        return Decision("at least", tasks, f"no fewer than {limits.min} are allowed", standing)
+    calm = _window(samples, CALM_SECONDS, standing.since)
+    if not calm or max(map(limits.late, calm)) > limits.late_seconds / 4:
+        why = f"events are not late; {CALM_SECONDS / 60:g} minutes were not calm yet"
+        return Decision("steady", tasks, why, standing)
+    peak = max(
+        _mean(_since(calm[: end + 1], sample.time - limits.window_seconds))[0]
+        for end, sample in enumerate(calm)
+    )
+    come = f"at most {peak:.0f} events/s came in {CALM_SECONDS / 60:g} minutes"
+    still = replace(standing, total_before=0.0)
+    rate = standing.rate
+    needed = limits.enough(SPARE_IN * peak / rate, limits.min) if rate else tasks
+    if needed < tasks:
+        why = f"{come}, and a task takes {rate:.0f}"
+        return _change("in", max(needed, ceil(tasks / 2)), why, now, still)
+    if not rate or now.time - standing.rate_at > RATE_SECONDS:
+        why = f"{come}; how many a task can take was not seen lately: one task less is tried"
+        return _change("probe", tasks - 1, why, now, still)
+    return Decision("needed", tasks, f"{come}, and a task takes {rate:.0f}", standing)
+
+
+def _change(kind: str, tasks: int, why: str, now: Sample, standing: Standing) -> Decision:
+    return Decision(kind, tasks, why, replace(standing, tasks=tasks, since=now.time))
+
+
+def _window(samples: Sequence[Sample], seconds: float, since: float) -> Sequence[Sample]:
+    """The samples of the last ``seconds``. None, unless they reach that far back without a hole,
+    all are settled, and the number has not changed meanwhile."""
+    now = samples[-1].time
+    found = _since(samples, now - seconds)
+    pairs = itertools.pairwise(found)
+    whole = now - found[0].time >= seconds - 1.5 * SAMPLE_SECONDS and now - since >= seconds
+    holes = any(after.time - before.time > GAP_SECONDS for before, after in pairs)
+    unsettled = any(sample.unsettled for sample in found)
+    return found if whole and not holes and not unsettled else ()
+
+
+def _since(samples: Sequence[Sample], time: float) -> Sequence[Sample]:
+    return [sample for sample in samples if sample.time >= time]
+
+
+def _mean(samples: Sequence[Sample]) -> tuple[float, float]:
+    """Of what arrived and what was acked, in events per second."""
+    count = len(samples)
+    return sum(s.arriving for s in samples) / count, sum(s.acked for s in samples) / count
+
+
+def _count(tasks: int) -> str:
+    return "1 task" if tasks == 1 else f"{tasks} tasks"
