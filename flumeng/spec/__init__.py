@@ -19,6 +19,7 @@ from flumeng.spec.flow import (
     JournalOptions,
     Place,
     Rollout,
+    TaskRange,
 )
 from flumeng.spec.problems import Problem, SpecError
 
@@ -33,6 +34,7 @@ __all__ = [
     "Problem",
     "Rollout",
     "SpecError",
+    "TaskRange",
     "check_flow",
     "parse_flow",
 ]
@@ -48,7 +50,7 @@ def check_flow(text: str) -> FlowSpec:
     """Read one flow of which nothing is known yet: its expressions too, and whether its filters and
     sinks have the columns that they need. Raises ``SpecError``."""
     spec, lines = _read(text)
-    if spec.filters:
+    if spec.filters or spec.branches:
         from flumeng.spec import columns  # noqa: PLC0415  # loads sqlglot, which nobody else needs
 
         wrong = [

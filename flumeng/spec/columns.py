@@ -5,72 +5,95 @@ What is told here would otherwise be told by the collector, when the flow alread
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from flumeng.spec import expressions, statements
-from flumeng.spec.component import Component
-from flumeng.spec.expressions import Kind
-from flumeng.spec.filters import Lookup, Parse, Select, Sql, Where
+from flumeng.spec.branch import Located
+from flumeng.spec.component import KEEP, Component
+from flumeng.spec.filters import EntryError, behind
+from flumeng.spec.filters.sql import Sql
 from flumeng.spec.flow import FlowSpec
-from flumeng.spec.functions import ATOMIC, BINARY, BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
-from flumeng.spec.patterns import FIELD, group_names, split_query
+from flumeng.spec.functions import BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
+from flumeng.spec.kafka_source import KafkaSource
+from flumeng.spec.kinds import EVENT, MESSAGE, RECEIVED, Columns
+from flumeng.spec.patterns import FIELD, split_query
 from flumeng.spec.problems import nearest
-from flumeng.spec.sinks import exactly_once, numbered
+from flumeng.spec.sinks import exactly_once, numbered, one_row_an_event
 from flumeng.spec.sinks.files import Files
 from flumeng.spec.sinks.lakehouse import Delta, Iceberg, partition
 from flumeng.spec.sinks.spark import Spark
-from flumeng.spec.tables import LookupTable
 
-_TEXT = Kind(TEXT)
-RECEIVED = {
-    "body": Kind(BINARY),
-    "ts": Kind(TIMESTAMP),
-    "host": _TEXT,
-    "attrs": Kind("map", (("", _TEXT), ("", _TEXT))),
-}
-EVENT = {**RECEIVED, "journal": _TEXT, "seq": Kind(INTEGER), "replayed": Kind(BOOLEAN)}
-SYSLOG = {
-    "facility": Kind(INTEGER),
-    "severity": Kind(INTEGER),
-    "app": _TEXT,
-    "procid": _TEXT,
-    "msgid": _TEXT,
-    "structured": _TEXT,
-    "message": _TEXT,
-}
-IN_KEYS = frozenset({TEXT, BINARY, INTEGER, BOOLEAN, DATE, TIMESTAMP})
 IN_PATHS = (TEXT, INTEGER, BOOLEAN, DATE)
-Columns = dict[str, Kind]
 
 
 def check(spec: FlowSpec) -> Iterator[tuple[str, str]]:
     """Yield ``(path, message)`` for what is wrong. Behind a filter that is, nothing is known and
     nothing said."""
-    columns = EVENT
-    for number, part in enumerate(spec.filters):
-        path = f"filters[{number}].{part.name}"
+    yield from _of_segment(spec, Located(spec), _read(spec), ())
+
+
+def _of_segment(
+    spec: FlowSpec, where: Located, columns: Columns, before: tuple[Component, ...]
+) -> Iterator[tuple[str, str]]:
+    """``before`` are the filters in front of the segment."""
+    filters = (*before, *where.segment.filters)
+    for number, part in enumerate(where.segment.filters):
+        place = f"{where.path}filters[{number}]"
+        path = f"{place}.{part.name}"
+        if part.when is not None:
+            try:
+                expressions.check_condition(part.when, columns)
+            except ValueError as error:
+                yield f"{place}.when", str(error)
+                return
+        before_it = columns
         try:
-            columns = _behind(part, columns)
-        except _WrongEntryError as wrong:
+            columns = behind(part.options, columns)
+        except EntryError as wrong:
             yield f"{path}[{wrong.number}]", str(wrong)
             return
         except ValueError as error:
             yield path, str(error)
             return
-    for number, sink in enumerate(spec.sinks):
-        path = f"sinks[{number}].{sink.name}"
+        if part.on_error != KEEP and not all(map(_has_attrs, (before_it, columns))):
+            yield f"{place}.on_error", "it needs the column attrs as it was received: keep it"
+    for number, sink in enumerate(where.segment.sinks):
+        path = f"{where.path}sinks[{number}].{sink.name}"
         yield from _of_sink(path, sink, columns)
-        if (problem := _unsteady(spec, sink)) is not None:
+        problems = (_unsteady(spec.delivery, filters, sink), _multiplied(filters, sink))
+        for problem in filter(None, problems):
             yield path, problem
+    for branch, inner in zip(where.segment.branches, where.parts(), strict=True):
+        if branch.when is not None:
+            try:
+                expressions.check_condition(branch.when, columns)
+            except ValueError as error:
+                yield f"{inner.path}when", str(error)
+        yield from _of_segment(spec, inner, columns, filters)
 
 
-def _unsteady(spec: FlowSpec, sink: Component) -> str | None:
+def _has_attrs(columns: Columns) -> bool:
+    return columns.get("attrs") == RECEIVED["attrs"]
+
+
+def _read(spec: FlowSpec) -> Columns:
+    """Those of the events as they are read. A journal in Kafka has none of its own."""
+    messages = any(isinstance(part.options, KafkaSource) for part in spec.sources)
+    return {**EVENT, **MESSAGE} if messages else EVENT
+
+
+def _unsteady(delivery: str, filters: tuple[Component, ...], sink: Component) -> str | None:
     """Of a sink that relies on a batch that is repeated having the same events."""
-    by_event = spec.delivery == "exactly-once" and exactly_once(sink.options) == "by event"
+    by_event = delivery == "exactly-once" and exactly_once(sink.options) == "by event"
     if not by_event and not numbered(sink.options):
         return None
-    queries = [part.options.query for part in spec.filters if isinstance(part.options, Sql)]
+    grouping = [part.name for part in filters if getattr(part.options, "regroups", False)]
+    if by_event and grouping:
+        return (
+            f"{grouping[0]} makes rows of what a batch holds, and one that is repeated may be cut "
+            f"in another way: {sink.name} would keep both; use delivery at-least-once"
+        )
+    queries = [part.options.query for part in filters if isinstance(part.options, Sql)]
     found = next(filter(None, map(statements.unsteady, queries)), None)
     return found and (
         f"{found} of the filter sql may choose other events when a batch is repeated, which "
@@ -78,98 +101,15 @@ def _unsteady(spec: FlowSpec, sink: Component) -> str | None:
     )
 
 
-class _WrongEntryError(ValueError):
-    def __init__(self, number: int, message: str) -> None:
-        super().__init__(message)
-        self.number = number
-
-
-def _behind(part: Component, columns: Columns) -> Columns:
-    options: Any = part.options
-    if isinstance(options, Where):
-        expressions.check_condition(options.expression, columns)
-        return columns
-    if isinstance(options, Select):
-        return _selected(options.expressions, columns)
-    if isinstance(options, Lookup):
-        return _looked_up(options, columns)
-    if isinstance(options, Sql):
-        tables = {name: columns_of_table(table) for name, table in options.tables.items()}
-        return statements.check(options.query, columns, tables)
-    assert isinstance(options, Parse)
-    return _parsed(options, columns)
-
-
-def _selected(texts: Iterable[str], columns: Columns) -> Columns:
-    found: Columns = {}
-    for number, text in enumerate(texts):
-        try:
-            more = expressions.chosen(text, columns)
-            _require_new(found, more)
-        except ValueError as error:
-            raise _WrongEntryError(number, str(error)) from None
-        found |= more
-    return found
-
-
-def _parsed(options: Parse, columns: Columns) -> Columns:
-    for name, kind in RECEIVED.items():
-        if columns.get(name) != kind:
-            raise ValueError(f"needs the column {name} as it was received: put select behind parse")
-    if options.format == "syslog":
-        more = SYSLOG
-    elif options.format == "regex":
-        more = dict.fromkeys(group_names(options.pattern or ""), _TEXT)
-    else:
-        more = expressions.columns_of_ddl(options.schema or "")
-        for name in more.keys() & {"ts", "host"}:
-            if more[name] != RECEIVED[name]:
-                raise ValueError(
-                    f"{name} sets the event's own: it has to be a {RECEIVED[name].name}"
-                )
-        more = {name: kind for name, kind in more.items() if name not in ("ts", "host")}
-    _require_new(columns, more)
-    return {**columns, **more}
-
-
-def _looked_up(options: Lookup, columns: Columns) -> Columns:
-    table = columns_of_table(options.table)
-    for name in options.on:
-        for where, known in (("the events", columns), ("the table", table)):
-            if name not in known:
-                raise ValueError(
-                    f"there is no column {name} in {where}; {nearest(name, list(known))}"
-                )
-        kinds = {columns[name].name, table[name].name}
-        if len(kinds) > 1 or not kinds <= IN_KEYS:
-            raise ValueError(
-                f"{name} is a {columns[name].name} of events and a {table[name].name} of the "
-                f"table: both have to be the same of {', '.join(sorted(IN_KEYS))}"
-            )
-    more = {name: kind for name, kind in table.items() if name not in options.on}
-    if not more and options.how == "left":
-        raise ValueError("the schema of the table has nothing but the columns of on: add what for")
-    _require_new(columns, more)
-    return {**columns, **more}
-
-
-def columns_of_table(table: LookupTable) -> Columns:
-    """The columns that are taken of a table. Raises ValueError."""
-    found = expressions.columns_of_ddl(table.schema)
-    _require_new((), found)
-    for name, kind in found.items():
-        if kind.name not in ATOMIC:
-            raise ValueError(f"the column {name} of a table cannot be a {kind.name}")
-    return found
-
-
-def _require_new(columns: Iterable[str], more: Iterable[str]) -> None:
-    """Spark does not tell names apart by their case."""
-    taken = {name.lower() for name in columns}
-    for name in more:
-        if name.lower() in taken:
-            raise ValueError(f"there is a column {name} already")
-        taken.add(name.lower())
+def _multiplied(filters: tuple[Component, ...], sink: Component) -> str | None:
+    """Of a sink that would keep one of the rows that a filter makes of an event."""
+    names = [part.name for part in filters if getattr(part.options, "multiplies", False)]
+    if not names or not one_row_an_event(sink.options):
+        return None
+    return (
+        f"{names[0]} makes several rows of an event, of which {sink.name} with these options would "
+        "keep one: take other options, or another sink"
+    )
 
 
 def _of_sink(path: str, sink: Component, columns: Columns) -> Iterator[tuple[str, str]]:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from flumeng.spec.registry import Kind
+
+OnError = Literal["keep", "drop", "dead-letter"]
+KEEP: OnError = "keep"
+DROP: OnError = "drop"
+DEAD_LETTER: OnError = "dead-letter"
 
 
 @dataclass(frozen=True)
 class Component:
-    """``options`` is an instance of the frozen dataclass registered for ``kind`` and ``name``."""
+    """``options`` is an instance of the frozen dataclass registered for ``kind`` and ``name``.
+    ``when``: of a filter, in Spark SQL, which events it is for; all others pass it by.
+    ``on_error``: what becomes of events that a filter cannot process."""
 
     kind: Kind
     name: str
     options: Any
+    when: str | None = None
+    on_error: OnError = KEEP

@@ -15,7 +15,8 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 import yaml
 
 from flumeng.spec import document, quantities, registry
-from flumeng.spec.component import Component
+from flumeng.spec.component import Component, OnError
+from flumeng.spec.filters import notes_errors, unconditional
 from flumeng.spec.option import Option, Unit, described, is_required
 from flumeng.spec.patterns import SECRET
 from flumeng.spec.problems import Problem, nearest
@@ -33,9 +34,16 @@ _NUMBERS: Mapping[Unit | None, tuple[Callable[[str], float], str]] = {
     "bytes": (quantities.size, quantities.SIZE),
     "seconds": (quantities.duration, quantities.DURATION),
     "events": (quantities.whole_number, quantities.WHOLE_NUMBER),
+    "ratio": (quantities.ratio, quantities.RATIO),
     None: (quantities.whole_number, quantities.WHOLE_NUMBER),
 }
 SWITCH = "expected true or false"
+WHEN, ON_ERROR = "when", "on_error"
+BESIDE: Mapping[str, tuple[Any, Option]] = {
+    WHEN: (str, Option(doc="A condition in Spark SQL.", example='"severity <= 4"')),
+    ON_ERROR: (OnError, Option(doc="What becomes of events that the filter cannot process.")),
+}
+"""What may stand beside a filter, as fields of its ``Component``."""
 _KINDS: Mapping[str, Kind] = {
     "sources": "source",
     "filters": "filter",
@@ -77,14 +85,20 @@ class Decoder:
                 self.report(key, place, f"unknown option; {hint}")
                 continue
             values[name] = self._value(hints[name], value, place, described(field))
+        choice = getattr(cls, "needs_one_of", ())
+        needed = choice[:1] if values.keys().isdisjoint(choice) else ()
         for name, field in fields.items():
-            if is_required(field) and name not in values:
+            if (is_required(field) or name in needed) and name not in values:
                 wanted = _wanted(hints[name], described(field))
                 self.report(node, path, f'missing "{name}": {wanted}')
         if len(self.problems) > before:
             return INVALID
-        instance = cls(**values)
-        if hasattr(cls, "problems"):
+        return self._whole(cls(**values), path)
+
+    def _whole(self, instance: Any, path: str) -> Any:
+        """The instance of an option class, or ``INVALID`` when its options do not go together."""
+        before = len(self.problems)
+        if hasattr(instance, "problems"):
             for name, message in instance.problems():
                 place = f"{path}.{name}" if path and name else path or name
                 self.problems.append(Problem(self.lines[place], place, message))
@@ -117,15 +131,16 @@ class Decoder:
 
     def _decoded(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
         origin = get_origin(hint)
+        if hint is yaml.Node:  # of no fixed form: whoever knows more reads it
+            return node
         if origin in (Union, types.UnionType):
-            (hint,) = (arg for arg in get_args(hint) if arg is not type(None))
-            return self._decoded(hint, node, path, option)
+            return self._decoded(_alternative(hint, node), node, path, option)
         if origin is Literal or hint is str:
             return self._text(hint, node, path, option)
         if origin is tuple:
             return self._list(hint, node, path, option)
         if hint is Component:
-            return self._component(_KINDS[path], node, path)
+            return self._component(_kind(path), node, path)
         if dataclasses.is_dataclass(hint):
             assert isinstance(hint, type)
             return self.mapping(hint, node, path)
@@ -137,6 +152,8 @@ class Decoder:
             return self._amounts(node, path, option)
         if get_args(hint)[1] is str:
             return self._labels(node, path, option)
+        if get_args(hint)[1] is int:
+            return self._offsets(node, path, option)
         return self._named(get_args(hint)[1], node, path, option)
 
     def _list(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
@@ -147,7 +164,7 @@ class Decoder:
             return self.report(node, path, "expected at least one entry")
         entry_option = dataclasses.replace(option, minimum=None, maximum=None)
         entries = [
-            self._component(_KINDS[path], item, f"{path}[{index}]")
+            self._component(_kind(path), item, f"{path}[{index}]")
             if hint is Component
             else self._value(hint, item, f"{path}[{index}]", entry_option)
             for index, item in enumerate(node.value)
@@ -155,16 +172,23 @@ class Decoder:
         return INVALID if INVALID in entries else tuple(entries)
 
     def _component(self, kind: Kind, node: yaml.Node, path: str) -> Any:
-        """``- name: options``, or ``- name`` alone."""
+        """``- name: options``, or ``- name`` alone; of a filter BESIDE with it."""
         options: yaml.Node | None = None
         name_node: yaml.Node = node
+        beside: dict[str, Any] = {}
         if isinstance(node, yaml.MappingNode):
-            if len(node.value) != 1:
+            known_beside = BESIDE if kind == "filter" else {}
+            pairs = [pair for pair in node.value if _scalar(pair[0]) not in known_beside]
+            for key, value in node.value:
+                if (name := _scalar(key)) in known_beside:
+                    hint, option = known_beside[name]
+                    beside[name] = self._value(hint, value, f"{path}.{name}", option)
+            if len(pairs) != 1 or len(node.value) > 1 + len(beside):
                 return self.report(
                     node, path, f"expected one {kind} in each entry of the list, like "
                     f'"- {registry.entries(kind)[0].name}: {{...}}"'
                 )  # fmt: skip
-            name_node, options = node.value[0]
+            name_node, options = pairs[0]
         if not isinstance(name_node, yaml.ScalarNode) or document.is_null(name_node):
             return self._refuse(name_node, path, f"expected the name of a {kind}")
         name = str(name_node.value)
@@ -175,9 +199,16 @@ class Decoder:
         place = f"{path}.{name}"
         self.lines[place] = document.line(name_node)
         decoded = self._options(entry.options_class(), name_node, options, place)
-        if decoded is INVALID:
+        if decoded is INVALID or INVALID in beside.values():
             return INVALID
-        component = Component(kind, name, decoded)
+        why = unconditional(decoded) if WHEN in beside else None
+        if why is not None:
+            return self.report(node, f"{path}.{WHEN}", f"{name} takes no condition: {why}")
+        if ON_ERROR in beside and not notes_errors(decoded):
+            return self.report(
+                node, f"{path}.{ON_ERROR}", f"{name} fails for no event: leave {ON_ERROR} out"
+            )
+        component = Component(kind, name, decoded, **beside)
         self.parts[place] = component
         return component
 
@@ -188,11 +219,14 @@ class Decoder:
             none = yaml.MappingNode("", [], name_node.start_mark, name_node.end_mark)
             return self.mapping(cls, none, path)
         bare: str | None = getattr(cls, "bare", None)
-        if bare is None or isinstance(node, yaml.MappingNode):
+        if bare is None:
+            return self.mapping(cls, node, path)
+        hint = _hints(cls)[bare]
+        if isinstance(node, yaml.MappingNode) and get_origin(hint) is not Mapping:
             return self.mapping(cls, node, path)
         field = next(field for field in dataclasses.fields(cls) if field.name == bare)
-        value = self._value(_hints(cls)[bare], node, path, described(field))
-        return INVALID if value is INVALID else cls(**{bare: value})
+        value = self._value(hint, node, path, described(field))
+        return INVALID if value is INVALID else self._whole(cls(**{bare: value}), path)
 
     def _text(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
         text = _scalar(node)
@@ -241,6 +275,20 @@ class Decoder:
                 self._refuse(value, f"{path}.{name}", "expected a value")
         return labels if len(self.problems) == before else INVALID
 
+    def _offsets(self, node: yaml.Node, path: str, option: Option) -> Any:
+        """Checked names with whole numbers that are not negative."""
+        if not isinstance(node, yaml.MappingNode):
+            return self._refuse(node, path, f"expected names with numbers, like {option.example}")
+        before = len(self.problems)
+        offsets = {}
+        for name, value in self._checked_names(node, path, option):
+            try:
+                offsets[name] = quantities.whole_number(_scalar(value))
+                _check_bounds(offsets[name], dataclasses.replace(option, minimum=0))
+            except ValueError as error:
+                self._refuse(value, f"{path}.{name}", str(error))
+        return offsets if len(self.problems) == before else INVALID
+
     def _named(self, cls: type[Any], node: yaml.Node, path: str, option: Option) -> Any:
         """Names with an instance of the option class ``cls`` each."""
         if not isinstance(node, yaml.MappingNode):
@@ -283,6 +331,23 @@ class Decoder:
         self, node: yaml.Node, path: str, wanted: str, hint: str = ""
     ) -> Literal[Invalid.INVALID]:
         return self.report(node, path, f"{wanted}; found {document.describe(node)}{hint}")
+
+
+def _kind(path: str) -> Kind:
+    """Of the components at a path such as ``branches[0].sinks``."""
+    return _KINDS[path.rpartition(".")[2]]
+
+
+def _alternative(hint: Any, node: yaml.Node) -> Any:
+    """Of a union the type that the node is read as: a mapping as an option class, a sequence as a
+    list, all else as the other type when there is one."""
+    wanted = [arg for arg in get_args(hint) if arg is not type(None)]
+    listed = [arg for arg in wanted if get_origin(arg) is tuple]
+    if listed and isinstance(node, yaml.SequenceNode):
+        return listed[0]
+    mapped = isinstance(node, yaml.MappingNode)
+    suited = (arg for arg in wanted if dataclasses.is_dataclass(arg) is mapped)
+    return next(suited, wanted[0])
 
 
 def _scalar(node: yaml.Node) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
@@ -32,6 +31,7 @@ from flumeng.spec.functions import (
     VOID,
     Literal,
 )
+from flumeng.spec.kinds import Columns, Kind, require_new
 from flumeng.spec.problems import nearest
 from flumeng.spec.sql_text import MAX_DEPTH
 
@@ -56,20 +56,6 @@ _INTO: Mapping[str, frozenset[str]] = {
     DATE: frozenset({TEXT, DATE, TIMESTAMP}),
     BINARY: frozenset({TEXT, BINARY}),
 }
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What values are. ``name`` is one of ``flumeng.spec.functions`` or map, array or struct;
-    ``inner`` are the fields of a struct, or what a map or array holds. ``growth`` is how many times
-    as large as an event a value may be."""
-
-    name: str
-    inner: tuple[tuple[str, Kind], ...] = ()
-    growth: int = 1
-
-
-Columns = Mapping[str, Kind]
 
 
 def check_condition(text: str, columns: Columns) -> None:
@@ -97,7 +83,9 @@ def chosen(text: str, columns: Columns) -> dict[str, Kind]:
 
 def columns_of_ddl(text: str) -> dict[str, Kind]:
     """The columns in ``text``, a list in Spark DDL. Raises ValueError."""
-    return dict(_kind_of_type(sql_text.parse_columns(text), 0).inner)
+    columns = _kind_of_type(sql_text.parse_columns(text), 0).inner
+    require_new((), [name for name, _ in columns])
+    return dict(columns)
 
 
 class Reader:

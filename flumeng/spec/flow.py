@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import ClassVar, Literal
 
-from flumeng.spec.component import Component
+from flumeng.spec import branch, registry
+from flumeng.spec.branch import Branch, Leaf, Located
+from flumeng.spec.component import DEAD_LETTER, Component
+from flumeng.spec.kafka_journal import KafkaJournal
+from flumeng.spec.multiline import Multiline
 from flumeng.spec.option import option
+from flumeng.spec.patterns import check_name
 from flumeng.spec.sinks import decided, makes_files
 
 Durability = Literal["memory", "spill", "disk", "replicated"]
@@ -18,15 +23,6 @@ FILES_SECONDS, OTHER_SECONDS = 60.0, 1.0
 """How long a small batch gathers events when the flow does not say so: each makes files."""
 AMPLE_JOURNAL_BYTES = 2**30
 """A journal of this size holds what comes in a minute; a smaller one would hold up its senders."""
-
-_FLOW_NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
-
-
-def check_flow_name(text: str) -> None:
-    if not _FLOW_NAME.fullmatch(text):
-        raise ValueError(
-            "expected 1 to 63 small letters, digits and dashes that do not start with a dash"
-        )
 
 
 def check_durability(text: str) -> None:
@@ -46,6 +42,38 @@ class IngestPlace:
 
 
 @dataclass(frozen=True)
+class TaskRange:
+    """As many collect tasks as the events need. The flow's discovery task decides about the number,
+    by how late the events are and how many come; so this is for sources that have one (`kafka`).
+    `flumeng flow show` tells its last decisions, each with its reason."""
+
+    max: int = option(
+        doc="Never more tasks than this, nor more than there are partitions.",
+        minimum=1,
+        maximum=100_000,
+        example="8",
+    )
+    min: int = option(doc="Never fewer tasks than this.", minimum=1, maximum=100_000, default=1)
+    lag_seconds: float = option(
+        doc="The oldest event may be this old beyond `batch.seconds`; three times `batch.seconds` "
+        "when that is more. When it has been half as old for a minute and will not catch up by "
+        "itself, tasks are added.",
+        unit="seconds",
+        minimum=1,
+        maximum=86_400,
+        default=60.0,
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.max < self.min:
+            yield "max", f"expected at least {self.min}, which is `min`"
+
+    def clamp(self, tasks: int) -> int:
+        """The number nearest to ``tasks`` that is allowed."""
+        return max(self.min, min(tasks, self.max))
+
+
+@dataclass(frozen=True)
 class CollectPlace:
     """Where the filters and sinks run."""
 
@@ -54,9 +82,10 @@ class CollectPlace:
         example="{role: spark}",
         factory=dict,
     )
-    tasks: int | None = option(
-        doc="Over how many tasks the flow's journals are spread; more when one would read more "
-        "than 5,000. When not given, one for each 16 journals, and no more than there are nodes: "
+    tasks: int | TaskRange | None = option(
+        doc="Over how many tasks the flow's journals are spread, or other partitions; more when "
+        "one would read more than 5,000. With `{min, max, lag_seconds}` as many as the events "
+        "need. When not given, one for each 16 partitions, and no more than there are nodes: "
         "the number grows when it should be twice as large, and shrinks at a quarter.",
         minimum=1,
         maximum=100_000,
@@ -76,6 +105,14 @@ class CollectPlace:
     spread: Literal["load", "zone"] = option(
         doc="Give a task to the least loaded node, or first to the zone with the fewest of them.",
         default="load",
+    )
+    replicas: int = option(
+        doc="So many nodes are ready for each task: its own, and the others as warm standbys with "
+        "Spark running, in other zones where there are any. A standby takes over when the task's "
+        "node is lost or drained, and counts against no capacity.",
+        minimum=1,
+        maximum=10,
+        default=1,
     )
 
 
@@ -139,6 +176,22 @@ class Batch:
         maximum=1_000_000_000,
         default=2_000_000,
     )
+    bytes: int | None = option(
+        doc="No batch is about larger than this, as its events are read, by what the events of the "
+        "batches before it had. A batch that has so much waits no longer.",
+        unit="bytes",
+        minimum=2**16,
+        maximum=2**40,
+        default=None,
+    )
+    timeout_seconds: float = option(
+        doc="A batch that is not written by then is given up, and those behind it with it; the "
+        "task says so, and tries again with twice the time, up to 600 s.",
+        unit="seconds",
+        minimum=1,
+        maximum=86_400,
+        default=60.0,
+    )
 
 
 @dataclass(frozen=True)
@@ -196,17 +249,27 @@ class JournalOptions:
         maximum=2**26,
         default=2**22,
     )
+    kafka: KafkaJournal | None = option(
+        doc="Keep them in a topic of Kafka instead of on the disks of the nodes.", default=None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowSpec:
     """A named pipeline with its guarantees."""
 
-    flow: str = option(doc="The flow's name.", check=check_flow_name, example="web-logs")
+    needs_one_of: ClassVar[tuple[str, ...]] = branch.SOMEWHERE
+
+    flow: str = option(doc="The flow's name.", check=check_name, example="web-logs")
     sources: tuple[Component, ...] = option(
         doc="Where events come from.",
         minimum=1,
         example='[tail: {paths: ["/var/log/app/*.log"]}]',
+    )
+    labels: Mapping[str, str] = option(
+        doc="By these, commands that are for many flows choose (`flow pause --label team=web`).",
+        example="{team: web}",
+        factory=dict,
     )
     place: Place = option(doc="Which nodes do the work.", default=Place())
     durability: Durability = option(
@@ -222,14 +285,35 @@ class FlowSpec:
         doc="Whether the ack comes before the write, after it, or in one step with it.",
         default="at-least-once",
     )
-    filters: tuple[Component, ...] = option(doc="What happens to events, in order.", default=())
+    multiline: Multiline | None = option(
+        doc="Lines that belong together become one event, before all filters.",
+        example="{preset: java}",
+        default=None,
+    )
+    filters: tuple[Component, ...] = option(
+        doc="What happens to events, in order. Beside a filter `when: CONDITION` (Spark SQL) says "
+        "which events it is for; all others pass it by, and have null in the columns it adds. "
+        "`on_error: keep, drop or dead-letter` says what becomes of events that it cannot process.",
+        default=(),
+    )
     sinks: tuple[Component, ...] = option(
-        doc="Where events go.", minimum=1, example="[files: {path: /data/app}]"
+        doc="Where events go: every event into each of them. A flow has `sinks`, `branches` or "
+        "both.",
+        minimum=1,
+        example="[files: {path: /data/app}]",
+        default=(),
+    )
+    branches: tuple[Branch, ...] = option(
+        doc="Ways for some of the events, behind the filters, each with a condition, filters and "
+        "sinks of its own.",
+        minimum=1,
+        default=(),
     )
     dead_letters: Component | None = option(
-        doc="A sink for the events that a sink refuses for good, with `dead_reason`, `dead_place`, "
-        "`dead_revision` and `dead_time`, in the same commit as all others. Without it the flow "
-        "stops at such an event, and says so.",
+        doc="A sink for the events that a sink refuses for good, or that a filter with `on_error: "
+        "dead-letter` cannot process, with `dead_reason`, `dead_place`, `dead_revision` and "
+        "`dead_time`, in the same commit as all others. Without it the flow stops at an event that "
+        "a sink refuses, and says so.",
         example="{files: {path: /data/dead, format: json}}",
         default=None,
     )
@@ -240,10 +324,51 @@ class FlowSpec:
         default=None,
     )
 
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from branch.problems(self)
+        if self.dead_letters is None:
+            for one in self.segments:
+                for number, part in enumerate(one.segment.filters):
+                    if part.on_error == DEAD_LETTER:
+                        yield (
+                            f"{one.path}filters[{number}].on_error",
+                            "the flow has no sink for dead letters: give it dead_letters",
+                        )
+
+    @cached_property
+    def segments(self) -> tuple[Located, ...]:
+        """The flow itself and all of its branches, depth first."""
+        return tuple(Located(self).walk())
+
     @property
+    def all_filters(self) -> tuple[Component, ...]:
+        """Its filters and those of all branches."""
+        return tuple(part for one in self.segments for part in one.segment.filters)
+
+    @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Its sinks and those of all branches, in the order of their numbers."""
+        return tuple(branch.leaves(self))
+
+    @cached_property
     def all_sinks(self) -> tuple[Component, ...]:
-        """Its sinks, and last the one for dead letters when there is one."""
-        return self.sinks if self.dead_letters is None else (*self.sinks, self.dead_letters)
+        """The sinks by their numbers, and last the one for dead letters when there is one."""
+        sinks = tuple(leaf.sink for leaf in self.leaves)
+        return sinks if self.dead_letters is None else (*sinks, self.dead_letters)
+
+    @property
+    def pinned(self) -> tuple[Component, ...]:
+        """The sources that run in ingest workers."""
+        return tuple(part for part in self.sources if _placing(part) == "pinned")
+
+    @property
+    def partitioned(self) -> tuple[Component, ...]:
+        """The sources whose partitions a discovery task finds, among them the journal when it is in
+        Kafka."""
+        found = tuple(part for part in self.sources if _placing(part) == "partitioned")
+        if self.journal.kafka is None:
+            return found
+        return (*found, Component("source", "kafka", self.journal.kafka.source))
 
     @property
     def by_batch(self) -> bool:
@@ -258,10 +383,14 @@ class FlowSpec:
             return self.batch.seconds
         size = self.journal.max_bytes
         ample = self.durability != "memory" if size is None else size >= AMPLE_JOURNAL_BYTES
-        files = any(makes_files(sink.options) for sink in self.sinks)
+        files = any(makes_files(leaf.sink.options) for leaf in self.leaves)
         return FILES_SECONDS if files and ample else OTHER_SECONDS
 
     @property
     def lag_limit_seconds(self) -> float:
         """So old may the oldest event be that is not in the sinks."""
         return max(self.lag.seconds, 3 * self.batch_seconds)
+
+
+def _placing(source: Component) -> registry.Placing:
+    return registry.get("source", source.name).placing

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flumeng.spec import registry
-from flumeng.spec.component import Component
-from flumeng.spec.flow import FlowSpec
+from flumeng.spec.component import DEAD_LETTER, DROP, Component
+from flumeng.spec.flow import FlowSpec, JournalOptions, TaskRange
+from flumeng.spec.flow_source import FlowSource
+from flumeng.spec.kafka_source import KafkaSource
 from flumeng.spec.sinks import decided, exactly_once, makes_files, numbered
 
 SURVIVES = {
@@ -30,19 +32,57 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
     names = dict.fromkeys(source.name for source in spec.sources)
     replayed = [name for name in names if name in again]
     arrivals = dict.fromkeys((s.name, s.options.arrival()) for s in spec.sources)
+    which = "An event that survives" if spec.pinned else "A message that is read"
     sentences = [
         *(f"{name}: {arrival}." for name, arrival in arrivals),
-        f"An accepted event {SURVIVES[spec.durability]} (durability {spec.durability}).",
-        f"An event that survives {DELIVERS[spec.delivery]} (delivery {spec.delivery}).",
+        *_kept(spec),
+        f"{which} {DELIVERS[spec.delivery]} (delivery {spec.delivery}).",
     ]
-    if spec.durability != "disk" and replayed:
+    if spec.pinned and spec.durability != "disk" and replayed:
         sentences.append(f"What is lost nevertheless is read again by {', '.join(replayed)}.")
+    sentences += _unprocessed(spec)
+    sentences += _parting(spec)
     if paths := local_paths(spec):
         sentences.append(_one_host(spec, paths))
     sentences += _of_sinks(spec)
-    if sinks := sum(makes_files(sink.options) for sink in spec.sinks):
+    if sinks := sum(makes_files(leaf.sink.options) for leaf in spec.leaves):
         sentences.append(_files_a_day(spec, sinks))
     return tuple(sentences)
+
+
+def _kept(spec: FlowSpec) -> Iterator[str]:
+    """What may happen to events that were accepted, until they are in the sinks."""
+    if spec.journal.kafka is not None:
+        yield (
+            f"An accepted event is in all replicas in sync of {spec.journal.kafka.topic}, and is "
+            "lost when Kafka deletes it before it is read."
+        )
+    elif spec.pinned:
+        yield f"An accepted event {SURVIVES[spec.durability]} (durability {spec.durability})."
+
+
+def _unprocessed(spec: FlowSpec) -> Iterator[str]:
+    """What happens to events that a filter cannot process."""
+    for part in spec.all_filters:
+        if part.on_error == DROP:
+            yield f"An event that {part.name} cannot process is dropped, and counted."
+        elif part.on_error == DEAD_LETTER:
+            yield f"An event that {part.name} cannot process goes to dead_letters."
+
+
+def _parting(spec: FlowSpec) -> Iterator[str]:
+    """What happens to events that no branch takes."""
+    for one in spec.segments:
+        branches = one.segment.branches
+        if not branches or any(branch.when is None for branch in branches):
+            continue
+        names = [branch.name for branch in branches]
+        of = f"the branches of {one.name}" if one.name else "the branches"
+        which = f"An event that none of {of} takes ({', '.join(names)})"
+        if one.segment.sinks:
+            yield f"{which} goes into {', '.join(sink.name for sink in one.segment.sinks)} only."
+        else:
+            yield f"{which} is dropped: a last branch with `otherwise: true` would take it."
 
 
 def local_paths(spec: FlowSpec) -> list[str]:
@@ -85,7 +125,8 @@ def _of_sinks(spec: FlowSpec) -> Iterator[str]:
 
 def _files_a_day(spec: FlowSpec, sinks: int) -> str:
     """How many files a flow with so many sinks ``files`` makes while events come all the time."""
-    seconds, tasks = spec.batch_seconds, spec.place.collect.tasks
+    seconds, given = spec.batch_seconds, spec.place.collect.tasks
+    tasks = None if isinstance(given, TaskRange) else given
     whose = "each task" if tasks is None else "its task" if tasks == 1 else f"its {tasks} tasks"
     if seconds == 0:
         return f"Any number of files a day from {whose}: no batch waits for more events."
@@ -111,11 +152,25 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"exactly-once delivery needs events that are never taken back: with {durability} they "
             f"do not survive {LOSES[durability]}; use durability disk, or delivery at-least-once",
         )
+    if "multiline" in parts and parts.get("delivery") == "at-most-once":
+        yield (
+            "multiline",
+            "how far a batch may be acked is known when its lines are read, and at-most-once acks "
+            "before that: use delivery at-least-once or exactly-once",
+        )
     journal = parts.get("journal")
+    yield from _of_kafka(parts, components, durability, journal)
+    yield from _of_flow_source(parts, components)
     if durability == "memory" and journal and (journal.retain_seconds or journal.retain_bytes):
         yield "journal", "durability memory retains nothing: leave retain_* out, or use spill"
+    if isinstance(parts.get("place.collect.tasks"), TaskRange) and _has_no_discovery(parts):
+        yield (
+            "place.collect.tasks",
+            "a range is for flows with a discovery task, which sees how late they are, as those "
+            "with kafka have: give a number, or nothing for one task for each 16 journals",
+        )
     for path, component in components:
-        if component.kind == "sink" and (wrong := _delivery_problem(parts, component)):
+        if component.kind == "sink" and (wrong := _delivery_problem(parts, path, component)):
             yield path, wrong
     taken: dict[str, str] = {}
     for path, component in components:
@@ -126,7 +181,56 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield f"{path}.{name}", f"{owner} has {what} already"
 
 
-def _delivery_problem(parts: Mapping[str, Any], sink: Component) -> str | None:
+def _of_kafka(
+    parts: Mapping[str, Any],
+    components: list[tuple[str, Component]],
+    durability: str,
+    journal: JournalOptions | None,
+) -> Iterator[tuple[str, str]]:
+    """What does not go together with Kafka as the source or as the journal."""
+    in_kafka = journal is not None and journal.kafka is not None
+    readers = [path for path, part in components if isinstance(part.options, KafkaSource)]
+    for path in readers[1:]:
+        yield path, f"{readers[0]} is one already: make a flow of each, or name all topics in one"
+    if not in_kafka:
+        return
+    assert journal is not None
+    if readers:
+        yield "journal.kafka", f"{readers[0]} reads Kafka too: make a flow of each"
+    if durability != "disk":
+        yield "durability", f"a journal in Kafka is as durable as disk, never {durability}"
+    for name in ("max_bytes", "retain_seconds", "retain_bytes"):
+        if f"journal.{name}" in parts:
+            yield f"journal.{name}", "of a journal in Kafka, the topic's own settings say that"
+    for path, part in components:
+        if part.kind == "source" and getattr(part.options, "keeps_place", False):
+            yield (
+                path,
+                f"{part.name} keeps its place in a journal on disk, and not in Kafka: take it into "
+                "a flow of its own, or leave journal.kafka out",
+            )
+
+
+def _of_flow_source(
+    parts: Mapping[str, Any], components: list[tuple[str, Component]]
+) -> Iterator[tuple[str, str]]:
+    """What does not go together with reading another flow."""
+    readers = [path for path, part in components if isinstance(part.options, FlowSource)]
+    if readers and len(parts.get("sources", ())) > 1:
+        yield readers[0], "a flow that reads a flow has no other source: make a flow of each"
+    for path in readers:
+        if parts[path].options.name == parts.get("flow"):
+            yield f"{path}.name", "a flow cannot read itself"
+
+
+def _has_no_discovery(parts: Mapping[str, Any]) -> bool:
+    """Whether all sources are known, and none has partitions that are discovered."""
+    placings = {registry.get("source", part.name).placing for part in parts.get("sources", ())}
+    journal = parts.get("journal")
+    return placings == {"pinned"} and (journal is None or journal.kafka is None)
+
+
+def _delivery_problem(parts: Mapping[str, Any], where: str, sink: Component) -> str | None:
     """Why a flow with these parts cannot deliver to the sink as it says."""
     delivery, options = parts.get("delivery"), sink.options
     if delivery == "at-most-once" and decided(options, delivery):
@@ -143,8 +247,8 @@ def _delivery_problem(parts: Mapping[str, Any], sink: Component) -> str | None:
         )
     looks_up = any(
         getattr(part.options, "looks_up", False)
-        for part in parts.values()
-        if isinstance(part, Component)
+        for path, part in parts.items()
+        if isinstance(part, Component) and _is_before(path, where)
     )
     if looks_up and getattr(options, "cut_by_content", False):
         return (
@@ -152,3 +256,9 @@ def _delivery_problem(parts: Mapping[str, Any], sink: Component) -> str | None:
             "changes that in a repeat: use delivery at-least-once, or no table"
         )
     return None
+
+
+def _is_before(path: str, sink: str) -> bool:
+    """Whether the events of a sink have been in the filter at ``path``; dead letters come from
+    everywhere."""
+    return sink.startswith(("dead_letters", path.rpartition("filters[")[0]))

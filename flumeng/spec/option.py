@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal
 
-Unit = Literal["bytes", "seconds", "events"]
+Unit = Literal["bytes", "seconds", "events", "ratio"]
 Check = Callable[[str], None]
 """Raises ``ValueError`` with what was expected; called for each entry when the option is a list,
 and for each name when it is a mapping."""

@@ -5,7 +5,8 @@ A text that was applied has been checked; reading all of it again takes several 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import yaml
 
@@ -14,18 +15,20 @@ from flumeng.spec import FlowSpec, document
 
 @dataclass(frozen=True)
 class Outline:
-    """The names of its sources and sinks, and its delivery."""
+    """The names of its sources and of all of its sinks, its delivery and its labels."""
 
     delivery: str
     sources: tuple[str, ...]
     sinks: tuple[str, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: FlowSpec) -> Outline:
         return cls(
             spec.delivery,
             tuple(source.name for source in spec.sources),
-            tuple(sink.name for sink in spec.sinks),
+            tuple(leaf.sink.name for leaf in spec.leaves),
+            dict(spec.labels),
         )
 
 
@@ -36,8 +39,27 @@ def outline(text: str) -> Outline:
     return Outline(
         str(delivery.value) if isinstance(delivery, yaml.ScalarNode) else FlowSpec.delivery,
         _names(found.get("sources")),
-        _names(found.get("sinks")),
+        tuple(_sinks(found)),
+        _labels(found.get("labels")),
     )
+
+
+def _sinks(segment: Mapping[str, yaml.Node]) -> Iterator[str]:
+    """Of a flow or a branch, as ``spec.branch.leaves`` gives them."""
+    yield from _names(segment.get("sinks"))
+    branches = segment.get("branches")
+    for branch in branches.value if isinstance(branches, yaml.SequenceNode) else ():
+        if isinstance(branch, yaml.MappingNode):
+            yield from _sinks(document.items(branch))
+
+
+def _labels(node: yaml.Node | None) -> dict[str, str]:
+    pairs = document.items(node) if isinstance(node, yaml.MappingNode) else {}
+    return {
+        name: str(value.value)
+        for name, value in pairs.items()
+        if isinstance(value, yaml.ScalarNode)
+    }
 
 
 def _names(node: yaml.Node | None) -> tuple[str, ...]:

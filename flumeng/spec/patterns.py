@@ -26,6 +26,8 @@ SCHEMES = ("file", "s3a", "s3n", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "a
 FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 """A column's value in a path: ``app={app}``."""
 
+_NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
+
 _TOKENS = re.compile(
     r"\\(?P<escape>.)"
     r"|(?P<set>\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\])"
@@ -41,8 +43,38 @@ _NOT_RE2 = {
 _MAX_REPEAT = 1000
 
 
+def check_name(text: str) -> None:
+    """Of a flow, or of a part of it."""
+    if not _NAME.fullmatch(text):
+        raise ValueError(
+            "expected 1 to 63 small letters, digits and dashes that do not start with a dash"
+        )
+
+
 def check_regex(text: str) -> None:
     """A pattern that both ``re`` and RE2 accept, with at least one named group."""
+    pattern = _checked(text)
+    if not pattern.groupindex:
+        raise ValueError("expected at least one named group, like (?P<status>[0-9]+)")
+    if pattern.groups > len(pattern.groupindex):
+        raise ValueError("expected a name in each group: (?P<name>...), or (?:...) for no column")
+    for name in pattern.groupindex:
+        if not name.isascii():
+            raise ValueError(f"expected group names of ASCII letters, digits and _, not {name}")
+
+
+def check_re2(text: str) -> None:
+    """A pattern that both ``re`` and RE2 accept."""
+    _checked(text)
+
+
+def check_search(text: str) -> None:
+    """A pattern that both ``re`` and RE2 accept, and that finds nothing in an empty text."""
+    if _checked(text).search("") is not None:
+        raise ValueError("expected a pattern that an empty text does not match")
+
+
+def _checked(text: str) -> re.Pattern[str]:
     try:
         pattern = _compiled(text)
     except (re.error, RecursionError, OverflowError) as error:
@@ -52,13 +84,7 @@ def check_regex(text: str) -> None:
     for repeat in re.finditer(r"\{(\d+)(?:,(\d*))?\}", text):
         if max(int(bound) for bound in repeat.groups() if bound) > _MAX_REPEAT:
             raise ValueError(f"expected at most {_MAX_REPEAT} repetitions, not {repeat[0]}")
-    if not pattern.groupindex:
-        raise ValueError("expected at least one named group, like (?P<status>[0-9]+)")
-    if pattern.groups > len(pattern.groupindex):
-        raise ValueError("expected a name in each group: (?P<name>...), or (?:...) for no column")
-    for name in pattern.groupindex:
-        if not name.isascii():
-            raise ValueError(f"expected group names of ASCII letters, digits and _, not {name}")
+    return pattern
 
 
 def _refuse_what_re2_lacks(token: re.Match[str]) -> None:

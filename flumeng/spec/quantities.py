@@ -11,6 +11,7 @@ import re
 WHOLE_NUMBER = "expected a whole number"
 SIZE = 'expected a size, like "64 KiB" or "1 MiB"'
 AMOUNT = "expected a number, like 1 or 0.5"
+RATIO = "expected a number from 0 to 1, like 0.1"
 DURATION = 'expected a duration, like "250 ms", "10 s" or "5 min"'
 
 _SIZES = {
@@ -47,6 +48,14 @@ def size(text: str) -> int:
 def amount(text: str) -> float:
     """A plain number that is not negative."""
     return float(_quantity(text, {"": 1.0}, AMOUNT))
+
+
+def ratio(text: str) -> float:
+    """A number from 0 to 1."""
+    value = float(_quantity(text, {"": 1.0}, RATIO))
+    if value > 1:
+        raise ValueError(RATIO)
+    return value
 
 
 def duration(text: str) -> float:

@@ -9,12 +9,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from flumeng.spec import registry
+from flumeng.spec.branch import Branch
+from flumeng.spec.client_tls import ClientTls
 from flumeng.spec.component import Component
-from flumeng.spec.flow import Batch, CollectPlace, FlowSpec, IngestPlace, JournalOptions, Lag
+from flumeng.spec.flow import (
+    Batch,
+    CollectPlace,
+    FlowSpec,
+    IngestPlace,
+    JournalOptions,
+    Lag,
+    TaskRange,
+)
+from flumeng.spec.kafka_journal import KafkaJournal
 from flumeng.spec.locations import Credentials
+from flumeng.spec.multiline import Multiline
 from flumeng.spec.option import Option, Unit, default_of, described, is_required
 from flumeng.spec.registry import Entry
-from flumeng.spec.sinks.client_tls import ClientTls
 from flumeng.spec.sinks.files import Roll
 from flumeng.spec.sources import Tls
 from flumeng.spec.tables import Jdbc, LookupTable
@@ -26,9 +37,13 @@ Every option of a flow file and of every component. Sizes are written as `64 KiB
 PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("place.ingest", IngestPlace),
     ("place.collect", CollectPlace),
+    ("tasks", TaskRange),
     ("journal", JournalOptions),
+    ("journal.kafka", KafkaJournal),
+    ("multiline", Multiline),
     ("lag", Lag),
     ("batch", Batch),
+    ("branches", Branch),
     ("tls", Tls),
     ("credentials", Credentials),
     ("roll", Roll),
@@ -40,7 +55,12 @@ _UNITS: Mapping[Unit | None, tuple[tuple[str, float], ...]] = {
     "bytes": (("MiB", 2**20), ("KiB", 2**10), ("B", 1)),
     "seconds": (("d", 86400), ("h", 3600), ("s", 1), ("ms", 0.001)),
 }
-_UNIT_NAMES = {"bytes": "size", "seconds": "duration", "events": "number of events"}
+_UNIT_NAMES = {
+    "bytes": "size",
+    "seconds": "duration",
+    "events": "number of events",
+    "ratio": "ratio",
+}
 
 
 def to_markdown() -> str:
@@ -80,6 +100,9 @@ def _component(entry: Entry) -> Iterator[str]:
     bare = getattr(cls, "bare", None)
     if bare is not None:
         option = next(described(f) for f in dataclasses.fields(cls) if f.name == bare)
+        if get_origin(get_type_hints(cls)[bare]) is Mapping:
+            yield f"Written as `- {entry.name}: {option.example}`. {option.doc}\n"
+            return
         yield f"Short form: `- {entry.name}: {option.example}`.\n"
     yield from _options(cls)
 
@@ -105,7 +128,8 @@ def _options(cls: type[Any]) -> Iterator[str]:
 
 def _value(hint: Any, option: Option) -> str:
     if isinstance(hint, types.UnionType):
-        (hint,) = (arg for arg in get_args(hint) if arg is not type(None))
+        wanted = [arg for arg in get_args(hint) if arg is not type(None)]
+        return ", or ".join(_value(arg, option) for arg in wanted)
     if get_origin(hint) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(hint))
     if get_origin(hint) is tuple:
@@ -117,7 +141,7 @@ def _value(hint: Any, option: Option) -> str:
         (_, item) = get_args(hint)
         if dataclasses.is_dataclass(item):
             return "by name, see below"
-        return "numbers by name" if item is float else "texts by name"
+        return "texts by name" if item is str else "numbers by name"
     if dataclasses.is_dataclass(hint):
         return "see below"
     if hint is bool:

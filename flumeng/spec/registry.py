@@ -11,6 +11,9 @@ from importlib import import_module
 from typing import Any, Literal
 
 Kind = Literal["source", "filter", "sink"]
+Placing = Literal["pinned", "partitioned"]
+"""*pinned*: a source that runs in ingest workers, on every node of its flow's place. *partitioned*:
+one whose partitions a discovery task finds and collect tasks read, without a journal."""
 Guarantee = Literal["acknowledging", "replayable"]
 """``acknowledging``: a source that answers its senders once their events are journaled.
 ``replayable``: a source that can read again what was lost before it was journaled. What a sink can
@@ -19,13 +22,16 @@ depends on its options: see ``spec.sinks``."""
 
 @dataclass(frozen=True)
 class Entry:
-    """One component: its option class and what runs it, each as ``"module:Class"``."""
+    """One component: its option class and what runs it, each as ``"module:Class"``. Of a
+    partitioned source that is its ``Finder``, see ``flumeng.inputs.finding``; ``placing`` is of
+    sources only."""
 
     kind: Kind
     name: str
     options: str
     implementation: str
     guarantees: frozenset[Guarantee] = frozenset()
+    placing: Placing = "pinned"
 
     def options_class(self) -> type[Any]:
         return _imported(self.options)
@@ -61,11 +67,92 @@ _ENTRIES = (
         "flumeng.ingest.generate:GenerateSource",
         frozenset({"replayable"}),
     ),
-    Entry("filter", "parse", "flumeng.spec.filters:Parse", "flumeng.filters.parse:ParseFilter"),
-    Entry("filter", "where", "flumeng.spec.filters:Where", "flumeng.filters.where:WhereFilter"),
-    Entry("filter", "select", "flumeng.spec.filters:Select", "flumeng.filters.select:SelectFilter"),
-    Entry("filter", "lookup", "flumeng.spec.filters:Lookup", "flumeng.filters.lookup:LookupFilter"),
-    Entry("filter", "sql", "flumeng.spec.filters:Sql", "flumeng.filters.sql:SqlFilter"),
+    Entry(
+        "source",
+        "kafka",
+        "flumeng.spec.kafka_source:KafkaSource",
+        "flumeng.inputs.kafka.finder:KafkaFinder",
+        frozenset({"replayable"}),
+        "partitioned",
+    ),
+    Entry(
+        "source",
+        "flow",
+        "flumeng.spec.flow_source:FlowSource",
+        "flumeng.inputs.flows.finder:FlowFinder",
+        frozenset({"replayable"}),
+        "partitioned",
+    ),
+    Entry(
+        "filter", "parse", "flumeng.spec.filters.parse:Parse", "flumeng.filters.parse:ParseFilter"
+    ),
+    Entry("filter", "set", "flumeng.spec.filters.set:Set", "flumeng.filters.set:SetFilter"),
+    Entry(
+        "filter",
+        "rename",
+        "flumeng.spec.filters.rename:Rename",
+        "flumeng.filters.rename:RenameFilter",
+    ),
+    Entry("filter", "drop", "flumeng.spec.filters.drop:Drop", "flumeng.filters.drop:DropFilter"),
+    Entry(
+        "filter",
+        "redact",
+        "flumeng.spec.filters.redact:Redact",
+        "flumeng.filters.redact:RedactFilter",
+    ),
+    Entry("filter", "time", "flumeng.spec.filters.time:Time", "flumeng.filters.time:TimeFilter"),
+    Entry(
+        "filter",
+        "sample",
+        "flumeng.spec.filters.sample:Sample",
+        "flumeng.filters.sample:SampleFilter",
+    ),
+    Entry(
+        "filter", "limit", "flumeng.spec.filters.limit:Limit", "flumeng.filters.limit:LimitFilter"
+    ),
+    Entry(
+        "filter",
+        "dedupe",
+        "flumeng.spec.filters.dedupe:Dedupe",
+        "flumeng.filters.dedupe:DedupeFilter",
+    ),
+    Entry(
+        "filter",
+        "explode",
+        "flumeng.spec.filters.explode:Explode",
+        "flumeng.filters.explode:ExplodeFilter",
+    ),
+    Entry(
+        "filter", "where", "flumeng.spec.filters.where:Where", "flumeng.filters.where:WhereFilter"
+    ),
+    Entry(
+        "filter",
+        "select",
+        "flumeng.spec.filters.select:Select",
+        "flumeng.filters.select:SelectFilter",
+    ),
+    Entry(
+        "filter",
+        "lookup",
+        "flumeng.spec.filters.lookup:Lookup",
+        "flumeng.filters.lookup:LookupFilter",
+    ),
+    Entry(
+        "filter",
+        "partial_aggregate",
+        "flumeng.spec.filters.partial_aggregate:PartialAggregate",
+        "flumeng.filters.partial_aggregate:PartialAggregateFilter",
+    ),
+    Entry(
+        "filter", "geoip", "flumeng.spec.filters.geoip:Geoip", "flumeng.filters.geoip:GeoipFilter"
+    ),
+    Entry(
+        "filter",
+        "python",
+        "flumeng.spec.filters.python:Python",
+        "flumeng.filters.python:PythonFilter",
+    ),
+    Entry("filter", "sql", "flumeng.spec.filters.sql:Sql", "flumeng.filters.sql:SqlFilter"),
     Entry("sink", "files", "flumeng.spec.sinks.files:Files", "flumeng.sinks.files:FilesSink"),
     Entry(
         "sink",

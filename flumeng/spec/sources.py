@@ -1,14 +1,15 @@
 """The options of every source.
 
 ``claims`` are what only one source can have, ``needs`` is what a node may refuse (``Need``),
-``arrival`` is what may happen to an event before it is accepted.
+``arrival`` is what may happen to an event before it is accepted. ``keeps_place``: beside its events
+it journals where it is, from which it goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from flumeng.spec.option import option
 from flumeng.spec.quantities import check_absolute, check_address
@@ -208,6 +209,7 @@ class Tail:
     `source`, `path`, `inode`, `offset`.
     """
 
+    keeps_place: ClassVar[bool] = True
     paths: tuple[str, ...] = option(
         doc="The files, as absolute globs. Files that appear later are found too.",
         minimum=1,
@@ -265,6 +267,10 @@ class Exec:
     )
     max_line_bytes: int = _max_line_bytes()
 
+    @property
+    def keeps_place(self) -> bool:
+        return self.mode == "once"
+
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.command[0].startswith("/"):
             yield "command", f"expected an absolute path first; found {self.command[0]!r}"
@@ -284,6 +290,7 @@ class Generate:
     no gaps, also over restarts.
     """
 
+    keeps_place: ClassVar[bool] = True
     events_per_second: int = option(
         doc="How many; 0 makes as many as the journal takes.",
         unit="events",

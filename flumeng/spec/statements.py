@@ -15,8 +15,9 @@ from typing import Any
 from sqlglot import exp
 
 from flumeng.spec import aggregates, functions, sql_text
-from flumeng.spec.expressions import Columns, Kind, Reader, called, constant, given, shown
+from flumeng.spec.expressions import Reader, called, constant, given, shown
 from flumeng.spec.functions import ATOMIC, BOOLEAN, INTEGER, TEXT, VOID
+from flumeng.spec.kinds import Columns, Kind
 from flumeng.spec.problems import nearest
 from flumeng.spec.sql_text import MAX_DEPTH
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from flumeng.spec.functions import ATOMIC
+from flumeng.spec.kinds import Columns, require_new
 from flumeng.spec.locations import Credentials, check_location, credential_problem, located
 from flumeng.spec.option import option
 from flumeng.spec.patterns import fixed_part
@@ -183,6 +185,17 @@ class LookupTable:
         if self.jdbc is not None:
             return f"{self.jdbc.table} of {self.jdbc.place}"
         return self.path or ""
+
+    def columns(self) -> Columns:
+        """Raises ValueError."""
+        from flumeng.spec import expressions  # noqa: PLC0415  # loads sqlglot
+
+        found = expressions.columns_of_ddl(self.schema)
+        require_new((), found)
+        for name, kind in found.items():
+            if kind.name not in ATOMIC:
+                raise ValueError(f"the column {name} of a table cannot be a {kind.name}")
+        return found
 
     def needs(self) -> Iterator[tuple[str, str]]:
         if self.jdbc is not None:

@@ -3,9 +3,10 @@
 Beside its options a class may say: ``exactly_once``, how it can deliver so (a class attribute or a
 property; without it the sink cannot); ``numbered``, that it is given the number of each batch
 however its flow delivers; ``cut_by_content``, that what it sends under one number depends on
-what is in the events; ``makes_files``, that each batch makes files, so batches are
-to be large; ``claims()`` and ``needs()``, what only one sink of a flow may have, and what the
-policy of a node has to allow; ``local``, that its ``path`` is on the disk of whoever collects.
+what is in the events; ``makes_files``, that each batch makes files, so batches are to be large;
+``one_row_an_event``, that several rows of an event become one; ``claims()`` and ``needs()``, what
+only one sink of a flow may have, and what the policy of a node has to allow; ``local``, that its
+``path`` is on the disk of whoever collects.
 """
 
 from __future__ import annotations
@@ -36,3 +37,7 @@ def decided(options: Any, delivery: str) -> bool:
 
 def makes_files(options: Any) -> bool:
     return getattr(options, "makes_files", False)
+
+
+def one_row_an_event(options: Any) -> bool:
+    return getattr(options, "one_row_an_event", False)

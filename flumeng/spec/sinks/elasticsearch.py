@@ -164,6 +164,10 @@ class Elasticsearch:
     def exactly_once(self) -> ExactlyOnce | None:
         return "by event" if self.id == "event" and not self.data_stream else None
 
+    @property
+    def one_row_an_event(self) -> bool:
+        return self.id == "event"
+
     def needs(self) -> Iterator[tuple[str, str]]:
         for host in self.hosts:
             yield "output", with_port(host)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flumeng.spec.client_tls import ClientTls
 from flumeng.spec.option import option
 from flumeng.spec.quantities import check_address
-from flumeng.spec.sinks.client_tls import ClientTls
 
 _TLS_DOC = "Talks TLS; `{}` is enough where the host trusts the server."
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from flumeng.spec.kafka_brokers import KafkaBrokers
 from flumeng.spec.option import option
-from flumeng.spec.quantities import check_address
-from flumeng.spec.sinks.client_tls import ClientTls
 
 COLUMN = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -23,20 +22,14 @@ def check_topic(text: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Kafka:
+@dataclass(frozen=True, kw_only=True)
+class Kafka(KafkaBrokers):
     """Produces each event as a message into Kafka, at least once.
 
     Brokers answer when all replicas in sync have a message. A batch that is repeated repeats its
     messages; `event_id` lets consumers tell them.
     """
 
-    brokers: tuple[str, ...] = option(
-        doc="Some of the brokers, as host:port.",
-        check=check_address,
-        minimum=1,
-        example='["kafka-1.example:9092", "kafka-2.example:9092"]',
-    )
     topic: str = option(
         doc="The topic. `{column}` stands for the text in that column; an event that makes no name "
         "of a topic that is there is refused.",
@@ -68,19 +61,6 @@ class Kafka:
     compression: Literal["zstd", "lz4", "snappy", "gzip", "none"] = option(
         doc="How messages are compressed.", default="lz4"
     )
-    tls: ClientTls | None = option(
-        doc="Talks TLS with the brokers; `{}` is enough where the host trusts them.", default=None
-    )
-    username: str | None = option(doc="The user of SASL.", example="flumeng", default=None)
-    password: str | None = option(
-        doc="The password of `username`.",
-        example="${secret:kafka}",
-        default=None,
-        secret=True,
-    )
-    mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = option(
-        doc="How the user proves the password.", default="SCRAM-SHA-512"
-    )
     timeout_seconds: float = option(
         doc="How long brokers may take for a message, with all attempts.",
         unit="seconds",
@@ -94,9 +74,3 @@ class Kafka:
             yield "output", f"kafka://{broker}"
         if self.tls is not None:
             yield from self.tls.needs()
-
-    def problems(self) -> Iterator[tuple[str, str]]:
-        if (self.username is None) != (self.password is None):
-            yield "", "expected username and password together"
-        if self.mechanism == "PLAIN" and self.username is not None and self.tls is None:
-            yield "mechanism", "PLAIN sends the password as it is, and needs tls"

@@ -99,6 +99,10 @@ class Sql:
         return "by event" if self.mode == "upsert" else "by batch"
 
     @property
+    def one_row_an_event(self) -> bool:
+        return self.mode == "upsert"
+
+    @property
     def address(self) -> tuple[str, int, str]:
         """Host, port and database."""
         parts = urlsplit(self.url)

@@ -1,4 +1,4 @@
-"""How a sink talks TLS with its server."""
+"""How a client talks TLS with its server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flumeng.spec.quantities import check_absolute
 @dataclass(frozen=True)
 class ClientTls:
     """TLS of at least version 1.2 with a server whose name and certificate are checked. The PEM
-    files are on each host where events are written."""
+    files are on each host that talks to it."""
 
     ca: str | None = option(
         doc="The authorities that the server's certificate is from; those of the host without it.",

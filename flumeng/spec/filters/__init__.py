@@ -1,0 +1,48 @@
+"""The options of each filter, a file for each.
+
+Beside its options a class says ``behind(columns)``: which columns events have behind the filter
+that have ``columns`` before it. It raises ValueError when they do not fit, and ``EntryError`` when
+that is one entry of a list. A class may say: ``looks_up``, that it looks things up in tables;
+``needs()``, what the policy of a node has to allow; ``unconditional``, why it takes no ``when``;
+``only_when(condition)``, the options that do the same under a condition, without which the filter
+is run for the events that meet it, and has to keep columns that it does not know; ``notes_errors``,
+that it says in ``attrs.parse_error`` why it could not process an event, which makes it take
+``on_error``; it too has to keep columns that it does not know; ``multiplies``, that several rows of
+an event leave it; ``regroups``, that its rows depend on where batches are cut.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flumeng.spec.kinds import Columns
+
+
+class EntryError(ValueError):
+    """One entry of the filter's list of expressions is wrong."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+def behind(options: Any, columns: Columns) -> Columns:
+    """The columns of events behind the filter with these options. Raises ValueError."""
+    found: Columns = options.behind(columns)
+    return found
+
+
+def unconditional(options: Any) -> str | None:
+    """Why the filter takes no ``when``; None when it does."""
+    found: str | None = getattr(options, "unconditional", None)
+    return found
+
+
+def notes_errors(options: Any) -> bool:
+    """Whether there are events that the filter cannot process."""
+    return getattr(options, "notes_errors", False)
+
+
+def reshapes(options: Any) -> bool:
+    """Whether there are more rows, or fewer, than events behind the filter, and none is dropped."""
+    return getattr(options, "multiplies", False) or getattr(options, "regroups", False)

@@ -1,0 +1,39 @@
+"""The options of the filter ``select``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flumeng.spec.filters import EntryError
+from flumeng.spec.kinds import Columns, require_new
+from flumeng.spec.option import option
+
+
+@dataclass(frozen=True)
+class Select:
+    """Chooses and computes columns in Spark SQL; all others are dropped."""
+
+    bare: ClassVar[str] = "expressions"
+    unconditional: ClassVar[str] = (
+        "it chooses the columns of all events: write CASE WHEN ... END in its expressions"
+    )
+
+    expressions: tuple[str, ...] = option(
+        doc="The columns to keep, each an expression.",
+        minimum=1,
+        example='["ts", "host", "upper(app) AS app"]',
+    )
+
+    def behind(self, columns: Columns) -> Columns:
+        from flumeng.spec import expressions  # noqa: PLC0415  # loads sqlglot
+
+        found: Columns = {}
+        for number, text in enumerate(self.expressions):
+            try:
+                more = expressions.chosen(text, columns)
+                require_new(found, more)
+            except ValueError as error:
+                raise EntryError(number, str(error)) from None
+            found = {**found, **more}
+        return found

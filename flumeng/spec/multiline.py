@@ -1,0 +1,130 @@
+"""Which lines of a source make one event together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from flumeng.spec.option import option
+from flumeng.spec.patterns import check_re2
+
+Preset = Literal["java", "python", "go"]
+
+CONTINUES: Mapping[str, str] = {
+    "java": (
+        r"^(?:[ \t]|Caused by: |Suppressed: "
+        r"|(?:[a-z_][\w$]*\.)+[A-Z][\w$.]*(?:Exception|Error|Throwable|Failure)(?::|\s*$))"
+    ),
+    "python": (
+        r"^(?:[ \t]|\s*$|Traceback \(most recent call last\):"
+        r"|During handling of the above exception|The above exception was the direct cause"
+        r"|(?:[A-Za-z_]\w*\.)+[A-Z]\w*(?::|\s*$)"
+        r"|(?:[A-Z]\w*(?:Error|Exception|Warning|Group|Iteration)|KeyboardInterrupt|SystemExit"
+        r"|GeneratorExit)(?::|\s*$))"
+    ),
+    "go": (
+        r"^(?:[ \t]|\s*$|goroutine \d+ \[|created by |\[signal |exit status \d+\s*$"
+        r"|(?:[\w.%~-]+/)*[\w%~-]+\.\S*\(.*\)\s*$)"
+    ),
+}
+"""What is in each line that goes on with the event before it."""
+
+KEY = ("host", "source", "path", "peer", "command")
+"""What tells streams of lines apart: of each source some of these attributes."""
+
+
+def check_names(text: str) -> None:
+    if not text.strip():
+        raise ValueError("expected the name of an attribute or a column")
+
+
+@dataclass(frozen=True)
+class Multiline:
+    """Lines that belong together become one event before all filters: its body has the lines with
+    newlines between them, and all else is that of its first line. Attributes: `lines`, how many it
+    has, and `multiline_closed` when it ends for another reason than that the next one begins.
+
+    One of `starts`, `continues` and `preset` says which lines belong together.
+    """
+
+    starts: str | None = option(
+        doc="A regular expression (RE2) that is found in the first line of each event, and in no "
+        "other; `^` is the beginning of a line.",
+        check=check_re2,
+        example="'^\\d{4}-\\d{2}-\\d{2} '",
+        default=None,
+    )
+    continues: str | None = option(
+        doc="A regular expression (RE2) that is found in each line that goes on with the event of "
+        "the line before, and in no other.",
+        check=check_re2,
+        example="'^\\s'",
+        default=None,
+    )
+    preset: Preset | None = option(
+        doc="`java`, `python` or `go`: what the stack traces of this language go on with.",
+        default=None,
+    )
+    key: tuple[str, ...] = option(
+        doc="By these columns and attributes streams of lines are told apart: lines of two streams "
+        "are never joined. When not given: `host`, `source`, `path`, `peer` and `command`, so that "
+        "each file, connection and command is a stream.",
+        minimum=1,
+        maximum=10,
+        check=check_names,
+        example="[path]",
+        default=KEY,
+    )
+    timeout_seconds: float = option(
+        doc="A line that came later than this after the one before it begins another event. So "
+        "long the newest event of each stream waits, and about as much is read again with each "
+        "batch.",
+        unit="seconds",
+        minimum=0.1,
+        maximum=600,
+        default=5.0,
+    )
+    max_lines: int = option(
+        doc="No event has more lines; what follows are others.",
+        minimum=2,
+        maximum=100_000,
+        default=500,
+    )
+    max_bytes: int = option(
+        doc="No event of several lines is larger; what follows are others.",
+        unit="bytes",
+        minimum=1024,
+        maximum=2**26,
+        default=2**20,
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        given = [
+            name for name in ("starts", "continues", "preset") if getattr(self, name) is not None
+        ]
+        if not given:
+            yield (
+                "",
+                "expected one of starts, continues and preset: which lines belong together?",
+            )
+        for name in given[1:]:
+            yield name, f"{given[0]} says already which lines belong together: give one of them"
+
+    @property
+    def digest(self) -> str:
+        """Another one joins other lines."""
+        said = [*self.pattern, self.key, self.timeout_seconds, self.max_lines, self.max_bytes]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+
+    @property
+    def pattern(self) -> tuple[str, bool]:
+        """What is searched in each line, and whether one that has it goes on with an event."""
+        if self.starts is not None:
+            return self.starts, False
+        if self.continues is not None:
+            return self.continues, True
+        assert self.preset is not None
+        return CONTINUES[self.preset], True

@@ -1,0 +1,48 @@
+"""Texts with columns in braces, like ``{host}-{app}``; ``{attrs.x}`` is an entry of ``attrs``.
+
+``{{`` and ``}}`` are braces.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+ATTRIBUTE = re.compile(r"attrs\.(?P<key>[A-Za-z0-9_.-]{1,200})", re.ASCII)
+_TOKENS = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|(?P<brace>[{}])|[^{}]+")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_.-]+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column, or the entry ``key`` of the column ``attrs``."""
+
+    name: str
+    key: str | None = None
+
+
+Part = str | Field
+
+
+def parse(text: str) -> tuple[Part, ...]:
+    """Raises ValueError."""
+    parts: list[Part] = []
+    for token in _TOKENS.finditer(text):
+        if token["brace"]:
+            raise ValueError('expected columns in braces, like "{host}-{app}", and {{ for a brace')
+        if token["name"] is not None:
+            parts.append(_field(token["name"]))
+        else:
+            literal = token[0].replace("{{", "{").replace("}}", "}")
+            before = parts.pop() if parts and isinstance(parts[-1], str) else ""
+            parts.append(f"{before}{literal}")
+    return tuple(parts)
+
+
+def _field(name: str) -> Field:
+    attribute = ATTRIBUTE.fullmatch(name)
+    if attribute is not None:
+        return Field("attrs", attribute["key"])
+    if not _NAME.fullmatch(name) or "." in name:
+        raise ValueError(f"expected a column or attrs.KEY in braces, not {{{name}}}")
+    return Field(name)
