@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.filters.refreshed_table import RefreshedTable
+
+if TYPE_CHECKING:
+    from flumeng.filters.refreshed_table import RefreshedTable
 
 
 class Filter(Protocol):

@@ -61,20 +61,24 @@ class ByteColumn:
         hits = window == ord(characters[0])
         for character in characters[1:]:
             hits |= window == ord(character)
-        return np.flatnonzero(hits) + self._first
+        found: Positions = np.flatnonzero(hits)
+        found += self._first
+        return found
 
     def column(self, starts: Positions, ends: Positions, present: Mask) -> pa.Array:
         """A binary column of ``data[starts[i]:ends[i]]``, null where not ``present``.
 
-        Where ``present`` is false, ``starts`` and ``ends`` may hold anything.
+        It is as long as these three. Where ``present`` is false, ``starts`` and ``ends`` may hold
+        anything.
         """
-        bounds = np.empty(2 * len(starts), np.int32)
-        bounds[0::2] = np.where(present, starts, self.starts)
-        bounds[1::2] = np.where(present, ends, self.starts)
+        bounds = np.empty(2 * len(starts) + 1, np.int32)
+        bounds[0:-1:2] = np.where(present, starts, 0)
+        bounds[1::2] = np.where(present, ends, 0)
+        bounds[-1] = len(self.data)
         pieces = pa.Array.from_buffers(
-            pa.binary(), max(0, len(bounds) - 1), [None, pa.py_buffer(bounds), self._buffer]
+            pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), self._buffer]
         )
-        chosen = pa.array(np.arange(0, len(bounds), 2, dtype=np.int32), mask=~present)
+        chosen = pa.array(np.arange(0, len(bounds) - 1, 2, dtype=np.int32), mask=~present)
         return pieces.take(chosen)
 
 
@@ -82,6 +86,15 @@ def following(sorted_positions: Positions, origins: Positions, ends: Positions) 
     """The first of ``sorted_positions`` at or after each origin, else the row's end."""
     padded = np.append(sorted_positions, np.iinfo(np.int64).max)
     found: Positions = np.minimum(padded[np.searchsorted(sorted_positions, origins)], ends)
+    return found
+
+
+def contains(sorted_positions: Positions, wanted: Positions) -> Mask:
+    """Which of ``wanted`` are among ``sorted_positions``."""
+    if not len(sorted_positions):
+        return np.zeros(len(wanted), np.bool_)
+    at = np.searchsorted(sorted_positions, wanted).clip(max=len(sorted_positions) - 1)
+    found: Mask = sorted_positions[at] == wanted
     return found
 
 

@@ -1,29 +1,75 @@
-"""Columns that options name in Spark DDL."""
+"""Columns that options name in Spark DDL, as Arrow types; needs no Spark."""
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pyarrow as pa
-from pyspark.errors import ParseException
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from sqlglot import exp
 
 from flumeng.errors import UserError
-from flumeng.filters.lazy_batch import TIMES
+from flumeng.spec import sql_text
 
-
-def read(ddl: str) -> StructType:
-    """Raises UserError."""
-    wrong = f"{ddl!r} is not a list of columns in Spark DDL"
-    try:
-        schema = StructType.fromDDL(ddl)
-    except ParseException as error:
-        raise UserError(wrong) from error
-    if not isinstance(schema, StructType):
-        raise UserError(wrong)
-    return schema
+_PLAIN = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+_DECIMAL = re.compile(r"decimal(?:\(([0-9]+)(?:, ([0-9]+))?\))?")
 
 
 def columns_of(ddl: str) -> pa.Schema:
-    """The same for Arrow, each of which may be null. Raises UserError."""
-    found = to_arrow_schema(read(ddl), **TIMES)
-    return pa.schema([field.with_nullable(True) for field in found])
+    """Each of them may be null. Raises UserError."""
+    try:
+        return pa.schema(_fields(sql_text.parse_columns(ddl)))
+    except ValueError as error:
+        raise UserError(f"{ddl!r} is not a list of columns in Spark DDL") from error
+
+
+def type_of(text: str) -> pa.DataType:
+    """One type. Raises UserError."""
+    return columns_of(f"it {text}").field(0).type
+
+
+def shown(kind: pa.DataType) -> str:
+    """A plain type as DDL has it."""
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    return next(name for name, plain in _PLAIN.items() if plain == kind).upper()
+
+
+def _fields(struct: Any) -> list[pa.Field]:
+    names = {field.name.lower() for field in struct.expressions}
+    if len(names) < len(struct.expressions):
+        raise ValueError("a name stands twice")
+    if not all(isinstance(field, exp.ColumnDef) for field in struct.expressions):
+        raise ValueError("expected a name and a type")
+    return [pa.field(field.name, _type(field.kind)) for field in struct.expressions]
+
+
+def _type(node: Any) -> pa.DataType:
+    if not isinstance(node, exp.DataType):
+        raise ValueError("expected a type")
+    if node.is_type(exp.DType.STRUCT):
+        return pa.struct(_fields(node))
+    inner = [_type(part) for part in node.expressions if isinstance(part, exp.DataType)]
+    if node.is_type(exp.DType.ARRAY):
+        return pa.list_(*inner)
+    if node.is_type(exp.DType.MAP):
+        return pa.map_(*inner)
+    name = node.sql(dialect="spark").lower()
+    decimal = _DECIMAL.fullmatch(name)
+    if decimal:
+        return pa.decimal128(int(decimal[1] or 10), int(decimal[2] or 0))
+    if name not in _PLAIN:
+        raise ValueError(f"no type {name}")
+    return _PLAIN[name]

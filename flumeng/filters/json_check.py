@@ -1,13 +1,9 @@
 """Whether bodies are JSON, each one text and nothing behind it.
 
-Spark's reader stops where the first value ends and does not look at the rest, so that is looked at
-here, for many bodies at once.
+Many bodies are looked at in one go; only where one of them is not JSON each is looked at alone.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -17,22 +13,8 @@ import pyarrow.compute as pc
 
 from flumeng.runtime.json_text import without_surrogates
 
-VALID = "_flumeng_is_json"
-ROWS_AT_A_TIME = 8192
-
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_one = msgspec.json.Decoder(msgspec.Raw).decode
-
-
-@dataclass(frozen=True)
-class JsonCheck:
-    """Adds the column VALID, for the SQL that comes behind it."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
-                rows = batch.slice(start, ROWS_AT_A_TIME)
-                yield rows.append_column(VALID, are_json(rows["body"]))
 
 
 def are_json(bodies: pa.Array) -> pa.Array:

@@ -34,32 +34,37 @@ Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Runs in an executor, once a split. Pickled by reference: a plain class or function."""
 Action = Callable[[DataFrame], None]
 """Does something with a DataFrame in the driver, in the thread and the Spark job of the batch."""
+Session = SparkSession | Callable[[], SparkSession]
+"""A session, or what gives one when it is needed, and may have to start it first."""
 
 
 @dataclass(frozen=True)
 class LazyBatch:
     """``schema`` is that of the last stage; ``pending`` are the stages after ``source``, which is
     None when they begin with the numbers of the splits. ``action``, if there is one, comes last.
-    Unless ``shuffled``, each partition has the rows of one split, in a repeat too. ``bound``
-    is the stage that ``Parameter`` stands for. ``large_rows``: its session takes rows of any size.
+    Unless ``shuffled``, each partition has the rows of one split, in a repeat too. ``bound`` is
+    what its ``Parameter`` is given. ``large_rows``: its session takes rows of any size.
     """
 
-    spark: SparkSession
+    session: Session
     splits: int
     source: DataFrame | None
     pending: tuple[Stage, ...]
     schema: pa.Schema
     action: Action | None = None
     shuffled: bool = False
-    bound: Stage | None = None
+    bound: tuple[Any, ...] | None = None
     large_rows: bool = False
 
     @classmethod
-    def of_splits(
-        cls, spark: SparkSession, splits: int, stage: Stage, schema: pa.Schema
-    ) -> LazyBatch:
+    def of_splits(cls, session: Session, splits: int, stage: Stage, schema: pa.Schema) -> LazyBatch:
         """What ``stage`` makes of the numbers 0 to ``splits - 1``, each in a Spark task."""
-        return cls(spark, splits, None, (stage,), schema)
+        return cls(session, splits, None, (stage,), schema)
+
+    @property
+    def spark(self) -> SparkSession:
+        """Only for what cannot be done without it: it may take seconds."""
+        return self.session() if callable(self.session) else self.session
 
     def beginning(self, schema: pa.Schema) -> LazyBatch:
         """A batch of ``schema`` without any stage yet, to see what others would add."""
@@ -96,7 +101,7 @@ class LazyBatch:
         return replace(self, action=action)
 
     def prepared(self) -> LazyBatch:
-        """The same, to be run again and again with another stage bound to its ``Parameter``.
+        """The same, to be run again and again with something else bound to its ``Parameter``.
 
         A plan that leaves each row in its split is kept whole, with its broadcast tables. Any other
         plan would keep results of the first run (shuffled rows, answers of subqueries): Spark only
@@ -112,9 +117,10 @@ class LazyBatch:
         )
         return replace(self, source=DataFrame(rows, self.spark))
 
-    def bind(self, stage: Stage) -> LazyBatch:
-        """The same with ``stage`` as its ``Parameter``."""
-        return replace(self, bound=stage)
+    def bind(self, *given: Any) -> LazyBatch:
+        """The same with what its ``Parameter`` is to be given. No secrets: it is a property of the
+        Spark job, which Spark's pages and event logs show."""
+        return replace(self, bound=given)
 
     def cached(self) -> LazyBatch:
         """The same, computed once by Spark however often it is run; to be given back."""
@@ -191,16 +197,17 @@ PARAMETER = "flumeng.parameter"
 
 @dataclass(frozen=True)
 class Parameter:
-    """Stands for a stage that comes with each job, as one of its local properties: so one plan
-    serves many batches, as a prepared statement does."""
+    """The stage that ``make`` makes of what comes with each job, as one of its local properties: so
+    one plan serves many batches, as a prepared statement does."""
+
+    make: Callable[..., Stage]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         text = context.getLocalProperty(PARAMETER)
-        assert text is not None, "no stage is bound to the parameter of the batch"
-        stage: Stage = pickle.loads(base64.b64decode(text))
-        return stage(batches)
+        assert text is not None, "nothing is bound to the parameter of the batch"
+        return self.make(*pickle.loads(base64.b64decode(text)))(batches)
 
 
 def _strip(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -213,19 +220,24 @@ BRANCH_SCHEMA = pa.schema([pa.field("branch", pa.int32()), pa.field("rows", pa.b
 
 @dataclass(frozen=True)
 class Branches:
-    """Each of ``stages`` over the same batches, which are computed once: what it yields is a row of
-    BRANCH_SCHEMA, as an Arrow stream. Batches that take more than HELD_BYTES wait on disk."""
+    """Each of ``stages`` over the same batches, which are computed once. With a number, what it
+    yields is a row of BRANCH_SCHEMA, as an Arrow stream; without one, it yields such rows itself.
+    Batches that take more than HELD_BYTES wait on disk."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[tuple[int | None, Stage], ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with SpooledTemporaryFile(HELD_BYTES) as held:
             empty = not write_stream(batches, held)
-            for number, stage in enumerate(self.stages):
+            for number, stage in self.stages:
                 held.seek(0)
-                found = pa.BufferOutputStream()
-                write_stream(stage(iter(()) if empty else pa.ipc.open_stream(held)), found)
-                row = {"branch": number, "rows": found.getvalue().to_pybytes()}
+                found = stage(iter(()) if empty else pa.ipc.open_stream(held))
+                if number is None:
+                    yield from found
+                    continue
+                rows = pa.BufferOutputStream()
+                write_stream(found, rows)
+                row = {"branch": number, "rows": rows.getvalue().to_pybytes()}
                 yield pa.RecordBatch.from_pylist([row], BRANCH_SCHEMA)
 
 

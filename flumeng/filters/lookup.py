@@ -20,9 +20,10 @@ from pyspark.sql import SparkSession
 
 from flumeng.errors import UserError
 from flumeng.filters import refreshed_table
+from flumeng.filters.columns import gathered
 from flumeng.filters.ddl import columns_of
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.spec.filters import Lookup
+from flumeng.spec.filters.lookup import Lookup
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class LookupStage:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         known = self.directory
         directory = known if isinstance(known, Directory) else known.value
-        for events in _gathered(batches, min(len(directory.table), ROWS_AT_ONCE)):
+        for events in gathered(batches, min(len(directory.table), ROWS_AT_ONCE)):
             yield from self._looked_up(events, directory).to_batches()
 
     def _looked_up(self, events: pa.Table, directory: Directory) -> pa.Table:
@@ -147,15 +148,3 @@ class LookupStage:
             if field.name not in events.schema.names
         ]
         return pa.Table.from_arrays([*events.columns, *added], schema=self.schema)
-
-
-def _gathered(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """All events in tables of so many at least, but for the last."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(part.num_rows for part in waiting) >= rows:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
 
 from flumeng.filters.lazy_batch import Stage
 from flumeng.filters.reasons import note
@@ -50,11 +48,6 @@ class Bounded:
         }
         columns = [changed.get(name, batch[name]) for name in batch.schema.names]
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)
-
-
-def is_far(said: Column, received: Column, within_seconds: float) -> Column:
-    """The same in Spark SQL; null where nothing is said."""
-    return F.abs(F.unix_seconds(said) - F.unix_seconds(received)) > within_seconds
 
 
 def refused(events: pa.Table) -> int:

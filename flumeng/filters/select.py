@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from flumeng.filters import arrow_sql, identity, spark_syntax
+from flumeng.filters import arrow_sql, expression_stages, identity
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.spec.filters import Select
+from flumeng.spec.filters.select import Select
 
 
 class SelectFilter:
@@ -22,8 +22,7 @@ class SelectFilter:
         kept = () if "*" in self._expressions else identity.present(batch.schema)
         expressions = (*self._expressions, *kept)
         if batch.schema not in self._stages:
-            spark_syntax.require_allowed(batch.spark, self._expressions)
-            self._stages[batch.schema] = arrow_sql.columns(batch.spark, batch.schema, expressions)
+            self._stages[batch.schema] = expression_stages.columns(batch, expressions)
         stage = self._stages[batch.schema]
         if stage is not None:
             return batch.arrow(stage, stage.schema)

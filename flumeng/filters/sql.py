@@ -25,7 +25,7 @@ from flumeng.filters import ddl, identity, refreshed_table, spark_statement
 from flumeng.filters.arrow_sql import ProjectStage
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.refreshed_table import RefreshedTable
-from flumeng.spec.filters import Sql
+from flumeng.spec.filters.sql import Sql
 from flumeng.spec.statements import EVENTS
 
 CROSSINGS = ("MapInArrow", "PythonMapInArrow")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from flumeng.filters import arrow_sql, spark_syntax
+from flumeng.filters import arrow_sql, expression_stages
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.spec.filters import Where
+from flumeng.spec.filters.where import Where
 
 
 class WhereFilter:
@@ -19,10 +19,7 @@ class WhereFilter:
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         if batch.schema not in self._stages:
-            spark_syntax.require_allowed(batch.spark, [self._condition])
-            self._stages[batch.schema] = arrow_sql.condition(
-                batch.spark, batch.schema, self._condition
-            )
+            self._stages[batch.schema] = expression_stages.condition(batch, self._condition)
         stage = self._stages[batch.schema]
         if stage is not None:
             return batch.arrow(stage, batch.schema)

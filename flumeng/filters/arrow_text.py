@@ -1,0 +1,242 @@
+"""Spark SQL that Arrow computes alike, read from its text: so no JVM is needed to know.
+
+Of what ``arrow_sql`` finds in Spark's analysed plan this finds the same stages, as far as a text
+leaves no doubt of how Spark reads it and of which types it makes its values: comparisons of columns
+and entries of maps with constants, AND, OR, NOT, IN and IS NULL, and columns by their names. Any
+other text is for Spark to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from flumeng.filters.arrow_sql import (
+    COMPARISONS,
+    LOGIC,
+    ORDERED,
+    TYPES,
+    Call,
+    Column,
+    Constant,
+    Entry,
+    Expression,
+    FilterStage,
+    LeftToSparkError,
+    ProjectStage,
+)
+from flumeng.spec import sql_text
+
+_COMPARISONS: dict[type[exp.Expr], str] = {
+    exp.EQ: "EqualTo",
+    exp.LT: "LessThan",
+    exp.LTE: "LessThanOrEqual",
+    exp.GT: "GreaterThan",
+    exp.GTE: "GreaterThanOrEqual",
+}
+_QUOTES = "'\""
+_INT = range(-(2**31), 2**31)
+_BIGINT = range(-(2**63), 2**63)
+
+Typed = tuple[Expression, pa.DataType]
+
+
+def condition(schema: pa.Schema, text: str) -> FilterStage | None:
+    """A stage for the condition ``text`` over rows of ``schema``; None when it is Spark's."""
+    try:
+        found = _Reader(schema).logic(_parsed(text))
+    except LeftToSparkError:
+        return None
+    return FilterStage(found) if isinstance(found, Call) and found.reads else None
+
+
+def columns(schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
+    """A stage for ``texts`` when each just names a column, perhaps with another name."""
+    reader = _Reader(schema)
+    sources: list[str] = []
+    fields: dict[str, pa.Field] = {}
+    try:
+        for text in texts:
+            named = zip(schema.names, schema.names, strict=True)
+            for source, name in named if text.strip() == "*" else [reader.named(_parsed(text))]:
+                if name in fields:
+                    return None
+                sources.append(source)
+                fields[name] = schema.field(source).with_name(name)
+    except LeftToSparkError:
+        return None
+    return ProjectStage(tuple(sources), pa.schema(fields.values()))
+
+
+def _parsed(text: str) -> exp.Expr:
+    if "\\" in text:
+        raise LeftToSparkError("a text with escapes")
+    try:
+        return sql_text.parse(text)
+    except ValueError as error:
+        raise LeftToSparkError(str(error)) from error
+
+
+class _Reader:
+    """Reads sqlglot's trees over rows of ``schema``. All methods raise LeftToSparkError."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._types = {field.name: field.type for field in schema}
+        self._names: dict[str, list[str]] = {}
+        for name in schema.names:
+            self._names.setdefault(name.lower(), []).append(name)
+
+    def named(self, tree: exp.Expr) -> tuple[str, str]:
+        """The column of which ``tree`` is the name, and its name behind that."""
+        of, name = (tree.this, tree.alias) if isinstance(tree, exp.Alias) else (tree, tree.name)
+        if not isinstance(of, exp.Column) or of.table or not name:
+            raise LeftToSparkError(type(of).__name__)
+        return self._column(of.this), name
+
+    def logic(self, node: Any) -> Expression:
+        """What gives true, false or null."""
+        if isinstance(node, exp.Paren):
+            return self.logic(node.this)
+        if isinstance(node, exp.And | exp.Or):
+            parts = [self.logic(part) for part in _chain(node)]
+            return _balanced(LOGIC[type(node).__name__], parts)
+        if isinstance(node, exp.Not):
+            return self._negated(node.this)
+        if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+            return Call(LOGIC["IsNull"], (self._operand(node.this),))
+        if isinstance(node, exp.NEQ):
+            return Call(LOGIC["Not"], (self._comparison("EqualTo", node.this, node.expression),))
+        if type(node) in _COMPARISONS:
+            return self._comparison(_COMPARISONS[type(node)], node.this, node.expression)
+        if isinstance(node, exp.In):
+            return self._among(node)
+        found, kind = self._value(node)
+        if kind != pa.bool_():
+            raise LeftToSparkError(str(kind))
+        return found
+
+    def _negated(self, node: Any) -> Expression:
+        if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+            return Call(LOGIC["IsNotNull"], (self._operand(node.this),))
+        return Call(LOGIC["Not"], (self.logic(node),))
+
+    def _operand(self, node: Any) -> Expression:
+        """Of IS NULL: a value, or what parentheses hold."""
+        return self.logic(node) if _is_compound(node) else self._value(node)[0]
+
+    def _among(self, node: exp.In) -> Expression:
+        if {name for name, part in node.args.items() if part} != {"this", "expressions"}:
+            raise LeftToSparkError("In")
+        value = self._value(node.this)
+        others = [self._value(other) for other in node.expressions]
+        if value[1] == pa.int32() and any(kind != value[1] for _, kind in others):
+            raise LeftToSparkError("In")  # Spark would cast all of them, and the value
+        first, *rest = (_compared("EqualTo", value, other) for other in others)
+        found: Expression = first
+        for other in rest:
+            found = Call(LOGIC["Or"], (found, other))
+        return found
+
+    def _comparison(self, kind: str, left: Any, right: Any) -> Call:
+        return _compared(kind, self._value(left), self._value(right))
+
+    def _value(self, node: Any) -> Typed:
+        """A column, an entry of a map, or a constant."""
+        if isinstance(node, exp.Paren):
+            return self._value(node.this)
+        if isinstance(node, exp.Column) and not node.args.get("db"):
+            if node.table:
+                return self._entry(node.args["table"], node.name)
+            name = self._column(node.this)
+            return Column(name), self._types[name]
+        if isinstance(node, exp.Bracket) and isinstance(node.this, exp.Column):
+            key = node.expressions[0] if len(node.expressions) == 1 else None
+            if node.this.table or not isinstance(key, exp.Literal) or not key.is_string:
+                raise LeftToSparkError("Bracket")
+            return self._entry(node.this.this, _text(key))
+        if isinstance(node, exp.Boolean):
+            return Constant(pa.scalar(bool(node.this), pa.bool_())), pa.bool_()
+        if isinstance(node, exp.Literal) and node.is_string:
+            return Constant(pa.scalar(_text(node), pa.string())), pa.string()
+        negative = isinstance(node, exp.Neg)
+        return _whole_number(node.this if negative else node, -1 if negative else 1)
+
+    def _column(self, node: Any) -> str:
+        """The column of that name. Spark does not tell names apart by their case."""
+        known = self._names.get(node.name.lower(), []) if isinstance(node, exp.Identifier) else []
+        if len(known) != 1:
+            raise LeftToSparkError(type(node).__name__)
+        return known[0]
+
+    def _entry(self, column: Any, key: str) -> Typed:
+        name = self._column(column)
+        kind = self._types[name]
+        if not pa.types.is_map(kind) or {kind.key_type, kind.item_type} != {pa.string()}:
+            raise LeftToSparkError(str(kind))
+        return Entry(name, key), pa.string()
+
+
+def _compared(kind: str, left: Typed, right: Typed) -> Call:
+    (one, of_one), (other, of_other) = left, right
+    if (of_one, of_other) == (pa.int32(), pa.int64()):
+        one = _widened(one)
+    elif (of_one, of_other) == (pa.int64(), pa.int32()):
+        other = _widened(other)
+    elif of_one != of_other:
+        raise LeftToSparkError(f"{of_one} and {of_other}")
+    elif of_one not in (TYPES if kind == "EqualTo" else ORDERED).values():
+        raise LeftToSparkError(str(of_one))
+    return Call(COMPARISONS[kind], (one, other))
+
+
+def _widened(value: Expression) -> Constant:
+    """A constant as a bigint; Spark would cast each value of a column."""
+    if not isinstance(value, Constant):
+        raise LeftToSparkError("Cast")
+    return Constant(value.value.cast(pa.int64()))
+
+
+def _whole_number(node: Any, sign: int) -> Typed:
+    if not isinstance(node, exp.Literal) or node.is_string or not node.name.isdecimal():
+        raise LeftToSparkError(type(node).__name__)
+    number = sign * int(node.name)
+    if number not in _BIGINT:
+        raise LeftToSparkError("a decimal")
+    kind = pa.int32() if number in _INT else pa.int64()
+    return Constant(pa.scalar(number, kind)), kind
+
+
+def _text(node: exp.Literal) -> str:
+    found = str(node.name)
+    if any(character in found for character in _QUOTES):
+        raise LeftToSparkError("a text with quotes")
+    return found
+
+
+def _is_compound(node: Any) -> bool:
+    """Whether it is a condition in parentheses."""
+    return isinstance(node, exp.Paren) and (
+        isinstance(node.this, exp.Predicate | exp.Connector | exp.Not) or _is_compound(node.this)
+    )
+
+
+def _chain(node: Any) -> list[Any]:
+    """What a chain of AND, or of OR, is between."""
+    kind, found = type(node), []
+    while type(node) is kind:
+        found.append(node.expression)
+        node = node.this
+    return [node, *reversed(found)]
+
+
+def _balanced(function: str, parts: Sequence[Expression]) -> Expression:
+    """Chains are long, not deep: halves are put together as Spark's parser does it."""
+    if len(parts) == 1:
+        return parts[0]
+    middle = (len(parts) - 1) // 2 + 1
+    return Call(
+        function, (_balanced(function, parts[:middle]), _balanced(function, parts[middle:]))
+    )

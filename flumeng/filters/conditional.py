@@ -1,0 +1,115 @@
+"""A filter that is only for the events for which its condition is true; all others pass it by.
+
+Their new columns are null, and they keep their places among the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
+
+from flumeng.errors import UserError
+from flumeng.filters import Filter, expression_stages
+from flumeng.filters.lazy_batch import LazyBatch, Stage
+from flumeng.filters.parting import MarkStage
+
+if TYPE_CHECKING:
+    from flumeng.filters.refreshed_table import RefreshedTable
+
+WHEN, ROW = "_flumeng_when", "_flumeng_row"
+
+
+class ConditionalFilter:
+    """``inner`` for the events for which ``condition`` is true. It has to keep columns that it does
+    not know, as all filters do that take a condition."""
+
+    def __init__(self, inner: Filter, condition: str) -> None:
+        self._inner = inner
+        self._condition = condition
+
+    @property
+    def identified(self) -> bool:
+        return self._inner.identified
+
+    @property
+    def tables(self) -> Sequence[RefreshedTable]:
+        return self._inner.tables
+
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        before = batch.schema
+        inner = self._inner.apply(batch.beginning(before.append(pa.field(ROW, pa.int64()))))
+        stage = inner.all_arrow
+        if stage is None:
+            raise UserError("when: a filter that Spark SQL runs takes no condition")
+        behind = inner.schema.remove(inner.schema.get_field_index(ROW))
+        return self._marked(batch).arrow(ConditionalStage(stage, before, behind), behind)
+
+    def _marked(self, batch: LazyBatch) -> LazyBatch:
+        found = expression_stages.condition(batch, self._condition)
+        if found is not None:
+            marked = batch.schema.append(pa.field(WHEN, pa.bool_()))
+            return batch.arrow(MarkStage(found.condition, WHEN), marked)
+        condition = F.coalesce(F.expr(self._condition), F.lit(False))
+        return batch.sql(lambda rows: rows.withColumn(WHEN, condition))
+
+
+@dataclass(frozen=True)
+class ConditionalStage:
+    """Over events with the column WHEN, which ends here: those that it marks, with the column ROW,
+    go through ``inner``."""
+
+    inner: Stage
+    before: pa.Schema
+    behind: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            marks = batch[WHEN].to_numpy(zero_copy_only=False)
+            events = batch.select(self.before.names)
+            through = self._through(events, marks)
+            if marks.all():
+                yield from (each.select(self.behind.names) for each in through)
+            else:
+                yield self._merged(events, marks, through)
+
+    def _through(
+        self, events: pa.RecordBatch, marks: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    ) -> list[pa.RecordBatch]:
+        rows = pa.array(np.arange(len(events)))
+        chosen = events.append_column(ROW, rows)
+        if not marks.all():
+            chosen = chosen.filter(pa.array(marks))
+        return list(self.inner(iter([chosen]))) if len(chosen) else []
+
+    def _merged(
+        self,
+        events: pa.RecordBatch,
+        marks: np.ndarray[tuple[int], np.dtype[np.bool_]],
+        through: list[pa.RecordBatch],
+    ) -> pa.RecordBatch:
+        rest = events.append_column(ROW, pa.array(np.arange(len(events)))).filter(pa.array(~marks))
+        if not through:
+            return self._padded(rest)
+        names = [*self.behind.names, ROW]
+        padded = pa.table(self._padded(rest).append_column(ROW, rest[ROW]))
+        tables = [pa.table(each.select(names)).cast(padded.schema) for each in through]
+        found = pa.concat_tables([*tables, padded]).combine_chunks()
+        order = pc.sort_indices(found, [(ROW, "ascending")])
+        ordered = found.take(order).select(self.behind.names)
+        (merged,) = ordered.cast(self.behind).combine_chunks().to_batches() or [
+            pa.RecordBatch.from_pylist([], self.behind)
+        ]
+        return merged
+
+    def _padded(self, rest: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [
+            rest[field.name] if field.name in self.before.names else pa.nulls(len(rest), field.type)
+            for field in self.behind
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.behind)

@@ -1,0 +1,45 @@
+"""Takes columns away, and entries of ``attrs``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flumeng.filters import attributes
+from flumeng.filters.columns import changed
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.spec.filters.drop import Drop
+from flumeng.spec.templates import ATTRIBUTE
+
+
+class DropFilter:
+    tables = ()
+    identified = False
+
+    def __init__(self, options: Drop) -> None:
+        self._names = options.columns
+
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        there = batch.schema.names
+        entries = [name for name in self._names if name not in there]
+        found = [ATTRIBUTE.fullmatch(name) for name in entries]
+        keys = tuple(entry["key"] for entry in found if entry is not None)
+        schema = pa.schema([field for field in batch.schema if field.name not in self._names])
+        return batch.arrow(DropStage(keys, tuple(schema.names)), schema)
+
+
+@dataclass(frozen=True)
+class DropStage:
+    """Without the entries ``keys`` of ``attrs``; ``kept`` are the columns that stay."""
+
+    keys: tuple[str, ...]
+    kept: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            left = batch.select(self.kept)
+            if self.keys and "attrs" in self.kept:
+                left = changed(left, {"attrs": attributes.without(left["attrs"], self.keys)})
+            yield left

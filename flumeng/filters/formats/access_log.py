@@ -1,0 +1,177 @@
+"""The access logs of Apache and nginx, common and combined: found by their quotes and brackets.
+
+``CLIENT IDENT USER [09/Nov/2026:10:00:15 +0100] "METHOD PATH PROTOCOL" STATUS BYTES``, and perhaps
+``"REFERER" "AGENT"``, and whatever a site adds behind these. ``-`` stands for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.filters.byte_column import ByteColumn, Bytes, Mask, Positions, following, text
+from flumeng.filters.formats import Found, because
+from flumeng.filters.formats.fields import found_of
+from flumeng.filters.formats.key_value import unescape
+from flumeng.filters.formats.quotes import behind_backslash
+from flumeng.filters.timestamps import (
+    SECOND,
+    clock_seconds,
+    days_since_epoch,
+    in_calendar,
+    month_number,
+)
+from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.spec.filters.parse import ACCESS_LOG, Parse
+
+_NUMBERS = {"status": pa.int32(), "bytes": pa.int64()}
+_TIME_WIDTH = 26
+_MOST_DIGITS = 18
+_MARKS = ((2, "/"), (6, "/"), (11, ":"), (14, ":"), (17, ":"), (20, " "))
+_DIGITS = (0, 1, 7, 8, 9, 10, 12, 13, 15, 16, 18, 19, 22, 23, 24, 25)
+
+
+@dataclass(frozen=True)
+class AccessLogReader:
+    @classmethod
+    def of(cls, _options: Parse) -> AccessLogReader:
+        return cls()
+
+    @property
+    def columns(self) -> pa.Schema:
+        return pa.schema([pa.field(name, _NUMBERS.get(name, pa.string())) for name in ACCESS_LOG])
+
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+        lines = _Lines(ByteColumn(bodies))
+        lines.read()
+        columns = [lines.column(name) for name in ACCESS_LOG]
+        ts = pa.array(lines.micros).cast(EVENT_SCHEMA.field("ts").type)
+        return found_of([*ACCESS_LOG, "ts"], [*columns, ts], lines.reasons)
+
+
+class _Lines:
+    """The work on one column of bodies: where each part of each line lies."""
+
+    def __init__(self, flat: ByteColumn) -> None:
+        self.flat = flat
+        self.spaces = flat.find(" ")
+        quotes = flat.find('"')
+        self.quotes = quotes[~behind_backslash(flat, quotes)]
+        self.bounds: dict[str, tuple[Positions, Positions]] = {}
+        self.numbers: dict[str, tuple[Positions, Mask]] = {}
+
+    def read(self) -> None:
+        flat = self.flat
+        places = flat.starts
+        for name in ("client", "ident"):
+            behind = following(self.spaces, places, flat.ends)
+            self.bounds[name] = places, behind
+            places = np.minimum(behind + 1, flat.ends)
+        bracket = following(flat.find("["), places, flat.ends)
+        self.bounds["user"] = places, np.maximum(bracket - 1, places)
+        named = (bracket > places + 1) & (flat.at(bracket - 1, flat.ends) == ord(" "))
+        self.micros, timed = _times(flat.window(bracket + 1, _TIME_WIDTH + 1, flat.ends))
+        opening, closing = self._quoted(np.minimum(bracket + _TIME_WIDTH + 2, flat.ends))
+        requested = opening == np.minimum(bracket + _TIME_WIDTH + 3, flat.ends)
+        requested &= closing < flat.ends
+        self._read_request(opening + 1, closing)
+        places = closing + 2
+        counted = flat.at(closing + 1, flat.ends) == ord(" ")
+        for name in _NUMBERS:
+            places, read = self._number(name, places)
+            counted &= read
+        places = self._referer_and_agent(places)
+        self.reasons = pc.coalesce(
+            because("access_log: too few fields", ~named),
+            because("access_log: bad time", ~timed),
+            because("access_log: no request", ~requested),
+            because("access_log: no status and bytes", ~counted),
+        )
+
+    def _quoted(self, places: Positions) -> tuple[Positions, Positions]:
+        """The next quote, and the one that ends what it opens."""
+        opening = following(self.quotes, places, self.flat.ends)
+        behind = np.minimum(opening + 1, self.flat.ends)
+        return opening, following(self.quotes, behind, self.flat.ends)
+
+    def _read_request(self, starts: Positions, ends: Positions) -> None:
+        """``GET /path HTTP/1.1``; the protocol may be missing, and what has one word is a path."""
+        starts = np.minimum(starts, ends)
+        first = following(self.spaces, starts, ends)
+        last = np.append(self.spaces, -1)[np.searchsorted(self.spaces, ends) - 1]
+        behind = self.flat.window(last + 1, 5, ends)
+        versioned = (last > first) & (behind == np.frombuffer(b"HTTP/", np.uint8)[:, None]).all(0)
+        path = np.where(first < ends, first + 1, starts)
+        path_end = np.where(versioned, last, ends)
+        self.bounds["method"] = starts, np.where(first < ends, first, starts)
+        self.bounds["path"] = path, path_end
+        self.bounds["protocol"] = np.where(versioned, last + 1, ends), ends
+
+    def _number(self, name: str, places: Positions) -> tuple[Positions, Mask]:
+        """A number or ``-`` and a space or the end: what is behind it, and where one stands."""
+        places = np.minimum(places, self.flat.ends)
+        ends = following(self.spaces, places, self.flat.ends)
+        window = self.flat.window(places, _MOST_DIGITS, ends)
+        value = np.zeros(len(places), np.int64)
+        digits = np.zeros(len(places), np.int64)
+        for byte in window:
+            digit = byte - np.uint8(ord("0"))
+            going = (digit <= 9) & (byte != 0)
+            if not going.any():
+                break
+            value = np.where(going, value * 10 + digit, value)
+            digits += going
+        width = ends - places
+        nothing = (width == 1) & (window[0] == ord("-"))
+        whole = (width > 0) & (digits == width)
+        if name == "status":
+            whole &= width <= 3
+        self.numbers[name] = value, whole
+        return ends + 1, whole | nothing
+
+    def _referer_and_agent(self, places: Positions) -> Positions:
+        """Two texts in quotes; a line that ends before them has neither."""
+        for name in ("referer", "agent"):
+            places = np.minimum(places, self.flat.ends)
+            opening, closing = self._quoted(places)
+            there = (opening == places) & (closing < self.flat.ends)
+            self.bounds[name] = (
+                np.where(there, opening + 1, places),
+                np.where(there, closing, places),
+            )
+            places = np.where(there, closing + 2, self.flat.ends)
+        return places
+
+    def column(self, name: str) -> pa.Array:
+        if name in self.numbers:
+            value, whole = self.numbers[name]
+            return pa.array(value, _NUMBERS[name], mask=~whole)
+        starts, ends = self.bounds[name]
+        given = ends > starts
+        given &= (ends - starts != 1) | (self.flat.at(starts, ends) != ord("-"))
+        found = text(self.flat.column(starts, ends, given))
+        if name in ("path", "referer", "agent") and pc.any(pc.match_substring(found, "\\")).as_py():
+            return unescape(found)
+        return found
+
+
+def _times(window: Bytes) -> tuple[Positions, Mask]:
+    """``09/Nov/2026:10:00:15 +0100]``: microseconds since the epoch in UTC, and validity."""
+    digits = (window - np.uint8(ord("0"))).astype(np.int64)
+    valid = digits[list(_DIGITS)].max(axis=0) <= 9
+    for place, mark in (*_MARKS, (_TIME_WIDTH, "]")):
+        valid &= window[place] == ord(mark)
+    valid &= (window[21] == ord("+")) | (window[21] == ord("-"))
+    month, month_valid = month_number(window[3:6].astype(np.int64))
+    year = digits[7] * 1000 + digits[8] * 100 + digits[9] * 10 + digits[10]
+    days, day_valid = days_since_epoch(year, month, digits[0] * 10 + digits[1])
+    hour, minute = digits[12] * 10 + digits[13], digits[15] * 10 + digits[16]
+    clock, clock_valid = clock_seconds(hour, minute, digits[18] * 10 + digits[19])
+    zone_hour, zone_minute = digits[22] * 10 + digits[23], digits[24] * 10 + digits[25]
+    east = np.where(window[21] == ord("-"), -1, 1) * (zone_hour * 3600 + zone_minute * 60)
+    micros = (days * 86_400 + clock - east) * SECOND
+    valid &= month_valid & day_valid & clock_valid & (zone_hour < 24) & (zone_minute < 60)
+    return micros, valid & in_calendar(micros)

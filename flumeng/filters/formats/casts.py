@@ -1,0 +1,101 @@
+"""Texts as the types that a schema names, for a whole column at once.
+
+What is not of its type is told, and never guessed: no ``0x1F``, no white space, no overflow.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.filters.byte_column import Mask
+from flumeng.filters.formats import times
+
+_INTEGER = "^[+-]?[0-9]{1,38}$"
+_FRACTION = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
+_WORDS = {"nan": "nan", "inf": "inf", "infinity": "inf", "-inf": "-inf", "-infinity": "-inf"}
+_MOST_DIGITS = 18
+"""So many fit into 64 bits whatever they are."""
+
+
+def cast(texts: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
+    """The values, and which of ``texts`` are none of that type; those and nulls are null."""
+    if pa.types.is_string(to):
+        return texts, np.zeros(len(texts), np.bool_)
+    if pa.types.is_binary(to):
+        return texts.cast(to), np.zeros(len(texts), np.bool_)
+    found = _values(texts, to)
+    failed: Mask = (found.is_null().to_numpy(False)) & texts.is_valid().to_numpy(False)
+    return found, failed
+
+
+def _values(texts: pa.Array, to: pa.DataType) -> pa.Array:
+    if pa.types.is_integer(to):
+        return _integers(texts, to)
+    if pa.types.is_floating(to):
+        return _fractions(texts, to)
+    if pa.types.is_decimal(to):
+        return _decimals(texts, to)
+    if pa.types.is_boolean(to):
+        place = pc.index_in(pc.utf8_lower(texts), value_set=pa.array(["false", "true"]))
+        return pc.equal(pc.if_else(texts.is_valid(), place, None), 1)
+    read = times.days if pa.types.is_date(to) else times.moments
+    values, valid = read(pc.fill_null(texts, ""))
+    whole = pa.int32() if pa.types.is_date(to) else pa.int64()
+    return pa.array(values, mask=~valid).cast(whole).cast(to)
+
+
+def _integers(texts: pa.Array, to: pa.DataType) -> pa.Array:
+    if not pc.all(pc.ascii_is_decimal(texts)).as_py():
+        texts = _only(texts, _INTEGER)
+    if pc.any(pc.starts_with(texts, "+")).as_py():
+        texts = pc.utf8_ltrim(texts, "+")
+    if (pc.max(pc.binary_length(texts)).as_py() or 0) <= _MOST_DIGITS:
+        wide = texts.cast(pa.int64())
+    else:
+        wide = _only(texts, _INTEGER).cast(pa.decimal128(38, 0))
+    if to == wide.type:
+        return wide
+    bits = to.bit_width - 1
+    fits = pc.and_(pc.less_equal(wide, 2**bits - 1), pc.greater_equal(wide, -(2**bits)))
+    return pc.if_else(fits, wide, pa.scalar(None, wide.type)).cast(to)
+
+
+def _fractions(texts: pa.Array, to: pa.DataType) -> pa.Array:
+    try:
+        return texts.cast(to)
+    except pa.ArrowInvalid:
+        lower = pc.utf8_lower(texts)
+        words = pa.array(list(_WORDS.values())).take(
+            pc.index_in(pc.utf8_ltrim(lower, "+"), value_set=pa.array(list(_WORDS)))
+        )
+        numbers = pc.utf8_ltrim(_only(lower, _FRACTION), "+")
+        return pc.coalesce(numbers, words).cast(to)
+
+
+def _decimals(texts: pa.Array, to: pa.DataType) -> pa.Array:
+    """Rounded half away from zero, as Spark does."""
+    texts = pc.utf8_ltrim(_only(texts, _FRACTION), "+")
+    try:
+        return _rounded(texts, to)
+    except pa.ArrowInvalid:
+        rows = [texts.slice(row, 1) for row in range(len(texts))]
+        return pa.concat_arrays([_one_decimal(row, to) for row in rows])
+
+
+def _rounded(texts: pa.Array, to: pa.DataType) -> pa.Array:
+    wide = texts.cast(pa.decimal256(76, 38))
+    return pc.round(wide, to.scale, "half_towards_infinity").cast(to)
+
+
+def _one_decimal(text: pa.Array, to: pa.DataType) -> pa.Array:
+    try:
+        return _rounded(text, to)
+    except pa.ArrowInvalid:
+        return pa.nulls(1, to)
+
+
+def _only(texts: pa.Array, pattern: str) -> pa.Array:
+    """The others become null."""
+    return pc.if_else(pc.match_substring_regex(texts, pattern), texts, pa.scalar(None, pa.string()))

@@ -1,0 +1,108 @@
+"""Lines that container runtimes write: containerd and CRI-O (``cri``), Docker's json-file.
+
+``logtag`` is ``P`` for a part of a line that goes on in the next event, ``F`` for its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.filters import timestamps
+from flumeng.filters.byte_column import ByteColumn, following, text
+from flumeng.filters.formats import Found, because
+from flumeng.filters.formats.fields import Field, found_of
+from flumeng.filters.formats.json import OTHER, FieldsReader
+from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.spec.filters.parse import CONTAINER, Parse
+
+_TIME = EVENT_SCHEMA.field("ts").type
+_COLUMNS = pa.schema([pa.field(name, pa.string()) for name in CONTAINER])
+_FIELDS = FieldsReader(
+    (
+        Field("log", ("log",), pa.string(), ""),
+        Field("stream", ("stream",), pa.string(), ""),
+        Field("ts", ("time",), _TIME, "time is no TIMESTAMP"),
+    ),
+    None,
+)
+
+
+@dataclass(frozen=True)
+class CriReader:
+    """``2016-10-06T00:17:09.669794202Z stdout F message``; tags are parted by colons."""
+
+    @classmethod
+    def of(cls, _options: Parse) -> CriReader:
+        return cls()
+
+    @property
+    def columns(self) -> pa.Schema:
+        return _COLUMNS
+
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+        flat = ByteColumn(bodies)
+        spaces = flat.find(" ")
+        first = following(spaces, flat.starts, flat.ends)
+        second = following(spaces, np.minimum(first + 1, flat.ends), flat.ends)
+        third = following(spaces, np.minimum(second + 1, flat.ends), flat.ends)
+        window = flat.window(flat.starts, timestamps.ISO_WIDTH, flat.ends)
+        micros, width, timed = timestamps.read_iso(window)
+        timed &= flat.starts + width == first
+        everything = np.ones(len(flat), np.bool_)
+        stream = text(flat.column(np.minimum(first + 1, flat.ends), second, everything))
+        known = pc.is_in(stream, value_set=pa.array(["stdout", "stderr"])).to_numpy(False)
+        tag = np.minimum(second + 1, flat.ends)
+        letter, behind = flat.at(tag, flat.ends), flat.at(tag + 1, flat.ends)
+        tagged = ((letter == ord("F")) | (letter == ord("P"))) & (
+            (behind == 0) | (behind == ord(" ")) | (behind == ord(":"))
+        )
+        reasons = pc.coalesce(
+            because("cri: no time", ~timed),
+            because("cri: no stream", ~known),
+            because("cri: no tag", ~tagged),
+        )
+        columns = [
+            stream,
+            text(flat.column(tag, tag + 1, tagged)),
+            text(flat.column(np.minimum(third + 1, flat.ends), flat.ends, everything)),
+            pa.array(micros).cast(_TIME),
+        ]
+        return found_of([*CONTAINER, "ts"], columns, reasons)
+
+
+@dataclass(frozen=True)
+class DockerReader:
+    """``{"log":"message\\n","stream":"stdout","time":"2016-10-06T00:17:09.669794202Z"}``"""
+
+    @classmethod
+    def of(cls, _options: Parse) -> DockerReader:
+        return cls()
+
+    @property
+    def columns(self) -> pa.Schema:
+        return _COLUMNS
+
+    def read(self, bodies: pa.Array, received: pa.Array) -> Found:
+        found = _FIELDS.read(bodies, received)
+        assert found.ts is not None
+        log, stream = found.columns
+        reasons = pc.coalesce(
+            pc.replace_substring_regex(
+                pc.replace_substring(found.reasons, OTHER, "docker: not an object"),
+                "^json:",
+                "docker:",
+            ),
+            because("docker: no log", log.is_null().to_numpy(False)),
+        )
+        whole = pc.ends_with(log, "\n")
+        columns = [
+            stream,
+            pc.if_else(whole, "F", "P"),
+            pc.if_else(whole, pc.utf8_slice_codeunits(log, 0, -1), log),
+            found.ts,
+        ]
+        return found_of([*CONTAINER, "ts"], columns, reasons)

@@ -1,0 +1,130 @@
+"""Records of separated values, one in each body, into the columns of a schema.
+
+Quotes that open at a field's beginning and end at its end are found for all rows at once; the few
+rows that have others are given to the standard library, which takes or refuses them, and written
+again with every field in quotes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.filters import ddl
+from flumeng.filters.byte_column import ByteColumn, Mask, Positions, contains, following, text
+from flumeng.filters.formats import Found, because
+from flumeng.filters.formats.fields import found_of, require_own_types
+from flumeng.filters.formats.key_value import NAMED
+from flumeng.filters.formats.pairs import typed
+from flumeng.filters.formats.quotes import Quotes
+from flumeng.spec.filters.parse import Parse
+
+MALFORMED = "csv: malformed quotes"
+csv.field_size_limit(2**31 - 1)
+
+
+@dataclass(frozen=True)
+class CsvReader:
+    schema: pa.Schema
+    delimiter: str
+    quote: str
+
+    @classmethod
+    def of(cls, options: Parse) -> CsvReader:
+        assert options.schema is not None
+        schema = ddl.columns_of(options.schema)
+        require_own_types(schema)
+        delimiter = options.delimiter or ","
+        return cls(schema, NAMED.get(delimiter, delimiter), options.quote or '"')
+
+    @property
+    def columns(self) -> pa.Schema:
+        return pa.schema([field for field in self.schema if field.name not in ("ts", "host")])
+
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+        records = _Records(self, bodies)
+        malformed = np.zeros(len(bodies), np.bool_)
+        irregular = records.irregular()
+        if irregular.any():
+            mask = pa.array(irregular)
+            rewritten = [self._regular(body) for body in bodies.filter(mask).to_pylist()]
+            malformed[irregular] = [it is None for it in rewritten]
+            bodies = pc.replace_with_mask(bodies, mask, pa.array(rewritten, pa.binary()))
+            records = _Records(self, pc.fill_null(bodies, b""))
+        reasons = because(MALFORMED, malformed)
+        counted = records.counts == len(self.schema)
+        reasons = pc.coalesce(reasons, because(f"csv: not {len(self.schema)} fields", ~counted))
+        columns = []
+        for place, field in enumerate(self.schema):
+            column, failed = typed(records.column(place, counted), field.type)
+            columns.append(column)
+            reasons = pc.coalesce(
+                reasons, because(f"csv: {field.name} is no {ddl.shown(field.type)}", failed)
+            )
+        return found_of(self.schema.names, columns, reasons)
+
+    def _regular(self, body: bytes) -> bytes | None:
+        """The record with each field in quotes; None when it is none."""
+        line = body.decode("utf-8", "surrogateescape").rstrip("\r\n")
+        lines = io.StringIO(line, newline="")
+        try:
+            (record,) = csv.reader(
+                lines, delimiter=self.delimiter, quotechar=self.quote, strict=True
+            )
+        except (csv.Error, ValueError):
+            return None
+        quote = self.quote
+        fields = (quote + field.replace(quote, 2 * quote) + quote for field in record)
+        return self.delimiter.join(fields).encode("utf-8", "surrogateescape")
+
+
+class _Records:
+    """The work on one column of bodies."""
+
+    def __init__(self, reader: CsvReader, bodies: pa.Array) -> None:
+        self.reader = reader
+        self.flat = flat = ByteColumn(bodies)
+        for end in ("\n", "\r"):
+            last = flat.at(flat.ends - 1, flat.ends) == ord(end)
+            flat.ends = flat.ends - (last & (flat.ends > flat.starts))
+        self.quotes = Quotes.of(flat, reader.quote, backslashes=False)
+        breaks = self.quotes.outside(flat.find(reader.delimiter))
+        first = np.searchsorted(breaks, flat.starts)
+        self.counts: Positions = np.diff(np.append(first, len(breaks))) + 1
+        self.starts = np.sort(np.concatenate([flat.starts, breaks + 1]), kind="stable")
+        self.ends = np.sort(np.concatenate([flat.ends, breaks]), kind="stable")
+        self.first = np.cumsum(self.counts) - self.counts
+
+    def irregular(self) -> Mask:
+        """Rows in which quotes stand elsewhere than around fields and doubled inside of them."""
+        found = np.zeros(len(self.flat), np.bool_)
+        places = self.quotes.places
+        if not len(places):
+            return found
+        rows, opening = self.quotes.rows, self.quotes.opening
+        found |= np.bincount(rows, minlength=len(found)) % 2 == 1
+        doubled = (np.diff(places) == 1) & (rows[1:] == rows[:-1])
+        begins = np.append(False, doubled) | contains(self.starts, places)
+        closes = np.append(doubled, False) | contains(self.ends, places + 1)
+        found[rows[~np.where(opening, begins, closes)]] = True
+        return found
+
+    def column(self, place: int, counted: Mask) -> pa.Array:
+        """The texts of one field, where ``counted`` says that the row has it."""
+        chosen = np.where(counted, self.first + place, 0)
+        starts, ends = self.starts[chosen], self.ends[chosen]
+        quote = ord(self.reader.quote)
+        quoted = counted & (ends - starts > 1) & (self.flat.at(starts, ends) == quote)
+        starts, ends = starts + quoted, ends - quoted
+        found = text(self.flat.column(starts, ends, counted))
+        doubled = quoted & (following(self.quotes.places, starts, ends) < ends)
+        if doubled.any():
+            mask, once = pa.array(doubled), self.reader.quote
+            halved = pc.replace_substring(found.filter(mask), 2 * once, once)
+            found = pc.replace_with_mask(found, mask, halved)
+        return found

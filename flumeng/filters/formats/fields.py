@@ -1,0 +1,85 @@
+"""The columns that a format was told to make, each of a name or path and with a type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from flumeng.errors import UserError
+from flumeng.filters import ddl
+from flumeng.filters.byte_column import Mask
+from flumeng.filters.formats import Found
+from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.spec.filters.fields import named
+from flumeng.spec.filters.parse import Parse
+
+TEXTS = pa.map_(pa.string(), pa.string())
+
+
+@dataclass(frozen=True)
+class Field:
+    column: str
+    path: tuple[str, ...]
+    type: pa.DataType
+    misfit: str
+    """What is wrong with an event whose value is not of the type."""
+
+
+def fields_of(options: Parse) -> tuple[Field, ...]:
+    """Raises UserError."""
+    if options.schema is not None:
+        ddl.columns_of(options.schema)
+    try:
+        wanted = named(options.schema, options.fields)
+    except ValueError as error:
+        raise UserError(f"parse: {error}") from error
+    found = [(column, field, ddl.type_of(field.type)) for column, field in wanted.items()]
+    require_own_types(pa.schema([pa.field(column, kind) for column, _, kind in found]))
+    return tuple(
+        Field(column, field.path, kind, f"{column} is no {field.type}")
+        for column, field, kind in found
+    )
+
+
+def require_own_types(schema: pa.Schema) -> None:
+    """``ts`` and ``host`` set the event's. Raises UserError."""
+    for name in ("ts", "host"):
+        wanted = EVENT_SCHEMA.field(name).type
+        if name in schema.names and schema.field(name).type != wanted:
+            kind = "timestamp" if name == "ts" else "string"
+            raise UserError(f"parse: {name} sets the event's own: it must be {kind}")
+
+
+def columns_of_fields(fields: Sequence[Field], into: str | None) -> pa.Schema:
+    """``ts`` and ``host`` are the event's own, and no new columns."""
+    new = [pa.field(it.column, it.type) for it in fields if it.column not in ("ts", "host")]
+    return pa.schema(new if into is None else [*new, pa.field(into, TEXTS)])
+
+
+def found_of(names: Sequence[str | None], columns: Sequence[pa.Array], reasons: pa.Array) -> Found:
+    """All of ``columns`` null where there is a reason. ``ts`` and ``host`` are the event's own."""
+    failed = reasons.is_valid().to_numpy(zero_copy_only=False)
+    kept = dict(zip(names, (without(column, failed) for column in columns), strict=False))
+    ts, host = kept.pop("ts", None), kept.pop("host", None)
+    return Found(list(kept.values()), reasons, ts, host)
+
+
+def without(column: pa.Array, failed: Mask) -> pa.Array:
+    """``column`` with nulls where ``failed``."""
+    if not failed.any():
+        return column
+    return column.take(pa.array(np.arange(len(failed)), mask=failed))
+
+
+def joined(parts: Sequence[Found]) -> Found:
+    """The rows of all of ``parts``, which are of the same reader."""
+    first = parts[0]
+    return Found(
+        [pa.concat_arrays(columns) for columns in zip(*(it.columns for it in parts), strict=True)],
+        pa.concat_arrays([it.reasons for it in parts]),
+        None if first.ts is None else pa.concat_arrays([it.ts for it in parts]),
+        None if first.host is None else pa.concat_arrays([it.host for it in parts]),
+    )

@@ -1,0 +1,100 @@
+"""Lines that one of several grok patterns matches, the first of them that does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.errors import UserError
+from flumeng.filters import ddl
+from flumeng.filters.byte_column import Mask, text
+from flumeng.filters.formats import Found, because
+from flumeng.filters.formats.fields import (
+    Field,
+    columns_of_fields,
+    found_of,
+    require_own_types,
+)
+from flumeng.filters.formats.pairs import typed
+from flumeng.spec import grok
+from flumeng.spec.filters.parse import Parse
+
+_ABSENT = pa.scalar(None, pa.string())
+
+
+@dataclass(frozen=True)
+class GrokReader:
+    """``patterns`` have the columns of their groups in the order of these."""
+
+    patterns: tuple[tuple[str, tuple[str, ...]], ...]
+    fields: tuple[Field, ...]
+
+    @classmethod
+    def of(cls, options: Parse) -> GrokReader:
+        more = options.patterns or {}
+        try:
+            written = [grok.written_out(it, more) for it in options.pattern_list]
+            types = grok.all_types(options.pattern_list, more)
+            for it in written:
+                pc.extract_regex(pa.array([""]), it.regex)
+        except (ValueError, pa.ArrowInvalid) as error:
+            raise UserError(f"parse: {error}") from error
+        fields = tuple(
+            Field(name, (name,), ddl.type_of(kind), f"{name} is no {kind}")
+            for name, kind in types.items()
+        )
+        require_own_types(pa.schema([(field.column, field.type) for field in fields]))
+        return cls(tuple((it.regex, it.fields) for it in written), fields)
+
+    @property
+    def columns(self) -> pa.Schema:
+        return columns_of_fields(self.fields, None)
+
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+        texts = text(bodies)
+        said = {field.column: pa.nulls(len(texts), pa.string()) for field in self.fields}
+        waiting = np.ones(len(texts), np.bool_)
+        for regex, names in self.patterns:
+            if not waiting.any():
+                break
+            found = pc.extract_regex(_chosen(texts, waiting), regex)
+            matched = found.is_valid().to_numpy(zero_copy_only=False)
+            rows = waiting.copy()
+            rows[waiting] = matched
+            groups = [
+                _chosen(pc.struct_field(found, place), matched) for place in range(len(names))
+            ]
+            for name, values in _by_column(names, groups).items():
+                said[name] = (
+                    values
+                    if rows.all()
+                    else pc.replace_with_mask(said[name], pa.array(rows), values)
+                )
+            waiting &= ~rows
+        reasons = because("grok: no match", waiting)
+        columns = []
+        for field in self.fields:
+            column, failed = typed(said[field.column], field.type)
+            columns.append(column)
+            if failed.any():
+                reasons = pc.coalesce(reasons, because(f"grok: {field.misfit}", failed))
+        return found_of(list(said), columns, reasons)
+
+
+def _chosen(column: pa.Array, rows: Mask) -> pa.Array:
+    return column if rows.all() else column.filter(pa.array(rows))
+
+
+def _by_column(names: Sequence[str], groups: Sequence[pa.Array]) -> dict[str, pa.Array]:
+    """What is empty is nothing; of several groups of a column the first that has something."""
+    found: dict[str, pa.Array] = {}
+    for name, values in zip(names, groups, strict=True):
+        given = values
+        if pc.min(pc.binary_length(values)).as_py() == 0:
+            given = pc.if_else(pc.equal(values, ""), _ABSENT, values)
+        found[name] = pc.coalesce(found[name], given) if name in found else given
+    return found

@@ -1,0 +1,177 @@
+"""JSON objects: the columns of a schema, values at paths, or all of it as a map of texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.errors import UserError
+from flumeng.filters import ddl
+from flumeng.filters.byte_column import ByteColumn, Mask, text
+from flumeng.filters.formats import Found, Reader, because, json_values
+from flumeng.filters.formats.fields import (
+    Field,
+    columns_of_fields,
+    fields_of,
+    found_of,
+    joined,
+    require_own_types,
+)
+from flumeng.filters.json_check import are_json
+from flumeng.spec.filters.parse import Parse
+
+MALFORMED, OTHER = "json: malformed", "json: not of the schema"
+_WHITE_SPACE = " \t\n\r"
+_HALVES = re.compile(
+    rb"\\[^u]"
+    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+"""Escapes; in the group is half of a surrogate pair without the other."""
+T = TypeVar("T")
+
+
+def reader(options: Parse) -> Reader:
+    if options.schema is not None:
+        return SchemaReader(ddl.columns_of(options.schema))
+    fields = fields_of(options)
+    return FieldsReader(fields, options.into)
+
+
+@dataclass(frozen=True)
+class SchemaReader:
+    """``ts`` and ``host`` of the schema are the event's own, and no new columns."""
+
+    schema: pa.Schema
+
+    def __post_init__(self) -> None:
+        require_own_types(self.schema)
+        for field in self.schema:
+            _require_text_keys(field.type)
+
+    @property
+    def columns(self) -> pa.Schema:
+        return pa.schema([field for field in self.schema if field.name not in ("ts", "host")])
+
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+        return unless_too_deep(self._read, bodies)
+
+    def _read(self, bodies: pa.Array) -> Found:
+        found, reasons = each_object(
+            bodies, lambda texts: json_values.objects(texts, self.schema.names)
+        )
+        columns = []
+        failed = np.zeros(len(bodies), np.bool_)
+        for place, field in enumerate(self.schema):
+            raws = json_values.values(found, place)
+            column, other = json_values.column(raws, field.type)
+            columns.append(column)
+            failed |= other
+        return found_of(self.schema.names, columns, pc.coalesce(reasons, because(OTHER, failed)))
+
+
+@dataclass(frozen=True)
+class FieldsReader:
+    """``fields`` are values at paths; ``into`` is a column with all that the object has."""
+
+    fields: tuple[Field, ...]
+    into: str | None
+
+    @property
+    def columns(self) -> pa.Schema:
+        return columns_of_fields(self.fields, self.into)
+
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+        return unless_too_deep(self._read, bodies)
+
+    def _read(self, bodies: pa.Array) -> Found:
+        names = list(dict.fromkeys(field.path[0] for field in self.fields))
+        found, reasons = each_object(bodies, lambda texts: json_values.objects(texts, names))
+        raws = {name: json_values.values(found, place) for place, name in enumerate(names)}
+        columns = []
+        for field in self.fields:
+            column, failed = json_values.column(
+                json_values.inside(raws[field.path[0]], field.path[1:]), field.type
+            )
+            columns.append(column)
+            reasons = pc.coalesce(reasons, because(f"json: {field.misfit}", failed))
+        if self.into is not None:
+            columns.append(self._everything(bodies))
+        return found_of([*(field.column for field in self.fields), self.into], columns, reasons)
+
+    def _everything(self, bodies: pa.Array) -> pa.Array:
+        found, _ = each_object(bodies, json_values.maps)
+        return json_values.as_map(found)
+
+
+def unless_too_deep(read: Callable[[pa.Array], Found], bodies: pa.Array) -> Found:
+    """How deep a body may be depends on how deep the stack is already: one that can be told to be
+    JSON and then not be read is malformed."""
+    try:
+        return read(bodies)
+    except (msgspec.DecodeError, RecursionError):
+        if len(bodies) > 1:
+            middle = len(bodies) // 2
+            halves = bodies.slice(0, middle), bodies.slice(middle)
+            return joined([unless_too_deep(read, half) for half in halves])
+    empty = read(pa.array([b"{}"], pa.binary()))
+    return replace(empty, reasons=pa.array([MALFORMED]))
+
+
+def each_object(
+    bodies: pa.Array, decode: Callable[[pa.Array], list[T]]
+) -> tuple[list[T], pa.Array]:
+    """What ``decode`` makes of each body, and why a body is no object; it decodes ``{}`` then."""
+    texts = text(bodies)
+    braced = _braced(texts)
+    if not braced.all():
+        trimmed = pc.ascii_trim(texts, characters=_WHITE_SPACE)
+        texts = pc.if_else(pa.array(braced), texts, trimmed)
+        braced = _braced(texts)
+    reasons = pa.nulls(len(texts), pa.string())
+    if not braced.all():
+        others = are_json(texts.filter(pa.array(~braced)).cast(pa.binary()))
+        why = pc.if_else(others, OTHER, MALFORMED)
+        reasons = pc.replace_with_mask(reasons, pa.array(~braced), why)
+        texts = pc.if_else(pa.array(braced), texts, "{}")
+    try:
+        return decode(texts), reasons
+    except (msgspec.DecodeError, RecursionError):
+        valid = are_json(texts.cast(pa.binary()))
+    reasons = pc.coalesce(reasons, because(MALFORMED, ~valid.to_numpy(zero_copy_only=False)))
+    return decode(_without_halves(pc.if_else(valid, texts, "{}"))), reasons
+
+
+def _braced(texts: pa.Array) -> Mask:
+    flat = ByteColumn(texts.cast(pa.binary()))
+    last = flat.at(flat.ends - 1, flat.ends)
+    found: Mask = (flat.at(flat.starts, flat.ends) == ord("{")) & (last == ord("}"))
+    return found
+
+
+def _without_halves(texts: pa.Array) -> pa.Array:
+    """Each escaped half of a surrogate pair that stands alone becomes U+FFFD."""
+    halved = pc.match_substring_regex(texts, r"\\u[dD][89a-fA-F]")
+    if not pc.any(halved).as_py():
+        return texts
+    mended = [_HALVES.sub(_mended, it.as_buffer().to_pybytes()) for it in texts.filter(halved)]
+    return pc.replace_with_mask(texts, halved, pa.array(mended, pa.binary()).cast(pa.string()))
+
+
+def _mended(escape: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if escape[1] else escape[0]
+
+
+def _require_text_keys(kind: Any) -> None:
+    if pa.types.is_map(kind) and not pa.types.is_string(kind.key_type):
+        raise UserError("parse: the keys of a MAP in JSON are STRING")
+    for place in range(kind.num_fields if pa.types.is_nested(kind) else 0):
+        inner = kind.field(place).type
+        _require_text_keys(inner)

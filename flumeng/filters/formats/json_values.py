@@ -1,0 +1,250 @@
+"""JSON texts as Arrow columns, level by level: msgspec finds where the values of an object are,
+and each column is then read from its values' texts at once.
+
+Texts come as a column and leave as one, so no Python code runs for each of them. Many objects are
+decoded in one go, one a line. That no line is taken for a part of another is known from three
+things: each begins with ``{`` and ends with ``}``, no comma stands between two, and there are as
+many objects as lines. An object that went on in the next line would need a comma before its brace,
+and a string cannot hold the line's end. The same goes for arrays.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.filters.byte_column import ByteColumn, Mask, Positions, following, text
+from flumeng.filters.formats.casts import cast
+from flumeng.filters.timestamps import FIRST_MOMENT, LAST_MOMENT, SECOND
+
+_ABSENT = msgspec.Raw(b"null")
+_INFINITE = ("NaN", "INF", "+INF", "-INF", "Infinity", "+Infinity", "-Infinity")
+_decode_texts = msgspec.json.Decoder(list[str]).decode
+_decode_arrays = msgspec.json.Decoder(list[msgspec.Raw]).decode_lines
+_decode_maps = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode_lines
+
+
+def objects(texts: pa.Array, names: Sequence[str]) -> list[Any]:
+    """Of each of ``texts``, objects in braces, one with the values of ``names`` as attributes in
+    the order of ``names``, called ``_0``, ``_1``. Raises ``msgspec.DecodeError``, RecursionError.
+    """
+    return _decoded(_decoder(tuple(names)), texts)
+
+
+def maps(texts: pa.Array) -> list[dict[str, msgspec.Raw]]:
+    """Of each of ``texts``, objects in braces, all names and values; of a name that stands twice
+    the last value. Raises ``msgspec.DecodeError``, RecursionError."""
+    return _decoded(_decode_maps, texts)
+
+
+def values(found: list[Any], place: int) -> pa.Array:
+    """The texts of the value ``place`` of ``objects``."""
+    return raw_column(list(map(attrgetter(f"_{place}"), found)))
+
+
+def raw_column(found: list[msgspec.Raw]) -> pa.Array:
+    ends = np.cumsum(np.fromiter(map(len, found), np.int32, len(found)), dtype=np.int32)
+    offsets = pa.py_buffer(np.concatenate([np.zeros(1, np.int32), ends]))
+    return pa.Array.from_buffers(
+        pa.binary(), len(found), [None, offsets, pa.py_buffer(b"".join(found))]
+    )
+
+
+def inside(raws: pa.Array, path: Sequence[str]) -> pa.Array:
+    """The texts of what stands at ``path`` in each of ``raws``; ``null`` where nothing does."""
+    for name in path:
+        flat = ByteColumn(raws)
+        braced = flat.at(flat.starts, flat.ends) == ord("{")
+        found = values(objects(raws.filter(pa.array(braced)), [name]), 0)
+        places = pa.array(np.cumsum(braced) - 1, pa.int64(), mask=~braced)
+        raws = pc.fill_null(found.take(places), b"null")
+    return raws
+
+
+def as_map(found: list[dict[str, msgspec.Raw]]) -> pa.Array:
+    """A map of texts for each."""
+    offsets, _ = _offsets(found)
+    keys, raws = flattened(found)
+    flat = ByteColumn(raws)
+    return pa.MapArray.from_arrays(offsets, keys, texts_of(flat, flat.at(flat.starts, flat.ends)))
+
+
+def column(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
+    """The values of JSON texts as that type, null where they are ``null``, and which do not fit."""
+    flat = ByteColumn(raws)
+    first = flat.at(flat.starts, flat.ends)
+    if pa.types.is_string(to):
+        return texts_of(flat, first), np.zeros(len(flat), np.bool_)
+    given = first != ord("n")
+    if pa.types.is_struct(to):
+        return _nested(raws, given, first == ord("{"), to, _structs)
+    if pa.types.is_map(to):
+        return _nested(raws, given, first == ord("{"), to, _maps)
+    if pa.types.is_list(to):
+        return _nested(raws, given, first == ord("["), to, _lists)
+    quoted = first == ord('"')
+    number = given & ~quoted & (first != ord("t")) & (first != ord("f")) & (first < ord("["))
+    if pa.types.is_boolean(to):
+        taken = (first == ord("t")) | (first == ord("f"))
+    elif pa.types.is_integer(to):
+        taken = number
+    elif pa.types.is_floating(to):
+        taken = number | (quoted & _is_one_of(texts_of(flat, first), _INFINITE))
+    elif pa.types.is_decimal(to):
+        taken = number | quoted
+    elif pa.types.is_binary(to):
+        return _from_base64(texts_of(flat, first), quoted, given)
+    else:
+        taken = quoted
+    found, failed = cast(_within_quotes(flat, quoted, taken), to)
+    failed |= given & ~taken
+    if pa.types.is_timestamp(to) and number.any():
+        found, failed = _with_seconds(flat, number, found, failed)
+    return found, failed
+
+
+def texts_of(flat: ByteColumn, first: Any) -> pa.Array:
+    """Strings as what they say, all other values as they are written; ``null`` is null."""
+    return _within_quotes(flat, first == ord('"'), first != ord("n"))
+
+
+def _within_quotes(flat: ByteColumn, quoted: Mask, taken: Mask) -> pa.Array:
+    starts, ends = flat.starts + quoted, flat.ends - quoted
+    plain = text(flat.column(starts, ends, taken))
+    backslashes = flat.find("\\")
+    if not len(backslashes):
+        return plain
+    escaped = quoted & taken & (following(backslashes, starts, ends) < ends)
+    if not escaped.any():
+        return plain
+    mask = pa.array(escaped)
+    written = flat.column(flat.starts, flat.ends, np.ones(len(flat), np.bool_)).filter(mask)
+    said = pa.array(_decode_texts(b"[" + in_one(written, b",") + b"]"), pa.string())
+    return pc.replace_with_mask(plain, mask, said)
+
+
+@lru_cache(64)
+def _decoder(names: tuple[str, ...]) -> Callable[[bytes], list[Any]]:
+    fields = [(f"_{place}", msgspec.Raw, _ABSENT) for place in range(len(names))]
+    rename = {f"_{place}": name for place, name in enumerate(names)}
+    made = msgspec.defstruct("Object", fields, rename=rename, gc=False)
+    return msgspec.json.Decoder(made).decode_lines
+
+
+def _decoded(decode: Callable[[bytes], list[Any]], texts: pa.Array) -> list[Any]:
+    found = decode(in_one(texts, b"\n"))
+    if len(found) != len(texts):
+        raise msgspec.DecodeError("not one value in each line")
+    return found
+
+
+def in_one(texts: pa.Array, separator: bytes) -> bytes:
+    """All of ``texts`` with the separator between them."""
+    texts = texts.cast(pa.binary())
+    everything = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+    joined: bytes = pc.binary_join(everything, separator)[0].as_py()
+    return joined
+
+
+def _nested(
+    raws: pa.Array,
+    given: Mask,
+    shaped: Mask,
+    to: pa.DataType,
+    read: Callable[[pa.Array, pa.DataType], tuple[pa.Array, Mask]],
+) -> tuple[pa.Array, Mask]:
+    """``read`` for those that have the shape of the type; the others do not fit, or are null."""
+    found, inner_failed = read(raws.filter(pa.array(shaped)), to)
+    failed = given & ~shaped
+    failed[shaped] = inner_failed
+    places = pa.array(np.cumsum(shaped) - 1, pa.int64(), mask=~shaped)
+    return found.take(places), failed
+
+
+def _structs(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
+    fields = [to.field(place) for place in range(to.num_fields)]
+    found = objects(raws, [field.name for field in fields])
+    parts = [column(values(found, place), field.type) for place, field in enumerate(fields)]
+    failed = np.zeros(len(raws), np.bool_)
+    for _, part_failed in parts:
+        failed |= part_failed
+    return pa.StructArray.from_arrays([part for part, _ in parts], fields=fields), failed
+
+
+def _lists(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
+    found = _decoded(_decode_arrays, raws)
+    offsets, rows = _offsets(found)
+    items, item_failed = column(raw_column(list(chain.from_iterable(found))), to.value_type)
+    return pa.ListArray.from_arrays(offsets, items, type=to), _any(item_failed, rows, len(raws))
+
+
+def _maps(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
+    found = maps(raws)
+    offsets, rows = _offsets(found)
+    keys, raw_items = flattened(found)
+    items, item_failed = column(raw_items, to.item_type)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=to), _any(
+        item_failed, rows, len(raws)
+    )
+
+
+def flattened(found: list[dict[str, msgspec.Raw]]) -> tuple[pa.Array, pa.Array]:
+    """All names, and the texts of all values."""
+    keys = pa.array(list(chain.from_iterable(found)), pa.string())
+    return keys, raw_column(list(chain.from_iterable(map(dict.values, found))))
+
+
+def _offsets(found: list[Any]) -> tuple[pa.Array, Positions]:
+    """Where those of each row begin in what ``chain`` makes of them, and the row of each."""
+    counts = np.fromiter(map(len, found), np.int64, len(found))
+    ends = np.cumsum(counts)
+    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    return offsets, np.repeat(np.arange(len(found)), counts)
+
+
+def _any(failed: Mask, rows: Positions, count: int) -> Mask:
+    found = np.zeros(count, np.bool_)
+    found[rows[failed]] = True
+    return found
+
+
+def _is_one_of(texts: pa.Array, words: Sequence[str]) -> Mask:
+    found: Mask = pc.is_in(texts, value_set=pa.array(words)).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _from_base64(texts: pa.Array, quoted: Mask, given: Mask) -> tuple[pa.Array, Mask]:
+    decoded = [
+        _base64(said) if wanted else None
+        for said, wanted in zip(texts.to_pylist(), quoted, strict=True)
+    ]
+    found = pa.array(decoded, pa.binary())
+    return found, given & found.is_null().to_numpy(zero_copy_only=False)
+
+
+def _base64(said: str) -> bytes | None:
+    try:
+        return base64.b64decode(said, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _with_seconds(
+    flat: ByteColumn, number: Mask, found: pa.Array, failed: Mask
+) -> tuple[pa.Array, Mask]:
+    """A whole number is a moment in seconds since the epoch."""
+    seconds, not_whole = cast(text(flat.column(flat.starts, flat.ends, number)), pa.int64())
+    count = seconds.fill_null(0).to_numpy()
+    fits = number & ~not_whole & (count >= FIRST_MOMENT // SECOND) & (count < LAST_MOMENT // SECOND)
+    moments = pa.array(np.where(fits, count, 0) * SECOND, mask=~fits).cast(found.type)
+    return pc.if_else(pa.array(fits), moments, found), failed & ~fits

@@ -1,0 +1,288 @@
+"""Pairs such as ``a=1 b="x y"``, with separators of one's own, and logfmt, which is the same
+between white space, with names that stand alone.
+
+A quote opens a value, a name or a word where one begins, and ends it where it ends. Rows in which
+quotes stand elsewhere are few: each of them is read by itself, written again with all its values in
+quotes, and then read with the others.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.filters.byte_column import ByteColumn, Bytes, Mask, Positions, following
+from flumeng.filters.formats import Found, because
+from flumeng.filters.formats.fields import Field, columns_of_fields, fields_of, found_of
+from flumeng.filters.formats.json_values import in_one
+from flumeng.filters.formats.pairs import Pairs
+from flumeng.filters.formats.quotes import behind_backslash
+from flumeng.spec.filters.parse import Parse
+
+WHITE_SPACE = " \t\r\n"
+NAMED = {"space": " ", "tab": "\t"}
+_MOST_SPACES = 8
+_QUOTED = rb'"(?:[^"\\]|\\.)*"'
+_IN_QUOTES = re.compile(_QUOTED, re.DOTALL)
+_decode_texts = msgspec.json.Decoder(list[str]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def unescape(texts: pa.Array) -> pa.Array:
+    r"""``\"`` and ``\\``; other backslashes stay, as in names of files."""
+    return pc.replace_substring_regex(texts, r'\\(["\\])', r"\1")
+
+
+def unescape_as_json(texts: pa.Array) -> pa.Array:
+    """All escapes of JSON; a value with any other keeps its backslashes."""
+    written = pc.binary_join_element_wise('"', texts, '"', "")
+    try:
+        return pa.array(_decode_texts(b"[" + in_one(written, b",") + b"]"), pa.string())
+    except msgspec.DecodeError:
+        pairs = zip(written.to_pylist(), unescape(texts).to_pylist(), strict=True)
+        return pa.array([_json_or(text, other) for text, other in pairs], pa.string())
+
+
+def _json_or(written: str, other: str) -> str:
+    try:
+        return _decode_text(written)
+    except msgspec.DecodeError:
+        return other
+
+
+@dataclass(frozen=True)
+class PairsReader:
+    form: str
+    fields: tuple[Field, ...]
+    into: str | None
+    separators: str
+    """Between pairs; with any but WHITE_SPACE spaces around names and values do not count."""
+    equals: str
+    bare: bool
+    """A word alone is a name, with the value ``true``."""
+
+    @classmethod
+    def of(cls, options: Parse) -> PairsReader:
+        between = options.pair_separator or WHITE_SPACE
+        equals = options.value_separator or "="
+        return cls(
+            "key_value",
+            fields_of(options),
+            options.into,
+            NAMED.get(between, between),
+            NAMED.get(equals, equals),
+            bare=False,
+        )
+
+    @classmethod
+    def of_logfmt(cls, options: Parse) -> PairsReader:
+        return cls("logfmt", fields_of(options), options.into, WHITE_SPACE, "=", bare=True)
+
+    @property
+    def columns(self) -> pa.Schema:
+        return columns_of_fields(self.fields, self.into)
+
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+        lines = _Lines(self, ByteColumn(bodies))
+        irregular = lines.irregular()
+        if irregular.any():
+            mask = pa.array(irregular)
+            rewritten = [self._regular(body) for body in bodies.filter(mask).to_pylist()]
+            bodies = pc.replace_with_mask(bodies, mask, pa.array(rewritten, pa.binary()))
+            lines = _Lines(self, ByteColumn(bodies))
+        pairs = lines.pairs()
+        columns, reasons = pairs.columns(self.form, self.fields, self.into)
+        reasons = pc.coalesce(because(f"{self.form}: no pair", ~lines.paired), reasons)
+        names = [*(field.column for field in self.fields), self.into]
+        return found_of(names, columns, reasons)
+
+    def _regular(self, body: bytes) -> bytes:
+        between, equals = self.separators[0].encode(), self.equals.encode()
+        parts = []
+        for name, value in self.scanned(body):
+            parts.append(_in_quotes(name) + (b"" if value is None else equals + _in_quotes(value)))
+        return between.join(parts)
+
+    def scanned(self, body: bytes) -> list[tuple[bytes, bytes | None]]:
+        """The pairs of one body as they are written, without their quotes."""
+        found: list[tuple[bytes, bytes | None]] = []
+        for match in self._scanner.finditer(body):
+            name, word = match["name"], match["quoted"] or match["word"]
+            if name is not None:
+                found.append((_bare(name), _bare(match["value"])))
+            elif self.bare and word and not word.startswith(self.equals.encode()):
+                found.append((_bare(word), None))
+        return found
+
+    @cached_property
+    def _scanner(self) -> re.Pattern[bytes]:
+        space = b"" if self.separators == WHITE_SPACE else rb"[ \t]*"
+        between = b"[" + re.escape(self.separators.encode()) + b"]"
+        other = b"[^" + re.escape(self.separators.encode()) + b"]"
+        equals = re.escape(self.equals.encode())
+        end = space + rb"(?=" + between + rb"|\Z)"
+        name = b"[^" + re.escape((self.separators + self.equals).encode()) + b"]+?"
+        return re.compile(
+            space + rb"(?:(?P<quoted>" + _QUOTED + rb")" + end
+            + rb"|(?P<name>" + _QUOTED + rb"(?=" + space + equals + rb")|" + name + b")"
+            + space + equals + space
+            + rb"(?P<value>" + _QUOTED + rb"(?=" + end + rb")|" + other + rb"*?)" + end
+            + rb"|(?P<word>" + other + rb"+))",
+            re.DOTALL,
+        )  # fmt: skip
+
+
+def _bare(text: bytes) -> bytes:
+    """Without quotes, and without the backslashes that quotes ask for."""
+    if _IN_QUOTES.fullmatch(text):
+        return text[1:-1]
+    return text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+
+
+def _in_quotes(text: bytes) -> bytes:
+    return b'"' + text + b'"'
+
+
+class _Lines:
+    """The work on one column of bodies. A token is what lies between two separators, and every mark
+    knows the number of its token, so that nothing is searched for."""
+
+    def __init__(self, reader: PairsReader, flat: ByteColumn) -> None:
+        self.reader = reader
+        self.flat = flat
+        quote, equals = ord('"'), ord(reader.equals)
+        marks = flat.find(*reader.separators, reader.equals, '"')
+        kinds = flat.data[marks]
+        is_quote = kinds == quote
+        if is_quote.any():
+            is_quote[is_quote] = ~behind_backslash(flat, marks[is_quote])
+        first_of_row = np.searchsorted(marks, flat.starts)
+        rows = np.repeat(
+            np.arange(len(flat), dtype=np.int32), np.diff(first_of_row, append=len(marks))
+        )
+        outside = self._are_outside(is_quote, first_of_row, rows)
+        is_break = outside & (kinds != quote) & (kinds != equals)
+        breaks = np.append(np.int32(0), np.cumsum(is_break, dtype=np.int32))
+        self._set_bounds(marks[np.flatnonzero(is_break)], breaks[first_of_row])
+        self.marks = self.ends.copy()
+        signs = np.flatnonzero(outside & (kinds == equals))[::-1]
+        self.marks[breaks[signs] + rows[signs]] = marks[signs]
+        chosen = np.flatnonzero(is_quote)
+        self.quotes, self.opening = marks[chosen], outside[chosen]
+        self.quote_rows, self.quote_tokens = rows[chosen], breaks[chosen] + rows[chosen]
+
+    @staticmethod
+    def _are_outside(is_quote: Mask, first_of_row: Positions, rows: npt.NDArray[np.int32]) -> Mask:
+        """Before which marks an even number of quotes stands in their row."""
+        odd = np.append(np.uint8(0), np.cumsum(is_quote, dtype=np.uint8) & np.uint8(1))
+        odd_of_row = odd[first_of_row]
+        inside = odd[:-1]
+        if odd_of_row.any():
+            inside = inside ^ odd_of_row[rows]
+        found: Mask = inside == 0
+        return found
+
+    def _set_bounds(self, breaks: Positions, before_row: npt.NDArray[np.int32]) -> None:
+        flat = self.flat
+        behind_row = np.append(before_row, np.int32(len(breaks)))[1:]
+        self.starts = np.insert(breaks + 1, before_row, flat.starts)
+        self.ends = np.insert(breaks, behind_row, flat.ends)
+        self.rows = np.repeat(np.arange(len(flat)), behind_row - before_row + 1)
+        if self.reader.separators != WHITE_SPACE:
+            self.starts, self.ends = self._trimmed(self.starts, self.ends)
+
+    def _trimmed(self, starts: Positions, ends: Positions) -> tuple[Positions, Positions]:
+        for _ in range(_MOST_SPACES):
+            spaced = _is_space(self.flat.at(starts, ends))
+            behind = _is_space(self.flat.at(ends - 1, ends)) & (ends > starts)
+            if not (spaced.any() or behind.any()):
+                return starts, ends
+            starts = starts + spaced
+            ends = np.maximum(ends - behind, starts)
+        others = np.flatnonzero(~_is_space(self.flat.data))
+        starts = following(others, starts, ends)
+        last = np.append(others, -1)[np.searchsorted(others, ends) - 1]
+        return starts, np.maximum(last + 1, starts)
+
+    def irregular(self) -> Mask:
+        """Rows in which a quote does not stand where a token begins or ends, or has no other."""
+        found = np.zeros(len(self.flat), np.bool_)
+        if not len(self.quotes):
+            return found
+        odd = np.bincount(self.quote_rows, minlength=len(found)) % 2 == 1
+        paired = ~odd[self.quote_rows]
+        chosen = self.opening & paired
+        opens, closes = self.quotes[chosen], self.quotes[~self.opening & paired]
+        tokens = self.quote_tokens[chosen]
+        marks, ends = self.marks[tokens], self.ends[tokens]
+        values, _ = self._value_bounds(marks, ends)
+        valued = (values == opens) & (marks < ends)
+        ended = ends == closes + 1
+        named = self._name_ends(self.starts[tokens], marks) == closes + 1
+        regular = ((self.starts[tokens] == opens) & (ended | named)) | (valued & ended)
+        found[self.quote_rows[chosen][~regular]] = True
+        found |= odd
+        return found
+
+    def pairs(self) -> Pairs:
+        taken = (self.marks < self.ends) & (self.marks > self.starts)
+        self.paired = np.zeros(len(self.flat), np.bool_)
+        self.paired[self.rows[taken]] = True
+        if self.reader.bare:
+            taken |= (self.marks == self.ends) & (self.ends > self.starts)
+        if self.reader.into is None:
+            taken &= self._may_be_wanted()
+        tokens = np.flatnonzero(taken)
+        starts, marks, ends = self.starts[tokens], self.marks[tokens], self.ends[tokens]
+        bare = marks == ends
+        key_starts, key_ends, escaped_keys = self._within(starts, self._name_ends(starts, marks))
+        starts, ends = self._value_bounds(marks, ends)
+        starts, ends, escaped = self._within(starts, np.maximum(starts, ends))
+        convert = unescape_as_json if self.reader.form == "logfmt" else unescape
+        return Pairs(
+            self.flat, self.rows[tokens], key_starts, key_ends, starts, ends, bare,
+            escaped & ~bare, escaped_keys, convert,
+        )  # fmt: skip
+
+    def _may_be_wanted(self) -> Mask:
+        """The tokens whose names are as long as one of those that are asked for, or in quotes."""
+        lengths = self._name_ends(self.starts, self.marks) - self.starts
+        found: Mask = self.flat.at(self.starts, self.ends) == ord('"')
+        for length in {len(field.path[0].encode()) for field in self.reader.fields}:
+            found |= lengths == length
+        return found
+
+    def _name_ends(self, starts: Positions, marks: Positions) -> Positions:
+        return marks if self.reader.separators == WHITE_SPACE else self._trimmed(starts, marks)[1]
+
+    def _value_bounds(self, marks: Positions, ends: Positions) -> tuple[Positions, Positions]:
+        if self.reader.separators == WHITE_SPACE:
+            return marks + 1, ends
+        return self._trimmed(np.minimum(marks + 1, ends), ends)[0], ends
+
+    def _within(self, starts: Positions, ends: Positions) -> tuple[Positions, Positions, Mask]:
+        """What is within quotes where there are any, and where a backslash is in it."""
+        escaped = np.zeros(len(starts), np.bool_)
+        if not len(self.quotes):
+            return starts, ends, escaped
+        quoted = (self.flat.at(starts, ends) == ord('"')) & (ends - starts > 1)
+        within = np.flatnonzero(quoted)
+        quoted[within] = self.flat.data[ends[within] - 1] == ord('"')
+        within = within[quoted[within]]
+        backslashes = self.flat.find("\\")
+        if len(backslashes):
+            inside = following(backslashes, starts[within], ends[within])
+            escaped[within] = inside < ends[within]
+        return starts + quoted, ends - quoted, escaped
+
+
+def _is_space(characters: Bytes) -> Mask:
+    found: Mask = (characters == ord(" ")) | (characters == ord("\t"))
+    return found

@@ -1,0 +1,42 @@
+"""Lines that a pattern matches, in RE2: a text column for each named group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.errors import UserError
+from flumeng.filters.byte_column import text
+from flumeng.filters.formats import Found, because
+from flumeng.spec.filters.parse import Parse
+
+
+@dataclass(frozen=True)
+class RegexReader:
+    pattern: str
+
+    @classmethod
+    def of(cls, options: Parse) -> RegexReader:
+        (pattern,) = options.pattern_list
+        reader = cls(pattern)
+        try:
+            assert reader.columns
+        except pa.ArrowInvalid as error:
+            raise UserError(f"parse: {error}") from error
+        return reader
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The names of the pattern's groups, as RE2 sees them."""
+        return pa.schema(list(pc.extract_regex(pa.array([""]), self.pattern).type))
+
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+        found = pc.extract_regex(text(bodies), self.pattern)
+        matched = found.is_valid()
+        columns = [
+            pc.if_else(matched, pc.struct_field(found, field.name), None) for field in found.type
+        ]
+        failed = ~matched.to_numpy(zero_copy_only=False)
+        return Found(columns, because("regex: no match", failed))

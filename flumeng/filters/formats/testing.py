@@ -1,0 +1,40 @@
+"""Bodies through a reader, to see what it makes of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from flumeng.filters import formats
+from flumeng.spec.filters.parse import Parse
+
+RECEIVED = datetime(2026, 11, 9, 12, tzinfo=UTC)
+
+
+def read_bodies(options: Parse, *bodies: bytes) -> list[Any]:
+    """Of each body its columns by name, with ``ts`` and ``host`` where it says them, or the reason
+    why it was not read, when all columns are null. Checks that they are of the types they should.
+    """
+    reader = formats.reader(options)
+    received = pa.array([RECEIVED] * len(bodies), pa.timestamp("us", "UTC"))
+    found = reader.read(pa.array(bodies, pa.binary()), received)
+    for column, field in zip(found.columns, reader.columns, strict=True):
+        assert column.type == field.type
+        assert len(column) == len(bodies)
+        column.validate(full=True)
+    rows = []
+    for place in range(len(bodies)):
+        row = {
+            name: column[place].as_py()
+            for name, column in zip(reader.columns.names, found.columns, strict=True)
+        }
+        reason = found.reasons[place].as_py()
+        if reason is not None:
+            assert set(row.values()) <= {None}
+        for name, own in (("ts", found.ts), ("host", found.host)):
+            if own is not None and own[place].is_valid and own[place].as_py() != RECEIVED:
+                row[name] = own[place].as_py()
+        rows.append(reason or row)
+    return rows

@@ -1,0 +1,97 @@
+"""How many rows with the same key came before, over the batches of one split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.filters.byte_column import Positions
+from flumeng.filters.columns import gathered
+
+ROWS_AT_ONCE = 65_536
+"""Fewer rows are not counted at once, since all keys that are known are looked at each time."""
+SECOND = 1_000_000
+
+
+@dataclass(frozen=True)
+class FirstOfKey:
+    """A stage: the first ``events`` rows of each key in ``by`` and, with ``window_seconds``, of
+    each window of ``ts``. Rows whose key or window is null all pass."""
+
+    by: tuple[str, ...]
+    events: int
+    window_seconds: float | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        counts = KeyCounts()
+        for table in gathered(batches, ROWS_AT_ONCE):
+            (batch,) = table.combine_chunks().to_batches() or [_empty(table.schema)]
+            keys = self._keys(batch)
+            there = np.ones(len(batch), np.bool_)
+            for key in keys:
+                there &= key.is_valid().to_numpy(False)
+            if not there.all():
+                keys = [key.filter(pa.array(there)) for key in keys]
+            kept = np.ones(len(batch), np.bool_)
+            kept[there] = counts.before(keys) < self.events
+            yield batch.filter(pa.array(kept))
+
+    def _keys(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        keys = [batch[name] for name in self.by]
+        if self.window_seconds is not None:
+            length = round(self.window_seconds * SECOND)
+            micros = batch["ts"].cast(pa.int64())
+            windows = micros.fill_null(0).to_numpy(False) // length
+            keys.append(pc.if_else(micros.is_valid(), pa.array(windows), None))
+        return keys
+
+
+class KeyCounts:
+    """``_counts[i]`` rows had the key ``_keys[...][i]`` so far."""
+
+    def __init__(self) -> None:
+        self._keys: list[pa.Array] = []
+        self._counts: Positions = np.zeros(0, np.int64)
+
+    def before(self, keys: Sequence[pa.Array]) -> Positions:
+        """For each row how many had its key before, in earlier calls too. No nulls."""
+        if self._keys:
+            known = zip(self._keys, keys, strict=True)
+            keys = [pa.concat_arrays(both) for both in known]
+        first, group = _groups(keys)
+        prior = np.zeros(len(first), np.int64)
+        prior[group[: len(self._counts)]] = self._counts
+        mine = group[len(self._counts) :]
+        self._keys = [key.take(pa.array(first)) for key in keys]
+        self._counts = prior + np.bincount(mine, minlength=len(first))
+        found: Positions = prior[mine] + _rank(mine)
+        return found
+
+
+def _groups(keys: Sequence[pa.Array]) -> tuple[Positions, Positions]:
+    """A row of each distinct key, and the number of the key of each row."""
+    first = group = np.zeros(0, np.int64)
+    for place, key in enumerate(keys):
+        encoded = key.dictionary_encode()
+        codes = encoded.indices.to_numpy().astype(np.int64)
+        if place:
+            codes = group * len(encoded.dictionary) + codes
+        _, first, group = np.unique(codes, return_index=True, return_inverse=True)
+    return first, group
+
+
+def _rank(groups: Positions) -> Positions:
+    """How many rows of the same group are before each row."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    rank = np.empty(len(groups), np.int64)
+    rank[order] = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
+    return rank
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema)

@@ -1,0 +1,104 @@
+"""Tells events that a filter could not process from those that it could.
+
+A filter says why in ``attrs.parse_error``, where an earlier filter may have said so already. So it
+is given events without what was said before, which they get back if it has nothing to say itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from flumeng.filters import Filter, attributes
+from flumeng.filters.lazy_batch import LazyBatch, Stage
+from flumeng.filters.parting import Marked, TakeStage, Unmarked
+from flumeng.filters.reasons import PARSE_ERROR, note
+from flumeng.filters.refreshed_table import RefreshedTable
+
+ATTRS = "attrs"
+EARLIER, FAILED = "_flumeng_earlier_error", "_flumeng_failed"
+
+
+class MarkFailures:
+    """``inner``, which keeps columns that it does not know, and behind it the column FAILED."""
+
+    def __init__(self, inner: Filter) -> None:
+        self._inner = inner
+
+    @property
+    def identified(self) -> bool:
+        return self._inner.identified
+
+    @property
+    def tables(self) -> Sequence[RefreshedTable]:
+        return self._inner.tables
+
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        earlier = batch.schema.append(pa.field(EARLIER, pa.string()))
+        found = self._inner.apply(batch.arrow(take_earlier, earlier))
+        fields = [field for field in found.schema if field.name != EARLIER]
+        return found.arrow(mark_failures, pa.schema([*fields, pa.field(FAILED, pa.bool_())]))
+
+
+class DropFailures:
+    """Behind a filter with the column FAILED: only what that could process. The others go through
+    ``counting`` too."""
+
+    tables = ()
+    identified = False
+
+    def __init__(self, counting: Sequence[Stage] = ()) -> None:
+        self._counting = counting
+
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        for stage in self._counting:
+            batch = batch.arrow(stage, batch.schema)
+        return processed(batch)
+
+
+def take_earlier(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A stage: moves what was said before from the attributes to the column EARLIER."""
+    for batch in batches:
+        earlier = attributes.value(batch[ATTRS], PARSE_ERROR)
+        attrs = attributes.without(batch[ATTRS], [PARSE_ERROR])
+        yield _with_attrs(batch, attrs).append_column(EARLIER, earlier)
+
+
+def mark_failures(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A stage: adds the column FAILED, and takes EARLIER back. Of an event that has failed twice
+    the last reason is left."""
+    for batch in batches:
+        failed = attributes.value(batch[ATTRS], PARSE_ERROR).is_valid()
+        attrs = note(batch[ATTRS], batch[EARLIER])
+        yield _with_attrs(batch, attrs).drop_columns([EARLIER]).append_column(FAILED, failed)
+
+
+def failed(marked: LazyBatch) -> LazyBatch:
+    """The events that have failed."""
+    return _taken(marked, Marked(FAILED))
+
+
+def processed(marked: LazyBatch) -> LazyBatch:
+    """The others."""
+    return _taken(marked, Unmarked((FAILED,)))
+
+
+def failures(batch: pa.RecordBatch) -> int:
+    """How many events of a batch have failed."""
+    return int(batch[FAILED].true_count)
+
+
+def reasons(failed: pa.RecordBatch) -> list[str]:
+    """Why events have failed."""
+    found: list[str] = attributes.value(failed[ATTRS], PARSE_ERROR).to_pylist()
+    return found
+
+
+def _taken(marked: LazyBatch, which: Marked | Unmarked) -> LazyBatch:
+    schema = marked.schema.remove(marked.schema.get_field_index(FAILED))
+    return marked.arrow(TakeStage(which, tuple(schema.names)), schema)
+
+
+def _with_attrs(batch: pa.RecordBatch, attrs: pa.MapArray) -> pa.RecordBatch:
+    return batch.set_column(batch.schema.get_field_index(ATTRS), ATTRS, attrs)

@@ -1,0 +1,129 @@
+"""Which of several ways each event goes: marked once, where the ways part.
+
+An event may go several ways, or none. The marks are columns that end with the first stage of a way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
+
+from flumeng.filters import arrow_sql, expression_stages
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.spec.branch import Branch
+
+MARK = "_flumeng_branch_"
+
+
+class Parting:
+    """The ``branches`` of one segment; kept as long as its flow, since batches are alike."""
+
+    def __init__(self, branches: Sequence[Branch]) -> None:
+        self._branches = branches
+        self._conditions = {
+            f"{MARK}{number}": branch.when
+            for number, branch in enumerate(branches)
+            if branch.when is not None
+        }
+        self._arrow: dict[pa.Schema, Mapping[str, arrow_sql.FilterStage]] = {}
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return tuple(self._conditions)
+
+    def mark(self, batch: LazyBatch) -> LazyBatch:
+        """``batch`` with a column for each condition. Those that are Arrow come first, so that
+        events go through Spark SQL at most once."""
+        if batch.schema not in self._arrow:
+            self._arrow[batch.schema] = self._stages(batch)
+        arrow = self._arrow[batch.schema]
+        for column, stage in arrow.items():
+            marked = batch.schema.append(pa.field(column, pa.bool_()))
+            batch = batch.arrow(MarkStage(stage.condition, column), marked)
+        others = {
+            column: F.coalesce(F.expr(condition), F.lit(False))
+            for column, condition in self._conditions.items()
+            if column not in arrow
+        }
+        return batch.sql(lambda rows: rows.withColumns(others)) if others else batch
+
+    def all(self, marked: LazyBatch) -> LazyBatch:
+        """All events, as they were before they were marked."""
+        return self._taken(marked, None)
+
+    def taken(self, marked: LazyBatch, number: int) -> LazyBatch:
+        """The events of one branch."""
+        branch = self._branches[number]
+        if branch.otherwise:
+            return self._taken(marked, Unmarked(self.marks))
+        return self._taken(marked, None if branch.when is None else Marked(f"{MARK}{number}"))
+
+    def _stages(self, batch: LazyBatch) -> Mapping[str, arrow_sql.FilterStage]:
+        found = {
+            column: expression_stages.condition(batch, condition)
+            for column, condition in self._conditions.items()
+        }
+        return {column: stage for column, stage in found.items() if stage is not None}
+
+    def _taken(self, marked: LazyBatch, which: Marked | Unmarked | None) -> LazyBatch:
+        if not self._conditions:
+            return marked
+        schema = pa.schema([f for f in marked.schema if f.name not in self._conditions])
+        return marked.arrow(TakeStage(which, tuple(schema.names)), schema)
+
+
+@dataclass(frozen=True)
+class MarkStage:
+    """Adds a boolean ``column``: for which events ``condition`` is true, not null and not false."""
+
+    condition: arrow_sql.Call
+    column: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.append_column(self.column, pc.fill_null(self.condition.of(batch), False))
+
+
+@dataclass(frozen=True)
+class Marked:
+    column: str
+
+    def of(self, batch: pa.RecordBatch) -> pa.Array:
+        return pc.fill_null(batch[self.column], False)
+
+
+@dataclass(frozen=True)
+class Unmarked:
+    """The events that none of ``columns`` marks."""
+
+    columns: tuple[str, ...]
+
+    def of(self, batch: pa.RecordBatch) -> pa.Array:
+        return pc.invert(reduce(pc.or_, (Marked(column).of(batch) for column in self.columns)))
+
+    def __call__(self, batch: pa.RecordBatch) -> int:
+        """How many they are."""
+        return int(pc.sum(self.of(batch)).as_py() or 0)
+
+
+@dataclass(frozen=True)
+class TakeStage:
+    """The events of ``which``, without marks; all when it is None."""
+
+    which: Marked | Unmarked | None
+    columns: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            events = batch.select(list(self.columns))
+            if self.which is None:
+                yield events
+                continue
+            mask = self.which.of(batch)
+            if pc.any(mask).as_py():
+                yield events.filter(mask)

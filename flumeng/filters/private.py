@@ -1,0 +1,96 @@
+"""What is private in texts, and where: patterns of RE2, which find candidates in whole columns, and
+checks of one candidate each, for what a pattern alone cannot tell.
+
+The patterns mean the same over texts and over bytes. Where it is unclear where a thing begins or
+ends, more is taken and not less.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+Check = Callable[[str], Iterator[tuple[int, int]]]
+"""Where in a candidate private things begin and end, one behind the other."""
+
+_OF_NAME = r"[^\x00-\x22\x24\x26\x28-\x2a\x2c\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7d\x7f]"
+_OF_DOMAIN = r"[^\x00-\x2c\x2e\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]"
+"""Of ASCII letters, digits and few others; and all that is not ASCII, each byte of a character."""
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_ADDRESS = re.compile(rf"(?<![0-9]){_OCTET}(?:\.{_OCTET}){{3}}(?![0-9])")
+_LONG_ADDRESS = re.compile(r"(?<![0-9A-Za-z_])[0-9A-Fa-f:]{2,45}(?:(?:\.[0-9]{1,3}){3})?")
+_CARD = re.compile(
+    r"(?<![0-9])(?:[0-9]{4}([ -]?)[0-9]{4}\1[0-9]{4}\1[0-9]{4}(?![0-9])"
+    r"|[0-9]{4}([ -])[0-9]{6}\2[0-9]{4,5}(?![0-9])"
+    r"|[0-9]{13,19}(?![0-9]))"
+)
+
+
+@dataclass(frozen=True)
+class Finder:
+    """Finds what ``pattern`` matches, or what ``check`` finds in it."""
+
+    pattern: str
+    check: Check | None = None
+
+
+def _addresses(text: str) -> Iterator[tuple[int, int]]:
+    for found in _ADDRESS.finditer(text):
+        yield found.span()
+
+
+def _long_addresses(text: str) -> Iterator[tuple[int, int]]:
+    for found in _LONG_ADDRESS.finditer(text):
+        if text[found.end() : found.end() + 1].isalnum() or text.startswith("_", found.end()):
+            continue
+        for begin, end in _trimmed(found):
+            if _is_long_address(text[begin:end]):
+                yield begin, end
+                break
+
+
+def _trimmed(found: re.Match[str]) -> Iterator[tuple[int, int]]:
+    """Without colons of the text around it, and without what may be a port behind a point."""
+    begin, end = found.span()
+    text = found[0]
+    before, behind = begin + text.startswith(":"), end - text.endswith(":")
+    dotted = begin + text.find(".") if "." in text else end
+    for first in dict.fromkeys((begin, before)):
+        for last in dict.fromkeys((end, behind, dotted)):
+            yield first, last
+
+
+def _is_long_address(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return any(character.isdigit() or character in "abcdefABCDEF" for character in text)
+
+
+def _cards(text: str) -> Iterator[tuple[int, int]]:
+    place = 0
+    while found := _CARD.search(text, place):
+        right = _is_card(re.sub("[ -]", "", found[0]))
+        place = found.end() if right else found.start() + 1
+        if right:
+            yield found.span()
+
+
+def _is_card(digits: str) -> bool:
+    """Whether banks issue such numbers and the check digit is right (Luhn, ISO/IEC 7812-1)."""
+    doubled = [2 * int(digit) for digit in digits[-2::-2]]
+    total = sum(map(int, digits[-1::-2])) + sum(number // 10 + number % 10 for number in doubled)
+    return total % 10 == 0 and digits[0] in "23456"
+
+
+FINDERS: Mapping[str, Finder] = {
+    "email": Finder(rf"{_OF_NAME}+@{_OF_DOMAIN}+(?:\.{_OF_DOMAIN}+)+"),
+    "ipv6": Finder(
+        r"[0-9A-Za-z_.:]*(?:::|(?::[0-9A-Fa-f]{1,4}){6})[0-9A-Za-z_.:]*", _long_addresses
+    ),
+    "ipv4": Finder(r"[0-9]+(?:\.[0-9]+){3,}", _addresses),
+    "card": Finder(r"[0-9](?:[ -]?[0-9]){12,}", _cards),
+}

@@ -1,0 +1,84 @@
+"""A function of the user's that is given each Arrow batch of events, and returns another one.
+
+It runs where events are filtered, and hands on every column that it is given, also those that it
+does not know: which event a row is, and where it stands among those that a condition passes by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from flumeng.errors import FlumengError
+from flumeng.filters import ddl
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.runtime import secrets
+from flumeng.runtime.user_functions import FunctionError, imported, last_line
+from flumeng.spec.filters.python import Python
+
+
+class PythonFilter:
+    tables = ()
+    identified = False
+
+    def __init__(self, options: Python) -> None:
+        imported(options.function)
+        self._name = options.function
+        self._given = secrets.filled(options.options)
+        self._added = pa.schema([]) if options.adds is None else ddl.columns_of(options.adds)
+
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        schema = pa.schema([*batch.schema, *self._added])
+        return batch.arrow(PythonStage(self._name, self._given, schema), schema)
+
+
+@dataclass(frozen=True)
+class PythonStage:
+    """Calls the function ``name`` with a batch and ``given``. Raises UserError, FunctionError."""
+
+    name: str
+    given: Mapping[str, str]
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        function = imported(self.name)
+        for batch in batches:
+            try:
+                returned = function(batch, **self.given)
+            except FlumengError:
+                raise
+            except Exception as error:
+                said = last_line(error, __file__)
+                raise FunctionError(f"python {self.name} raised {said}") from error
+            yield from self._checked(returned)
+
+    def _checked(self, returned: Any) -> Iterator[pa.RecordBatch]:
+        if not isinstance(returned, pa.RecordBatch | pa.Table):
+            kind = type(returned).__name__
+            raise FunctionError(
+                f"python {self.name} returned a {kind}: expected a pyarrow.RecordBatch or Table"
+            )
+        names = returned.schema.names
+        for field in self.schema:
+            if names.count(field.name) != 1:
+                raise FunctionError(
+                    f"python {self.name} returned the column {field.name} "
+                    f"{names.count(field.name)} times: expected it once, as all columns that it "
+                    "is given and those of adds"
+                )
+        unknown = [name for name in names if name not in self.schema.names]
+        if unknown:
+            raise FunctionError(
+                f"python {self.name} returned a column {unknown[0]}, which adds does not have"
+            )
+        try:
+            cast = returned.select(self.schema.names).cast(self.schema)
+            cast.validate()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise FunctionError(
+                f"python {self.name} returned other types than there were and adds has: {error}"
+            ) from error
+        yield from [cast] if isinstance(cast, pa.RecordBatch) else cast.to_batches()

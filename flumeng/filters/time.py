@@ -1,0 +1,93 @@
+"""Reads times out of a column of texts or numbers.
+
+A row whose time is of none of the formats keeps what it has, and ``attrs.parse_error`` says so. A
+null says nothing, and is no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.errors import UserError
+from flumeng.filters.byte_column import Mask, Positions
+from flumeng.filters.columns import changed, replaced
+from flumeng.filters.lazy_batch import LazyBatch, Stage
+from flumeng.filters.local_times import to_utc
+from flumeng.filters.reasons import note
+from flumeng.filters.receipt_bound import Bounded
+from flumeng.filters.time_texts import TextFormat, of_numbers
+from flumeng.spec.filters.time import Time
+from flumeng.spec.time_formats import UNITS
+
+ROWS_AT_A_TIME = 8192
+MOMENT = pa.timestamp("us", "UTC")
+
+
+class TimeFilter:
+    tables = ()
+    identified = False
+
+    def __init__(self, options: Time) -> None:
+        try:
+            to_utc(np.zeros(1, np.int64), options.timezone, np.zeros(1, np.int64))
+        except pa.ArrowInvalid as error:
+            raise UserError(
+                f"time: this host has no rules of the time zone {options.timezone}"
+            ) from error
+        self._options = options
+
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        given = self._options
+        stage: Stage = TimeStage(given.column, given.to, given.formats, given.timezone)
+        if given.to == "ts":
+            stage = Bounded(stage, given.ts_within_seconds, ROWS_AT_A_TIME)
+        return batch.arrow(stage, replaced(batch.schema, pa.field(given.to, MOMENT)))
+
+
+@dataclass(frozen=True)
+class TimeStage:
+    """Sets ``to`` to what ``column`` says in the first of ``formats`` that fits."""
+
+    column: str
+    to: str
+    formats: tuple[str, ...]
+    timezone: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield self._read(batch)
+
+    def _read(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        said = batch[self.column]
+        received = batch["ts"].cast(pa.int64()).fill_null(0).to_numpy(False)
+        micros, valid = self._moments(said, received)
+        found = pa.array(micros, pa.int64(), mask=~valid).cast(MOMENT)
+        if self.to in batch.schema.names:
+            found = pc.coalesce(found, batch[self.to])
+        wrong = said.is_valid().to_numpy(False) & ~valid
+        reason = pa.scalar(f"time: {self.column} is of no format", pa.string())
+        reasons = pc.if_else(pa.array(wrong), reason, None)
+        return changed(batch, {self.to: found, "attrs": note(batch["attrs"], reasons)})
+
+    def _moments(self, said: pa.Array, received: Positions) -> tuple[Positions, Mask]:
+        micros = np.zeros(len(said), np.int64)
+        valid = np.zeros(len(said), np.bool_)
+        left = np.flatnonzero(said.is_valid().to_numpy(False))
+        for name in self.formats:
+            if not len(left):
+                break
+            part = said if len(left) == len(said) else said.take(pa.array(left))
+            found, fits = self._in_format(name, part, received[left])
+            micros[left[fits]], valid[left[fits]] = found[fits], True
+            left = left[~fits]
+        return micros, valid
+
+    def _in_format(self, name: str, said: pa.Array, received: Positions) -> tuple[Positions, Mask]:
+        if pa.types.is_string(said.type):
+            return TextFormat.named(name, self.timezone).read(said, received)
+        return of_numbers(said, UNITS[name])
