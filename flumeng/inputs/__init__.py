@@ -31,12 +31,16 @@ class Range:
     """Offsets ``start`` to ``end - 1`` of a partition; ``replayed``: perhaps delivered before.
 
     Offsets only grow. Where an input leaves some out, a range has fewer events than ``events``.
+    Where lines are joined, ``emitted`` is where the ``Progress`` was before it, and ``flush`` says
+    that no line is waited for any more.
     """
 
     partition: str
     start: int
     end: int
     replayed: bool = False
+    emitted: int = 0
+    flush: bool = False
 
     @property
     def events(self) -> int:
@@ -47,13 +51,23 @@ Split = tuple[Range, ...]
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far the events of a partition are emitted whose lines are joined: all whose first line is
+    below ``emitted``. To go on, lines are read again from ``offset``, which is no higher."""
+
+    offset: int
+    emitted: int
+
+
+@dataclass(frozen=True)
 class Reach:
     """What can be read of a partition: [``floor``, ``safe``), at ``address``, which is whatever its
     reader understands.
 
     ``held`` more events are there, or were, and cannot be read. ``trouble``: the server does not
-    say how far the partition reaches, but something else. One that is ``closed`` takes no more. An
-    input that passes over what is gone, and says so itself, gives no ``floor``.
+    say how far the partition reaches, but something else. One that is ``closed`` takes no more.
+    ``gone_below``: what lies below was deleted, and the flow says to go on without it; such a
+    partition has no ``floor``.
     """
 
     address: str
@@ -62,6 +76,7 @@ class Reach:
     trouble: str = ""
     floor: int = 0
     closed: bool = False
+    gone_below: int = 0
 
 
 Kind = Literal["nonsense", "lost", "gone", "held", "damaged", "unanswered"]

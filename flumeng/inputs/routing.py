@@ -129,6 +129,10 @@ class RoutedReader:
         schemas = [reader.schema for reader in self.by_name.values()]
         return schemas[0] if len(schemas) == 1 else pa.unify_schemas(schemas)
 
+    @property
+    def modules(self) -> frozenset[str]:
+        return frozenset().union(*(reader.modules for reader in self.by_name.values()))
+
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
         reader = self.by_name.get(input_of(piece.partition))
         if reader is None:

@@ -40,6 +40,10 @@ class JournalReader:
     def schema(self) -> pa.Schema:
         return READ_SCHEMA
 
+    @property
+    def modules(self) -> frozenset[str]:
+        return frozenset()
+
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
         with _client(address) as client:
             yield from client.read(piece.partition, piece.start, piece.end, replayed=piece.replayed)

@@ -1,0 +1,87 @@
+"""What becomes of the record of a flow's partitions when its sources were looked at. Pure.
+
+Rules
+1. A partition that is there and wanted is registered once; where it starts is decided then.
+2. One that is not wanted any more, or not there, gets an ``end``, which is what is acked of it: its
+   task drops it. One that is wanted again has none any more, and goes on where it was.
+3. One that has ended, and that no task reads, is struck from the record. Its ack stays, so that it
+   goes on there when it is wanted again; of one that is gone for good it goes too.
+4. While not all sources have answered, nothing ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from flumeng.inputs.finding import Findings
+from zkschema.records import Partition, Partitions
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known beside the findings: ``acks`` of the partitions that may end, the offsets where
+    there are any; which are ``gone`` for certain, and which for so long that they are
+    ``forgotten``; and those that tasks ``read`` by the flow's plan."""
+
+    acks: Mapping[str, int]
+    gone: Collection[str] = ()
+    forgotten: Collection[str] = ()
+    read: Collection[str] = ()
+
+
+def leaving(before: Partitions, findings: Findings) -> list[str]:
+    """The registered partitions that are not wanted, or not there."""
+    if findings.troubles:
+        return []
+    stay = findings.offers.keys() | findings.kept
+    return [name for name in before.partitions if name not in stay]
+
+
+def merged(
+    before: Partitions, findings: Findings, known: Known, epoch: int
+) -> tuple[Partitions, list[str]]:
+    """The record as it is to be, and the partitions whose acks are to go."""
+    partitions: dict[str, Partition] = {}
+    unneeded: list[str] = []
+    left = set(leaving(before, findings))
+    for name, partition in before.partitions.items():
+        acked = known.acks.get(name, partition.start)
+        if name in findings.offers:
+            after = replace(partition, end=findings.offers[name].end)
+        elif name not in left:
+            after = partition
+        elif partition.end is None:
+            uncertain = name in findings.gone and name not in known.gone
+            after = partition if uncertain else replace(partition, end=acked)
+        elif acked < partition.end or name in known.read:
+            after = partition
+        elif name not in findings.gone:
+            continue
+        elif name in known.forgotten:
+            unneeded.append(name)
+            continue
+        else:
+            after = partition
+        partitions[name] = after
+    for name, offer in findings.offers.items():
+        if name not in partitions:
+            partitions[name] = Partition(start=offer.start, end=offer.end)
+    accepted = {key: to for key, to in before.accepted.items() if key in findings.held}
+    after_all = replace(
+        before,
+        partitions=partitions,
+        epoch=epoch,
+        scope=before.scope if findings.troubles else tuple(sorted(findings.scope)),
+        held=dict(findings.held),
+        accepted=before.accepted if findings.troubles else accepted,
+    )
+    return after_all, unneeded
+
+
+def is_read(partitions: Mapping[str, Partition], acks: Mapping[str, int]) -> bool:
+    """Whether all of these, which have ends, are read."""
+    return all(
+        one.end is not None and acks.get(name, one.start) >= one.end
+        for name, one in partitions.items()
+    )

@@ -1,0 +1,220 @@
+"""One flow's number of collect tasks: what is seen of its lag, and the proposal that is written.
+
+The decision itself is ``flumeng.plan.scaling``. The number lies in the record of the flow's
+partitions and is written under the epoch of the discovery task: an owner before writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from flumeng.journal.account import Account
+from flumeng.plan.scaling import (
+    CALM_SECONDS,
+    SAMPLE_SECONDS,
+    Decision,
+    Limits,
+    Sample,
+    Standing,
+    decide,
+)
+from flumeng.plan.scaling_record import recorded, standing
+from flumeng.spec import TaskRange
+from flumeng.state import discovered
+from flumeng.state.task_map import read_plans
+from flumeng.store import Store, Versioned, readable
+from zkschema import paths
+from zkschema.records import COLLECT, Partitions, PlannedTask, Scaling
+
+log = logging.getLogger(__name__)
+
+KEPT_SAMPLES = int(CALM_SECONDS / SAMPLE_SECONDS) + 2
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was known of the flow's partitions by name at ``time``, of the clock that only grows.
+    ``waited``: for how long at least events have been there that wait, of those that have some."""
+
+    time: float
+    accounts: Mapping[str, Account]
+    waited: Mapping[str, float]
+
+
+class Scaler:
+    """Of the flow's discovery task of this ``epoch``; one thread at a time. ``clock`` gives seconds
+    that only grow, ``wall`` those since the epoch. ``wanted`` and ``batch_seconds`` are the flow's.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        flow: str,
+        epoch: int,
+        wanted: TaskRange,
+        batch_seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._flow = flow
+        self._epoch = epoch
+        self._wanted = wanted
+        self._batch_seconds = batch_seconds
+        self._clock = clock
+        self._wall = wall
+        self._samples: deque[Sample] = deque(maxlen=KEPT_SAMPLES)
+        self._before: Seen | None = None
+        self._waits = _Waits()
+        self._standing: Standing | None = None
+        self._written_at = float("-inf")
+
+    def step(self, accounts: Mapping[str, Account]) -> Decision | None:
+        """Look at what the partitions are at now, decide, and write what is new. ``accounts`` lacks
+        those of which nobody knows. None while there is nothing to decide about yet. Raises
+        ConflictError, CorruptError, UnavailableError: the same is tried with the next step."""
+        record = readable(discovered.read(self._store, [self._flow])[0])
+        if record is None or record.value.epoch != self._epoch:
+            return None
+        tasks = self._planned()
+        if self._standing is None:
+            if not tasks:
+                return None
+            self._standing = standing(record.value.scaling, len(tasks), self._clock())
+        moment = self._clock()
+        now = Seen(moment, accounts, self._waits.see(accounts, moment))
+        before, self._before = self._before, now
+        if before is None or now.time <= before.time:
+            return None
+        unsettled = self._unsettled(record.value, tasks, accounts)
+        self._samples.append(_sample(before, now, self._wall(), len(tasks), unsettled))
+        still_read = sum(not _is_done(account) for account in accounts.values())
+        wanted = self._wanted
+        limits = Limits(
+            wanted.min, wanted.max, wanted.lag_seconds, self._batch_seconds, max(1, still_read)
+        )
+        decision = decide(self._samples, limits, self._standing)
+        self._write(record, decision)
+        self._standing = decision.standing
+        return decision
+
+    def _write(self, record: Versioned[Partitions], decision: Decision) -> None:
+        assert self._standing is not None
+        quiet = self._clock() - self._written_at
+        before = record.value
+        new = recorded(
+            before.scaling, decision, self._standing.tasks, round(self._wall(), 3), quiet
+        )
+        if new is None:
+            return
+        after = replace(before, scaling=new)
+        self._store.commit(discovered.writes(self._flow, before, after, record.version))
+        self._written_at = self._clock()
+        if _tasks(before.scaling) != decision.tasks:
+            log.info(
+                "flow %s: %d collect tasks (%s): %s",
+                self._flow,
+                decision.tasks,
+                decision.kind,
+                decision.why,
+            )
+
+    def _planned(self) -> dict[str, PlannedTask]:
+        plans = read_plans(self._store, [self._flow])
+        tasks = plans[self._flow].value.tasks if plans else {}
+        return {name: task for name, task in tasks.items() if task.kind == COLLECT}
+
+    def _unsettled(
+        self,
+        record: Partitions,
+        tasks: Mapping[str, PlannedTask],
+        accounts: Mapping[str, Account],
+    ) -> str:
+        """Why nothing may be concluded from what is seen now; empty when all is at work."""
+        assert self._standing is not None
+        silent = [
+            n for n, one in record.partitions.items() if one.end is None and n not in accounts
+        ]
+        if silent:
+            return f"it is unknown how far {silent[0]} reaches ({len(silent)} partitions in all)"
+        wanted = self._wanted.clamp(self._standing.tasks)
+        if len(tasks) != wanted:
+            return f"{len(tasks)} of {wanted} tasks are planned"
+        nodes = sorted({task.node for task in tasks.values() if task.node})
+        live = self._store.read_each([paths.live_node(node) for node in nodes])
+        said = self._store.read_each([paths.status(node) for node in nodes])
+        statuses = {
+            node: status.value.tasks
+            for node, there, status in zip(nodes, live, said, strict=True)
+            if there is not None and isinstance(status, Versioned)
+        }
+        for name, task in sorted(tasks.items()):
+            told = statuses.get(task.node or "", {}).get(f"{self._flow}/{name}")
+            if task.state != "assigned" or task.node is None:
+                return f"task {name} is {task.state}"
+            if told is None or told.epoch != task.epoch or told.state != "running":
+                return f"task {name} does not run on node {task.node}"
+        return ""
+
+
+class _Waits:
+    """For how long at least the oldest event of each partition that is not acked has been there, as
+    it was seen. Of a burst, events are hardly older than the newest one, however long they wait.
+
+    Invariant: what is kept of a partition is when it reached as far as an ack has not come yet."""
+
+    def __init__(self) -> None:
+        self._marks: dict[str, tuple[float, int]] = {}
+
+    def see(self, accounts: Mapping[str, Account], now: float) -> dict[str, float]:
+        """Partition -> seconds, of those with events that wait."""
+        self._marks = {name: self._mark(name, one, now) for name, one in accounts.items()}
+        waiting = (name for name, one in accounts.items() if one.unacked > 0)
+        return {name: now - self._marks[name][0] for name in waiting}
+
+    def _mark(self, name: str, account: Account, now: float) -> tuple[float, int]:
+        known = self._marks.get(name)
+        return (now, account.safe) if known is None or account.acked >= known[1] else known
+
+
+def _sample(before: Seen, now: Seen, wall: float, tasks: int, unsettled: str) -> Sample:
+    seconds = now.time - before.time
+    both = [
+        (before.accounts[name], one)
+        for name, one in now.accounts.items()
+        if name in before.accounts
+    ]
+    waiting = [one for one in now.accounts.values() if one.unacked > 0]
+    ages = [age for age in (_age(one, wall) for one in waiting) if age is not None]
+    if waiting and not ages:
+        unsettled = unsettled or "it is unknown since when events wait"
+    return Sample(
+        time=now.time,
+        behind=sum(one.unacked for one in waiting),
+        seconds=max((*ages, *now.waited.values()), default=0.0),
+        arriving=sum(max(0, after.safe - one.safe) for one, after in both) / seconds,
+        acked=sum(max(0, after.acked - one.acked) for one, after in both) / seconds,
+        tasks=tasks,
+        unsettled=unsettled,
+    )
+
+
+def _age(account: Account, wall: float) -> float | None:
+    """How late the oldest event is behind the newest: events may have been stamped long ago."""
+    if account.oldest_unacked_us is None:
+        return None
+    newest = wall if account.newest_us is None else account.newest_us / 1e6
+    return max(0.0, newest - account.oldest_unacked_us / 1e6)
+
+
+def _is_done(account: Account) -> bool:
+    return account.closed and account.unacked <= 0
+
+
+def _tasks(scaling: Scaling | None) -> int:
+    return scaling.tasks if scaling else 0

@@ -1,0 +1,1 @@
+"""Lines that belong together become one event, before all filters."""

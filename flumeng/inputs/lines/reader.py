@@ -1,0 +1,62 @@
+"""Reads partitions as events of several lines, and tells how far they are emitted."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.inputs import Progress, Range, UnreadableError
+from flumeng.inputs.lines.joined import JoinedAccumulator, JoinedRange
+from flumeng.inputs.lines.rules import Rules
+from flumeng.inputs.lines.steps import Joining
+from flumeng.inputs.reading import Reader, Sizes
+
+_adding = threading.Lock()
+
+
+@dataclass(frozen=True)
+class JoinLines:
+    """A ``Reader`` of events whose lines ``reader`` reads. ``accumulator`` is pickled, since
+    several threads of an executor may read. ``sizes``: where the lines are counted."""
+
+    reader: Reader
+    rules: Rules
+    task: str
+    accumulator: bytes
+    sizes: Sizes | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.reader.schema
+
+    @property
+    def modules(self) -> frozenset[str]:
+        return self.reader.modules
+
+    def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
+        """Of a range, the events that begin from ``piece.emitted`` on. Raises UnreadableError."""
+        joining = Joining(self.rules, Progress(piece.start, piece.emitted))
+        offset = piece.start
+        try:
+            for batch in self.reader.read(piece, address):
+                if self.sizes is not None:
+                    self.sizes.add(batch)
+                offset = batch["seq"][-1].as_py() + 1
+                joining.add(batch)
+                if joining.ready:
+                    yield from joining.step(offset)
+        except (CorruptError, UserError, UnavailableError) as error:
+            damaged = not isinstance(error, UnavailableError)
+            raise UnreadableError(piece.partition, offset, str(error), damaged=damaged) from error
+        yield from joining.step(piece.end, flush=piece.flush)
+        joined = JoinedRange(piece, joining.progress, joining.closed)
+        with _adding:
+            ours: JoinedAccumulator = pickle.loads(
+                self.accumulator
+            )  # our own driver has pickled it
+            ours.add({(self.task, piece.partition): joined})
