@@ -31,6 +31,7 @@ parser.add_argument("--node", required=True, help="the node that started this pr
 parser.add_argument("--data", required=True, type=Path, help="the node's data directory")
 parser.add_argument("--policy", type=Path, help="where flows may write")
 parser.add_argument("--host", default=spark.LOOPBACK, help="where executors reach this process")
+parser.add_argument("--port", type=int, default=0, help="at that host; 0 for one that is free")
 parser.add_argument("--spark", type=json.loads, default={}, help="Spark's settings, as JSON")
 parser.add_argument("--session-seconds", type=float, default=10.0)
 parser.add_argument("--metrics-channel", type=int, help="a descriptor; asked for metrics")
@@ -54,6 +55,8 @@ def main() -> int:
         starting,
         spark_texts=given.spark,
         hosts=given.zk,
+        host=given.host,
+        port=given.port,
         session_seconds=given.session_seconds,
         cache=cache,
         policy_file=given.policy,

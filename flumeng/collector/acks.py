@@ -14,17 +14,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flumeng.collector.publisher import Publisher
 from flumeng.errors import ConflictError
-from flumeng.inputs import Range
+from flumeng.inputs import Progress, Range
 from flumeng.state import partitions as partition_registry
 from flumeng.state.partitions import Registered
 from flumeng.store import ABSENT, Check, Expected, Put, Store, Version, Write
-from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Ack
+from zkschema.records import Ack, Joined
 from zkschema.table import ZPath
 
 log = logging.getLogger(__name__)
@@ -41,10 +39,13 @@ class SupersededError(ConflictError):
 
 
 class Acks:
-    """``offsets``: partition -> everything below is acked. Useless once a call has raised: claim
-    again, since the outcome of the write may be unknown."""
+    """``offsets``: partition -> everything below is acked. ``emitted``: all events that begin below
+    are in the sinks; the same number, but where lines are joined by ``rules``. Useless once a call
+    has raised: claim again, since the outcome of the write may be unknown."""
 
-    def __init__(self, store: Store, publisher: Publisher, flow: str, epoch: int) -> None:
+    def __init__(
+        self, store: Store, publisher: Publisher, flow: str, epoch: int, rules: str = ""
+    ) -> None:
         self._store = store
         self._publisher = publisher
         self._flow = flow
@@ -52,8 +53,10 @@ class Acks:
         self._versions: dict[str, Version] = {}
         self._moving = threading.Lock()
         """Held while an ack moves: it looks like somebody else's until its version is known."""
+        self._rules = rules
         self.epoch = epoch
         self.offsets: dict[str, int] = {}
+        self.emitted: dict[str, int] = {}
         self.inherited: set[str] = set()
         """Partitions that someone has acked, or at least claimed, before."""
 
@@ -65,21 +68,24 @@ class Acks:
         flow: str,
         epoch: int,
         partitions: Iterable[str],
+        *,
+        rules: str = "",
     ) -> Acks:
-        """Take all ``partitions``; those never acked start where their registration says.
+        """Take all ``partitions``; those never acked start where their registration says. Where
+        lines were joined by other rules, nothing is read again of what is emitted.
         ``offsets`` then lacks those that have no ack and are not registered any more.
 
         Raises SupersededError when one has a higher epoch. ConflictError: an ack was written in
         between, by a twin of this owner or by a write of its own that came late; claim again.
         """
-        acks = cls(store, publisher, flow, epoch)
+        acks = cls(store, publisher, flow, epoch, rules)
         names = sorted(partitions)
         for start in range(0, len(names), CLAIM_AT_ONCE):
             acks._claim(names[start : start + CLAIM_AT_ONCE])
         return acks
 
     def _claim(self, names: Sequence[str]) -> None:
-        self._paths |= {name: paths.ack(self._flow, CURSOR_MAIN, name) for name in names}
+        self._paths |= {name: partition_registry.ack_path(self._flow, name) for name in names}
         found = self._store.read_many([self._paths[name] for name in names])
         fresh = [name for name, ack in zip(names, found, strict=True) if ack is None]
         registered = self._registered(fresh) if fresh else {}
@@ -94,15 +100,15 @@ class Acks:
                         ack.value.epoch,
                     )
                 self.inherited.add(name)
-                offset = ack.value.offset
+                progress = self._progress(ack.value)
             elif name not in registered:
                 log.info("%s is not registered any more: it has no ack, and gets none", name)
                 continue
             else:
-                offset = registered[name].start
+                progress = Progress(registered[name].start, registered[name].start)
                 checks[registered[name].check] = None
-            writes.append(self._put(name, offset, ack.version if ack else ABSENT))
-            self.offsets[name] = offset
+            writes.append(self._put(name, progress, ack.version if ack else ABSENT))
+            self.offsets[name], self.emitted[name] = progress.offset, progress.emitted
             claimed.append(name)
         self._versions.update(zip(claimed, self._store.commit([*checks, *writes]), strict=True))
 
@@ -122,22 +128,37 @@ class Acks:
         with contextlib.suppress(ConflictError):
             self._store.commit([Check(path, Version(0))])
 
-    def advance(self, ranges: Sequence[Range], also: Sequence[Write] = ()) -> None:
-        """Move the acks to the ends of ``ranges``, together with ``also``: all or nothing.
+    def advance(
+        self,
+        ranges: Sequence[Range],
+        also: Sequence[Write] = (),
+        joined: Mapping[str, Progress] | None = None,
+    ) -> None:
+        """Move the acks to the ends of ``ranges``, together with ``also``: all or nothing. Where
+        lines are ``joined``, they move as far as it says, which may be nowhere.
 
         Each range begins where its partition's ack is, and is not empty. Raises ConflictError when
         someone else has claimed, UnavailableError when nobody knows whether it was written.
         """
-        writes = []
+        moved: dict[str, Progress] = {}
         for piece in ranges:
-            ack = self.offsets[piece.partition]
+            name = piece.partition
+            ack, emitted = self.offsets[name], self.emitted[name]
             assert piece.start == ack < piece.end, f"{piece} does not follow the ack {ack}"
-            writes.append(self._put(piece.partition, piece.end, self._versions[piece.partition]))
+            at = Progress(piece.end, max(emitted, piece.end)) if joined is None else joined[name]
+            assert ack <= at.offset <= at.emitted >= emitted, f"{at} of {name} goes back"
+            if at != Progress(ack, emitted):
+                moved[name] = at
+        if not moved:
+            if also:
+                self._store.commit([self.check(ranges[0].partition), *also])
+            return
+        writes = [self._put(name, at, self._versions[name]) for name, at in moved.items()]
         with self._moving:
             versions = self._publisher.commit(writes, also)
-            for piece, version in zip(ranges, versions, strict=True):
-                self._versions[piece.partition] = version
-                self.offsets[piece.partition] = piece.end
+            for (name, at), version in zip(moved.items(), versions, strict=True):
+                self._versions[name] = version
+                self.offsets[name], self.emitted[name] = at.offset, at.emitted
 
     def check(self, partition: str) -> Check:
         """Fails a transaction once somebody else has claimed or moved the ack of ``partition``."""
@@ -153,5 +174,14 @@ class Acks:
                 if ack is None or ack.version != self._versions[name]:
                     raise ConflictError(f"the ack of {name} was written by somebody else")
 
-    def _put(self, partition: str, offset: int, expect: Expected) -> Put:
-        return Put(self._paths[partition], Ack(epoch=self.epoch, offset=offset), expect)
+    def _progress(self, ack: Ack) -> Progress:
+        if ack.joined is not None and ack.joined.rules == self._rules:
+            return Progress(ack.offset, ack.emitted)
+        return Progress(ack.emitted, ack.emitted)
+
+    def _put(self, partition: str, at: Progress, expect: Expected) -> Put:
+        joined = None
+        if at.emitted > at.offset:
+            joined = Joined(offset=at.offset, emitted=at.emitted, rules=self._rules)
+        ack = Ack(epoch=self.epoch, offset=at.offset, joined=joined)
+        return Put(self._paths[partition], ack, expect)

@@ -34,6 +34,8 @@ class Claim:
         """Whether ``pipeline`` is of an older revision, which has decided a batch: the claim is for
         that batch only."""
         self.task = task
+        self.handoff = 0
+        """The last handoff that the task was told of."""
         self.withdrawn = False
         """Whether nothing more begins; batches that have begun may go on."""
         self.slow = False
@@ -66,7 +68,7 @@ class Claim:
             self.assignment.flow,
             self,
             events,
-            self.pipeline.shareable,
+            self.pipeline.shareable and limit_seconds >= self._jobs.shared_limit_seconds,
             apart or self.slow or self.assignment.flow in self._jobs.suspects,
             self.pipeline.spec.batch_seconds,
         )
@@ -110,6 +112,7 @@ class Claim:
             partial(self._on_done, batch),
             batch.identity,
             batch.splits,
+            batch.gaps,
         )
         self._works = [*self._works[1 - BATCHES_AT_ONCE :], work]
         return work

@@ -17,11 +17,11 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from flumeng.collector.acks import Acks
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
-from flumeng.inputs import Range
+from flumeng.inputs import Progress, Range
 from flumeng.runtime.file_store import FileStore, below, open_store
 from flumeng.sinks import BatchTooWideError
 from flumeng.store import ABSENT, ANY, Path, Put, Store, Write
@@ -98,19 +98,24 @@ class Commits:
         return record
 
     def commit(
-        self, acks: Acks, ranges: Sequence[Range], record: Commit, also: Sequence[Write] = ()
+        self,
+        acks: Acks,
+        ranges: Sequence[Range],
+        record: Commit,
+        also: Sequence[Write] = (),
+        joined: Mapping[str, Progress] | None = None,
     ) -> None:
-        """Decide the batch, together with ``also``, and show its files.
+        """Decide the batch, together with ``also``, and show its files; see ``Acks.advance``.
 
         Raises ConflictError (fenced) before anything is decided; after any other error it may be
         decided: claim and recover.
         """
         if not record.files:
-            acks.advance(ranges, also)
+            acks.advance(ranges, also, joined)
             self._remove(*record.staging)
             return
         path = paths.commit(self._flow, f"{self._task}@{uuid.uuid4().hex}")
-        acks.advance(ranges, [*also, Put(path, record, ABSENT)])
+        acks.advance(ranges, [*also, Put(path, record, ABSENT)], joined)
         self._finish(path, record)
 
     def publish(self, staging: Sequence[str], files: Sequence[tuple[str, str]]) -> None:

@@ -24,8 +24,13 @@ from flumeng.collector.task import Assignment
 from flumeng.collector.task_metrics import StatusStore, TaskMetrics
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
+from flumeng.inputs.flows.flows import Subscriptions
 from flumeng.inputs.journals.journals import Journals
+from flumeng.inputs.kafka.kafka import KafkaInput
+from flumeng.inputs.kafka.names import INPUT as KAFKA
 from flumeng.inputs.routing import Inputs
+from flumeng.journal.action_server import ActionServer
+from flumeng.journal.server import COUNTERS
 from flumeng.node import policy
 from flumeng.node.in_progress import InProgress
 from flumeng.node.policy import Policy
@@ -33,13 +38,13 @@ from flumeng.node.protocol import Parent
 from flumeng.runtime import file_store, secrets, vital
 from flumeng.runtime.file_store import FileStore
 from flumeng.sinks import TaskRevision
-from flumeng.spec import Component, check_flow
+from flumeng.spec import Component, FlowSpec, check_flow
 from flumeng.spec import spark as spark_settings
 from flumeng.spec.locations import place_of
 from flumeng.spec.patterns import fixed_part
 from flumeng.spec.sinks.spark import Spark
 from flumeng.spec.spark import SparkOptions
-from flumeng.state.partitions import JOURNAL
+from flumeng.state.partitions import FLOW, JOURNAL
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema.records import COLLECT
 
@@ -55,6 +60,8 @@ def run(
     *,
     spark_texts: Mapping[str, str],
     hosts: str,
+    host: str,
+    port: int,
     session_seconds: float,
     cache: Path,
     policy_file: Path | None,
@@ -64,9 +71,9 @@ def run(
     """Until the node says stop or is gone; the exit code.
 
     ``starting`` gives Spark's session, or raises UserError; ``spark_texts`` are the settings with
-    which it was started. ``hosts`` are ZooKeeper's, ``cache`` is
-    for the archive of classes, ``policy_file`` the node's, and ``metrics_channel`` the descriptor
-    to ask for metrics. ``in_progress`` is told what runs.
+    which it was started. ``hosts`` are ZooKeeper's, ``host`` and ``port`` where it tells what it
+    counts, ``cache`` is for the archive of classes, ``policy_file`` the node's, and
+    ``metrics_channel`` the descriptor to ask for metrics. ``in_progress`` is told what runs.
     """
     measures = Measures()
     instruments = _serve(measures, metrics_channel)
@@ -100,24 +107,18 @@ def run(
     if instruments is not None:
         instruments.page.add(store.readings)
         instruments.page.add_process("flumeng_spark", spark.pid(session))
-    inputs = Inputs({JOURNAL: Journals(store)})
+    journals = Journals(store)
+    inputs = Inputs({JOURNAL: journals, FLOW: Subscriptions(journals), KAFKA: KafkaInput()})
     probes_of_life = [lambda: spark.ask(session), measures.health.turned]
     Liveness(parent.send, probes_of_life, application.held).start()
 
     def build(assignment: Assignment) -> SparkPipeline:
         spec = check_flow(assignment.spec)
-        for part in (*spec.filters, *spec.all_sinks):
-            allowed.require(part)
-            require_outside(in_progress.data, part)
-            if not options.local and getattr(part.options, "local", False):
-                raise UserError(
-                    f"{part.name}: executors of {options.master} are other hosts: say shared: true "
-                    "when each of them sees that directory, or name a store that they all reach"
-                )
-            require_catalog(options, part)
+        require_allowed(spec, allowed, options, in_progress.data)
         task = TaskRevision(assignment.flow, assignment.task, assignment.revision)
         return SparkPipeline(session, spec, task, inputs.reader(spec))
 
+    asked = _tell(measures, host, port)
     task_metrics = TaskMetrics(StatusStore(session), measures.used)
     threading.Thread(target=task_metrics.follow, name="task-metrics", daemon=True).start()
     slots = max(LEAST_SLOTS, options.cores or session.sparkContext.defaultParallelism)
@@ -133,10 +134,25 @@ def run(
         in_progress=in_progress,
         measures=measures,
         spark_ui=spark_ui.address(session),
+        address=asked.address if asked else "",
     ).run()
     store.close()
     spark.let_go(session)
     return 0
+
+
+def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data: Path) -> None:
+    """Raises UserError for what a node with the directory ``data`` does not run of a flow, in
+    whichever branch it stands."""
+    for part in (*spec.partitioned, *spec.all_filters, *spec.all_sinks):
+        allowed.require(part)
+        require_outside(data, part)
+        if not options.local and getattr(part.options, "local", False):
+            raise UserError(
+                f"{part.name}: executors of {options.master} are other hosts: say shared: true "
+                "when each of them sees that directory, or name a store that they all reach"
+            )
+        require_catalog(options, part)
 
 
 def require_catalog(options: SparkOptions, part: Component) -> None:
@@ -182,6 +198,15 @@ def bounded(allowed: Policy) -> OpenStore:
         return file_store.open_store(uri)
 
     return open_store
+
+
+def _tell(measures: Measures, host: str, port: int) -> ActionServer | None:
+    """Serve what is counted of each task; None when that cannot be: nothing else needs it."""
+    try:
+        return ActionServer(host, {COUNTERS: lambda _: measures.tasks.rows()}, port)
+    except UserError as problem:
+        logging.warning("nobody can ask what became of events: %s", problem)
+        return None
 
 
 def _serve(measures: Measures, descriptor: int | None) -> Instruments | None:

@@ -14,9 +14,11 @@ from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from flumeng.collector import units
-from flumeng.collector.pipeline import Run, SparkPipeline, of_kind, one_line
+from flumeng.collector.forks import Run
+from flumeng.collector.pipeline import SparkPipeline, of_kind, one_line
 from flumeng.collector.units import Result, Unit, Units
-from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Work
+from flumeng.collector.warming import Warming
+from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Pipeline, Work
 from flumeng.errors import FlumengError
 from flumeng.filters.lazy_batch import LargeRowsError
 from flumeng.inputs import Range
@@ -45,6 +47,7 @@ class SparkEngine:
         self._context = spark.sparkContext
         self._recording = recording
         self._numbers: dict[int, RDD[int]] = {}
+        self._warming = Warming(self._context)
 
     def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
         with self._recording(job, works):
@@ -52,6 +55,13 @@ class SparkEngine:
 
     def cancel(self, job: str) -> None:
         self._context.cancelJobGroup(job)
+
+    def warm_up(self, pipeline: Pipeline) -> None:
+        assert isinstance(pipeline, SparkPipeline)
+        try:
+            self._warming.warm_up(pipeline.modules)
+        except Exception as error:
+            raise one_line(error) from error
 
     def _write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
         self._context.setJobGroup(job, describe(works), interruptOnCancel=True)
@@ -107,7 +117,7 @@ def _write_frames(pipeline: SparkPipeline, work: Work) -> list[Written]:
 
 def _attempt(pipeline: SparkPipeline, work: Work) -> list[Written]:
     plan = pipeline.plan(work)
-    rows: list[list[Row]] = [[] for _ in work.pipeline.spec.sinks]
+    rows: list[list[Row]] = [[] for _ in work.pipeline.spec.all_sinks]
     try:
         for run in plan.runs:
             for sink, of in run.rows([row.asDict() for row in run.batch.collect()]):
@@ -136,7 +146,7 @@ class _Part:
             part._runs = plan.runs
             part.stages = [pickle.dumps(run.batch.all_arrow) for run in plan.runs]
             part.events = [sum(piece.events for piece in split) for split in plan.splits]
-            part._rows = [[] for _ in work.pipeline.spec.sinks]
+            part._rows = [[] for _ in work.pipeline.spec.all_sinks]
         except Exception as error:
             part._error = error
         return part

@@ -91,6 +91,7 @@ class Intents:
             revision=revision,
             splits=splits,
             ranges={piece.partition: (piece.start, piece.end) for piece in ranges},
+            flushed=tuple(piece.partition for piece in ranges if piece.flush),
         )
         check = self._acks.check(ranges[0].partition)
         (version,) = self._store.commit([check, Put(self._path, intent, self._expect)])
@@ -100,12 +101,12 @@ class Intents:
     def end(self) -> Put:
         """The write that ends it, for the transaction of its acks; then comes ``ended``."""
         assert self.open is not None, f"{self._path}: nothing is decided"
-        done = replace(self._intent, epoch=self._acks.epoch, ranges={})
+        done = replace(self._intent, epoch=self._acks.epoch, ranges={}, flushed=())
         return Put(self._path, done, self._expect)
 
     def ended(self) -> None:
         assert isinstance(self._expect, Version)
-        self._intent = replace(self._intent, epoch=self._acks.epoch, ranges={})
+        self._intent = replace(self._intent, epoch=self._acks.epoch, ranges={}, flushed=())
         self._expect = Version(self._expect.number + 1)
 
     def _require_current(self, found: Intent) -> None:

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from flumeng.collector.slots import Request, Slots
 from flumeng.collector.starts import START_SECONDS, Starts
-from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Work
+from flumeng.collector.work import BrokenTogetherError, HungError, Outcome, Pipeline, Work
 from flumeng.runtime import vital
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,10 @@ class Engine(Protocol):
     def cancel(self, job: str) -> None:
         """Let ``write`` raise soon."""
 
+    def warm_up(self, pipeline: Pipeline) -> None:
+        """Return when the next batch of this pipeline is not slower than those after it. Called by
+        whoever waits to take a task over, again and again. Raises as ``write``."""
+
 
 @dataclass(eq=False)
 class _Job:
@@ -62,7 +66,8 @@ class _Job:
 
 class Jobs:
     """Used from any thread. ``slots`` jobs run at once, and ``APART_SLOTS`` for tasks apart.
-    ``in_progress`` is entered with the flows of each job while it runs."""
+    ``in_progress`` is entered with the flows of each job while it runs. A job of several batches
+    has ``shared_limit_seconds``."""
 
     def __init__(
         self,
@@ -80,7 +85,7 @@ class Jobs:
         self._on_stuck = on_stuck
         self._in_progress = in_progress
         self._suspects: frozenset[str] = frozenset()
-        self._shared_limit_seconds = shared_limit_seconds
+        self.shared_limit_seconds = shared_limit_seconds
         self._cancel_seconds = cancel_seconds
         self.start_seconds = start_seconds
         """A batch that takes longer to begin is left behind by its job."""
@@ -119,6 +124,10 @@ class Jobs:
         with self._news:
             self._slots.ask(request)
             self._news.notify_all()
+
+    def warm_up(self, pipeline: Pipeline) -> None:
+        """See ``Engine``."""
+        self._engine.warm_up(pipeline)
 
     def withdraw(self, request: Request) -> bool:
         """Ask no more; False when its member has begun, or will in a moment."""
@@ -191,7 +200,7 @@ class Jobs:
             self._news.notify_all()
 
     def _run(self, works: Sequence[Work], slot: str) -> None:
-        limit = works[0].limit_seconds if len(works) == 1 else self._shared_limit_seconds
+        limit = works[0].limit_seconds if len(works) == 1 else self.shared_limit_seconds
         job = _Job(f"{slot}.{next(self._numbers)}", works, self._clock(), limit)
         with self._news:
             self._jobs[job.name] = job

@@ -180,7 +180,8 @@ class Partitions:
             still = Standstill(kind, name, stop.offset, start, stop.why)
         if still is None:
             return reach, ""
-        return Reach(reach.address, safe, end - safe), self._describe(still)
+        bounded = Reach(reach.address, safe, end - safe, gone_below=min(reach.gone_below, safe))
+        return bounded, self._describe(still)
 
     def _describe(self, still: Standstill) -> str:
         return self._positions.describe(still)

@@ -1,40 +1,44 @@
-"""What a flow does with a batch: read it, its filters in order, then each of its sinks.
+"""What a flow does with a batch: read it, its filters in order, then its sinks and branches.
 
 Made from the flow's text each time a task is taken; filters and sinks come from the registry.
 """
 
 from __future__ import annotations
 
+import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from flumeng.collector import spark
+from flumeng.collector.filter_counts import tally_of
+from flumeng.collector.forks import Leaf, Plan, Run
+from flumeng.collector.gaps import NO_COLUMNS, PLACE, RefuseGaps
+from flumeng.collector.joined_lines import accumulator_of
 from flumeng.collector.prepared import PreparedBatches
-from flumeng.collector.ranges import split
-from flumeng.collector.units import read_rows
-from flumeng.collector.work import BatchFailedError, Intent, Work
+from flumeng.collector.ranges import share_out, split
+from flumeng.collector.segments import Ends, filtered, grown
+from flumeng.collector.warming import modules_of
+from flumeng.collector.work import BatchFailedError, Filtered, Intent, Work
 from flumeng.errors import FlumengError, UnavailableError, UserError
-from flumeng.filters import Filter, identity
-from flumeng.filters.lazy_batch import (
-    BRANCH_SCHEMA,
-    Branches,
-    Fused,
-    LargeRowsError,
-    LazyBatch,
-    Parameter,
-    Stage,
-)
+from flumeng.filters import identity, on_error
+from flumeng.filters.lazy_batch import LargeRowsError, LazyBatch, Parameter, Stage
 from flumeng.filters.refreshed_table import RefreshedTable
 from flumeng.inputs import Range, Split, UnreadableError
-from flumeng.inputs.reading import Reader, ReadSplits
+from flumeng.inputs.lines.joined import JoinedRange
+from flumeng.inputs.lines.reader import JoinLines
+from flumeng.inputs.lines.rules import Rules
+from flumeng.inputs.reading import Reader, ReadSplits, Sizes
 from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
-from flumeng.sinks.dead_letters import DeadLetters, RefusedError
+from flumeng.sinks.dead_letters import DeadLetters, RefusedError, ToLetters
 from flumeng.spec import FlowSpec, registry
+from flumeng.spec.branch import Located
+from flumeng.spec.multiline import Multiline
 from flumeng.spec.sinks import decided
 
 SPLITS_PER_CORE = 1
@@ -43,45 +47,8 @@ _prepared = PreparedBatches()
 _RAISED = re.compile(r"^(?:: )?([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Run:
-    """A batch as far as the last stage of ``sinks``; of several it yields BRANCH_SCHEMA."""
-
-    batch: LazyBatch
-    sinks: tuple[int, ...]
-
-    def rows(self, found: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
-        """What each of its sinks has yielded, out of what the batch has."""
-        if len(self.sinks) == 1:
-            yield self.sinks[0], list(found)
-            return
-        for row in found:
-            yield self.sinks[row["branch"]], list(read_rows(row["rows"]))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to be run so that each event is read and filtered once. ``splits`` is what each Spark
-    task reads, ``cached`` what several runs have in common."""
-
-    splits: tuple[Split, ...]
-    runs: tuple[Run, ...]
-    cached: LazyBatch | None = None
-
-    @property
-    def preparable(self) -> bool:
-        """Whether another batch may run by the same plan: what Spark keeps of a DataFrame, for us
-        or for a user's function, it finds again by the plan, whatever events it was made of."""
-        return self.cached is None and all(run.batch.action is None for run in self.runs)
-
-    def release(self) -> None:
-        """Nothing of it runs any more."""
-        if self.cached is not None:
-            self.cached.release()
-
-
 class SparkPipeline:
-    """``shareable``: no stage of it is Spark SQL."""
+    """``shareable``: no stage of it is Spark SQL. ``modules``: what executors import for it."""
 
     def __init__(
         self, session: SparkSession, spec: FlowSpec, task: TaskRevision, reader: Reader
@@ -90,12 +57,10 @@ class SparkPipeline:
         fit together is noticed here."""
         self.spec = spec
         self._spark = session
-        self._reader = reader
         self.task = task
-        self._filters: list[Filter] = [
-            registry.get("filter", part.name).implementation_class()(part.options)
-            for part in spec.filters
-        ]
+        tally = tally_of(session)
+        self._root = grown(Located(spec), tally, f"{task.flow}/{task.task}")
+        self._filters = [step for one in self._root.walk() for step in one.steps]
         self._sinks: list[Sink] = [
             registry.get("sink", part.name).implementation_class()(part.options, task)
             for part in spec.all_sinks
@@ -107,9 +72,20 @@ class SparkPipeline:
         )
         self.roots = tuple(sorted({sink.root for sink in self._sinks if sink.root}))
         self._key = object()
+        self._leaves = spec.leaves
+        counts = session.sparkContext.accumulator
+        self._sizes = Sizes(counts(0), counts(0)) if spec.batch.bytes is not None else None
+        self._sizes_of_events = self._sizes
+        self._name = f"{task.flow}/{task.task}"
+        self._accumulator = accumulator_of(session)
+        self._reader = reader if spec.multiline is None else self._joining(reader, spec.multiline)
+        self._counted = (0, 0)
         self._prepares = self._large_rows = False
-        tried = self._plan(self._read(((),), {}), ((),), Work.trial(self))
-        self.shareable = all(run.batch.all_arrow is not None for run in tried.runs)
+        read = self._read(((),), {})
+        tried = self._plan(read, ((),), Work.trial(self))
+        stages = [run.batch.all_arrow for run in tried.runs]
+        self.shareable = all(stage is not None for stage in stages)
+        self.modules = modules_of(stages if self.shareable else read) | reader.modules
         self._prepares = not self.shareable and tried.preparable
         tried.release()
 
@@ -130,18 +106,51 @@ class SparkPipeline:
             return None
         return "before" if any(sink.writes_at_once for sink in by_number) else "after"
 
+    def event_bytes(self) -> float | None:
+        if self._sizes is None:
+            return None
+        before, self._counted = self._counted, (self._sizes.events.value, self._sizes.nbytes.value)
+        events, nbytes = (now - then for now, then in zip(self._counted, before, strict=True))
+        return nbytes / events if events else None
+
+    def filtered(self) -> Filtered:
+        return filtered(self._root)
+
     def splits(self, ranges: Sequence[Range]) -> int:
-        return len(split(ranges, self._parts, LEAST_EVENTS_IN_SPLIT))
+        return len(self._cut(ranges, self._parts, LEAST_EVENTS_IN_SPLIT))
+
+    def joined(self, ranges: Sequence[Range]) -> dict[str, JoinedRange]:
+        told = {
+            piece: self._accumulator.value.get((self._name, piece.partition)) for piece in ranges
+        }
+        return {
+            piece.partition: one
+            for piece, one in told.items()
+            if one is not None and one.piece == piece
+        }
 
     def plan(self, work: Work) -> Plan:
         """What is to be run of a batch. Raises UserError, BatchFailedError."""
+        if work.gaps:
+            return self._plan_gaps(work)
         for table in self._tables:
             table.refresh()
         if work.splits is None:
-            splits = split(work.ranges, self._parts, LEAST_EVENTS_IN_SPLIT)
+            splits = self._cut(work.ranges, self._parts, LEAST_EVENTS_IN_SPLIT)
         else:
-            splits = split(work.ranges, work.splits, 1)
+            splits = self._cut(work.ranges, work.splits, 1)
         return self._plan(self._read(splits, work.addresses), splits, work)
+
+    def _plan_gaps(self, work: Work) -> Plan:
+        """Nothing is read; the first sink is as one that refuses an event for each gap."""
+        first, schema = self._read((), {}), self._reader.schema
+        batch = self._root.behind(LazyBatch.of_splits(self._spark, 1, first, schema))
+        letters = replace(self._letters(batch, 0, work), place=PLACE)
+        if letters.stage is None:
+            return Plan((), ())
+        stage = letters.around(RefuseGaps(tuple(work.ranges), batch.schema), NO_COLUMNS)
+        schema = dead_letters.schema_around(NO_COLUMNS)
+        return Plan(((),), (Run(LazyBatch.of_splits(self._spark, 1, stage, schema), (0,)),))
 
     def take_large_rows(self) -> None:
         """From now on; it is slower."""
@@ -155,10 +164,9 @@ class SparkPipeline:
     def written(self, rows: Sequence[Sequence[Row]]) -> list[Written]:
         """What each sink makes of what its last stage has yielded, the one for dead letters last:
         what it has written for the others is among their rows."""
-        letters = [letter for of in rows for letter in dead_letters.rows(of)]
         own = [[row for row in of if not dead_letters.is_letters(row)] for of in rows]
         if self._dead_letters is not None:
-            own.append(letters)
+            own[-1] += [letter for of in rows for letter in dead_letters.rows(of)]
         written = [sink.written(of) for sink, of in zip(self._sinks, own, strict=True)]
         if self._dead_letters is not None:
             written[-1] = replace(written[-1], dead_letters=written[-1].events)
@@ -168,12 +176,25 @@ class SparkPipeline:
     def _parts(self) -> int:
         return self._spark.sparkContext.defaultParallelism * SPLITS_PER_CORE
 
+    def _cut(self, ranges: Sequence[Range], parts: int, least_events: int) -> tuple[Split, ...]:
+        cut = split if self.spec.multiline is None else share_out
+        return cut(ranges, parts, least_events)
+
+    def _joining(self, reader: Reader, multiline: Multiline) -> JoinLines:
+        rules = Rules.of(multiline)
+        rules.check()
+        sizes, self._sizes_of_events = self._sizes, None
+        return JoinLines(reader, rules, self._name, pickle.dumps(self._accumulator), sizes)
+
     def _read(self, splits: tuple[Split, ...], addresses: Mapping[str, str]) -> ReadSplits:
-        return ReadSplits(self._reader, splits, dict(addresses), self._identified)
+        sizes = self._sizes_of_events
+        return ReadSplits(self._reader, splits, dict(addresses), self._identified, sizes)
 
     def _plan(self, read: ReadSplits, splits: tuple[Split, ...], work: Work) -> Plan:
         try:
-            return self._share(self._filtered(read), splits, work)
+            ends = Ends(partial(self._to_sink, work), partial(self._to_letters, work))
+            fork = self._root.fork(self._filtered(read), ends)
+            return Plan.of(splits, fork)
         except FlumengError:
             raise
         except Exception as error:
@@ -189,49 +210,49 @@ class SparkPipeline:
             self._key,
             splits,
             versions,
-            lambda: self._through_filters(Parameter(), read.schema, splits).prepared(),
+            lambda: self._through_filters(
+                Parameter(
+                    partial(
+                        ReadSplits,
+                        self._reader,
+                        identified=self._identified,
+                        sizes=self._sizes_of_events,
+                    )
+                ),
+                read.schema,
+                splits,
+            ).prepared(),
         )
-        return prepared.bind(read)
+        return prepared.bind(read.splits, read.addresses)
 
     def _through_filters(self, first: Stage, schema: pa.Schema, splits: int) -> LazyBatch:
         batch = LazyBatch.of_splits(self._spark, splits, first, schema)
-        batch = replace(batch, large_rows=self._large_rows)
-        for step in self._filters:
-            batch = step.apply(batch)
-        return batch
+        return self._root.through(replace(batch, large_rows=self._large_rows))
 
-    def _share(self, batch: LazyBatch, splits: tuple[Split, ...], work: Work) -> Plan:
-        """The sinks over one computation of ``batch``: those that go on in Arrow are branches of
-        one run; when others go on in Spark SQL, Spark keeps the batch for them."""
-        staged = self._stage(batch, work)
-        cached = None
-        if len(staged) > 1 and any(one.after(batch) is None for one in staged):
-            cached = batch = batch.cached()
-            staged = self._stage(batch, work)
-        tails = {number: one.after(batch) for number, one in enumerate(staged)}
-        arrow = tuple(number for number, tail in tails.items() if tail is not None)
-        runs = [Run(one, (n,)) for n, one in enumerate(staged) if n not in arrow]
-        if len(arrow) == 1:
-            runs.append(Run(staged[arrow[0]], arrow))
-        elif arrow:
-            branches = Branches(tuple(Fused(tails[number] or ()) for number in arrow))
-            runs.append(Run(batch.arrow(branches, BRANCH_SCHEMA), arrow))
-        return Plan(splits, tuple(runs), cached)
+    def _to_sink(self, work: Work, batch: LazyBatch, number: int) -> LazyBatch:
+        """The batch into a sink, and what that refuses into the one for dead letters."""
+        self._require_identity(batch, number)
+        if self._dead_letters is not None:
+            self._require_identity(batch, len(self._leaves))
+        sink = self._sinks[number]
+        return sink.stage(
+            batch if sink.identified else batch.without_identity(),
+            self._attempt(number, work, self._letters(batch, number, work)),
+        )
 
-    def _stage(self, batch: LazyBatch, work: Work) -> list[LazyBatch]:
-        """The batch into each sink but the one for dead letters, which is behind each of them."""
-        for number, sink in enumerate(self._sinks):
-            self._require_identity(batch, sink, number)
-        return [
-            sink.stage(
-                batch if sink.identified else batch.without_identity(),
-                self._attempt(number, work, self._letters(batch, number, work)),
-            )
-            for number, sink in enumerate(self._sinks[: len(self.spec.sinks)])
-        ]
+    def _to_letters(self, work: Work, batch: LazyBatch, place: str) -> Leaf:
+        """What the filter at ``place`` could not process, into the sink for dead letters."""
+        number = len(self._leaves)
+        self._require_identity(batch, number)
+        sink = self._sinks[number]
+        stage = ToLetters(place, self.task.revision, sink.identified, on_error.reasons)
+        schema = dead_letters.schema_of_letters(batch.schema, identified=sink.identified)
+        attempt = self._attempt(number, work, DeadLetters(f"dead_letters of {place}"))
+        return Leaf(number, sink.stage(batch.arrow(stage, schema), attempt))
 
-    def _require_identity(self, batch: LazyBatch, sink: Sink, number: int) -> None:
+    def _require_identity(self, batch: LazyBatch, number: int) -> None:
         """Raises UserError when a filter has lost what the sink has to know of each row."""
+        sink = self._sinks[number]
         name = self.spec.all_sinks[number].name
         if sink.identified and identity.present(batch.schema) != identity.COLUMNS:
             raise UserError(
@@ -252,7 +273,7 @@ class SparkPipeline:
         return Attempt(work.staging.get(sink.root or "", ""), identity, letters)
 
     def _letters(self, batch: LazyBatch, number: int, work: Work) -> DeadLetters:
-        place = f"sinks[{number}].{self.spec.sinks[number].name}"
+        place = self._leaves[number].place
         sink = self._dead_letters
         identified = sink is not None and sink.identified
         if sink is None or (identified and not self._sinks[number].identified):

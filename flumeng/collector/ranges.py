@@ -80,6 +80,19 @@ def split(ranges: Sequence[Range], parts: int, least_events: int) -> tuple[Split
     return tuple(tuple(pieces) for pieces in splits)
 
 
+def share_out(ranges: Sequence[Range], parts: int, least_events: int) -> tuple[Split, ...]:
+    """As ``split``, but no range is cut: what belongs together may be anywhere in it."""
+    total = sum(r.events for r in ranges)
+    parts = max(1, min(parts, len(ranges), total // max(1, least_events)))
+    splits: list[list[Range]] = [[] for _ in range(parts)]
+    loads = [0] * parts
+    for whole in sorted(ranges, key=lambda r: (-r.events, r.partition)):
+        least = loads.index(min(loads))
+        splits[least].append(whole)
+        loads[least] += whole.events
+    return tuple(tuple(pieces) for pieces in splits if pieces)
+
+
 class BatchSize:
     """How many events the next batch should hold so that it takes about ``target_seconds``.
 
@@ -87,7 +100,8 @@ class BatchSize:
     nothing about the rate of a full one, unless it was large and took too long. Small batches may
     take longer: most of their time is not for their events, and may be for others in their job. A
     batch that was too wide for its sink sets a ceiling, which rises slowly with each full batch,
-    since what made it wide may be over.
+    since what made it wide may be over. With ``most_bytes`` no batch holds more events than have
+    about so many, by the heaviest of the last batches.
     """
 
     FIRST = 200_000
@@ -96,12 +110,20 @@ class BatchSize:
     SMALL = 20_000
     SMALL_SECONDS = 10.0
     CEILING_GROWTH = 1.05
+    GUESSED_BYTES = 1024.0
+    """Of an event, before any has been read."""
+    LIGHTER = 0.9
+    """What a batch of lighter events counts for."""
 
-    def __init__(self, cap: int, target_seconds: float = 1.5) -> None:
+    def __init__(
+        self, cap: int, target_seconds: float = 1.5, most_bytes: int | None = None
+    ) -> None:
         self.cap = cap
+        self.most_bytes = most_bytes
         self.target_seconds = target_seconds
-        self.events = min(cap, self.FIRST)
+        self._event_bytes: float | None = None
         self._ceiling = float(cap)
+        self._set(self.FIRST)
 
     def measured(self, events: int, seconds: float) -> None:
         """A batch of ``events`` took ``seconds`` of work."""
@@ -111,6 +133,11 @@ class BatchSize:
         rate = events / max(seconds, 1e-3)
         ideal = max(rate * self.target_seconds, min(rate * self.SMALL_SECONDS, self.SMALL))
         self._set(min(max(ideal, self.events / 2), self.events * 2))
+
+    def weighed(self, event_bytes: float) -> None:
+        """An event of the last batch had so many bytes as it was read."""
+        self._event_bytes = max(event_bytes, (self._event_bytes or 0.0) * self.LIGHTER)
+        self._set(self.events)
 
     def failed(self) -> None:
         """The last batch failed, perhaps because it was so large."""
@@ -122,4 +149,7 @@ class BatchSize:
         self._set(self._ceiling)
 
     def _set(self, events: float) -> None:
-        self.events = int(min(max(self.LEAST, events), self._ceiling, self.cap))
+        cap = float(self.cap)
+        if self.most_bytes is not None:
+            cap = min(cap, max(1.0, self.most_bytes / (self._event_bytes or self.GUESSED_BYTES)))
+        self.events = int(min(max(self.LEAST, events), self._ceiling, cap))

@@ -26,12 +26,15 @@ from flumeng.collector.partitions import Partitions
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
 from flumeng.collector.scheduler import Scheduler
+from flumeng.collector.standby import FOLLOW_SECONDS, Standby
 from flumeng.collector.task import Assignment, Task
+from flumeng.collector.task_counts import DEAD_LETTERS, DROPPED, PARSE_ERRORS, PROCESSED
 from flumeng.collector.work import BrokenTogetherError, HungError, Pipeline
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.inputs import OpenPositions, UnreadableError
 from flumeng.runtime import file_store
 from flumeng.runtime.scrubbing import scrub
+from flumeng.runtime.streak import Streak
 from flumeng.sinks import BatchTooWideError
 from flumeng.store import Store
 from zkschema import paths
@@ -42,12 +45,12 @@ LOOK_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 RETRY_MOST_SECONDS = 30.0
 LEAVE_SECONDS = 60.0
-HANG_SECONDS = 60.0
 HANG_MOST_SECONDS = 600.0
 ERROR_CHARACTERS = 1000
 """All errors of a node's tasks lie in one znode."""
 PAUSE = "ZooKeeper has not answered for two thirds of the session's timeout, or is not there"
 STARTING, RUNNING, FAILED, STOPPED = "starting", "running", "failed", "stopped"
+STANDBY = "standby"
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Status:
     error: str | None = None
     partitions: tuple[str, ...] = ()
     epoch_seen: int = 0
+    health: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,6 @@ class Surroundings:
     positions: OpenPositions
     report: Callable[[str, Status], None]
     open_store: OpenStore = file_store.open_store
-    hang_seconds: float = HANG_SECONDS
-    """The limit of a batch. It doubles each time that a batch of the task hangs."""
     measures: Measures = field(default_factory=Measures)
 
 
@@ -111,6 +113,9 @@ class Runner:
         self._around = around
         self._clock = clock
         self._wanted = assignment
+        self._handoff = assignment.handoff
+        self._handed_off = 0
+        """The last handoff that is done."""
         self._draining = False
         self._stopping = False
         self._ended = threading.Event()
@@ -118,6 +123,8 @@ class Runner:
         self._left: Claim | None = None
         """A claim that was given up while something of it still runs."""
         self._leave_by = 0.0
+        self._standby: Standby | None = None
+        """While it stands by, and until a claim has taken its pipeline."""
         self._settled: Assignment | None = None
         """The assignment that nothing more is done about: let go, or superseded."""
         self._refreshed = False
@@ -128,6 +135,7 @@ class Runner:
         self._proven = True
         """Whether the claim may be said to run: after a failure it has to do something first."""
         self._rest: _Rest | None = None
+        self._streak = Streak()
         self._retry_seconds = RETRY_SECONDS
         self._claimed_at = 0.0
         self._size: BatchSize | None = None
@@ -144,9 +152,9 @@ class Runner:
         self._around.scheduler.add(self)
 
     def assign(self, assignment: Assignment) -> None:
-        """An assignment equal to the present one changes nothing."""
-        if assignment != self._wanted:
-            self._wanted = assignment
+        """An assignment equal to the present one changes nothing, but may ask for a handoff."""
+        if (assignment, assignment.handoff) != (self._wanted, self._handoff):
+            self._wanted, self._handoff = assignment, assignment.handoff
             self._wake()
 
     def drain(self) -> None:
@@ -200,7 +208,8 @@ class Runner:
 
     def _take(self, assignment: Assignment) -> float | None:
         """Claim what is wanted, when it is time."""
-        if self._stopping or (self._draining and self._settled == assignment):
+        idle = assignment.standby or self._settled == assignment
+        if self._stopping or (self._draining and idle):
             self._end()
         if self._ended.is_set() or self._settled == assignment:
             return None
@@ -211,8 +220,27 @@ class Runner:
         if assignment.draining:
             self._settle(assignment)
             return 0.0
+        if assignment.standby:
+            return self._stand_by(assignment)
         self._claim = self._new_claim(assignment)
         return 0.0
+
+    def _stand_by(self, assignment: Assignment) -> float:
+        """Be ready to take over; nothing is claimed."""
+        if self._standby is None or self._standby.assignment != assignment:
+            pipeline = self._pipeline(assignment)
+            self._standby = Standby(assignment, pipeline, self._around.store, self._partitions)
+        self._around.jobs.warm_up(self._standby.pipeline)
+        self._settled = None
+        self._say(assignment, STANDBY, self._standby.look())
+        return FOLLOW_SECONDS
+
+    def _pipeline(self, assignment: Assignment) -> Pipeline:
+        """The one that is ready, else a new one."""
+        standby, self._standby = self._standby, None
+        if standby is not None and standby.fits(assignment):
+            return standby.pipeline
+        return self._around.build(assignment)
 
     def _new_claim(self, assignment: Assignment) -> Claim:
         around = self._around
@@ -222,9 +250,13 @@ class Runner:
         built = assignment
         if decided is not None and decided.ranges and decided.revision != assignment.revision:
             built = self._of_revision(assignment, decided.revision)
-        pipeline = around.build(built)
-        if self._size is None or self._size.cap != pipeline.spec.batch.events:
-            self._size = BatchSize(pipeline.spec.batch.events)
+        pipeline = self._pipeline(built)
+        wanted = pipeline.spec.batch
+        if self._size is None or (self._size.cap, self._size.most_bytes) != (
+            wanted.events,
+            wanted.bytes,
+        ):
+            self._size = BatchSize(wanted.events, most_bytes=wanted.bytes)
         self._partitions.open(pipeline.spec)
         task = Task(
             built,
@@ -238,8 +270,11 @@ class Runner:
         self._settled = None
         self._proven = self._said is None or self._said.state != FAILED
         log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
+        around.measures.tasks.begin(assignment.key, assignment.epoch)
         outdated = built != assignment
-        return Claim(assignment, pipeline, task, around.jobs, self._wake, outdated=outdated)
+        claim = Claim(assignment, pipeline, task, around.jobs, self._wake, outdated=outdated)
+        claim.handoff = self._handed_off
+        return claim
 
     def _of_revision(self, assignment: Assignment, revision: int) -> Assignment:
         """As it was when a batch was decided that is to be repeated."""
@@ -276,16 +311,29 @@ class Runner:
     def _commit(self, claim: Claim) -> None:
         began = time.perf_counter()
         batch = claim.task.commit()
+        self._streak.succeed()
         seconds = time.perf_counter() - began
         self._around.measures.committed(
             claim.assignment.flow,
             batch.events,
             batch.refused,
             batch.dead_letters,
+            batch.gone,
             wait=batch.waited_seconds,
             write=batch.ended - batch.began,
             commit=seconds,
         )
+        if batch.lines_closed:
+            self._around.measures.lines_closed(claim.assignment.flow, batch.lines_closed)
+        made = claim.pipeline.filtered()
+        self._around.measures.filtered(claim.assignment.flow, made.taken, made.failed)
+        counts = {
+            PROCESSED: batch.events,
+            DROPPED: made.dropped,
+            PARSE_ERRORS: made.parse_errors,
+            DEAD_LETTERS: batch.dead_letters,
+        }
+        self._around.measures.tasks.add(claim.assignment.key, counts)
 
     def _look(self, claim: Claim) -> float | None:
         """Ask for the next batch when it is due."""
@@ -295,13 +343,21 @@ class Runner:
             self._refreshed = True
             task.refresh()
         self._gathering = False
+        if claim.handoff != self._handoff:
+            claim.handoff = self._handoff
+            task.hand_off()
         backlog = task.look(eager=draining)
+        if task.handed_off:
+            self._handed_off = claim.handoff
         if task.proven:
             self._proven, self._trouble, self._waits = True, "", ""
+        if self._streak.health and task.caught_up:
+            self._streak.succeed(all_is_done=True)
         if self._proven and not claim.outdated:
             self._say(claim.assignment, RUNNING, self._waits or self._trouble_of(claim))
         if backlog.due_seconds == 0.0:
-            limit = min(self._around.hang_seconds * 2**self._hangs, HANG_MOST_SECONDS)
+            first = claim.pipeline.spec.batch.timeout_seconds
+            limit = min(first * 2**self._hangs, max(first, HANG_MOST_SECONDS))
             claim.ask(backlog.events, apart=self._apart, limit_seconds=limit)
             return None
         if draining and task.caught_up:
@@ -359,6 +415,7 @@ class Runner:
         elif isinstance(error, UnavailableError | ConflictError):
             self._log_trouble(logging.WARNING, f"{assignment.key} waits: {error}")
             if isinstance(error, UnavailableError) and self._runs:
+                self._streak.fail(unreachable=True)
                 self._waits = f"waits: {error}"
                 self._say(assignment, RUNNING, self._waits)
             if self._size is not None:
@@ -377,6 +434,7 @@ class Runner:
         return said is not None and said.state == RUNNING and self._around.store.connected
 
     def _fail(self, assignment: Assignment, error: Exception) -> None:
+        self._streak.fail()
         if self._size is not None:
             self._size.failed()
         if isinstance(error, HungError):
@@ -407,6 +465,7 @@ class Runner:
         self._say(assignment, STOPPED, error, epoch_seen)
 
     def _end(self) -> None:
+        self._partitions.close()
         self._around.scheduler.remove(self)
         self._ended.set()
 
@@ -421,7 +480,8 @@ class Runner:
     ) -> None:
         partitions = assignment.partitions if state == RUNNING else ()
         epoch, revision = assignment.epoch, assignment.revision
-        status = Status(epoch, revision, state, _cut(error), partitions, epoch_seen)
+        said = (_cut(error), partitions, epoch_seen, self._streak.health)
+        status = Status(epoch, revision, state, *said)
         with self._saying:
             if status != self._said and not self._stopping:
                 self._said = status

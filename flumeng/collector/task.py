@@ -11,6 +11,10 @@ Rules
    new.
 4. Batches may be written two at a time; they are committed one by one, in order, and never past
    one that failed. At most once writes one at a time, so that a crash loses no more than that.
+5. Where lines are joined, a batch tells how far it may be acked, and the next one begins there, so
+   there is one at a time. When a partition has brought nothing for the flow's timeout, or brings
+   nothing more, its last events wait no longer. That is decided with the batch, by the clock of
+   this process alone.
 """
 
 from __future__ import annotations
@@ -19,19 +23,21 @@ import contextlib
 import logging
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.commit import Commits, OpenStore
+from flumeng.collector.gaps import are_gone, reason
+from flumeng.collector.gaps import gaps as find_gaps
 from flumeng.collector.intents import Intents
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize, backlog, next_ranges
-from flumeng.collector.work import Outcome, Pipeline
+from flumeng.collector.ranges import MOST, BatchSize, backlog, next_ranges
+from flumeng.collector.work import BatchFailedError, Outcome, Pipeline
 from flumeng.errors import ConflictError, UnavailableError
-from flumeng.inputs import Range, Reach
+from flumeng.inputs import Progress, Range, Reach
 from flumeng.runtime import file_store
 from flumeng.sinks import BatchId, Written
 from flumeng.store import Store
@@ -45,7 +51,9 @@ LOOK_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the node wants of a task. ``draining``: let go of it after the running batches."""
+    """What the node wants of a task. ``draining``: let go of it after the running batches.
+    ``standby``: another node owns it, and it is to be ready here. Another ``handoff`` is no other
+    assignment: what has come is to be delivered at once."""
 
     flow: str
     task: str
@@ -54,6 +62,8 @@ class Assignment:
     spec: str
     partitions: tuple[str, ...]
     draining: bool = False
+    handoff: int = field(default=0, compare=False)
+    standby: bool = False
 
     @property
     def key(self) -> str:
@@ -82,7 +92,8 @@ class Backlog:
 class Batch:
     """``outcome`` is what the sinks made of it, once it is written, at ``ended``. Before it began,
     its task has waited for ``waited_seconds``. A batch that is decided before it is written has an
-    ``identity``, and is cut into so many ``splits``."""
+    ``identity``, and is cut into so many ``splits``. One of ``gaps`` has no events. ``reread`` were
+    in batches before. ``lines_closed`` is for the metric of that name."""
 
     ranges: tuple[Range, ...]
     addresses: Mapping[str, str]
@@ -93,9 +104,21 @@ class Batch:
     waited_seconds: float = 0.0
     ended: float = 0.0
     outcome: Outcome | None = None
+    gaps: bool = False
+    reread: int = 0
+    lines_closed: Counter[str] = field(default_factory=Counter)
 
     @property
     def events(self) -> int:
+        return 0 if self.gaps else self._offsets - self.reread
+
+    @property
+    def gone(self) -> int:
+        """How many offsets it passes over, of events that were deleted before they were read."""
+        return self._offsets if self.gaps else 0
+
+    @property
+    def _offsets(self) -> int:
         return sum(r.events for r in self.ranges)
 
     @property
@@ -138,7 +161,12 @@ class Task:
         self._size = size
         self._clock = clock
         self._running: deque[Batch] = deque()
-        alone = pipeline.spec.delivery == "at-most-once" or pipeline.intent == "before"
+        self._multiline = pipeline.spec.multiline
+        alone = (
+            pipeline.spec.delivery == "at-most-once"
+            or pipeline.intent == "before"
+            or self._multiline is not None
+        )
         self._batches_at_once = 1 if alone else BATCHES_AT_ONCE
         self._revision = assignment.revision
         self._last_end = 0.0
@@ -147,7 +175,12 @@ class Task:
         self._commits = Commits(store, assignment.flow, assignment.task, open_store)
         leftovers = self._commits.leftovers(pipeline.roots, assignment.partitions)
         self._acks = Acks.claim(
-            store, publisher, assignment.flow, assignment.epoch, assignment.partitions
+            store,
+            publisher,
+            assignment.flow,
+            assignment.epoch,
+            assignment.partitions,
+            rules="" if self._multiline is None else self._multiline.digest,
         )
         self._commits.recover(leftovers)
         self._intents = Intents(store, self._acks, assignment.flow, assignment.task)
@@ -157,8 +190,12 @@ class Task:
         self._repeating = self._repeat is not None
         inherited = bool(self._acks.inherited)  # what is there has waited for an owner long enough
         self._waiting_since: float | None = -math.inf if inherited else None
-        self.planned = dict(self._acks.offsets)
+        self.planned = dict(self._acks.emitted)
+        self._handed_up_to: dict[str, int | None] = {}
+        """Partition -> what is to be delivered without waiting for more; None until it is seen."""
         self._replayed_below: dict[str, int] = {}
+        self._still: dict[str, tuple[int, float]] = {}
+        """Partition -> how far it reached, and since when. Only where lines are joined."""
 
     @property
     def caught_up(self) -> bool:
@@ -196,6 +233,11 @@ class Task:
         nothing new is read until then."""
         return self._repeating
 
+    @property
+    def handed_off(self) -> bool:
+        """Whether all is acked that ``hand_off`` was about, as far as it can be read."""
+        return not self._handed_up_to and not self._running
+
     def look(self, *, eager: bool) -> Backlog:
         """What waits to be read. ``eager`` does not wait for events to gather, nor is there any use
         in it when no more come to what waits."""
@@ -203,18 +245,23 @@ class Task:
         safe = self._safe(reached)
         if self._repeat is not None:
             self._caught_up = False
-            again = _ranges(self._repeat)
+            again = self._ranges(self._repeat)
             ready = _can_be_read(again, safe)
             return Backlog(sum(piece.events for piece in again), 0.0 if ready else None)
+        eager |= self._hands_off(safe)
         waiting = backlog(self.planned, safe)
         self._caught_up = waiting == 0 and len(safe) == len(self.planned)
-        if waiting == 0:
+        quiet = self._quiet_seconds(reached)
+        if waiting == 0 and not quiet:
             self._waiting_since = None
             return Backlog(0, None)
         now = self._clock()
         if self._waiting_since is None:
             self._waiting_since = now
         left = self._waiting_since + self._pipeline.spec.batch_seconds - now
+        if waiting == 0:
+            unseen = 0.0 if eager else max(0.0, left)
+            return Backlog(len(quiet), max(unseen, min(quiet.values())))
         eager |= all(reached[name].closed for name, end in safe.items() if end > self.planned[name])
         full = eager or waiting >= self._size.events
         return Backlog(min(waiting, self._size.events), 0.0 if full else max(0.0, left))
@@ -222,6 +269,12 @@ class Task:
     def refresh(self) -> None:
         """Let the next look see all that is safe at this moment."""
         self._readable.refresh(self.planned)
+
+    def hand_off(self) -> None:
+        """Deliver all that is safe at this moment, in as many batches as it takes, without waiting
+        for events to gather."""
+        self.refresh()
+        self._handed_up_to = dict.fromkeys(self.planned)
 
     def start(self, most_events: int | None = None) -> Batch | None:
         """The next batch, staged and under way: of all that can be read now, as far as it fits.
@@ -234,29 +287,37 @@ class Task:
         limit = self._size.events if most_events is None else min(self._size.events, most_events)
         if self._repeat is not None:
             replayed = self._pipeline.spec.delivery == "at-least-once"
-            again = _ranges(self._repeat, replayed=replayed)
+            again = self._ranges(self._repeat, replayed=replayed)
             ranges = again if _can_be_read(again, safe) else ()
+            gaps = are_gone(again, reached)
         else:
-            ranges = next_ranges(self.planned, safe, limit, self._replayed_below)
+            ranges = find_gaps(self._starts, reached, MOST)
+            gaps = bool(ranges)
+            ranges = ranges or self._next_ranges(reached, limit)
         self._waiting_since = None
         if not ranges:
             return None
+        for piece in ranges if gaps else ():
+            log.warning("%s", reason(piece))
         identity = splits = None
         if self._repeat is not None:
             identity, splits = _identity(self._repeat), self._repeat.splits
             self._repeat = None
         elif self._pipeline.intent == "before":
-            splits = self._pipeline.splits(ranges)
+            splits = 1 if gaps else self._pipeline.splits(ranges)
             identity = _identity(self._intents.decide(ranges, self._revision, splits))
         if self._pipeline.spec.delivery == "at-most-once":
             self._acks.advance(ranges)
-        self.planned.update((piece.partition, piece.end) for piece in ranges)
+        reread = 0 if gaps or self._multiline is None else self._reread(ranges)
+        for piece in ranges:
+            self.planned[piece.partition] = max(self.planned[piece.partition], piece.end)
         staging = {
             root: self._commits.stage(root, ranges[0].partition, self._acks.epoch)
             for root in self._pipeline.roots
         }
         addresses = {piece.partition: reached[piece.partition].address for piece in ranges}
-        batch = Batch(ranges, addresses, staging, self._clock(), identity, splits)
+        began = self._clock()
+        batch = Batch(ranges, addresses, staging, began, identity, splits, gaps=gaps, reread=reread)
         self._running.append(batch)
         return batch
 
@@ -273,20 +334,23 @@ class Task:
         assert batch.outcome is not None
         if isinstance(batch.outcome, Exception):
             raise batch.outcome
+        joined = self._joined(batch)
         files = [move for part in batch.outcome for move in part.files]
         staging = list(batch.staging.values())
         if self._pipeline.spec.delivery == "exactly-once":
-            self._commit_once(batch, batch.outcome, staging, files)
+            self._commit_once(batch, batch.outcome, staging, files, joined)
         else:
             self._commits.publish(staging, files)
             _show(batch.outcome, None)
             if batch.identity is not None:
-                self._acks.advance(batch.ranges, [self._intents.end()])
+                self._acks.advance(batch.ranges, [self._intents.end()], joined)
                 self._end_intent()
             elif self._pipeline.spec.delivery == "at-least-once":
-                self._acks.advance(batch.ranges)
+                self._acks.advance(batch.ranges, joined=joined)
         seconds = batch.ended - max(batch.began, self._last_end)
         self._size.measured(batch.events, seconds)
+        if (event_bytes := self._pipeline.event_bytes()) is not None:
+            self._size.weighed(event_bytes)
         self._last_end = batch.ended
         log.debug("%d events in %.2f s, %d files", batch.events, seconds, len(files))
         return batch
@@ -300,6 +364,7 @@ class Task:
         outcome: Sequence[Written],
         staging: Sequence[str],
         files: Sequence[tuple[str, str]],
+        joined: Mapping[str, Progress] | None,
     ) -> None:
         record = self._commits.record(self._acks.epoch, staging, files)
         identity = batch.identity
@@ -308,17 +373,104 @@ class Task:
             identity = _identity(self._intents.decide(batch.ranges, self._revision, splits))
         _show(outcome, identity)
         if identity is None:
-            self._commits.commit(self._acks, batch.ranges, record)
+            self._commits.commit(self._acks, batch.ranges, record, joined=joined)
         else:
-            self._commits.commit(self._acks, batch.ranges, record, [self._intents.end()])
+            end = self._intents.end()
+            self._commits.commit(self._acks, batch.ranges, record, [end], joined)
             self._end_intent()
+
+    def _hands_off(self, safe: Mapping[str, int]) -> bool:
+        """Whether something is to be handed off that can be read and is in no batch yet."""
+        left = self._handed_up_to
+        done = self.planned if self._multiline is None else self._acks.emitted
+        for name in left.keys() & safe.keys():
+            known = left[name]
+            end = safe[name] if known is None else min(known, safe[name])
+            if end > done[name]:
+                left[name] = end
+            else:
+                del left[name]
+        return any(end is not None for end in left.values())
+
+    @property
+    def _starts(self) -> Mapping[str, int]:
+        """From where on each partition has to be readable."""
+        return self.planned if self._multiline is None else self._acks.offsets
+
+    def _note_changes(self, reached: Mapping[str, Reach]) -> None:
+        now = self._clock()
+        for name, reach in reached.items():
+            if self._still.get(name, (-1, now))[0] != reach.safe:
+                self._still[name] = reach.safe, now
+
+    def _quiet_seconds(self, reached: Mapping[str, Reach]) -> dict[str, float]:
+        """Of the partitions that are read to their end and have events of which nobody knows yet
+        whether lines of them are to come: how long these are still waited for."""
+        if self._multiline is None or self._running:
+            return {}
+        now, timeout = self._clock(), self._multiline.timeout_seconds
+        return {
+            name: 0.0 if reach.closed else max(0.0, self._still[name][1] + timeout - now)
+            for name, reach in reached.items()
+            if self._acks.emitted[name] < self.planned[name] >= reach.safe and not reach.held
+        }
+
+    def _next_ranges(self, reached: Mapping[str, Reach], limit: int) -> tuple[Range, ...]:
+        """What is new, in at most ``limit`` events; where lines are joined, from where they are to
+        be read again, and what waits for no more lines."""
+        safe = self._safe(reached)
+        fresh = next_ranges(self.planned, safe, limit, self._replayed_below)
+        if self._multiline is None:
+            return fresh
+        now, timeout = self._clock(), self._multiline.timeout_seconds
+        ends = {piece.partition: piece.end for piece in fresh}
+        quiet = self._quiet_seconds(reached).items()
+        ends |= {name: safe[name] for name, left in quiet if left == 0 and name not in ends}
+        ranges = []
+        for name, end in sorted(ends.items())[:MOST]:
+            reach, start = reached[name], self._acks.offsets[name]
+            still = reach.closed or now - self._still[name][1] >= timeout
+            flush = still and end == reach.safe and not reach.held
+            replayed = start < self._replayed_below.get(name, 0)
+            ranges.append(Range(name, start, end, replayed, self._acks.emitted[name], flush))
+        return tuple(ranges)
+
+    def _reread(self, ranges: Sequence[Range]) -> int:
+        return sum(
+            min(piece.end, max(piece.start, self.planned[piece.partition])) - piece.start
+            for piece in ranges
+        )
+
+    def _joined(self, batch: Batch) -> Mapping[str, Progress] | None:
+        """How far the acks move. None: to the ends of the batch's ranges."""
+        if self._multiline is None or batch.gaps:
+            return None
+        told = self._pipeline.joined(batch.ranges)
+        for piece in batch.ranges:
+            if piece.partition not in told:
+                raise BatchFailedError(
+                    f"nobody has told how far the lines of {piece.partition} are joined: a "
+                    "statement that leaves events unread (LIMIT, WHERE false) does not go with "
+                    "multiline"
+                )
+            batch.lines_closed.update(told[piece.partition].closed)
+        return {name: one.progress for name, one in told.items()}
+
+    def _ranges(self, decided: Intent, *, replayed: bool = False) -> tuple[Range, ...]:
+        flushed = frozenset(decided.flushed)
+        return tuple(
+            Range(name, *bounds, replayed, self._acks.emitted[name], name in flushed)
+            for name, bounds in sorted(decided.ranges.items())
+        )
 
     def _end_intent(self) -> None:
         self._intents.ended()
         self._repeating = False
 
     def _reached(self) -> dict[str, Reach]:
-        reached = self._readable.of(self.planned)
+        reached = self._readable.of(self._starts)
+        if self._multiline is not None:
+            self._note_changes(reached)
         self._look_at_acks(reached)
         self._mark_replayed(reached)
         return reached
@@ -352,11 +504,6 @@ def _show(outcome: Sequence[Written], identity: BatchId | None) -> None:
 
 def _identity(decided: Intent) -> BatchId:
     return BatchId(decided.series, decided.number)
-
-
-def _ranges(decided: Intent, *, replayed: bool = False) -> tuple[Range, ...]:
-    pieces = sorted(decided.ranges.items())
-    return tuple(Range(name, *bounds, replayed=replayed) for name, bounds in pieces)
 
 
 def _can_be_read(ranges: Sequence[Range], safe: Mapping[str, int]) -> bool:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from flumeng.collector.work import Intent, Outcome, Work
-from flumeng.inputs import Positions, Range, Reach, Standstill
+from flumeng.collector.work import Filtered, Intent, Outcome, Pipeline, Work
+from flumeng.inputs import Positions, Progress, Range, Reach, Standstill
 from flumeng.inputs.journals import standstills
+from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.sinks import TaskRevision, Written
 from flumeng.spec import FlowSpec
 from flumeng.store import ABSENT, Store
@@ -95,9 +96,22 @@ class ScriptedPipeline:
     intent: Intent | None = None
     trouble: str = ""
     batches: list[tuple[Range, ...]] = field(default_factory=list)
+    event_size: float | None = None
+    made: Filtered = field(default_factory=Filtered)
+
+    def event_bytes(self) -> float | None:
+        return self.event_size
+
+    def filtered(self) -> Filtered:
+        return self.made
 
     def splits(self, ranges: Sequence[Range]) -> int:
         return len(ranges)
+
+    def joined(self, ranges: Sequence[Range]) -> dict[str, JoinedRange]:
+        """Each line is an event: all is emitted at once."""
+        ends = {piece.partition: Progress(piece.end, piece.end) for piece in ranges}
+        return {piece.partition: JoinedRange(piece, ends[piece.partition], {}) for piece in ranges}
 
     def write(self, ranges: Sequence[Range]) -> list[Written]:
         """Called once a batch, from the thread of its slot."""
@@ -113,6 +127,7 @@ class ScriptedEngine:
     def __init__(self) -> None:
         self.jobs: list[int] = []
         self.events: list[int] = []
+        self.warm: list[Pipeline] = []
         self.cancelled: set[str] = set()
         self.at_once = self.most_at_once = 0
         self._lock = threading.Lock()
@@ -132,6 +147,9 @@ class ScriptedEngine:
 
     def cancel(self, job: str) -> None:
         self.cancelled.add(job)
+
+    def warm_up(self, pipeline: Pipeline) -> None:
+        self.warm.append(pipeline)
 
 
 def _write(work: Work) -> Outcome:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from flumeng.errors import FlumengError
 from flumeng.inputs import Range
+from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.sinks import BatchId, Written
 from flumeng.spec import FlowSpec
 
@@ -29,6 +30,18 @@ class BrokenTogetherError(FlumengError):
 
 
 Intent = Literal["before", "after"]
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """What the filters made of a task's events; None where nobody has counted. ``taken``: how many
+    events went into each branch that has a condition. ``failed``: how many of the dropped ones each
+    filter, by its place, dropped since it could not process them."""
+
+    dropped: int | None = 0
+    parse_errors: int | None = 0
+    taken: Mapping[str, int] = field(default_factory=dict)
+    failed: Mapping[str, int] = field(default_factory=dict)
 
 
 class Pipeline(Protocol):
@@ -53,14 +66,26 @@ class Pipeline(Protocol):
     def trouble(self) -> str:
         """What is not as it should be, while batches are written all the same."""
 
+    def event_bytes(self) -> float | None:
+        """How large an event was as it was read, of those since the last call; None when nobody
+        has counted."""
+
+    def filtered(self) -> Filtered:
+        """What the filters made of the events since the last call."""
+
     def splits(self, ranges: Sequence[Range]) -> int:
         """Into how many splits it would cut a batch of ``ranges``."""
+
+    def joined(self, ranges: Sequence[Range]) -> Mapping[str, JoinedRange]:
+        """Of a flow that joins lines: what became of each range, by partition, in the batch that
+        was written last. Lacks those of which nobody has told."""
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
     """A batch that is to be written now; ``staging`` gives each root's directory. A batch that is
-    decided has an ``identity``, and is cut into exactly so many ``splits``.
+    decided has an ``identity``, and is cut into exactly so many ``splits``. The ranges of one with
+    ``gaps`` are gone: nothing is read, and dead letters tell of them.
 
     ``done`` is told the outcome once, from any thread; it only takes it down.
     """
@@ -73,6 +98,7 @@ class Work:
     done: Callable[[Outcome], None]
     identity: BatchId | None = None
     splits: int | None = None
+    gaps: bool = False
 
     @property
     def events(self) -> int:

@@ -38,7 +38,8 @@ class Worker:
     may be written.
     ``engine`` runs ``slots`` batches at once, ``build`` makes the pipeline of an assignment, and
     ``positions`` what a task asks how far its partitions reach. ``on_stuck`` is told when nothing
-    can be expected of the engine any more. ``spark_ui`` is the URL of Spark's interface, if any.
+    can be expected of the engine any more. ``spark_ui`` is the URL of Spark's interface, if any,
+    and ``address`` where this process tells what it counts.
     """
 
     def __init__(
@@ -55,9 +56,11 @@ class Worker:
         in_progress: InProgress | None = None,
         measures: Measures | None = None,
         spark_ui: str = "",
+        address: str = "",
     ) -> None:
         self._parent = parent
         self._spark_ui = spark_ui
+        self._address = address
         self._reports = Reports(parent)
         self._scheduler = Scheduler()
         self._jobs = Jobs(
@@ -87,7 +90,8 @@ class Worker:
 
     def run(self) -> None:
         """Until the parent says stop or is gone."""
-        shown = {"spark_ui": self._spark_ui} if self._spark_ui else {}
+        known = {"spark_ui": self._spark_ui, "address": self._address}
+        shown = {name: text for name, text in known.items() if text}
         self._parent.send({"type": "ready", **shown})
         vital.start("watch", self._watch)
         for message in self._parent.messages():
@@ -107,6 +111,7 @@ class Worker:
             self._ending.append(runner)
         self._ending = [runner for runner in self._ending if not runner.join(0)]
         self._measures.keep({task.flow for task in wanted.values()})
+        self._measures.tasks.keep(wanted.keys())
         fresh = wanted.keys() - self._runners.keys()
         for key, assignment in wanted.items():
             if key in fresh:
@@ -148,4 +153,6 @@ def _assignment(task: Message) -> Assignment:
         spec=task["spec"],
         partitions=tuple(task["partitions"]),
         draining=task["state"] == "draining",
+        handoff=task.get("handoff", 0),
+        standby=task["state"] == "standby",
     )
