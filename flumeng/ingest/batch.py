@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from flumeng.errors import UserError
 from flumeng.ingest.framing import TRAILER_BYTES
 from flumeng.ingest.received_block import LineRules, ReceivedBlock
-from flumeng.journal.frame import MAX_ROWS, Payload
+from flumeng.journal.frame import MAX_ROWS
+from flumeng.journal.log import Encoded
 from flumeng.journal.schema import EVENT_SCHEMA
 
 FRAME_BYTES = 1 << 20
@@ -81,29 +82,31 @@ def encode(
     blocks: Sequence[ReceivedBlock],
     on_found: Callable[[Found], None],
     on_unfit: Callable[[ReceivedBlock, Exception], None],
-) -> Iterator[Payload]:
-    """Yield the frames that hold these blocks, in order, ready to be written.
+    make: Callable[[pa.RecordBatch, Mapping[str, object]], Encoded],
+) -> Iterator[Encoded]:
+    """Yield the frames that hold these blocks, in order, as ``make`` encodes them.
 
     ``on_found`` is called for each block before its frame is yielded, or ``on_unfit`` when it
     cannot be encoded: it is in no frame then, and the other blocks are in theirs.
     """
     for group in _groups(blocks):
-        yield from _encoded(group, on_found, on_unfit)
+        yield from _encoded(group, on_found, on_unfit, make)
 
 
 def _encoded(
     group: list[ReceivedBlock],
     on_found: Callable[[Found], None],
     on_unfit: Callable[[ReceivedBlock, Exception], None],
-) -> Iterator[Payload]:
+    make: Callable[[pa.RecordBatch, Mapping[str, object]], Encoded],
+) -> Iterator[Encoded]:
     found: list[Found] = []
     try:
-        payloads = [Payload.encode(*frame) for frame in build(group, found.append)]
+        payloads = [make(*frame) for frame in build(group, found.append)]
     except _UNFIT as error:
         middle = len(group) // 2
         if middle:
-            yield from _encoded(group[:middle], on_found, on_unfit)
-            yield from _encoded(group[middle:], on_found, on_unfit)
+            yield from _encoded(group[:middle], on_found, on_unfit, make)
+            yield from _encoded(group[middle:], on_found, on_unfit, make)
         else:
             on_unfit(group[0], error)
         return

@@ -17,6 +17,7 @@ from typing import Any
 from flumeng.errors import FlumengError
 from flumeng.ingest.back_pressure import BackPressure, Held
 from flumeng.ingest.counters import Counters, total
+from flumeng.ingest.flow_journal import FlowJournal, take
 from flumeng.ingest.journal_appender import JournalAppender
 from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.noted_state import NotedState
@@ -24,10 +25,9 @@ from flumeng.ingest.rate_limit import RateLimit
 from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.ingest.source_runner import SourceRunner
 from flumeng.ingest.worker_group import ALONE, WorkerGroup, spreads
-from flumeng.journal.checkpoint import Durability
-from flumeng.journal.limits import MAX_BYTES, MEMORY_BYTES, Limits, size_text
+from flumeng.journal.limits import size_text
 from flumeng.node.policy import UNRESTRICTED, Policy
-from flumeng.spec import Component, FlowSpec, parse_flow
+from flumeng.spec import Component, parse_flow
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +85,7 @@ class FlowRunner:
         self._group = group
         self._policy = policy
         self._acked = acked
+        self._journal: FlowJournal | None = None
         self._appender: JournalAppender | None = None
         self._noted: NotedState | None = None
         self._sources: list[SourceRunner] = []
@@ -171,19 +172,18 @@ class FlowRunner:
         if self._failure is not None:
             raise self._failure
         spec = parse_flow(task.spec)
-        components = [c for c in spec.sources if self._group.runs(c)]
-        durability, limits = _promised(spec)
-        if self._appender is not None and self._appender.journal.durability != durability:
+        components = [c for c in spec.pinned if self._group.runs(c)]
+        if self._journal is not None and not self._journal.fits(spec):
             await self._let_go()
         if self._appender is None and components:
             self._noted = await asyncio.to_thread(self._journal_store.noted, task.flow)
-            journal = await asyncio.to_thread(
-                self._journal_store.take, task.flow, durability, limits
+            self._journal = await asyncio.to_thread(
+                take, self._journal_store, task.flow, spec, self._policy
             )
+            journal = self._journal.appendable
             self._appender = JournalAppender(journal, self._on_pressure, self._on_failed)
             self._appender.trim(self._acked(journal.id))
         if self._appender is not None:
-            self._appender.journal.limits = limits
             self._appender.set_group(spec.journal.group_seconds, spec.journal.group_bytes)
         anew = self._tried is not None and self._tried.epoch != task.epoch
         kept = [] if anew else components
@@ -258,12 +258,10 @@ class FlowRunner:
                 "journal %s: what was received last is not kept: %s", appender.journal.id, error
             )
         await appender.stop()
+        journal, self._journal = self._journal, None
         failed = self._failure is not None
-        try:
-            await asyncio.to_thread(self._journal_store.give_back, appender.journal, failed=failed)
-            await asyncio.to_thread(self._journal_store.trim, appender.journal.id, appender.acked)
-        except (FlumengError, OSError) as error:
-            log.error("journal %s: %s", appender.journal.id, error)
+        assert journal is not None
+        await asyncio.to_thread(journal.give_back, appender.acked, failed=failed)
         self._failure = None
         self._pressure.release(JOURNAL, self._now())
 
@@ -327,12 +325,3 @@ class FlowRunner:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), self._retry_seconds)
         self._retry_seconds = min(2 * self._retry_seconds, RETRY_MOST_SECONDS)
-
-
-def _promised(spec: FlowSpec) -> tuple[Durability, Limits]:
-    """What a flow asks of its journal."""
-    assert spec.durability != "replicated", "it is refused where flows are read"
-    default = MEMORY_BYTES if spec.durability == "memory" else MAX_BYTES
-    options = spec.journal
-    limits = Limits(options.max_bytes or default, options.retain_seconds, options.retain_bytes)
-    return spec.durability, limits

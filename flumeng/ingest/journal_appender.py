@@ -9,16 +9,15 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flumeng.ingest import batch
 from flumeng.ingest.counters import Counters
 from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.ingest.seldom import Seldom
 from flumeng.journal.errors import JournalFailedError
-from flumeng.journal.frame import Payload
 from flumeng.journal.group_commit import GroupCommit
-from flumeng.journal.log import Log
+from flumeng.journal.log import Appendable, Encoded
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +46,11 @@ class JournalAppender:
 
     def __init__(
         self,
-        journal: Log,
+        journal: Appendable[Encoded],
         on_pressure: Callable[[bool], None],
         on_failed: Callable[[Exception], None],
     ) -> None:
-        self.journal = journal
+        self.journal: Appendable[Any] = journal
         self.durable_keys = set(journal.state)
         self.acked = 0
         self._loop = asyncio.get_running_loop()
@@ -89,7 +88,7 @@ class JournalAppender:
         self._commits.set_group(seconds, nbytes)
 
     def trim(self, ack: int) -> None:
-        self.acked = max(ack, self.acked)
+        self.acked = ack
         self._commits.trim(ack)
 
     def when_settled(self, callback: Callable[[], None]) -> None:
@@ -116,7 +115,7 @@ class JournalAppender:
         self._commits.end(lambda: self._in_loop(ended.set))
         await ended.wait()
 
-    def _build(self, group: list[_Received]) -> Iterator[Payload]:
+    def _build(self, group: list[_Received]) -> Iterator[Any]:
         owners = dict(group)
 
         def count(found: batch.Found) -> None:
@@ -151,7 +150,7 @@ class JournalAppender:
             if block.on_unfit is not None:
                 self._in_loop(block.on_unfit, str(error))
 
-        return batch.encode(list(owners), count, leave_out)
+        return batch.encode(list(owners), count, leave_out, self.journal.encode)
 
     def _tell_durable(self, group: list[_Received]) -> None:
         for block, _ in group:

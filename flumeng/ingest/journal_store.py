@@ -134,11 +134,19 @@ class JournalStore:
         with self._lock:
             self._taken.discard(journal.id)
             if failed:
-                self._keep_ack(journal.id, journal.acked)
+                self._early_acks.setdefault(journal.id, journal.acked)
                 self._broken.add(journal.id)
                 journal.close()
             else:
                 self._catch_up(journal)
+
+    def close_of(self, flow: str) -> None:
+        """Close for appends what is the flow's and not taken: its events go elsewhere."""
+        with self._lock:
+            own = [name for name in self.journals if flow_of(name) == flow and self._is_own(name)]
+            for name in own:
+                if name not in self._taken and not self.journals[name].closed:
+                    self._close(name)
 
     def close_all_but(self, flows: Collection[str]) -> None:
         """Close for appends what belongs to other flows, or to no worker, and is not taken."""
@@ -146,13 +154,17 @@ class JournalStore:
             for name, journal in self.journals.items():
                 wanted = flow_of(name) in flows and self._is_own(name)
                 if name not in self._taken and not journal.closed and not wanted:
-                    try:
-                        end = journal.close_for_appends()
-                        self._catch_up(journal)
-                    except (FlumengError, OSError) as error:
-                        log.error("journal %s is not closed: %s", name, error)
-                    else:
-                        log.info("journal %s is closed at seq %d", name, end)
+                    self._close(name)
+
+    def _close(self, name: str) -> None:
+        journal = self.journals[name]
+        try:
+            end = journal.close_for_appends()
+            self._catch_up(journal)
+        except (FlumengError, OSError) as error:
+            log.error("journal %s is not closed: %s", name, error)
+        else:
+            log.info("journal %s is closed at seq %d", name, end)
 
     def trim(self, name: str, ack: int) -> None:
         """Of a journal that is not taken; whoever took it trims it.
@@ -185,7 +197,7 @@ class JournalStore:
         return True
 
     def _keep_ack(self, name: str, ack: int) -> None:
-        self._early_acks[name] = max(ack, self._early_acks.get(name, 0))
+        self._early_acks[name] = ack
 
     def _catch_up(self, journal: Log) -> None:
         ack = self._early_acks.pop(journal.id, None)

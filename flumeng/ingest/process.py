@@ -22,7 +22,7 @@ from flumeng.ingest.worker import Worker
 from flumeng.ingest.worker_group import WorkerGroup
 from flumeng.node import policy
 from flumeng.node.protocol import Message, Parent
-from flumeng.runtime import logs, parentage
+from flumeng.runtime import logs, parentage, secrets
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ def main() -> int:
     _allow_many_files()
     try:
         allowed = policy.load(arguments.policy)
+        secrets.use(allowed.secrets)
         journal_store = JournalStore(
             arguments.data, arguments.node, group, allowed.journal_bytes, Opening(parent.send)
         )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Account:
     """``oldest_unacked_us``: when the oldest event that is not acked was received, in microseconds
-    since the epoch. ``waits_at``: where readers stop until an operator accepts a loss.
+    since the epoch; ``newest_us``: the time of the newest event, where the clock that stamps events
+    is not that of whoever looks. ``waits_at``: where readers stop until an operator accepts a loss.
     ``acked_minute_ago`` and ``safe_minute_ago`` are None while the server does not know them."""
 
     term: int
@@ -24,6 +25,7 @@ class Account:
     oldest_unacked_us: int | None
     acked_minute_ago: int | None = None
     safe_minute_ago: int | None = None
+    newest_us: int | None = None
 
     @property
     def events(self) -> int:

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -22,7 +22,14 @@ from flumeng.errors import CorruptError, FlumengError, UnavailableError
 from flumeng.journal import reading
 from flumeng.journal.account import Account
 from flumeng.journal.position import Position
-from flumeng.journal.server import ACCOUNTS, COUNTERS, ERROR_KINDS, FRAMES_SCHEMA, POSITIONS
+from flumeng.journal.server import (
+    ACCOUNTS,
+    COUNTERS,
+    ERROR_KINDS,
+    FRAMES_SCHEMA,
+    OFFSETS,
+    POSITIONS,
+)
 
 T = TypeVar("T")
 
@@ -45,9 +52,16 @@ class JournalClient:
         return self._ask(ACCOUNTS, _accounts)
 
     def counters(self) -> list[dict[str, Any]]:
-        """What the server's process counts, a row for each source. Raises UnavailableError,
-        CorruptError."""
+        """What the server's process counts, a row for each source, or each task of a collector.
+        Raises UnavailableError, CorruptError."""
         return self._ask(COUNTERS, list)
+
+    def offsets(self, flow: str, partitions: Collection[str], to: str) -> dict[str, int]:
+        """Where partitions of the flow that the server tells of would begin: ``earliest``,
+        ``latest``, or a time with its zone. Lacks those that do not say. Raises UnavailableError,
+        CorruptError, UserError."""
+        asked = {"flow": flow, "partitions": list(partitions), "to": to}
+        return self._ask(OFFSETS, _offsets, json.dumps(asked).encode())
 
     def read(
         self, journal: str, start: int, end: int, *, replayed: bool = False
@@ -88,9 +102,9 @@ class JournalClient:
     ) -> None:
         self.close()
 
-    def _ask(self, action: str, understand: Callable[[Any], T]) -> T:
+    def _ask(self, action: str, understand: Callable[[Any], T], body: bytes = b"") -> T:
         try:
-            results = list(self._connect().do_action(flight.Action(action, b""), self._options()))
+            results = list(self._connect().do_action(flight.Action(action, body), self._options()))
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._translate(error) from error
         try:
@@ -167,6 +181,10 @@ def _accounts(told: dict[str, dict[str, Any]]) -> dict[str, Account]:
         name: Account(**{key: value for key, value in fields.items() if key in known})
         for name, fields in told.items()
     }
+
+
+def _offsets(told: dict[str, Any]) -> dict[str, int]:
+    return {name: int(offset) for name, offset in told.items()}
 
 
 def _each(kind: Callable[..., T], told: dict[str, dict[str, Any]]) -> dict[str, T]:

@@ -21,12 +21,11 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from flumeng.errors import FlumengError, UnavailableError
 from flumeng.journal.errors import HeldError, JournalFailedError
-from flumeng.journal.frame import Payload
-from flumeng.journal.log import Log
+from flumeng.journal.log import Appendable, Encoded
 from flumeng.journal.shared_threads import SharedThreads, Steps
 
 log = logging.getLogger(__name__)
@@ -93,8 +92,8 @@ class GroupCommit(Generic[Item]):
 
     def __init__(
         self,
-        journal: Log,
-        build: Callable[[list[Item]], Iterable[Payload]],
+        journal: Appendable[Encoded],
+        build: Callable[[list[Item]], Iterable[Encoded]],
         *,
         on_durable: Callable[[list[Item]], None] = lambda _: None,
         on_pressure: Callable[[bool], None] = lambda _: None,
@@ -104,8 +103,8 @@ class GroupCommit(Generic[Item]):
         max_delay_seconds: float = 0.002,
         threads: SharedThreads | None = None,
     ) -> None:
-        self._journal = journal
-        self._build = build
+        self._journal: Appendable[Any] = journal
+        self._build: Callable[[list[Item]], Iterable[Any]] = build
         self._on_durable = on_durable
         self._on_pressure = on_pressure
         self._on_failed = on_failed
@@ -189,7 +188,7 @@ class GroupCommit(Generic[Item]):
     def trim(self, ack: int) -> None:
         """Ask for what lies below ``ack`` to be dropped; never blocks."""
         with self._lock:
-            if ack > self._ack:
+            if ack != self._ack:
                 self._ack = ack
                 self._job.wake()
 
@@ -268,7 +267,7 @@ class GroupCommit(Generic[Item]):
                 callback()
 
     def _work(self) -> Steps:
-        ahead: tuple[list[Item], Future[list[Payload]]] | None = None
+        ahead: tuple[list[Item], Future[list[Any]]] | None = None
         while True:
             self._trim()
             group = ahead[0] if ahead else self._take()
@@ -298,7 +297,7 @@ class GroupCommit(Generic[Item]):
             rests.append(max(0.0, self._not_before - time.monotonic()))
         return min(rests, default=None)
 
-    def _build_ahead(self) -> tuple[list[Item], Future[list[Payload]]] | None:
+    def _build_ahead(self) -> tuple[list[Item], Future[list[Any]]] | None:
         group = self._take()
         if not group:
             return None
@@ -374,7 +373,7 @@ class GroupCommit(Generic[Item]):
         due = self._journal.restless and time.monotonic() >= self._tend_at
         again = self._untrimmed
         try:
-            if ack > self._trimmed or again:
+            if ack != self._trimmed or again:
                 self._trimmed, self._untrimmed = ack, True
                 self._journal.trim(ack)
                 self._untrimmed = False

@@ -232,7 +232,10 @@ class Journal:
         carries state alone. Raises UserError (batch over the limits, journal closed),
         HeldError (nothing was written; try again later) and JournalFailedError.
         """
-        return self.append_encoded(Payload.encode(batch, state))
+        return self.append_encoded(self.encode(batch, state))
+
+    def encode(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> Payload:
+        return Payload.encode(batch, state)
 
     def append_encoded(self, payload: Payload) -> int:
         """As ``append``, of what is encoded already: nothing that is in it can be refused."""
@@ -276,7 +279,8 @@ class Journal:
         self._tell()
 
     def trim(self, ack: int) -> None:
-        """Drop the segments whose events all lie below ``ack``, unless they are to be retained.
+        """Drop the segments whose events all lie below ``ack``, unless they are to be retained. An
+        ack goes back when an operator has reset it.
 
         An active segment of at least 1 MiB that is acked to its end is replaced by a new one.
         Needs no free space. Raises CorruptError for an ack above ``safe``.
@@ -287,7 +291,7 @@ class Journal:
                 f"journal {self.id}: ack {ack} lies above its end {self.safe}; events that a "
                 "reader has seen are gone from it"
             )
-        self.acked = max(self.acked, ack)
+        self.acked = max(self.floor, ack)
         if not self.limits.retain:
             self._seal_acked()
         self._writer.drop(self._chain.expired(self.acked, self.limits))

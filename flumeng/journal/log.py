@@ -1,10 +1,11 @@
-"""What journals on disk and in memory have in common: all that those need who write, serve and keep
-them. ``Journal`` says what each of it promises."""
+"""What journals have in common: those on disk and in memory, all that those need who write, serve
+and keep them, and any other what a group commit needs. ``Journal`` says what each of it promises.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -13,6 +14,28 @@ from flumeng.journal.frame import Payload
 from flumeng.journal.limits import Limits, Room
 from flumeng.journal.listeners import Listeners
 from flumeng.journal.segment import Window
+
+Encoded = TypeVar("Encoded")
+
+
+class Appendable(Protocol[Encoded]):
+    """What takes events, wherever it keeps them. ``encode`` is for any thread, and raises what
+    ``Payload.encode`` raises. An append that raised HeldError is repeated with the same events."""
+
+    id: str
+
+    @property
+    def state(self) -> Mapping[str, object]: ...
+    @property
+    def restless(self) -> bool: ...
+
+    def encode(
+        self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None
+    ) -> Encoded: ...
+    def append_encoded(self, payload: Encoded) -> int: ...
+    def sync(self) -> int: ...
+    def tend(self) -> None: ...
+    def trim(self, ack: int) -> None: ...
 
 
 class Log(Protocol):
@@ -46,6 +69,9 @@ class Log(Protocol):
     def restless(self) -> bool: ...
 
     def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int: ...
+    def encode(
+        self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None
+    ) -> Payload: ...
     def append_encoded(self, payload: Payload) -> int: ...
     def sync(self) -> int: ...
     def tend(self) -> None: ...

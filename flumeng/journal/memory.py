@@ -120,7 +120,10 @@ class MemoryJournal:
         return MappingProxyType(dict(self._state))
 
     def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int:
-        return self.append_encoded(Payload.encode(batch, state))
+        return self.append_encoded(self.encode(batch, state))
+
+    def encode(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> Payload:
+        return Payload.encode(batch, state)
 
     def append_encoded(self, payload: Payload) -> int:
         self._require_sound()

@@ -41,6 +41,7 @@ FRAMES_SCHEMA = pa.schema([pa.field("frame", pa.binary())])
 POSITIONS = "positions"
 ACCOUNTS = "accounts"
 COUNTERS = "counters"
+OFFSETS = "offsets"
 WATCH = "watch"
 MAX_TICKET_BYTES = 4096
 WATCHES_AT_ONCE = 64
@@ -135,11 +136,11 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             try:
                 return self._watch(context, parse_request(action.body.to_pybytes()))
             except UserError as error:
-                _refuse(error)
+                refuse(error)
         answer = self._answers.get(action.type)
         if answer is None:
             known = ", ".join([*self._answers, WATCH])
-            _refuse(UserError(f"there is no action {action.type!r}, only {known}"))
+            refuse(UserError(f"there is no action {action.type!r}, only {known}"))
         return iter([flight.Result(msgspec.json.encode(answer()))])
 
     def _watch(self, context: Any, request: WatchRequest) -> Iterator[Any]:
@@ -173,13 +174,13 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
                 raise NotServedError(f"journal {name} is not served here")
             windows = journal.read_frames(start, end)
         except FlumengError as error:
-            _refuse(error)
+            refuse(error)
         return flight.GeneratorStream(FRAMES_SCHEMA, self._batches(windows))
 
     def _batches(self, windows: Iterator[Window]) -> Iterator[pa.RecordBatch]:
         """One record batch per window: its buffer is the one that was read into."""
         if not self._reading.take(windows):
-            _refuse(UnavailableError(f"{READS_AT_ONCE} reads run here already"))
+            refuse(UnavailableError(f"{READS_AT_ONCE} reads run here already"))
         try:
             for window in windows:
                 if self._stopping:
@@ -192,7 +193,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
                 yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
                 self._reading.moved(windows)
         except FlumengError as error:
-            _refuse(error)
+            refuse(error)
         finally:
             self._reading.leave(windows)
 
@@ -244,7 +245,7 @@ def parse_ticket(ticket: bytes) -> tuple[str, int, int]:
     return name, start, end
 
 
-def _refuse(error: FlumengError) -> NoReturn:
+def refuse(error: FlumengError) -> NoReturn:
     """Raise what Flight can carry: the kind of error and its text, for the client to rebuild."""
     kind = next((kind for kind, type_ in ERROR_KINDS if isinstance(error, type_)), "unavailable")
     info = json.dumps({"kind": kind, "message": str(error)})

@@ -24,6 +24,8 @@ LABELS = {
     "kind": "of what kind it is",
     "stage": "which part of the work",
     "cause": "why",
+    "filter": "its place in the flow's text, with the names of branches",
+    "branch": "its name, behind those of the branches that it is in",
 }
 
 
@@ -328,8 +330,38 @@ COLLECT_EVENTS = _counter(
 COLLECT_DEAD_LETTERS = _counter(
     "flumeng_collect_dead_letters_total",
     COLLECT,
-    "Events that a sink refused for good, and that went to the flow's dead letters.",
+    "Events that went to the flow's dead letters, since a sink refused them for good or a filter "
+    "could not process them.",
     FLOW,
+)
+COLLECT_GONE = _counter(
+    "flumeng_collect_gone_total",
+    COLLECT,
+    "Offsets of events that the input had deleted before they were read, and that were passed over "
+    "as the flow says.",
+    FLOW,
+)
+COLLECT_FAILED_EVENTS = _counter(
+    "flumeng_collect_filter_failed_total",
+    COLLECT,
+    "Events that a filter with `on_error: drop` could not process, and dropped.",
+    FLOW,
+    "filter",
+)
+COLLECT_BRANCH_EVENTS = _counter(
+    "flumeng_collect_branch_events_total",
+    COLLECT,
+    "Events that went into a branch of the flow that has a condition.",
+    FLOW,
+    "branch",
+)
+COLLECT_LINES_CLOSED = _counter(
+    "flumeng_collect_multiline_closed_total",
+    COLLECT,
+    "Events of several lines that ended for another reason than that the next one began, as their "
+    "attribute `multiline_closed` says.",
+    FLOW,
+    "cause",
 )
 COLLECT_REFUSED = _counter(
     "flumeng_collect_times_refused_total",
@@ -414,8 +446,8 @@ def to_markdown() -> str:
     """The page of the docs."""
     lines = [
         "Every sample also has the label `process`: which process of the host tells it (`master`, "
-        "`node`, `ingest.0`, `collect`, `standalone`). Of a histogram there are `_bucket`, "
-        "`_sum` and `_count`.",
+        "`node`, `ingest.0`, `collect`, `discover`, `standalone`). Of a histogram there are "
+        "`_bucket`, `_sum` and `_count`.",
         "",
         "| label | what it says |",
         "|---|---|",

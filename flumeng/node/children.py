@@ -1,6 +1,7 @@
 """A node's children as its machine sees them: the state of each, and what all of them say together.
 
-Pure. A node has any number of ingest workers, ``ingest.0`` and so on, and at most one collector.
+Pure. A node has any number of ingest workers, ``ingest.0`` and so on, at most one collector, and
+beside that one process for all of its discovery tasks.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any
 
 from flumeng.node.events import Wanted
 from flumeng.node.suspects import Suspects
-from zkschema.records import INGEST, AssignedTask, TaskStatus
+from zkschema.records import COLLECT, DISCOVER, INGEST, AssignedTask, TaskStatus
 
-_WORST_LAST = ("running", "stopped", "starting", "failed")
+_WORST_LAST = ("running", "standby", "stopped", "starting", "failed")
 
 
 class State(Enum):
@@ -110,10 +111,12 @@ class Child:
 def names(roles: Iterable[str], workers: int) -> list[str]:
     """What the children of a node are called."""
     ingest = [f"{INGEST}.{number}" for number in range(workers)]
-    return [name for role in roles for name in (ingest if role == INGEST else [role])]
+    of_role = {INGEST: ingest, COLLECT: [COLLECT, DISCOVER]}
+    return [name for role in roles for name in of_role[role]]
 
 
 def role_of(child: str) -> str:
+    """The kind of the tasks that it runs."""
     return child.partition(".")[0]
 
 
@@ -139,6 +142,7 @@ def statuses(children: Iterable[Child], assigned: Iterable[AssignedTask]) -> dic
                     state=told["state"],
                     error=told.get("error"),
                     epoch_seen=told.get("epoch_seen", 0),
+                    health=told.get("health", ""),
                 )
             )
     wanted = {f"{task.flow}/{task.task}": task for task in assigned if task.state != "draining"}
@@ -187,4 +191,5 @@ def _worst(found: list[TaskStatus]) -> TaskStatus:
         state=max((told.state for told in found), key=_WORST_LAST.index),
         error="; ".join(errors) or None,
         epoch_seen=max(told.epoch_seen for told in found),
+        health=next((told.health for told in found if told.health), ""),
     )

@@ -71,10 +71,11 @@ STUCK_SECONDS = 60.0
 @dataclass(frozen=True)
 class Settings:
     """``host`` is the address under which other nodes reach this one's journals, ``port`` that of
-    its first ingest worker, the next has the next (0: any that are free); ``workers`` is how many
-    processes ingest; without a ``policy`` that of ``flumeng.node.policy.find``, if there;
-    ``limits`` says for how long its children may be silent. ``metrics`` is where they are served,
-    ``metrics_channel`` the descriptor over which the parent asks for them."""
+    its first ingest worker, the next has the next, and discovery and the collector the two after
+    those (0: any that are free); ``workers`` is how many processes ingest; without a ``policy``
+    that of ``flumeng.node.policy.find``, if there; ``limits`` says for how long its children may be
+    silent. ``metrics`` is where they are served, ``metrics_channel`` the descriptor over which the
+    parent asks for them."""
 
     name: str
     data: Path
@@ -250,10 +251,14 @@ class Node:
             if self._settings.port:
                 command += ["--port", str(self._settings.port + children.number_of(child))]
         else:
+            module = "flumeng.collector" if child == COLLECT else "flumeng.discovery"
             session = str(self._settings.session_seconds)
-            command = ["flumeng.collector", *common, "--zk", self._settings.hosts]
+            command = [module, *common, "--zk", self._settings.hosts]
             command += ["--session-seconds", session, "--host", self._settings.host]
-            spark = self._machine.children[child].spark
+            if self._settings.port:
+                behind = self._settings.port + self._settings.workers
+                command += ["--port", str(behind + (child == COLLECT))]
+            spark = self._machine.children[child].spark if child == COLLECT else {}
             command += ["--spark", json.dumps(dict(spark))] if spark else []
         if self._settings.policy is not None:
             command += ["--policy", str(self._settings.policy)]
@@ -366,8 +371,8 @@ class Node:
         self._storyteller.tell(self._machine.story, at_once=self._exit)
 
     def _report(self) -> None:
-        changes = self._machine.changes
-        self._znodes.announce(self._machine.addresses)
+        machine, changes = self._machine, self._machine.changes
+        self._znodes.announce(machine.addresses, machine.discovery, machine.collector)
         journals = self._machine.journals
         if journals is not None:
             self._znodes.enter_journals(journals)

@@ -47,7 +47,7 @@ from flumeng.node.events import (
     Wanted,
 )
 from flumeng.node.suspects import Suspects
-from zkschema.records import COLLECT, INGEST, AssignedTask, NodeStatus
+from zkschema.records import COLLECT, DISCOVER, INGEST, AssignedTask, NodeStatus
 
 STORY_EVENTS = 200
 BACKOFF_SECONDS = 0.1
@@ -170,6 +170,20 @@ class Machine:
     def addresses(self) -> tuple[str, ...]:
         """Where each worker serves its journals; empty texts while they do not."""
         return tuple(child.address for child in self._ingest)
+
+    @property
+    def discovery(self) -> str:
+        """Where the discovery process tells of its partitions; empty while it does not."""
+        return self._address_of(DISCOVER)
+
+    @property
+    def collector(self) -> str:
+        """Where the collector tells what it counts; empty while it does not."""
+        return self._address_of(COLLECT)
+
+    def _address_of(self, child: str) -> str:
+        found = self._children.get(child)
+        return found.address if found else ""
 
     @property
     def journals(self) -> Mapping[str, Mapping[str, Any]] | None:
@@ -298,7 +312,7 @@ class Machine:
         child.heard_at = self._clock()
         child.address = detail.get("address", "")
         child.spark_ui = detail.get("spark_ui", "")
-        if self._outdated(child):
+        if self._outdated(child) or not self._needed(child):
             return self._stop(child, 0.0)
         told = self._configure(child)
         if child.role == INGEST:
@@ -413,7 +427,7 @@ class Machine:
         return []
 
     def _needed(self, child: Child) -> bool:
-        """Ingest always runs, since its journals must be served; a collector when it has tasks."""
+        """Ingest always runs, since its journals must be served; others when they have tasks."""
         return child.role == INGEST or bool(self._tasks(child))
 
     @property
@@ -441,6 +455,7 @@ class Machine:
                 "spec": texts.get((task.flow, task.revision), ""),
                 "partitions": list(task.partitions),
                 "state": task.state,
+                "handoff": task.handoff,
             }
             for task in self._tasks(child)
         ]

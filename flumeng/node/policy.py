@@ -205,10 +205,11 @@ class Policy:
         default=("*",),
     )
     inputs: tuple[str, ...] = option(
-        doc="From which URLs and databases tables for `lookup` and `sql` may be read, as `outputs` "
-        "has them; those on a disk are bounded by `paths`.",
+        doc="From which URLs and databases tables for `lookup` and `sql` may be read, and which "
+        "brokers the source `kafka` may ask, as `outputs` has them; those on a disk are bounded by "
+        "`paths`.",
         check=check_output,
-        example='["s3a://lake/apps", "postgresql://db.example/shop"]',
+        example='["s3a://lake/apps", "postgresql://db.example/shop", "kafka://kafka-1.example:9092"]',
         default=("*",),
     )
     spark_formats: tuple[str, ...] = option(
@@ -219,7 +220,8 @@ class Policy:
         default=FILE_FORMATS,
     )
     python: tuple[str, ...] = option(
-        doc="The modules with functions that the sink `python` may call in the collector.",
+        doc="The modules with functions that the filter and the sink `python` may call in the "
+        "collector.",
         check=check_module,
         example="[company.sinks]",
         default=(),

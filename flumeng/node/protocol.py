@@ -6,7 +6,8 @@ start, so that a stray ``print`` (or a JVM that inherits them) goes to standard 
 the protocol. Messages are level-triggered: a ``configure`` carries everything that is wanted now.
 
 What a child says: ``ready`` once it can work, an ingest worker with the ``address`` of its
-journals, a collector with the ``spark_ui`` that it may have; ``status`` whenever that changes;
+journals, a collector with the ``spark_ui`` that it may have and the ``address`` of what it counts;
+``status`` whenever that changes;
 ``alive`` every ``ALIVE_SECONDS``, but only while its work goes on: the thread that does the work
 has turned, and whatever it depends on (Spark's JVM, the disk) has answered. ``held`` in it names
 what it waits for and has to wait for: a node is patient with a slow disk, not with a process that
@@ -26,7 +27,7 @@ Message = dict[str, Any]
 
 ALIVE_SECONDS = 2.0
 URL_CHARACTERS = 1000
-TASK_STATES = ("starting", "running", "failed", "stopped")
+TASK_STATES = ("starting", "running", "failed", "stopped", "standby")
 
 
 class MessageError(ValueError):
@@ -133,6 +134,7 @@ def _is_task(task: object) -> bool:
         and isinstance(task.get("epoch"), int)
         and isinstance(task.get("revision"), int)
         and isinstance(task.get("epoch_seen", 0), int)
+        and task.get("health", "") in ("", "unhealthy", "unreachable")
         and task.get("state") in TASK_STATES
         and isinstance(task.get("error"), str | None)
     )

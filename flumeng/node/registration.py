@@ -169,18 +169,21 @@ class Registration:
                 f"{'this host' if here else 'another host or container'}"
             )
 
-    def announce(self, addresses: tuple[str, ...]) -> None:
+    def announce(
+        self, addresses: tuple[str, ...], discovery: str = "", collector: str = ""
+    ) -> None:
         """Keep the ephemeral znode of this session; one left by our last session is replaced."""
-        if self._live and (self._live.addresses, self._session) == (
-            addresses,
-            self._store.session,
-        ):
+        known = self._live
+        told = (known.addresses, known.discovery, known.collector) if known else None
+        if (told, self._session) == ((addresses, discovery, collector), self._store.session):
             return
         path = paths.live_node(self._me.name)
         live = LiveNode(
             uuid=self._me.uuid,
             incarnation=self._incarnation,
             addresses=addresses,
+            discovery=discovery,
+            collector=collector,
             pid=os.getpid(),
             version=__version__,
             since=self._since,
@@ -311,26 +314,42 @@ class Registration:
         return self._journals()
 
     def acks(self, journals: Collection[str] | None = None) -> Acked:
-        """Up to where these of the node's journals are acked (all of them when none are named), and
-        which are closed and acked to their end: nobody needs them any more."""
+        """Up to where these of the node's journals are acked by all who read them (all of them when
+        none are named), and which are closed and acked to their end: nobody needs them any more."""
         registered = self._journals()
         names = list(registered if journals is None else registered.keys() & journals)
-        found = self._read_each(
-            [paths.ack(registered[name].value.flow, CURSOR_MAIN, name) for name in names]
-        )
-        acks = {
-            name: ack.value.offset
-            for name, ack in zip(names, found, strict=True)
-            if isinstance(ack, Versioned)
-        }
+        cursors = self._cursors({registered[name].value.flow for name in names})
+        places = [
+            (name, flow, cursor)
+            for name in names
+            for flow in [registered[name].value.flow]
+            for cursor in cursors[flow]
+        ]
+        found = self._read_each([paths.ack(flow, cursor, name) for name, flow, cursor in places])
+        acks: dict[str, int] = {}
+        unknown = set()
+        for (name, *_), ack in zip(places, found, strict=True):
+            if isinstance(ack, Unreadable):
+                unknown.add(name)
+            offset = ack.value.offset if isinstance(ack, Versioned) else 0
+            acks[name] = min(offset, acks.get(name, offset))
         unneeded = (
             name
-            for name, ack in zip(names, found, strict=True)
-            if not isinstance(ack, Unreadable)
+            for name in names
+            if name not in unknown
             and registered[name].value.closed
-            and acks.get(name, 0) >= (registered[name].value.end or 0)
+            and acks[name] >= (registered[name].value.end or 0)
         )
-        return Acked(acks, tuple(unneeded))
+        return Acked({name: ack for name, ack in acks.items() if ack}, tuple(unneeded))
+
+    def _cursors(self, flows: Collection[str]) -> dict[str, list[str]]:
+        """The flow's own, and those of the flows that read it."""
+        names = sorted(flows)
+        listed = self._store.children_many([paths.acks(flow) for flow in names])
+        return {
+            flow: sorted({CURSOR_MAIN, *cursors})
+            for flow, cursors in zip(names, listed, strict=True)
+        }
 
     def absent(self, flows: Collection[str]) -> list[str]:
         """Those of the flows that are not in the tree, and could be."""

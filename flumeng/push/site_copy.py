@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flumeng.errors import ConflictError
-from flumeng.state import journal_registry
+from flumeng.state import discovered, journal_registry
 from flumeng.store import Found, Path, Store, Unreadable, Versioned, readable
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Flow, Plan, Record
+from zkschema.records import Flow, Partitions, Plan, Record
 from zkschema.table import ZPath
 
 R = TypeVar("R", bound=Record)
@@ -211,6 +211,8 @@ class _Reading:
             plan = self._value(paths.plan(flow))
             buckets = plan.buckets if isinstance(plan, Plan) else 0
             wanted += [paths.plan_bucket(flow, str(number)) for number in range(buckets)]
+            found = self._value(paths.partitions(flow))
+            wanted += discovered.buckets_of(flow, found) if isinstance(found, Partitions) else []
             wanted += self._acks(paths.cursor(flow, CURSOR_MAIN))
             wanted += [paths.intent(flow, task) for task in self._names(paths.intents(flow))]
         for name in self._names(paths.journals()):

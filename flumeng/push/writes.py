@@ -15,6 +15,7 @@ from flumeng.operations import audit
 from flumeng.operations.flows import RefusedError, next_revisions, revision_writes
 from flumeng.operations.local_files import on_several_hosts
 from flumeng.operations.settings import SETTINGS
+from flumeng.operations.subscriptions import why_not_deleted
 from flumeng.push.comparison import Change
 from flumeng.push.resources import (
     CAPACITY,
@@ -55,7 +56,7 @@ def first_part(changes: Sequence[Change]) -> list[Change]:
 
 
 def refused_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
-    """Key -> why the flow may not get that text there now."""
+    """Key -> why the flow may not get that text there now, or not go."""
     texts = texts_of(changes)
     refused: dict[str, str] = {}
     try:
@@ -63,6 +64,11 @@ def refused_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
     except RefusedError as error:
         refused = error.refused
     refused |= on_several_hosts(copy, texts)
+    for change in changes:
+        if kind_of(change.key) == FLOW and change.verb == "delete":
+            name = name_of(change.key)
+            if why := why_not_deleted(copy, name):
+                refused[name] = why
     return {f"{FLOW}/{name}": why for name, why in refused.items()}
 
 

@@ -1,7 +1,8 @@
-"""Events that a sink refuses for good: out of its stage, into the flow's sink for dead letters.
+"""Events that a sink refuses for good, or a filter cannot process: into the flow's sink for dead
+letters.
 
-Both stages run in the same place one after the other, so a dead letter is as durable as the rest of
-its split, and shows in the same commit.
+The stages of a sink and of its dead letters run in the same place one after the other, so a dead
+letter is as durable as the rest of its split, and shows in the same commit.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class _Refused:
                 f"{self._letters.place} refuses {identity.name_of(events)}: {reasons[0]}. Correct "
                 "the flow, or give it dead_letters that can take it, such as files"
             )
-        letters = self._letter(events, reasons)
+        letters = _letters(events, reasons, self._letters)
         if self._writer is None:
             self._writer = pa.ipc.new_stream(self._held, letters.schema)
         self._writer.write_batch(letters)
@@ -117,22 +118,39 @@ class _Refused:
         content: bytes = found.getvalue().to_pybytes()
         return content
 
-    def _letter(self, events: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
-        identified = self._letters.identified
-        plain = events if identified else identity.strip(events)
-        count = len(reasons)
-        now = round(time.time() * 1e6)
-        shown = {reason: scrub(reason) for reason in set(reasons)}
-        return pa.RecordBatch.from_arrays(
-            [
-                *plain.columns,
-                pa.array(map(shown.__getitem__, reasons), pa.string()),
-                pa.repeat(self._letters.place, count).cast(pa.string()),
-                pa.repeat(pa.scalar(self._letters.revision, pa.int64()), count),
-                pa.repeat(pa.scalar(now, pa.timestamp("us", "UTC")), count),
-            ],
-            schema=schema_of_letters(events.schema, identified=identified),
-        )
+
+@dataclass(frozen=True)
+class ToLetters:
+    """A stage: makes dead letters of events that a filter could not process. ``of`` says why."""
+
+    place: str
+    revision: int
+    identified: bool
+    of: Callable[[pa.RecordBatch], Sequence[str]]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        letters = DeadLetters(self.place, self.revision, identified=self.identified)
+        for events in batches:
+            yield _letters(events, self.of(events), letters)
+
+
+def _letters(
+    events: pa.RecordBatch, reasons: Sequence[str], letters: DeadLetters
+) -> pa.RecordBatch:
+    plain = events if letters.identified else identity.strip(events)
+    count = len(reasons)
+    now = round(time.time() * 1e6)
+    shown = {reason: scrub(reason) for reason in set(reasons)}
+    return pa.RecordBatch.from_arrays(
+        [
+            *plain.columns,
+            pa.array(map(shown.__getitem__, reasons), pa.string()),
+            pa.repeat(letters.place, count).cast(pa.string()),
+            pa.repeat(pa.scalar(letters.revision, pa.int64()), count),
+            pa.repeat(pa.scalar(now, pa.timestamp("us", "UTC")), count),
+        ],
+        schema=schema_of_letters(events.schema, identified=letters.identified),
+    )
 
 
 def is_letters(row: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.sinks import Attempt, Row, TaskRevision, Written, json_text, syslog_text
 from flumeng.sinks.column_text import check_plain, texts
 from flumeng.sinks.framed import framed
-from flumeng.spec.sinks.client_tls import ClientTls
+from flumeng.spec.client_tls import ClientTls
 from flumeng.spec.sinks.forward import ForwardSyslog, ForwardTcp
 
 PIECE_BYTES = 1024 * 1024

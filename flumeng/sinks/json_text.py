@@ -71,6 +71,17 @@ def values(name: str, column: pa.Array) -> pa.BinaryArray:
     return _texts(name, column, nulls=False).joined()
 
 
+def parts(name: str, column: pa.Array) -> tuple[bytes, pa.BinaryArray, bytes]:
+    """The same as texts between two constants, for whoever joins them with others."""
+    found = _texts(name, column, nulls=False)
+    return found.before, found.values, found.after
+
+
+def of_bodies(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Each body as the text that JSON has of it, without quotes."""
+    return _as_utf8(escaped(column))
+
+
 def _objects(fields: list[tuple[str, _Texts]], count: int, nulls: bool) -> pa.Array:
     """Commas stand behind the fields before the first one that every row has, and before those
     after it."""

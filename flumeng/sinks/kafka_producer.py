@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.runtime.kafka_client import connection
 from flumeng.runtime.scrubbing import Secret
 from flumeng.spec.sinks.kafka import Kafka
 
@@ -56,10 +56,6 @@ Message = tuple[str, bytes, bytes | None, Sequence[Header] | None]
 Failure = tuple[Any, bytes]
 """librdkafka's error, and the value of the message."""
 
-_quiet = logging.getLogger(f"{__name__}.librdkafka")
-_quiet.addHandler(logging.NullHandler())
-_quiet.propagate = False
-
 
 class KafkaProducer:
     """For one split at a time. ``alone``: each message has a request of its own."""
@@ -75,7 +71,6 @@ class KafkaProducer:
         config |= {
             "error_cb": self._troubles.append,
             "on_delivery": partial(_note, self._failures),
-            "logger": _quiet,
         }
         if alone:
             config["batch.num.messages"] = 1
@@ -207,9 +202,7 @@ def _note(failures: list[Failure], error: Any, message: Any) -> None:
 
 
 def producer_config(options: Kafka, password: Secret | None) -> dict[str, Any]:
-    config = {
-        "bootstrap.servers": ",".join(options.brokers),
-        "client.id": "flumeng",
+    return connection(options, password) | {
         "enable.idempotence": True,
         "delivery.report.only.error": True,
         "compression.type": options.compression,
@@ -218,23 +211,4 @@ def producer_config(options: Kafka, password: Secret | None) -> dict[str, Any]:
         "message.max.bytes": LARGEST_BYTES,
         "queue.buffering.max.kbytes": QUEUE_KBYTES,
         "queue.buffering.max.messages": QUEUE_MESSAGES,
-        "reconnect.backoff.max.ms": 1000,
-        "security.protocol": _protocol(options),
     }
-    if options.tls is not None:
-        paths = (options.tls.ca, options.tls.certificate, options.tls.key)
-        names = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
-        config |= {name: path for name, path in zip(names, paths, strict=True) if path}
-    if password is not None:
-        config |= {
-            "sasl.mechanism": options.mechanism,
-            "sasl.username": options.username,
-            "sasl.password": str(password),
-        }
-    return config
-
-
-def _protocol(options: Kafka) -> str:
-    if options.username is None:
-        return "PLAINTEXT" if options.tls is None else "SSL"
-    return "SASL_PLAINTEXT" if options.tls is None else "SASL_SSL"

@@ -6,27 +6,19 @@ before: who repeats it after a crash calls the function with the same events and
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib import import_module
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from flumeng.errors import FlumengError, UserError
+from flumeng.errors import FlumengError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.runtime import secrets
+from flumeng.runtime.user_functions import FunctionError, UserFunction, imported, last_line
 from flumeng.sinks import Attempt, BatchId, Row, TaskRevision, Written
 from flumeng.spec.sinks.python import Python
-
-UserFunction = Callable[..., Any]
-
-
-class FunctionError(FlumengError):
-    """The function has raised something."""
 
 
 class BatchNumber(int):
@@ -47,7 +39,7 @@ class PythonSink:
 
     def __init__(self, options: Python, _task: TaskRevision) -> None:
         self._name = options.function
-        self._function = _imported(options)
+        self._function = imported(options.function)
         self._given = secrets.filled(options.options)
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
@@ -74,30 +66,4 @@ def call(
         error.add_note(f"python {name}")
         raise
     except Exception as error:
-        raise FunctionError(f"python {name} raised {_last_line(error)}") from error
-
-
-def _last_line(error: Exception) -> str:
-    """What a traceback ends with, and where that was."""
-    said = " ".join("".join(traceback.format_exception_only(error)).split())
-    frames = traceback.extract_tb(error.__traceback__)
-    where = next((frame for frame in reversed(frames) if frame.filename != __file__), None)
-    return said if where is None else f"{said} (line {where.lineno} of {where.filename})"
-
-
-def _imported(options: Python) -> UserFunction:
-    module, _, name = options.function.partition(":")
-    try:
-        found = getattr(import_module(module), name, None)
-    except Exception as error:
-        raise UserError(f"python: importing {module} raised {_last_line(error)}") from error
-    if not callable(found):
-        raise UserError(f"python: there is no function {name} in {module}")
-    home = str(getattr(found, "__module__", None))
-    if home != module and not home.startswith(f"{module}."):
-        raise UserError(
-            f"python: {name} of {module} comes from {home}: name the module that defines it, or "
-            "define a function there that calls it"
-        )
-    function: UserFunction = found
-    return function
+        raise FunctionError(f"python {name} raised {last_line(error, __file__)}") from error

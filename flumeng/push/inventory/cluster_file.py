@@ -13,8 +13,8 @@ from flumeng.push import resources
 from flumeng.push.resources import CAPACITY, CHOKE, LABEL, SETTING, Resources
 from flumeng.spec import document
 from flumeng.spec.decode import INVALID, Decoder
-from flumeng.spec.flow import check_flow_name
 from flumeng.spec.option import option
+from flumeng.spec.patterns import check_name
 from flumeng.spec.problems import Problem, SpecError, nearest
 from flumeng.spec.quantities import size
 from zkschema.records import Cluster
@@ -35,7 +35,7 @@ def check_node(text: str) -> None:
 
 def check_choke(text: str) -> None:
     flow, at, node = text.partition("@")
-    check_flow_name(flow)
+    check_name(flow)
     if at:
         check_node(node)
 

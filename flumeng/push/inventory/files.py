@@ -35,8 +35,8 @@ from flumeng.push.inventory import (
 from flumeng.push.inventory.layers import Layer, LayerFile
 from flumeng.push.inventory.sites_file import Sites
 from flumeng.spec import document
-from flumeng.spec.flow import check_flow_name
 from flumeng.spec.flow_files import Unfit, content_of
+from flumeng.spec.patterns import check_name
 from flumeng.spec.problems import SpecError, nearest
 
 SITES = "sites.yaml"
@@ -217,7 +217,7 @@ def _flow_name(tree: _Tree, file: LayerFile) -> str | None:
         return None
     name = node.value if isinstance(node, yaml.ScalarNode) else ""
     try:
-        check_flow_name(name)
+        check_name(name)
     except ValueError as error:
         told = f"{error}; found {document.describe(node)}"
         tree.report(file.name, document.line(node), told, "flow")

@@ -34,11 +34,12 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
-broker.session.timeout.ms=2000
-broker.heartbeat.interval.ms=500
+broker.session.timeout.ms=10000
+broker.heartbeat.interval.ms=1000
 group.initial.rebalance.delay.ms=0
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
+log.cleaner.backoff.ms=200
 """
 SECURE = """\
 sasl.enabled.mechanisms=PLAIN
@@ -88,20 +89,42 @@ class RealKafka(ServerProcess):
         self._wait(lambda: listens(self.address), wait_seconds)
         self._admin().list_topics(timeout=wait_seconds)
 
-    def create_topic(self, name: str, config: Mapping[str, str] | None = None) -> None:
-        """One of three partitions."""
+    def restore(self) -> None:
+        """Let it answer again, whatever was done to it, and have no topics; not one that only was
+        named."""
+        if self.given is not None:
+            return
+        self.thaw()
+        if self._started.poll() is not None:
+            self.start()
+        topics = [name for name in self._topics() if not name.startswith("__")]
+        admin = self._admin()
+        for done in admin.delete_topics(topics).values() if topics else ():
+            done.result(60)
+        self._wait(lambda: not self._topics().intersection(topics), 60)
+
+    def create_topic(
+        self, name: str, config: Mapping[str, str] | None = None, *, partitions: int = 3
+    ) -> None:
         from confluent_kafka.cimpl import NewTopic  # noqa: PLC0415  an extra
 
-        topic = NewTopic(name, 3, 1, config=dict(config or {}))
+        topic = NewTopic(name, partitions, 1, config=dict(config or {}))
         admin = self._admin()
         admin.create_topics([topic])[name].result(30)
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """So that it has so many."""
+        from confluent_kafka.cimpl import NewPartitions  # noqa: PLC0415  an extra
+
+        admin = self._admin()
+        admin.create_partitions([NewPartitions(name, partitions)])[name].result(30)
 
     def delete_topic(self, name: str) -> None:
         admin = self._admin()
         admin.delete_topics([name])[name].result(30)
 
-    def allow(self, user: str, topic: str) -> None:
-        """May write to it, over ``secure_address``."""
+    def allow(self, user: str, topic: str, operation: str = "WRITE") -> None:
+        """May do that with it, over ``secure_address``."""
         import confluent_kafka.admin as kafka  # noqa: PLC0415  an extra
 
         names: Any = kafka
@@ -111,7 +134,7 @@ class RealKafka(ServerProcess):
             names.ResourcePatternType.LITERAL,
             f"User:{user}",
             "*",
-            names.AclOperation.WRITE,
+            names.AclOperation[operation],
             names.AclPermissionType.ALLOW,
         )
         admin = self._admin()
@@ -147,6 +170,9 @@ class RealKafka(ServerProcess):
                 user=USER, password=PASSWORD, keystore=self._keystore, ca=self._ca
             )
         return text
+
+    def _topics(self) -> set[str]:
+        return set(self._admin().list_topics(timeout=30).topics)
 
     def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415  an extra

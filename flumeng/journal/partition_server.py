@@ -1,0 +1,58 @@
+"""A Flight server that tells of partitions which lie elsewhere, as a ``JournalServer`` of its
+journals: how far they reach, and what is acked. It serves no events.
+
+Partitions are called ``flow/partition``: several flows may read the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from flumeng.errors import UserError
+from flumeng.journal.account import Account
+from flumeng.journal.action_server import Actions, ActionServer
+from flumeng.journal.position import Position
+from flumeng.journal.server import ACCOUNTS, COUNTERS, OFFSETS, POSITIONS
+
+
+class Answers(Protocol):
+    """What is answered; called by any number of threads. Each call takes a bounded time."""
+
+    def positions(self) -> Mapping[str, Position]: ...
+
+    def accounts(self) -> Mapping[str, Account]: ...
+
+    def offsets(self, flow: str, partitions: list[str], to: str) -> Mapping[str, int]:
+        """Raises UnavailableError and UserError."""
+
+
+class OffsetsRequest(msgspec.Struct):
+    """Where these partitions of the flow would begin: ``earliest``, ``latest``, or a time."""
+
+    flow: str
+    partitions: list[str]
+    to: str
+
+
+class PartitionServer(ActionServer):
+    """See ``ActionServer``."""
+
+    def __init__(self, host: str, answers: Answers, port: int = 0) -> None:
+        actions: Actions = {
+            POSITIONS: lambda _: answers.positions(),
+            ACCOUNTS: lambda _: answers.accounts(),
+            COUNTERS: lambda _: [],
+            OFFSETS: lambda body: _offsets(answers, body),
+        }
+        super().__init__(host, actions, port)
+
+
+def _offsets(answers: Answers, body: bytes) -> Mapping[str, int]:
+    try:
+        asked = msgspec.json.decode(body, type=OffsetsRequest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"offsets of what: {error}") from error
+    return answers.offsets(asked.flow, asked.partitions, asked.to)

@@ -1,0 +1,57 @@
+"""Sums over the last minutes, of what is counted under a few names. Pure.
+
+Counts lie in slots of SLOT_SECONDS, and a slot in which nothing was counted takes no room; so a sum
+is of a time that is up to a slot shorter than it says.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+
+SLOT_SECONDS = 5.0
+WINDOWS: Mapping[str, float] = {"1m": 60.0, "5m": 300.0, "15m": 900.0}
+
+
+class MovingCounts:
+    """For one thread at a time. ``clock`` gives seconds that only grow. Invariant: the slots are in
+    order of time, none is older than the longest of WINDOWS, and each has counted something."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._slots: deque[tuple[int, Counter[str]]] = deque()
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        found = Counter({name: count for name, count in counts.items() if count})
+        now = self._forget()
+        if not found:
+            return
+        if not self._slots or self._slots[-1][0] != now:
+            self._slots.append((now, Counter()))
+        self._slots[-1][1].update(found)
+
+    def sums(self) -> dict[str, Counter[str]]:
+        """By window, how much was counted under each name."""
+        now = self._forget()
+        return {
+            window: sum((c for slot, c in self._slots if slot > now - _slot(seconds)), Counter())
+            for window, seconds in WINDOWS.items()
+        }
+
+    def check(self) -> None:
+        """The invariants of this structure."""
+        slots = [slot for slot, _ in self._slots]
+        assert slots == sorted(set(slots)), slots
+        assert not slots or slots[-1] - slots[0] < _slot(max(WINDOWS.values())), slots
+        assert all(counts.total() for _, counts in self._slots)
+
+    def _forget(self) -> int:
+        """What no window holds any more; the slot of this moment."""
+        now = _slot(self._clock())
+        while self._slots and self._slots[0][0] <= now - _slot(max(WINDOWS.values())):
+            self._slots.popleft()
+        return now
+
+
+def _slot(seconds: float) -> int:
+    return int(seconds // SLOT_SECONDS)
