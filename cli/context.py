@@ -22,7 +22,7 @@ import click
 from cli import names
 from cli.options import zk_option
 from flumeng.store import Store
-from flumeng.views import counters, journals, waiting
+from flumeng.views import counters, journals, offsets, waiting
 from flumeng.views.overview import Ask, ask_worker
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class CliContext:
     pool: ConnectionPool | None = None
     accounts: journals.Ask = journals.ask_worker
     counters: counters.Ask = counters.ask_worker
+    offsets: offsets.Ask = offsets.ask_discovery
     open_site: Callable[[Site], Store] = open_site
 
     @contextmanager

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 
 from cli.apply_outcome import ApplyOutcome
 from cli.context import CliContext, with_store
+from cli.counts_output import show_counts
+from cli.ended_output import show_ended
+from cli.flow_backfill import backfill
+from cli.flow_graph import graph
+from cli.flow_handoff import handoff
+from cli.flow_lag import lag
 from cli.flow_rates import choke, counters
+from cli.flow_reset import reset
 from cli.flow_rollout import rollout
+from cli.flow_states import pause, resume, stop
+from cli.flow_test import test
+from cli.flow_try import try_
 from cli.name_argument import Name
 from cli.options import (
     dry_run_option,
@@ -31,16 +41,18 @@ from flumeng.operations.flows import (
     delete_flow,
     require_flow,
     rollback_flow,
-    set_flow_state,
 )
 from flumeng.spec.flow_files import FlowFilesError, read_flows
 from flumeng.spec.guarantees import promise
 from flumeng.store import Store
 from flumeng.views import conditions, history, moments, overview
+from flumeng.views.scaling import ScalingRow
+from flumeng.views.task_counts import task_counts
 
 files_argument = click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
 )
+ENDED_SHOWN = 5
 CONDITIONS = {
     "running": conditions.flow_running,
     "rolled-out": conditions.flow_rolled_out,
@@ -52,12 +64,22 @@ name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
 
 @click.group()
 def flow() -> None:
-    """Validate, apply, look at, go back, pause and delete flows."""
+    """Validate, try, test, apply, look at, go back, pause and delete flows."""
 
 
+flow.add_command(backfill)
 flow.add_command(choke)
 flow.add_command(counters)
+flow.add_command(graph)
+flow.add_command(handoff)
+flow.add_command(lag)
+flow.add_command(pause)
+flow.add_command(reset)
+flow.add_command(resume)
+flow.add_command(stop)
 flow.add_command(rollout)
+flow.add_command(test)
+flow.add_command(try_)
 
 
 @flow.command()
@@ -138,7 +160,18 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
     """List all flows."""
     clusters.show_list(
         lambda store: overview.flows(store, checked=False),
-        ("FLOW", "STATE", "REVISION", "DELIVERY", "SOURCES", "SINKS", "RUNNING"),
+        (
+            "FLOW",
+            "STATE",
+            "REVISION",
+            "DELIVERY",
+            "SOURCES",
+            "SINKS",
+            "RUNNING",
+            "LABELS",
+            "BACKFILL OF",
+            "HEALTH",
+        ),
         lambda row: (
             row.flow,
             row.state,
@@ -147,6 +180,9 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
             row.sources,
             row.sinks,
             f"{sum(task.state == 'running' for task in row.tasks)}/{len(row.tasks)}",
+            row.labels,
+            row.backfill_of,
+            row.health,
         ),
         as_json=as_json,
     )
@@ -156,29 +192,39 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
 @name_argument
 @json_option
 @with_store
-def show(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
-    """Show one flow: its text, who applied it, and where its tasks run."""
+def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
+    """Show one flow: its text, who applied it, where its tasks run, and what became of their events
+    in the last 1, 5 and 15 minutes."""
     found = overview.flow(store, name)
+    found = replace(found, counts=task_counts(store, context.counters, found.tasks))
     if as_json:
         show_json(found)
         return
     reason = f": {found.reason}" if found.reason else ""
     click.echo(f"flow {found.flow} is {found.state}")
+    click.echo(f"health: {found.health}")
+    if found.health.cause:
+        click.echo(f"- {found.health.cause}")
+    if found.health.advice:
+        click.echo(f"  {found.health.advice}")
     click.echo(
         f"revision {found.revision} by {found.author}, {moments.utc(found.time)} UTC{reason}"
     )
     if found.rollout:
         click.echo(f"rollout: {found.rollout}")
+    if found.backfill:
+        click.echo(f"it is a backfill of flow {found.backfill.of}: {found.backfill}")
     if found.went_back:
         click.echo(f"it went back to this revision by itself: {found.went_back}")
     click.echo(f"\n{found.text.strip()}\n")
     show_table(
-        ("TASK", "KIND", "NODE", "EPOCH", "REVISION", "STATE", "PARTITIONS", "WHY"),
+        ("TASK", "KIND", "NODE", "STANDBYS", "EPOCH", "REVISION", "STATE", "PARTITIONS", "WHY"),
         (
             (
                 task.task,
                 task.kind,
                 task.node,
+                task.shown_standbys,
                 task.epoch,
                 task.shown_revision,
                 task.state,
@@ -190,6 +236,33 @@ def show(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
     )
     for node, url in found.spark_uis.items():
         click.echo(f"Spark jobs on node {node}: {url}")
+    show_counts(found.counts)
+    if found.ended:
+        last = found.ended[-ENDED_SHOWN:]
+        click.echo(
+            f"\nended last ({len(last)} of {len(found.ended)} that are kept: "
+            f"`flumeng task list --ended {name}`)"
+        )
+        show_ended(last)
+    if found.scaling:
+        _show_scaling(found.scaling)
+
+
+def _show_scaling(scaling: ScalingRow) -> None:
+    wanted = scaling.tasks or "nothing decided yet"
+    click.echo(f"\ncollect tasks, {scaling.min} to {scaling.max}: {wanted}")
+    show_table(
+        ("TIME (UTC)", "DECISION", "TASKS", "WHY"),
+        (
+            (
+                moments.utc(one.time),
+                one.kind,
+                one.tasks if one.before == one.tasks else f"{one.before} -> {one.tasks}",
+                one.why,
+            )
+            for one in scaling.decisions
+        ),
+    )
 
 
 @flow.command(name="history")
@@ -197,11 +270,18 @@ def show(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
 @json_option
 @with_store
 def history_(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
-    """List the revisions of a flow that are kept: who made which, when and why."""
+    """List the revisions of a flow that are kept: who made which, when and why.
+
+    Of a flow that was deleted too, with who deleted it, and its last text.
+    """
     rows = history.history(store, name)
     if as_json:
         show_json(rows)
         return
+    if rows and rows[-1].deleted:
+        click.echo(f"flow {name} was deleted {rows[-1].deleted}")
+        if rows[-1].text:
+            click.echo(f"\n{rows[-1].text.strip()}\n")
     show_table(
         ("REVISION", "CURRENT", "TIME (UTC)", "AUTHOR", "REASON"),
         ((r.revision, r.current, moments.utc(r.time), r.author, r.reason) for r in rows),
@@ -248,54 +328,6 @@ def rollback(
     """Make a new revision with the text of revision N."""
     audit_fields = context.audit_fields(reason)
     _tell(rollback_flow(store, name, number, expect_revision=if_revision, **audit_fields))
-
-
-@flow.command()
-@name_argument
-@reason_option
-@revision_option
-@with_store
-def pause(
-    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
-) -> None:
-    """Stop collecting; the sources go on into the journals, so nothing is lost."""
-    changed = set_flow_state(
-        store, name, "suspended", expect_revision=if_revision, **context.audit_fields(reason)
-    )
-    what = "collecting stops now, its sources go on into the journals"
-    click.echo(f"flow {name}: {what}" if changed else f"flow {name} is suspended already")
-
-
-@flow.command()
-@name_argument
-@reason_option
-@revision_option
-@with_store
-def resume(
-    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
-) -> None:
-    """Let a paused or stopped flow run again."""
-    changed = set_flow_state(
-        store, name, "running", expect_revision=if_revision, **context.audit_fields(reason)
-    )
-    what = "it starts to run now (follow with `flumeng flow wait`)"
-    click.echo(f"flow {name}: {what}" if changed else f"flow {name} is running already")
-
-
-@flow.command()
-@name_argument
-@reason_option
-@revision_option
-@with_store
-def stop(
-    context: CliContext, store: Store, name: str, reason: str, if_revision: int | None
-) -> None:
-    """Stop the sources and collect what they accepted to its end; the flow stays."""
-    changed = set_flow_state(
-        store, name, "stopped", expect_revision=if_revision, **context.audit_fields(reason)
-    )
-    what = "its sources stop now, its journals are collected to their end"
-    click.echo(f"flow {name}: {what}" if changed else f"flow {name} is stopped already")
 
 
 @flow.command()

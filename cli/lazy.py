@@ -24,6 +24,10 @@ EXIT_CODES: tuple[tuple[type[FlumengError], int], ...] = (
 )
 
 
+def exit_code(error: FlumengError) -> int:
+    return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+
+
 @dataclass(frozen=True)
 class Lazy:
     """Where a command is (``"module:attribute"``) and its one-line help."""
@@ -61,5 +65,4 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except FlumengError as error:
             click.echo(f"flumeng: {error}", err=True)
-            code = next(code for kind, code in EXIT_CODES if isinstance(error, kind))
-            raise click.exceptions.Exit(code) from error
+            raise click.exceptions.Exit(exit_code(error)) from error

@@ -11,7 +11,7 @@ COMMANDS = {
     "zookeeper": Lazy("cli.daemons:zookeeper", "Run a ZooKeeper server, for one host or tests."),
     "master": Lazy("cli.daemons:master", "Run a master; any number of them may run."),
     "node": Lazy("cli.node:node", "Run this host's node; look at, label, drain nodes."),
-    "flow": Lazy("cli.flow:flow", "Validate, apply, look at, go back, pause and delete flows."),
+    "flow": Lazy("cli.flow:flow", "Validate, try, test, apply, look at, pause and delete flows."),
     "task": Lazy(
         "cli.task:task", "See which tasks there are and how they do; restart and move them."
     ),
@@ -22,6 +22,7 @@ COMMANDS = {
         "Settings of the whole cluster, maintenance mode, and who changed what.",
     ),
     "schema": Lazy("cli.schema:schema", "Look at, check, export, migrate the tree in ZooKeeper."),
+    "import": Lazy("cli.importing:import_", "Make flow files of configurations of Apache Flume."),
     "push": Lazy("cli.push:push", "Bring many sites to what one inventory says, and back."),
     "status": Lazy("cli.status:status", "Say whether the cluster is well, and if not, why."),
     "top": Lazy("cli.top:top", "Show the cluster live: health, flows, rates, nodes."),

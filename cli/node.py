@@ -254,7 +254,8 @@ def capacity(
 @click.option(
     "--port",
     type=click.IntRange(1, 65_000),
-    help="The port there; a second ingest worker has the next. Default: any that are free.",
+    help="The port there; a second ingest worker has the next, and discovery and the collector the "
+    "two after the last. Default: any that are free.",
 )
 @click.option(
     "--role",

@@ -15,7 +15,7 @@ from flumeng.errors import FlumengError
 from flumeng.store import Store
 from flumeng.views import health
 
-HEADERS = ("FLOW", "STATE", "REVISION", "RUNNING", "LAG", "ROLLOUT")
+HEADERS = ("FLOW", "STATE", "REVISION", "RUNNING", "LAG", "ROLLOUT", "HEALTH")
 
 
 @click.command()
@@ -95,6 +95,7 @@ def _flow(flow: dict[str, Any]) -> Sequence[object]:
         f"{flow['running']}/{flow['tasks']}",
         lag_text(flow),
         _progress(flow["rollout"]),
+        flow["health"]["shown"],
     )
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import click
 
 from cli.context import CliContext, with_store
+from cli.counts_output import show_counts
+from cli.ended_output import show_ended
 from cli.name_argument import Name
 from cli.options import dry_run_option, json_option, reason_option, timeout_option
 from cli.output import show_json, show_table
 from cli.preview_output import show_preview
 from flumeng.operations import preview
+from flumeng.operations.flows import require_flow
 from flumeng.operations.tasks import move_task, restart_task
 from flumeng.store import Store
 from flumeng.views import conditions, details, overview
@@ -24,21 +27,33 @@ def task() -> None:
 
 
 @task.command(name="list")
+@click.option("--ended", is_flag=True, help="How tasks have ended, as far as it is kept.")
+@click.argument("flow", required=False, type=Name("flow"), metavar="[FLOW]")
 @json_option
 @with_store
-def list_(_context: CliContext, store: Store, as_json: bool) -> None:
-    """List all tasks of all flows."""
-    rows = overview.tasks(store)
+def list_(
+    _context: CliContext, store: Store, *, ended: bool, flow: str | None, as_json: bool
+) -> None:
+    """List the tasks of all flows, or of one."""
+    if flow is not None:
+        require_flow(store, flow)
+    if ended:
+        show_ended(
+            [row for row in overview.ended(store) if flow in (None, row.flow)], as_json=as_json
+        )
+        return
+    rows = [row for row in overview.tasks(store) if flow in (None, row.flow)]
     if as_json:
         show_json(rows)
         return
     show_table(
-        ("TASK", "KIND", "NODE", "EPOCH", "REVISION", "STATE", "PARTITIONS", "WHY"),
+        ("TASK", "KIND", "NODE", "STANDBYS", "EPOCH", "REVISION", "STATE", "PARTITIONS", "WHY"),
         (
             (
                 row.key,
                 row.kind,
                 row.node,
+                row.shown_standbys,
                 row.epoch,
                 row.shown_revision,
                 row.state,
@@ -55,14 +70,18 @@ def list_(_context: CliContext, store: Store, as_json: bool) -> None:
 @json_option
 @with_store
 def show(context: CliContext, store: Store, key: str, as_json: bool) -> None:
-    """Show one task: where it runs, which revision, and how far it is in each partition."""
-    found = details.task(store, overview.positions(store, context.ask), key)
+    """Show one task: where it runs, which revision, how far it is in each partition, and what
+    became of its events in the last 1, 5 and 15 minutes."""
+    where = overview.positions(store, context.ask)
+    found = details.task(store, where, context.counters, key)
     if as_json:
         show_json(found)
         return
     row = found.task
     click.echo(f"task {key} ({row.kind}) is {row.state}{': ' + row.why if row.why else ''}")
     click.echo(f"node {row.node or '-'}, epoch {row.epoch}")
+    if row.shown_standbys:
+        click.echo(f"standbys: {row.shown_standbys}")
     applied = "none" if row.revision is None else row.revision
     click.echo(f"revision {row.wanted} is wanted, {applied} is applied")
     if row.partitions:
@@ -70,6 +89,7 @@ def show(context: CliContext, store: Store, key: str, as_json: bool) -> None:
             ("PARTITION", "EPOCH", "OFFSET", "END", "LAG"),
             ((a.partition, a.epoch, a.offset, a.end, a.lag) for a in found.acks),
         )
+    show_counts(found.counts)
 
 
 @task.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,13 +50,15 @@ class Shell:
     ``trees`` has others by their connect strings. Those named in ``frozen`` give no connection
     before ``thawed`` is set, those in ``away`` none at all; ``connected`` are all that were asked
     for one. ``positions`` and ``counted`` are the answers of workers by address; other addresses do
-    not answer. ``cut`` takes ZooKeeper away. ``meanwhile`` runs whenever a command sleeps, which
-    takes no time here.
+    not answer. ``kept`` are the offsets that a discovery process gives: by partition, what is asked
+    for (``earliest``, ``latest``, a time). ``cut`` takes ZooKeeper away. ``meanwhile`` runs
+    whenever a command sleeps, which takes no time here.
     """
 
     tree: FakeTree
     positions: dict[str, Mapping[str, Reached]] = field(default_factory=dict)
     counted: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    kept: dict[str, Mapping[str, int]] = field(default_factory=dict)
     trees: dict[str, FakeTree] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)
     thawed: threading.Event = field(default_factory=threading.Event)
@@ -103,6 +105,11 @@ class Shell:
             raise UnavailableError(f"{address} did not answer")
         return self.counted.get(address, [])
 
+    def offsets(
+        self, _address: str, _flow: str, partitions: Collection[str], to: str
+    ) -> Mapping[str, int]:
+        return {name: self.kept[name][to] for name in partitions if to in self.kept.get(name, {})}
+
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
         self.meanwhile()
@@ -117,6 +124,7 @@ class Shell:
             self.sleep,
             accounts=self.accounts,
             counters=self.counters,
+            offsets=self.offsets,
             open_site=lambda site: self.connect(site.zookeeper),
         )
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from flumeng.errors import ConflictError, UserError
+from flumeng.errors import ConflictError, FlumengError, UserError
 from flumeng.operations import audit
 from flumeng.operations.local_files import on_several_hosts
 from flumeng.operations.settings import without_chokes
+from flumeng.operations.subscriptions import subscribe, why_not_deleted
+from flumeng.operations.tombstones import tombstone_writes
 from flumeng.spec import check_flow
 from flumeng.spec.problems import nearest
 from flumeng.state import journal_registry
@@ -33,6 +35,8 @@ KEEP_REVISIONS = 50
 TRANSACTION_BYTES = WIRE_LIMIT_BYTES
 WRITE_BYTES = 150
 """What a write takes in a transaction besides the text: its path, and a small record."""
+FLOWS_AT_ONCE = 50
+"""So many flows share a transaction that pauses, resumes or stops them."""
 VERBS = {"running": "resume", "suspended": "pause", "stopped": "stop"}
 
 
@@ -57,7 +61,8 @@ class RefusedError(ConflictError):
 class NextRevision:
     """What an apply makes of a flow: ``number`` is the revision that it has then, the current one
     when ``text`` is its text already. ``kept``: the revisions that are there now. ``decided``: of
-    those that are to go, the ones of which a batch is to be repeated."""
+    those that are to go, the ones of which a batch is to be repeated. ``cursors`` makes the one at
+    the flow that it reads, when there is none yet."""
 
     flow: str
     text: str
@@ -66,6 +71,7 @@ class NextRevision:
     kept: tuple[int, ...] = ()
     run_by_all: int = 0
     decided: frozenset[int] = frozenset()
+    cursors: tuple[Write, ...] = ()
 
     @property
     def outdated(self) -> list[int]:
@@ -198,6 +204,61 @@ def set_flow_state(
     return True
 
 
+@dataclass(frozen=True)
+class StateOutcome:
+    """What became of one of many flows: whether it changed, or why not."""
+
+    flow: str
+    changed: bool
+    error: FlumengError | None = None
+
+
+def set_flow_states(
+    store: Store, flows: Sequence[str], state: str, *, author: str, reason: str, now: float
+) -> Iterator[StateOutcome]:
+    """As ``set_flow_state`` for each, one in turn after the other; what is wrong with one ends
+    nothing. Those that nothing stands in the way of share transactions and their audit entry.
+    """
+    for start in range(0, len(flows), FLOWS_AT_ONCE):
+        part = flows[start : start + FLOWS_AT_ONCE]
+        try:
+            entry = records.Audit(
+                who=author, command=f"flow {VERBS[state]}", reason=reason, time=now
+            )
+            yield from _set_together(store, part, state, entry)
+        except FlumengError:
+            for flow in part:
+                try:
+                    changed = set_flow_state(
+                        store, flow, state, author=author, reason=reason, now=now
+                    )
+                except FlumengError as error:
+                    yield StateOutcome(flow, changed=False, error=error)
+                else:
+                    yield StateOutcome(flow, changed)
+
+
+def _set_together(
+    store: Store, flows: Sequence[str], state: str, entry: records.Audit
+) -> list[StateOutcome]:
+    """All or none. Raises as ``set_flow_state``."""
+    currents = store.read_each([paths.flow(flow) for flow in flows])
+    writes: list[Write] = []
+    outcomes = []
+    for flow, current in zip(flows, currents, strict=True):
+        if not isinstance(current, Versioned) or current.value.state == "deleted":
+            raise ConflictError(f"flow {flow} has to be looked at by itself")
+        changed = current.value.state != state
+        outcomes.append(StateOutcome(flow, changed))
+        if changed:
+            wanted = replace(current.value, state=state)
+            writes.append(Put(paths.flow(flow), wanted, current.version))
+    if writes:
+        named = " ".join(one.flow for one in outcomes if one.changed)
+        audit.commit(store, writes, replace(entry, command=f"{entry.command} {named}"))
+    return outcomes
+
+
 def delete_flow(
     store: Store,
     flow: str,
@@ -210,18 +271,25 @@ def delete_flow(
 ) -> bool:
     """Want the flow gone; masters drain it first, or with ``discard`` drop what is not collected.
 
-    Its chokes go at once: its sources stop, and the next flow of that name is another one.
+    Its chokes go at once: its sources stop, and the next flow of that name is another one. Its
+    history stays readable (``/tombstones``).
     Gives whether this call changed anything. Raises ``UserError`` for a flow that does not exist,
     ``ConflictError``, ``UnavailableError``.
     """
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
+    if why := why_not_deleted(store, flow):
+        raise ConflictError(why)
     wanted = replace(current.value, state="deleted", discard=discard or current.value.discard)
     if wanted == current.value:
         return False
     command = f"flow delete {flow}{' --discard' if discard else ''}"
     entry = records.Audit(who=author, command=command, reason=reason, time=now)
-    writes = [Put(paths.flow(flow), wanted, current.version), *without_chokes(store, flow=flow)]
+    writes = [
+        Put(paths.flow(flow), wanted, current.version),
+        *without_chokes(store, flow=flow),
+        *tombstone_writes(store, flow, author=author, reason=reason, now=now),
+    ]
     audit.commit(store, writes, entry)
     return True
 
@@ -288,6 +356,9 @@ def next_revisions(
     if refused:
         raise RefusedError(refused)
     before = _current_texts(store, there)
+    cursors, refused = subscribe(store, texts, before)
+    if refused:
+        raise RefusedError(refused)
     changed = [flow for flow, current in there.items() if before[flow] != texts[flow]]
     plans = store.read_each([paths.plan(flow) for flow in changed])
     run_by_all = {
@@ -295,13 +366,17 @@ def next_revisions(
         for flow, plan in zip(changed, plans, strict=True)
         if isinstance(plan, Versioned)
     }
-    return [
-        NextRevision(flow, text, None, 1)
+    following = {
+        flow: NextRevision(flow, text, None, 1)
         if flow not in there
         else _following(store, flow, text, there[flow], run_by_all.get(flow, 0))
         if flow in changed
         else NextRevision(flow, text, there[flow], there[flow].value.revision)
         for flow, text in texts.items()
+    }
+    return [
+        replace(one, cursors=tuple(cursors.get(flow, ())))
+        for flow, one in sorted(following.items(), key=lambda item: item[0] in cursors)
     ]
 
 
@@ -356,19 +431,29 @@ def _current_texts(
 
 
 def revision_writes(
-    one: NextRevision, schema: Versioned[records.Schema], author: str, reason: str, now: float
+    one: NextRevision,
+    schema: Versioned[records.Schema],
+    author: str,
+    reason: str,
+    now: float,
+    *,
+    backfill_of: str = "",
 ) -> list[Write]:
-    """What makes the revision the current one; all of it in one transaction."""
+    """What makes the revision the current one; all of it in one transaction. A new flow may be a
+    backfill of another one."""
     revision = records.Revision(text=one.text, author=author, reason=reason, time=now)
     text = Put(paths.revision(one.flow, str(one.number)), revision, ABSENT)
     if one.current is None:
         folders = bootstrap.flow_folders(one.flow, schema.value.version)
-        flow = Put(paths.flow(one.flow), records.Flow(revision=one.number), ABSENT)
-        return [flow, *(Put(folder, None, ABSENT) for folder in folders), text]
+        flow = Put(
+            paths.flow(one.flow), records.Flow(revision=one.number, backfill_of=backfill_of), ABSENT
+        )
+        return [flow, *(Put(folder, None, ABSENT) for folder in folders), text, *one.cursors]
     record = replace(one.current.value, revision=one.number, went_back="")
     return [
         Put(paths.flow(one.flow), record, one.current.version),
         text,
+        *one.cursors,
         *(Remove(paths.revision(one.flow, str(number)), ANY) for number in one.outdated),
     ]
 

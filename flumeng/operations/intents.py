@@ -62,11 +62,15 @@ def refuse_decided(store: ReadableStore, partitions: Iterable[tuple[str, str]]) 
         for batch in decided_batches(store, flow):
             for partition in batch.ranges:
                 if (flow, partition) in wanted:
-                    raise ConflictError(
-                        f"{partition} is in batch {batch.number}, which {flow}/{batch.task} has "
-                        f"decided to write: when it cannot be finished, give it up first with "
-                        f"`flumeng ack drop {flow} {batch.task}`"
-                    )
+                    raise ConflictError(f"{partition} is in {unfinished(batch)}")
+
+
+def unfinished(batch: DecidedBatch) -> str:
+    """What stands in the way, and what to do about it."""
+    return (
+        f"batch {batch.number}, which {batch.flow}/{batch.task} has decided to write: when it "
+        f"cannot be finished, give it up first with `flumeng ack drop {batch.flow} {batch.task}`"
+    )
 
 
 def require_decided(store: ReadableStore, flow: str, task: str) -> tuple[DecidedBatch, Version]:

@@ -75,13 +75,17 @@ def apply(
     revisions = next_revisions(store, texts, expect_revision)
     refuse_several_hosts(store, revisions)
     for wanted in revisions:
-        name, place = wanted.flow, parse_flow(wanted.text).place
+        name, spec = wanted.flow, parse_flow(wanted.text)
         view = flows.get(name)
         if view is None or wanted.current is None:
-            flows[name] = FlowView(name, Flow(revision=wanted.number), Version(0), place)
+            view = FlowView(name, Flow(revision=wanted.number), Version(0), spec.place)
         elif wanted.changed:
             record = replace(view.record, revision=wanted.number)
-            flows[name] = replace(view, record=record, place=place, problem="", rollout=None)
+            view = replace(view, record=record, place=spec.place, problem="", rollout=None)
+        else:
+            continue
+        discovers = bool(spec.partitioned or view.partitions)
+        flows[name] = replace(view, pins=bool(spec.pinned), discovers=discovers)
     new = flows.keys() - now.flows.keys()
     wanted_nodes = {**now.nodes, **changed}
     return _compare(now, replace(now, flows=flows, nodes=wanted_nodes, mine=now.mine | new))
@@ -170,7 +174,7 @@ def _obey(node: NodeView) -> NodeView:
             epoch=task.epoch, revision=task.revision, state="running"
         )
         for task in node.assignment.tasks
-        if task.state != "draining"
+        if task.state not in ("draining", "standby")
     }
     return replace(
         node, status=NodeStatus(assignment_version=node.assignment_version.number, tasks=tasks)

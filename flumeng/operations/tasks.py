@@ -15,6 +15,7 @@ from flumeng.operations.nodes import require_node
 from flumeng.operations.settings import refuse_in_maintenance
 from flumeng.plan.capacity_index import CapacityIndex
 from flumeng.spec.problems import nearest
+from flumeng.state import endings
 from flumeng.state.reader import Reader
 from flumeng.state.snapshot import FlowView, IntentView, Snapshot
 from flumeng.state.task_map import Tasks, leaving, plan_writes
@@ -166,7 +167,10 @@ def _refusal(snapshot: Snapshot, flow: FlowView, node: str) -> str:
 
 
 def _fullness(snapshot: Snapshot, flow: FlowView, task: PlannedTask, node: str) -> str:
-    """Why there is no room for the task on a node that may run it; empty when there is."""
+    """Why there is no room for the task on a node that may run it; empty when there is. Only what
+    collects takes room."""
+    if task.kind != COLLECT:
+        return ""
     view = snapshot.nodes[node]
     there = [
         (other, planned)
@@ -194,5 +198,10 @@ def _because(what: str, reason: str) -> str:
 def _carry_out(store: Store, snapshot: Snapshot, change: TaskChange, entry: records.Audit) -> None:
     view = snapshot.flows[change.flow]
     after = change.applied(snapshot).flows[change.flow].plan
+    before = view.plan.tasks[change.task]
+    if before.node is not None and before.epoch != change.after.epoch:
+        why = change.after.why
+        over = endings.ended(change.task, before, endings.STOPPED, why, time=entry.time)
+        after = replace(after, ended=endings.history(view.plan, [over]))
     writes = plan_writes(change.flow, after, Tasks.of(view.plan.tasks), view.plan_version)
     audit.commit(store, [Check(paths.flow(change.flow), view.version), *writes], entry)

@@ -31,15 +31,36 @@ Answers = Mapping[str, Mapping[str, A]]
 def ask_all(
     reading: Reading, ask: Callable[[str], Mapping[str, A]]
 ) -> tuple[Answers[A], tuple[str, ...]]:
-    """The answers of the live nodes that serve journals, and the nodes that did not answer."""
+    """The answers of the live nodes that tell of partitions, and the nodes that did not answer."""
     names = reading.children(paths.live_nodes())
     found = reading.read_many([paths.live_node(name) for name in names])
     served = [
         (name, address)
         for name, live in zip(names, found, strict=True)
-        for address in (live.value.addresses if live is not None else ())
+        for address in ((*live.value.addresses, live.value.discovery) if live is not None else ())
         if address
     ]
+    return _by_node(ask, served)
+
+
+def ask_collectors(
+    reading: Reading, nodes: Sequence[str], ask: Callable[[str], Mapping[str, A]]
+) -> tuple[Answers[A], tuple[str, ...]]:
+    """The answers of the collectors of these nodes, of those that run, and the nodes of which it
+    did not."""
+    found = reading.read_many([paths.live_node(name) for name in nodes])
+    served = [
+        (name, live.value.collector)
+        for name, live in zip(nodes, found, strict=True)
+        if live is not None and live.value.collector
+    ]
+    return _by_node(ask, served)
+
+
+def _by_node(
+    ask: Callable[[str], Mapping[str, A]], served: Sequence[tuple[str, str]]
+) -> tuple[Answers[A], tuple[str, ...]]:
+    """``served``: node and address."""
     answers = _together(ask, list(dict.fromkeys(address for _, address in served)))
     by_node: dict[str, dict[str, A]] = {}
     silent = []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flumeng.operations.flows import require_flow
 from flumeng.operations.nodes import left, require_node
-from flumeng.plan.task_count import task_count
+from flumeng.plan.task_count import given_tasks, task_count
 from flumeng.spec import SpecError, parse_flow
 from flumeng.state import journal_registry, partitions
 from flumeng.store import ReadableStore, Store
@@ -15,8 +15,7 @@ from flumeng.views.overview import FlowDetail
 from flumeng.views.task_status import TaskRow
 from flumeng.views.waiting import UnsatisfiableError
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import COLLECT
+from zkschema.records import COLLECT, DISCOVER
 
 
 def flow_running(store: ReadableStore, flow: str) -> list[str]:
@@ -50,15 +49,30 @@ def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
 
 
 def flow_stopped(store: Store, flow: str) -> list[str]:
-    """The flow is to be stopped, nothing of it is planned any more, and all that it accepted is
-    delivered; raises as above."""
+    """The flow is to be stopped, nothing of it is planned any more but its discovery, and all that
+    it accepted is delivered; raises as above."""
     state = require_flow(store, flow).value.state
     if state != "stopped":
         return [f"flow {flow} is to be {state}"]
-    tasks = [_line(task) for task in overview.flow(store, flow).tasks]
+    tasks = [_line(task) for task in overview.flow(store, flow).tasks if task.kind != DISCOVER]
     return tasks or [
         f"journal {name} is not collected to its end" for name in _undrained(store, flow)
     ]
+
+
+def flow_acked(store: Store, flow: str, ends: Mapping[tuple[str, str], int]) -> list[str]:
+    """All is acked up to ``ends``, by cursor and partition; what is gone was. Raises ``UserError``
+    without the flow, ``UnsatisfiableError`` when it is paused."""
+    state = require_flow(store, flow).value.state
+    rows = overview.acks(store, overview.Positions(), flow)
+    missing = [
+        f"{row.partition} is acked up to {row.offset or 0} of {end}"
+        for row in rows
+        if (end := ends.get((row.cursor, row.partition), 0)) > (row.offset or 0)
+    ]
+    if missing and state == "suspended":
+        raise UnsatisfiableError(f"flow {flow} was paused meanwhile: {missing[0]}")
+    return missing
 
 
 def flow_gone(store: Store, flow: str) -> list[str]:
@@ -94,7 +108,7 @@ def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
 def _undrained(store: Store, flow: str) -> list[str]:
     known = journal_registry.journals(store)
     own = [(name, journal) for name, journal in known.items() if journal.flow == flow]
-    acks = store.read_each([paths.ack(flow, CURSOR_MAIN, name) for name, _ in own])
+    acks = store.read_each([partitions.ack_path(flow, name) for name, _ in own])
     return [
         name
         for (name, journal), ack in zip(own, acks, strict=True)
@@ -105,11 +119,12 @@ def _undrained(store: Store, flow: str) -> list[str]:
 def _unplanned(flow: FlowDetail) -> list[str]:
     """Until a master has looked, fewer collect tasks may be planned than are asked for, or more."""
     try:
-        given = parse_flow(flow.text).place.collect.tasks
+        said = parse_flow(flow.text).place.collect.tasks
     except SpecError:
         return []  # no master plans it, and its tasks say why they fail
     reads = [len(task.partitions) for task in flow.tasks if task.kind == COLLECT]
     planned = len(reads)
+    given = given_tasks(said, flow.scaling.tasks if flow.scaling else 0, planned)
     if given is None:
         return [] if planned else [f"flow {flow.flow} is planned without collect tasks yet"]
     wanted = task_count(given, planned, sum(reads), 0, 0)

@@ -9,8 +9,9 @@ from flumeng.errors import UserError
 from flumeng.operations.nodes import Left, left, require_node
 from flumeng.spec.problems import nearest
 from flumeng.store import Store
-from flumeng.views import overview
+from flumeng.views import overview, task_counts
 from flumeng.views.overview import AckRow, NodeRow, Positions
+from flumeng.views.task_counts import TaskCounts
 from flumeng.views.task_status import TaskRow
 from zkschema import paths
 
@@ -51,10 +52,11 @@ class NodeStory:
 
 @dataclass(frozen=True)
 class TaskDetail:
-    """A task with its acks."""
+    """A task with its acks, and what became of its last events."""
 
     task: TaskRow
     acks: tuple[AckRow, ...]
+    counts: TaskCounts
 
 
 def node(store: Store, where: Positions, name: str) -> NodeDetail:
@@ -87,7 +89,7 @@ def story(store: Store, name: str) -> NodeStory:
     )
 
 
-def task(store: Store, where: Positions, key: str) -> TaskDetail:
+def task(store: Store, where: Positions, ask: task_counts.Ask, key: str) -> TaskDetail:
     """The task ``flow/task``. Raises ``UserError`` when there is none."""
     found = require_task(store, key)
     return TaskDetail(
@@ -97,6 +99,7 @@ def task(store: Store, where: Positions, key: str) -> TaskDetail:
             for ack in overview.acks(store, where)
             if ack.flow == found.flow and ack.partition in found.partitions
         ),
+        counts=task_counts.task_counts(store, ask, [found]),
     )
 
 

@@ -13,13 +13,14 @@ from typing import Any
 from flumeng.journal.account import Account
 from flumeng.store import ReadableStore
 from flumeng.views import asking, counters, journals, lag, moments, overview, unreadable
+from flumeng.views.flow_health import flow_health
 from flumeng.views.lag import FlowLag
 from flumeng.views.overview import AckRow, FlowRow, NodeRow
 from flumeng.views.reading import Reading
 from flumeng.views.task_status import TaskRow
 from flumeng.views.unreadable import Cause
 from zkschema import paths, records
-from zkschema.records import COLLECT, INGEST, LiveMaster
+from zkschema.records import COLLECT, DISCOVER, LiveMaster
 
 Answer = tuple[Mapping[str, Account], Sequence[Mapping[str, Any]]]
 """The accounts of a worker's journals, and the counters of its sources."""
@@ -98,9 +99,12 @@ def _rows(
 
 
 def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
+    idle = behind.events == 0 and not behind.unknown and behind.still
+    said = flow_health(flow.state, flow.problem, flow.tasks, idle=idle)
     return {
         "flow": flow.flow,
         "state": flow.state,
+        "health": {**asdict(said), "shown": str(said)},
         "revision": flow.revision,
         "tasks": len(flow.tasks),
         "running": sum(task.state == "running" for task in flow.tasks),
@@ -254,8 +258,22 @@ def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
                 "wait: a master plans it as soon as it sees it",
             )
         for task in flow.tasks:
-            if task.state != "running" and (flow.state == "running" or task.kind == INGEST):
+            yield from _of_standbys(task)
+            if task.state != "running" and (flow.state == "running" or task.kind != COLLECT):
                 yield _of_task(task)
+            elif task.health:
+                yield Cause(
+                    f"task {task.key} has failed several times in a row, and runs again for too "
+                    "short a time to be healthy",
+                    "wait; if it lasts, see `flumeng node story` and the log of its node",
+                    about=f"task {task.key}",
+                )
+            elif task.state == "running" and task.kind == DISCOVER and task.why:
+                yield Cause(
+                    f"task {task.key} runs, and finds fault: {task.why}",
+                    "what has been found before is read all the same; do what it says",
+                    about=f"task {task.key}: discovery",
+                )
             elif task.state == "running" and task.kind == COLLECT and task.why:
                 yield Cause(
                     f"task {task.key} runs, but not in all of its partitions: {task.why}",
@@ -263,6 +281,16 @@ def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
                     "says what to do about damage",
                     about=f"task {task.key}: unread partitions",
                 )
+
+
+def _of_standbys(task: TaskRow) -> Iterator[Cause]:
+    for node, state in task.standbys.items():
+        if state.startswith("failed"):
+            yield Cause(
+                f"the standby of task {task.key} on {node} is not ready; {state}",
+                "correct the cause on that node; it is tried again by itself",
+                about=f"standby of task {task.key} on {node}",
+            )
 
 
 def _of_task(task: TaskRow) -> Cause:

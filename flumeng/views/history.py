@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flumeng.errors import UserError
 from flumeng.operations.flows import require_flow, require_revision
 from flumeng.store import Store, Unreadable, Versioned
+from flumeng.views import moments
 from flumeng.views.reading import Reading
 from zkschema import paths, records
 
 
 @dataclass(frozen=True)
 class RevisionRow:
+    """``deleted`` says who deleted the flow, when and why, when it is not there any more; the last
+    row of such a flow has the ``text`` that it had."""
+
     revision: int
     author: str
     reason: str
     time: float
     current: bool
+    deleted: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,14 @@ class Difference:
 
 
 def history(store: Store, flow: str) -> list[RevisionRow]:
-    """The revisions that are kept, oldest first. Raises ``UserError`` without such a flow."""
+    """The revisions that are kept, oldest first, also of a flow that was deleted. Raises
+    ``UserError`` without such a flow."""
+    if flow not in store.children(paths.flows()):
+        (past,) = store.read_each([paths.tombstone(flow)])
+        if isinstance(past, Unreadable):
+            raise past.error
+        if past is not None:
+            return _past(past.value)
     current = require_flow(store, flow).value.revision
     numbers = _kept(store, flow)
     found = store.read_each([paths.revision(flow, str(number)) for number in numbers])
@@ -52,6 +65,16 @@ def history(store: Store, flow: str) -> list[RevisionRow]:
         for number, revision in zip(numbers, found, strict=True)
         if revision is not None
     ]
+
+
+def _past(tombstone: records.Tombstone) -> list[RevisionRow]:
+    because = f": {tombstone.reason}" if tombstone.reason else ""
+    deleted = f"by {tombstone.who}, {moments.utc(tombstone.time)} UTC{because}"
+    *before, last = [
+        RevisionRow(one.number, one.author, one.reason, one.time, current=False, deleted=deleted)
+        for one in tombstone.revisions
+    ] or [RevisionRow(0, "", "", 0.0, current=False, deleted=deleted)]
+    return [*before, replace(last, text=tombstone.text)]
 
 
 def _revision(

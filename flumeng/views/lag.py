@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flumeng.journal.account import Account
+from flumeng.state.partitions import key
 from flumeng.views.overview import AckRow, FlowRow
 from flumeng.views.task_status import TaskRow
 from flumeng.views.unreadable import Cause
@@ -21,7 +22,7 @@ class FlowLag:
 
     ``seconds`` is the age of the oldest. ``trend`` is against a minute ago: ``growing``,
     ``shrinking``, ``steady``, or empty when nobody knows. ``moved`` says whether an ack has moved
-    since; None when nobody knows.
+    since; None when nobody knows. ``still``: in all partitions nothing has come for a minute.
     """
 
     events: int
@@ -29,12 +30,13 @@ class FlowLag:
     seconds: float | None
     trend: str
     moved: bool | None
+    still: bool = False
 
 
 def flow_lag(acks: Sequence[AckRow], accounts: Mapping[str, Account], now: float) -> FlowLag:
-    """Of one flow, from its acks and the accounts of its partitions by name."""
+    """Of one flow, from its acks and the accounts of its partitions by ``partitions.key``."""
     events = sum(ack.lag or 0 for ack in acks)
-    waiting = {ack.partition for ack in acks if ack.lag}
+    waiting = {key(ack.flow, ack.partition) for ack in acks if ack.lag}
     behind = [accounts[name] for name in waiting if name in accounts]
     ages = [now - one.oldest_unacked_us / 1e6 for one in behind if one.oldest_unacked_us]
     pairs = [(one, one.unacked_minute_ago) for one in behind]
@@ -50,6 +52,7 @@ def flow_lag(acks: Sequence[AckRow], accounts: Mapping[str, Account], now: float
         seconds=round(max(0.0, *ages), 1) if ages else (None if events else 0.0),
         trend=trend,
         moved=moved,
+        still=_is_still([accounts.get(key(ack.flow, ack.partition)) for ack in acks]),
     )
 
 
@@ -104,6 +107,10 @@ def _reason(tasks: Sequence[TaskRow], lag: FlowLag) -> tuple[str, str]:
         "give it more collect tasks or nodes (`place.collect`), or limit what comes in "
         "(`flumeng flow choke`)",
     )
+
+
+def _is_still(known: Sequence[Account | None]) -> bool:
+    return bool(known) and all(one is not None and one.safe == one.safe_minute_ago for one in known)
 
 
 def _all_run(tasks: Sequence[TaskRow]) -> bool:

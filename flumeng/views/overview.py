@@ -22,10 +22,14 @@ from flumeng.state.partitions import Known
 from flumeng.state.snapshot import FlowView
 from flumeng.state.task_map import read_plans
 from flumeng.store import Found, ReadableStore, Store, Unreadable, Versioned
-from flumeng.views import asking, task_status
+from flumeng.views import asking, scaling, task_status
+from flumeng.views.flow_health import UNKNOWN_HEALTH, FlowHealth, flow_health
 from flumeng.views.reading import Reading
-from flumeng.views.task_status import RolloutRow, TaskRow
+from flumeng.views.scaling import ScalingRow
+from flumeng.views.task_counts import NO_COUNTS, TaskCounts
+from flumeng.views.task_status import EndedRow, RolloutRow, TaskRow
 from zkschema import paths, records
+from zkschema.bootstrap import CURSOR_MAIN
 
 UNREADABLE = "unreadable"
 """Shown as the state of what nobody can tell the state of."""
@@ -76,12 +80,31 @@ class FlowRow:
     lag_limit_seconds: float = Lag().seconds
     batch_seconds: float = OTHER_SECONDS
     local_paths: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    backfill_of: str = ""
+    health: FlowHealth = UNKNOWN_HEALTH
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """How far a backfill ``of`` a flow is: ``left`` events are not delivered yet; None when nobody
+    can tell. ``done``: it has ended by itself."""
+
+    of: str
+    left: int | None
+    done: bool
+
+    def __str__(self) -> str:
+        if self.done:
+            return "it is done"
+        return f"{'it is not known how many' if self.left is None else self.left} events are left"
 
 
 @dataclass(frozen=True)
 class FlowDetail:
     """One flow with the text and the history of its current revision. ``spark_uis``: where nodes
-    that collect it show their Spark jobs, by node; those that show them."""
+    that collect it show their Spark jobs, by node; those that show them. ``scaling`` is there when
+    its number of collect tasks is decided about. ``counts`` is empty unless nodes were asked."""
 
     flow: str
     state: str
@@ -97,6 +120,11 @@ class FlowDetail:
     went_back: str
     problem: str = ""
     spark_uis: Mapping[str, str] = field(default_factory=dict)
+    backfill: Backfill | None = None
+    ended: tuple[EndedRow, ...] = ()
+    scaling: ScalingRow | None = None
+    health: FlowHealth = UNKNOWN_HEALTH
+    counts: TaskCounts = NO_COUNTS
 
 
 @dataclass(frozen=True)
@@ -141,17 +169,19 @@ class AckRow:
 
 @dataclass(frozen=True)
 class Positions:
-    """Answers of the live nodes: node -> partition -> position. ``silent`` did not answer."""
+    """Answers of the live nodes: node -> partition, as ``partitions.key`` calls it -> position.
+    ``silent`` did not answer."""
 
     by_node: Mapping[str, Mapping[str, Position]] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
 
-    def end_of(self, name: str, known: Known) -> int | None:
-        """Where the partition ends now; None when nobody says."""
+    def end_of(self, key: str, known: Known) -> int | None:
+        """Where the partition ends now; None when nobody says. What is on no node's disk any node
+        may know; one of them may lag."""
         if known.end is not None:
             return known.end
-        position = self.by_node.get(known.node, {}).get(name)
-        return position.safe if position else None
+        asked = [self.by_node.get(known.node, {})] if known.node else self.by_node.values()
+        return max((answer[key].safe for answer in asked if key in answer), default=None)
 
 
 def positions(source: ReadableStore | Reading, ask: Ask) -> Positions:
@@ -188,6 +218,9 @@ def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...]) -> FlowRow:
         problem=problem,
         rollout=task_status.rollout(view, tasks),
         went_back=view.record.went_back,
+        health=flow_health(view.record.state, problem, tasks),
+        labels=shown.labels,
+        backfill_of=view.record.backfill_of,
         **_limits(seen.spec),
     )
 
@@ -221,6 +254,7 @@ def flow(store: ReadableStore, name: str) -> FlowDetail:
             f"flow {name}: its revision {record.revision} is not there: see `flumeng schema verify`"
         )
     numbers = store.children(paths.revisions(name))
+    discovered = reading.read(paths.partitions(name))
     return FlowDetail(
         flow=name,
         state=record.state,
@@ -236,7 +270,21 @@ def flow(store: ReadableStore, name: str) -> FlowDetail:
         went_back=record.went_back,
         problem=view.problem,
         spark_uis=_spark_uis(tasks, statuses),
+        backfill=_backfill(reading, name, record) if record.backfill_of else None,
+        ended=task_status.ended(view),
+        health=flow_health(record.state, view.problem, tasks),
+        scaling=scaling.row(
+            view.place.collect.tasks if view.place else None,
+            discovered.value if discovered else None,
+        ),
     )
+
+
+def _backfill(reading: Reading, name: str, record: records.Flow) -> Backfill:
+    rows = acks(reading, Positions(), name)
+    known = bool(rows) and all(row.lag is not None for row in rows)
+    left = sum(row.lag or 0 for row in rows) if known else None
+    return Backfill(record.backfill_of, left, done=record.state == "stopped" and left == 0)
 
 
 def _spark_uis(tasks: Iterable[TaskRow], statuses: task_status.Statuses) -> dict[str, str]:
@@ -256,6 +304,16 @@ def dimensions(store: Store) -> set[str]:
     seen = _flows(Reading(store), store.children(paths.flows()), checked=True)
     places = (one.view.place for one in seen if one.view.place)
     return {dimension for place in places for dimension in place.collect.weight}
+
+
+def ended(source: ReadableStore | Reading) -> list[EndedRow]:
+    """How tasks of all flows have ended, as far as it is kept: those of a flow in order."""
+    reading = Reading.of(source)
+    return [
+        entry
+        for seen in _flows(reading, reading.children(paths.flows()), checked=False)
+        for entry in task_status.ended(seen.view)
+    ]
 
 
 def tasks(source: ReadableStore | Reading) -> list[TaskRow]:
@@ -304,41 +362,41 @@ def nodes(source: ReadableStore | Reading) -> list[NodeRow]:
     ]
 
 
-def acks(source: ReadableStore | Reading, where: Positions) -> list[AckRow]:
-    """One row for each cursor and partition, also for partitions that nobody has acked yet."""
+def acks(
+    source: ReadableStore | Reading, where: Positions, flow: str | None = None
+) -> list[AckRow]:
+    """One row for each partition that a flow reads, also for those that it has not acked yet; of
+    all flows, or of one."""
     reading = Reading.of(source)
-    names = reading.children(paths.flows())
+    names = reading.children(paths.flows()) if flow is None else [flow]
     known = partitions.of_flows(reading, names)
-    folders = reading.children_many([paths.acks(name) for name in names])
-    cursors = [(n, cursor) for n, listed in zip(names, folders, strict=True) for cursor in listed]
-    acked = reading.children_many([paths.cursor(*cursor) for cursor in cursors])
+    acked = reading.children_many([paths.cursor(name, CURSOR_MAIN) for name in names])
     keys = [
-        (name, cursor, partition)
-        for (name, cursor), listed in zip(cursors, acked, strict=True)
+        (name, partition)
+        for name, listed in zip(names, acked, strict=True)
         for partition in sorted({*known[name], *listed})
     ]
-    found = reading.read_each([paths.ack(*key) for key in keys])
+    found = reading.read_each([partitions.ack_path(*key) for key in keys])
     return [
-        _ack(key, ack, known[key[0]].get(key[2], UNREGISTERED), where)
+        _ack(*key, ack, known[key[0]].get(key[1], UNREGISTERED), where)
         for key, ack in zip(keys, found, strict=True)
     ]
 
 
 def _ack(
-    key: tuple[str, str, str], ack: Found[records.Ack], known: Known, where: Positions
+    flow: str, partition: str, ack: Found[records.Ack], known: Known, where: Positions
 ) -> AckRow:
-    flow, cursor, partition = key
     record = ack.value if isinstance(ack, Versioned) else None
-    end = where.end_of(partition, known)
+    end = where.end_of(partitions.key(flow, partition), known)
     unknown = end is None or isinstance(ack, Unreadable)
     return AckRow(
         flow=flow,
-        cursor=cursor,
+        cursor=CURSOR_MAIN,
         partition=partition,
         epoch=record.epoch if record else None,
         offset=record.offset if record else None,
         end=end,
-        lag=None if unknown else max(0, (end or 0) - (record.offset if record else known.start)),
+        lag=None if unknown else max(0, (end or 0) - (record.emitted if record else known.start)),
         problem=str(ack) if isinstance(ack, Unreadable) else "",
     )
 

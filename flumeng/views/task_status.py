@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from flumeng.state.snapshot import FlowView
 from flumeng.store import Unreadable
-from zkschema.records import NodeStatus, PlannedTask, TaskStatus
+from zkschema.records import COLLECT, DISCOVER, NodeStatus, PlannedTask, TaskStatus
 
 Statuses = Mapping[str, NodeStatus | Unreadable | None]
 """What each live node says of itself; None before it said anything."""
@@ -24,7 +24,9 @@ class TaskRow:
     ``stopped``, ``waiting`` (nobody can run it), ``away`` (its node is not live) or ``unknown``
     (what its node says cannot be read). ``wanted`` is the revision that it is to run now,
     ``revision`` the one that its node applied. ``why`` tells of a task that runs in which
-    partitions it stands still.
+    partitions it stands still. ``standbys``: node -> ``standby`` when it is ready to take over,
+    else ``starting``, ``away``, or ``failed:`` and why; ``lacking`` more of them have no node.
+    ``health`` is what ``TaskStatus`` says.
     """
 
     flow: str
@@ -37,6 +39,9 @@ class TaskRow:
     why: str
     wanted: int
     revision: int | None
+    standbys: Mapping[str, str]
+    lacking: int
+    health: str = ""
 
     @property
     def key(self) -> str:
@@ -48,6 +53,34 @@ class TaskRow:
         if self.revision == self.wanted:
             return str(self.wanted)
         return f"{'-' if self.revision is None else self.revision} ({self.wanted} wanted)"
+
+    @property
+    def shown_standbys(self) -> str:
+        """For people."""
+        told = [n if s == "standby" else f"{n} ({s})" for n, s in self.standbys.items()]
+        return ", ".join([*told, f"{self.lacking} without a node"] if self.lacking else told)
+
+
+@dataclass(frozen=True)
+class EndedRow:
+    """The time of a task with one owner, which is over.
+
+    ``how``: ``succeeded`` (all that it was to read is read), ``superseded`` (another owner has a
+    higher epoch), ``stopped`` (an operator or the plan took it away) or ``failed`` (its node is
+    gone, or it failed until it was taken away). ``time`` is in seconds since the epoch.
+    """
+
+    flow: str
+    task: str
+    node: str
+    epoch: int
+    how: str
+    why: str
+    time: float
+
+    @property
+    def key(self) -> str:
+        return f"{self.flow}/{self.task}"
 
 
 @dataclass(frozen=True)
@@ -86,10 +119,18 @@ def rows(flow: FlowView, statuses: Statuses) -> tuple[TaskRow, ...]:
     return tuple(_row(flow, name, task, statuses) for name, task in sorted(flow.tasks.items()))
 
 
+def ended(flow: FlowView) -> tuple[EndedRow, ...]:
+    """How tasks of the flow have ended, as far as it is kept; the newest last."""
+    return tuple(
+        EndedRow(flow.name, e.task, e.node, e.epoch, e.how, e.why, e.time) for e in flow.plan.ended
+    )
+
+
 def rollout(flow: FlowView, tasks: tuple[TaskRow, ...]) -> RolloutRow | None:
     """None while none is under way; ``tasks`` are the flow's ``rows``."""
     if not flow.rolling or flow.rollout is None:
         return None
+    tasks = tuple(task for task in tasks if task.kind != DISCOVER)  # it takes the revision last
     taken = [task for task in tasks if task.wanted == flow.record.revision]
     kinds = {task.kind for task in tasks}
     canary = sum(
@@ -129,7 +170,24 @@ def _row(flow: FlowView, name: str, task: PlannedTask, statuses: Statuses) -> Ta
         why=why,
         wanted=wanted,
         revision=own.revision if own else None,
+        standbys={node: _standby(flow, name, statuses, node) for node in task.standbys},
+        lacking=max(0, _replicas(flow, task) - 1 - len(task.standbys)),
+        health=own.health if own else "",
     )
+
+
+def _replicas(flow: FlowView, task: PlannedTask) -> int:
+    return flow.collect_place(task).replicas if task.kind == COLLECT and task.node else 1
+
+
+def _standby(flow: FlowView, name: str, statuses: Statuses, node: str) -> str:
+    status = statuses.get(node)
+    if not isinstance(status, NodeStatus):
+        return "starting" if node in statuses else "away"
+    said = status.tasks.get(f"{flow.name}/{name}")
+    if said is None or said.state not in ("standby", "failed"):
+        return "starting"
+    return f"failed: {said.error}" if said.state == "failed" else "standby"
 
 
 def _state(

@@ -36,6 +36,7 @@ MEANINGS: dict[str, str] = {
     paths.flow.pattern: FLOW_STAYS,
     paths.revision.pattern: "nodes cannot start it, and masters change nothing of the flow",
     paths.partitions.pattern: FLOW_STAYS,
+    paths.partitions_bucket.pattern: FLOW_STAYS,
     paths.plan.pattern: FLOW_STAYS,
     paths.plan_bucket.pattern: FLOW_STAYS,
     paths.ack.pattern: "its journal is kept, and is not taken for delivered",

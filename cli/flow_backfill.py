@@ -1,0 +1,98 @@
+"""``flumeng flow backfill``: deliver a part of Kafka's messages once more, beside the live flow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+
+from cli.context import CliContext, with_store
+from cli.name_argument import Name
+from cli.options import json_option, reason_option
+from cli.output import count, show_json, show_table
+from flumeng.operations.backfills import current_text, free_name, start_backfill, within
+from flumeng.state.partitions import label_of
+from flumeng.store import Store
+from flumeng.views import points
+from flumeng.views.points import Point
+
+DISCOVERED = "*@*"
+"""All partitions of a flow that are no journals."""
+
+
+@click.command()
+@click.argument("name", type=Name("flow"), metavar="FLOW")
+@click.option(
+    "--from",
+    "begin",
+    required=True,
+    metavar="earliest|TIME|OFFSETS",
+    help="Where it begins: 2026-11-22T08:00:00Z, or orders.3=1200,orders.4=7.",
+)
+@click.option(
+    "--to", "end", required=True, metavar="latest|TIME|OFFSETS", help="Before what it ends."
+)
+@click.option("--as", "own_name", metavar="NAME", help="Its name. [default: FLOW-backfill-N]")
+@click.option("--dry-run", is_flag=True, help="Only print what it would read.")
+@reason_option
+@json_option
+@with_store
+def backfill(
+    context: CliContext,
+    store: Store,
+    *,
+    name: str,
+    begin: str,
+    end: str,
+    own_name: str | None,
+    dry_run: bool,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Deliver a part of Kafka's messages once more, beside the live flow, which notices nothing.
+
+    A flow of its own with the same text and acks of its own reads them, and is stopped when all is
+    read: wait for that with `flumeng flow wait NAME --stopped`, then delete it. With offsets only
+    the partitions that they name are read.
+    """
+    current_text(store, name)
+    first, last = points.parse_point(begin), points.parse_point(end)
+    bounds = within(*_ends(context, store, name, first, last))
+    made = own_name or free_name(store, name)
+    if not dry_run:
+        labels = {label_of(partition): ends for partition, ends in bounds.items()}
+        start_backfill(store, name, made, labels, **context.audit_fields(reason))
+    if as_json:
+        rows = [
+            {"partition": partition, "start": start, "end": end, "events": end - start}
+            for partition, (start, end) in bounds.items()
+        ]
+        show_json({"flow": made, "backfill_of": name, "partitions": rows})
+        return
+    show_table(
+        ("PARTITION", "FROM", "TO", "EVENTS"),
+        ((partition, *ends, ends[1] - ends[0]) for partition, ends in bounds.items()),
+    )
+    total = count(sum(end - start for start, end in bounds.values()), "event")
+    would = "would read" if dry_run else "reads"
+    click.echo(f"flow {made} {would} {total} in {count(len(bounds), 'partition')}")
+
+
+def _ends(
+    context: CliContext, store: Store, name: str, first: Point, last: Point
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Of the partitions that either names, or of all."""
+
+    def resolve(point: Point, *globs: str) -> Mapping[str, int]:
+        return points.resolve(
+            store, name, point, globs, ask=context.accounts, ask_offsets=context.offsets
+        ).offsets
+
+    if isinstance(first, Mapping):
+        starts = resolve(first)
+        ends = resolve(last, *(() if isinstance(last, Mapping) else starts))
+    else:
+        ends = resolve(last, *(() if isinstance(last, Mapping) else (DISCOVERED,)))
+        starts = resolve(first, *ends)
+    points.require_same(starts, ends)
+    return starts, ends

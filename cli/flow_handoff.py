@@ -1,0 +1,60 @@
+"""``flumeng flow handoff``: deliver now what is read, and wait until it is delivered."""
+
+from __future__ import annotations
+
+import click
+
+from cli.context import CliContext, with_store
+from cli.name_argument import Name
+from cli.options import json_option, reason_option, revision_option, timeout_option
+from cli.output import count, show_json
+from flumeng.operations.flows import require_flow
+from flumeng.operations.handoff import hand_off
+from flumeng.store import Store
+from flumeng.views import conditions, overview
+
+
+@click.command()
+@click.argument("name", type=Name("flow"), metavar="FLOW")
+@click.option("--wait", is_flag=True, help="Until all that was there when it was asked is acked.")
+@timeout_option(300.0)
+@reason_option
+@revision_option
+@json_option
+@with_store
+def handoff(
+    context: CliContext,
+    store: Store,
+    *,
+    name: str,
+    wait: bool,
+    timeout: float,
+    reason: str,
+    if_revision: int | None,
+    as_json: bool,
+) -> None:
+    """Deliver now what the flow has read, without waiting for its batches to fill.
+
+    Its tasks write and commit what has come so far, once; then batches gather again for
+    `batch.seconds`. With --wait: exit code 1 when it is not all delivered in time.
+    """
+    require_flow(store, name)
+    ends = {}
+    if wait:
+        rows = overview.acks(store, overview.positions(store, context.ask), name)
+        ends = {(row.cursor, row.partition): row.end for row in rows if row.end is not None}
+        for row in rows:
+            if row.end is None:
+                click.echo(
+                    f"flumeng: nobody says how far {row.partition} reaches: it is not waited for",
+                    err=True,
+                )
+    number = hand_off(store, name, expect_revision=if_revision, **context.audit_fields(reason))
+    if not as_json:
+        click.echo(f"flow {name}: its tasks deliver now what has come")
+    if wait:
+        context.wait_for(lambda: conditions.flow_acked(store, name, ends), timeout)
+    if as_json:
+        show_json({"flow": name, "handoff": number, "partitions": len(ends)})
+    elif wait:
+        click.echo(f"delivered, in {count(len(ends), 'partition')}")

@@ -1,0 +1,79 @@
+"""``flumeng flow lag``: how far a flow is behind, partition by partition."""
+
+from __future__ import annotations
+
+import click
+
+from cli.context import CliContext, with_store
+from cli.name_argument import Name
+from cli.options import json_option
+from cli.output import count, show_json, show_table
+from flumeng.store import Store
+from flumeng.views.partition_lag import LagOfFlow, lag_of_flow
+
+NAMED = 5
+"""So many partitions are named in a sentence."""
+
+
+@click.command()
+@click.argument("name", type=Name("flow"), metavar="FLOW")
+@json_option
+@with_store
+def lag(context: CliContext, store: Store, name: str, as_json: bool) -> None:
+    """Show how far a flow is behind in each of its partitions, the latest first.
+
+    BEHIND counts events that are there and not in the sinks yet, SECONDS is by how much the oldest
+    of them is older than the newest event of Kafka's, or than now where a node stamps events.
+    EVENTS/S is what was delivered in the last minute, and CAUGHT UP IN, in seconds, what comes of
+    it while as much is added as was in that minute. "-" stands for what nobody knows.
+    """
+    found = lag_of_flow(store, context.accounts, name, context.clock())
+    for problem in found.problems:
+        click.echo(f"flumeng: {problem}", err=True)
+    for away in found.silent:
+        click.echo(f"flumeng: node {away} does not answer", err=True)
+    if found.unknown:
+        named = ", ".join(found.unknown[:NAMED])
+        more = f" and {len(found.unknown) - NAMED} more" if len(found.unknown) > NAMED else ""
+        click.echo(f"flumeng: nobody says how far {named}{more} reach", err=True)
+    if as_json:
+        show_json(found)
+        return
+    click.echo(_headline(found))
+    show_table(
+        (
+            "PARTITION", "CURSOR", "ACK", "END", "BEHIND", "SECONDS", "EVENTS/S", "CAUGHT UP IN",
+            "PROBLEM",
+        ),
+        (
+            (
+                row.partition,
+                row.cursor,
+                row.ack,
+                row.end,
+                row.events,
+                row.seconds,
+                row.acked_per_second,
+                row.caught_up_seconds,
+                row.problem,
+            )
+            for row in found.partitions
+        ),
+    )  # fmt: skip
+
+
+def _headline(found: LagOfFlow) -> str:
+    late = sum(bool(row.events) for row in found.partitions)
+    said = [
+        f"flow {found.flow} is {found.state}, {count(found.events, 'event')} behind in {late} of "
+        f"{count(len(found.partitions), 'partition')}"
+    ]
+    if found.unknown:
+        said.append(f"{len(found.unknown)} unknown")
+    if found.events and found.seconds is not None:
+        said.append(f"the oldest for {found.seconds:.0f} s")
+    if found.acked_per_second is not None:
+        said.append(f"{found.acked_per_second:.0f} events/s")
+    if found.events and found.caught_up_seconds is not None:
+        said.append(f"caught up in about {found.caught_up_seconds:.0f} s")
+    return ", ".join(said)

@@ -1,0 +1,174 @@
+"""``flumeng flow pause``, ``resume`` and ``stop``: one flow, some, or all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from cli.context import CliContext, with_store
+from cli.key_values import given
+from cli.lazy import exit_code
+from cli.name_argument import Name
+from cli.options import json_option, reason_option, revision_option
+from cli.output import count, show_json
+from flumeng.errors import UserError
+from flumeng.operations.flows import StateOutcome, set_flow_state, set_flow_states
+from flumeng.store import Store
+from flumeng.views import overview
+from flumeng.views.overview import UNREADABLE
+from flumeng.views.receiving import Receiving, receiving
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The flows that a command is for: those named, all, or those with all of these labels."""
+
+    names: tuple[str, ...]
+    every: bool
+    labels: tuple[str, ...]
+    if_revision: int | None
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.names, self.every, self.labels))) != 1:
+            raise UserError("name the flows, or take --all or --label KEY=VALUE")
+        if self.if_revision is not None and len(self.names) != 1:
+            raise UserError("--if-revision goes with one flow")
+
+    def flows(self, store: Store) -> list[str]:
+        """Of all flows, without those that are being deleted. One whose labels nobody can read is
+        not left out: that it is not changed is to be told."""
+        if self.names:
+            return list(dict.fromkeys(self.names))
+        wanted = given(self.labels, "a label").items()
+        found = [
+            row.flow
+            for row in overview.flows(store, checked=False)
+            if row.state != "deleted" and (wanted <= row.labels.items() or row.state == UNREADABLE)
+        ]
+        if not found and self.labels:
+            raise UserError(f"no flow has the labels {', '.join(self.labels)}: see `flow list`")
+        return found
+
+
+def for_flows(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options by which flows are chosen, and what all such commands take."""
+
+    @click.argument("names", nargs=-1, type=Name("flow"), metavar="[FLOW]...")
+    @click.option("--all", "every", is_flag=True, help="All flows.")
+    @click.option(
+        "--label",
+        "labels",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="All flows with this label; may be given again, for flows with all of them.",
+    )
+    @reason_option
+    @revision_option
+    @json_option
+    @with_store
+    @functools.wraps(command)
+    def chosen(context: CliContext, store: Store, /, **options: Any) -> None:
+        words = (options.pop(name) for name in ("names", "every", "labels", "if_revision"))
+        return command(context, store, Chosen(*words), **options)
+
+    return chosen
+
+
+@click.command()
+@for_flows
+def pause(context: CliContext, store: Store, chosen: Chosen, *, reason: str, as_json: bool) -> None:
+    """Stop collecting; the sources go on into the journals, and what Kafka keeps waits there, so
+    nothing is lost for as long as it is kept."""
+    _set(context, store, chosen, "suspended", reason=reason, told=_paused, as_json=as_json)
+
+
+@click.command()
+@for_flows
+def resume(
+    context: CliContext, store: Store, chosen: Chosen, *, reason: str, as_json: bool
+) -> None:
+    """Let paused or stopped flows run again."""
+    _set(context, store, chosen, "running", reason=reason, told=_resumed, as_json=as_json)
+
+
+@click.command()
+@for_flows
+def stop(context: CliContext, store: Store, chosen: Chosen, *, reason: str, as_json: bool) -> None:
+    """Stop the sources and collect what they accepted to its end; the flows stay. What Kafka keeps
+    is not collected to its end: a flow that is resumed goes on there."""
+    _set(context, store, chosen, "stopped", reason=reason, told=_stopped, as_json=as_json)
+
+
+def _paused(kept: Receiving) -> str:
+    if not kept.others:
+        return "collecting stops now, its sources go on into the journals"
+    if not kept.journals:
+        return "collecting stops now, what comes waits in Kafka"
+    return "collecting stops now, its sources go on into the journals or wait in Kafka"
+
+
+def _resumed(_kept: Receiving) -> str:
+    return "it starts to run now (follow with `flumeng flow wait`)"
+
+
+def _stopped(kept: Receiving) -> str:
+    if not kept.others:
+        return "its sources stop now, its journals are collected to their end"
+    if not kept.journals:
+        return "collecting stops now, what is left waits in Kafka"
+    return (
+        "its sources stop now, its journals are collected to their end, and what is left in Kafka "
+        "waits there"
+    )
+
+
+def _set(
+    context: CliContext,
+    store: Store,
+    chosen: Chosen,
+    state: str,
+    *,
+    reason: str,
+    told: Callable[[Receiving], str],
+    as_json: bool,
+) -> None:
+    """``told`` is said of a flow that changes."""
+    names = chosen.flows(store)
+    audit_fields = context.audit_fields(reason)
+    if len(names) == 1:
+        changed = set_flow_state(
+            store, names[0], state, expect_revision=chosen.if_revision, **audit_fields
+        )
+        outcomes = [StateOutcome(names[0], changed)]
+    else:
+        outcomes = list(set_flow_states(store, names, state, **audit_fields))
+    failed = [one for one in outcomes if one.error]
+    if as_json:
+        show_json([_row(one) for one in outcomes])
+    else:
+        kept = receiving(store, [one.flow for one in outcomes if one.changed])
+        for one in outcomes:
+            if one.error:
+                click.echo(f"flumeng: {one.error}", err=True)
+            elif one.changed:
+                click.echo(f"flow {one.flow}: {told(kept[one.flow])}")
+            else:
+                click.echo(f"flow {one.flow} is {state} already")
+        if len(outcomes) != 1:
+            click.echo(_total(outcomes))
+    if failed:
+        raise SystemExit(max(exit_code(one.error) for one in failed if one.error))
+
+
+def _row(one: StateOutcome) -> dict[str, Any]:
+    return {"flow": one.flow, "changed": one.changed, "error": str(one.error or "")}
+
+
+def _total(outcomes: Sequence[StateOutcome]) -> str:
+    changed = sum(one.changed for one in outcomes)
+    failed = sum(one.error is not None for one in outcomes)
+    return f"{count(changed, 'flow')} changed, {failed} failed, {len(outcomes)} in all"

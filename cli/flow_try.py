@@ -1,0 +1,165 @@
+"""``flumeng flow try``: lines through a flow's filters to the terminal, without a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.explained_output import show_explained
+from cli.key_values import given
+from cli.output import count
+from flumeng.errors import UnavailableError, UserError
+from flumeng.spec.flow_files import read_flows
+
+if TYPE_CHECKING:
+    from flumeng.spec import FlowSpec
+    from flumeng.trial.local_spark import LocalSpark
+    from flumeng.trial.received import ReceivedLines
+
+INTERRUPTED = 130
+
+
+@click.command(name="try")
+@click.argument("flow_file", type=click.Path(path_type=Path), metavar="FLOW")
+@click.argument("inputs", nargs=-1, type=click.Path(path_type=Path), metavar="[INPUT]...")
+@click.option("--json", "as_json", is_flag=True, help="Print each event as a line of JSON.")
+@click.option(
+    "--explain",
+    type=click.IntRange(min=1, max=1000),
+    metavar="N",
+    help="Show what each filter does to each of the first N events, and read no more.",
+)
+@click.option(
+    "--source",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Take lines as this source of the flow does, counted from 0.",
+)
+@click.option("--host", help="The events' host; else as of a sender on this host.")
+@click.option("--attr", "attrs", multiple=True, metavar="KEY=VALUE", help="An attribute of each.")
+@click.option(
+    "--ts", "time", metavar="TIME", help="When they were received, in RFC 3339; else now."
+)
+def try_(
+    *,
+    flow_file: Path,
+    inputs: tuple[Path, ...],
+    as_json: bool,
+    explain: int | None,
+    source: int,
+    host: str | None,
+    attrs: tuple[str, ...],
+    time: str | None,
+) -> None:
+    """Run lines through the filters of a flow file, and print what its sinks would be given.
+
+    Lines come from files, or from standard input. No cluster is asked, and no sink is written to.
+    How many events came in and out is said at the end, on standard error.
+    """
+    (file,) = read_flows([flow_file])
+    from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyspark
+    from flumeng.trial.received import ReceivedLines  # noqa: PLC0415  loads pyarrow
+
+    received = ReceivedLines(
+        file.spec, source, host=host, attrs=given(attrs, "an attribute"), ts=moment(time)
+    )
+    spark = LocalSpark(lambda text: click.echo(f"flumeng: {text}", err=True))
+    with quiet_end(spark):
+        if explain is not None:
+            _explain(file.spec, received, inputs, spark, explain, as_json=as_json)
+        else:
+            _run(file.spec, received, inputs, spark, as_json=as_json)
+
+
+def moment(text: str | None) -> int | None:
+    """Microseconds since 1970. Raises UserError."""
+    from flumeng.trial.cases import micros  # noqa: PLC0415  only for this option
+
+    try:
+        return None if text is None else micros(text)
+    except ValueError as error:
+        raise UserError(f"--ts: {error}, not {text!r}") from error
+
+
+@contextlib.contextmanager
+def quiet_end(spark: LocalSpark) -> Iterator[None]:
+    """Ends without a trace when nobody reads on, or at Ctrl-C."""
+    try:
+        yield
+    except BrokenPipeError:
+        _write_no_more()
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    finally:
+        spark.stop()
+
+
+def _write_no_more() -> None:
+    """What is still in a buffer goes nowhere, and not with an error of Python's at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write(content: bytes) -> None:
+    """Raises BrokenPipeError, UnavailableError."""
+    try:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _write_no_more()
+        raise UnavailableError(f"cannot write: {error.strerror}") from error
+
+
+def _run(
+    spec: FlowSpec,
+    received: ReceivedLines,
+    inputs: Sequence[Path],
+    spark: LocalSpark,
+    *,
+    as_json: bool,
+) -> None:
+    from flumeng.trial import rendering, running  # noqa: PLC0415  loads pyarrow
+    from flumeng.trial.ways import ways_of  # noqa: PLC0415  loads pyspark
+
+    render = rendering.json_lines if as_json else rendering.text_lines
+    way = ways_of(spec, spark, received.schema)
+    tally = running.Tally()
+    try:
+        for ends in running.run(way, received, inputs, tally):
+            for found in ends:
+                end = found.branch if spec.branches else None
+                if found.failed:
+                    end = f"dead letter of {found.failed}"
+                for events in found.batches:
+                    _write(render(events, end))
+    finally:
+        errors = f", {tally.parse_errors} of them with parse_error" if tally.parse_errors else ""
+        letters = f", {count(tally.dead_letters, 'dead letter')}" if tally.dead_letters else ""
+        said = f"{count(tally.received, 'event')} in, {tally.out} out{errors}{letters}"
+        click.echo(f"flumeng: {said}", err=True)
+
+
+def _explain(
+    spec: FlowSpec,
+    received: ReceivedLines,
+    inputs: Sequence[Path],
+    spark: LocalSpark,
+    events: int,
+    *,
+    as_json: bool,
+) -> None:
+    from flumeng.trial import running  # noqa: PLC0415  loads pyarrow
+    from flumeng.trial.explaining import explain  # noqa: PLC0415  loads pyspark
+
+    for taken in running.first(received, inputs, events):
+        for explained in explain(spec, spark, taken):
+            show_explained(explained, as_json=as_json)

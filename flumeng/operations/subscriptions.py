@@ -1,0 +1,109 @@
+"""Flows that read other flows: each has a cursor at the flow that it reads, made with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flumeng.spec import FlowSpec, SpecError, parse_flow
+from flumeng.spec.flow_source import FlowSource
+from flumeng.store import ABSENT, Check, Path, Put, ReadableStore, Versioned, Write
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN
+
+
+def upstream_of(spec: FlowSpec) -> str | None:
+    """The flow that a flow reads."""
+    options = (part.options for part in spec.sources)
+    return next((one.name for one in options if isinstance(one, FlowSource)), None)
+
+
+def readers_of(store: ReadableStore, flow: str) -> list[str]:
+    """The flows that read it."""
+    cursors = store.children(paths.acks(flow))
+    return sorted(cursor for cursor in cursors if cursor != CURSOR_MAIN)
+
+
+def why_not_deleted(store: ReadableStore, flow: str) -> str:
+    """Empty when nobody reads it."""
+    readers = ", ".join(readers_of(store, flow))
+    return readers and (
+        f"flow {flow} is read by {readers}: delete those first, and when they are gone this one"
+    )
+
+
+def cursors_of(store: ReadableStore, flow: str) -> list[Path]:
+    """The cursors that a flow has at others."""
+    others = [name for name in store.children(paths.flows()) if name != flow]
+    return [
+        paths.cursor(other, flow)
+        for other, cursors in zip(
+            others, store.children_many([paths.acks(other) for other in others]), strict=True
+        )
+        if flow in cursors
+    ]
+
+
+def subscribe(
+    store: ReadableStore, texts: Mapping[str, str], before: Mapping[str, str | None]
+) -> tuple[dict[str, list[Write]], dict[str, str]]:
+    """What makes the cursors of those of the flows that read others, and why some may not: flow ->
+    writes, flow -> reason. ``texts`` are applied together; ``before`` are the texts of now."""
+    writes: dict[str, list[Write]] = {}
+    refused: dict[str, str] = {}
+    for flow, text in texts.items():
+        upstream = upstream_of(parse_flow(text))
+        said = _upstream_of_text(before.get(flow))
+        if said not in (None, upstream):
+            refused[flow] = (
+                f"flow {flow} reads the flow {said}, which keeps for it what it has not read: "
+                "delete it, and make another flow"
+            )
+        elif upstream is not None:
+            why, made = _cursor(store, flow, upstream, texts)
+            if why:
+                refused[flow] = why
+            writes[flow] = made
+    return writes, refused
+
+
+def _cursor(
+    store: ReadableStore, flow: str, upstream: str, texts: Mapping[str, str]
+) -> tuple[str, list[Write]]:
+    record = store.read(paths.flow(upstream))
+    if record is None and upstream not in texts:
+        return f"flow {flow} reads the flow {upstream}, which is not there: apply that first", []
+    if record is not None and record.value.state == "deleted":
+        return f"flow {flow} reads the flow {upstream}, which is being deleted", []
+    text = texts.get(upstream)
+    if text is None and record is not None:
+        found = store.read(paths.revision(upstream, str(record.value.revision)))
+        text = found.value.text if found else None
+    if not _has_journals(text):
+        return (
+            f"flow {flow} reads the flow {upstream}, which has no journals: read what that flow "
+            "reads",
+            [],
+        )
+    if record is not None and flow in store.children(paths.acks(upstream)):
+        return "", []
+    made: list[Write] = [Put(paths.cursor(upstream, flow), None, ABSENT)]
+    if isinstance(record, Versioned) and upstream not in texts:
+        made.insert(0, Check(paths.flow(upstream), record.version))
+    return "", made
+
+
+def _upstream_of_text(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return upstream_of(parse_flow(text))
+    except SpecError:
+        return None
+
+
+def _has_journals(text: str | None) -> bool:
+    try:
+        spec = parse_flow(text or "")
+    except SpecError:
+        return False
+    return bool(spec.pinned) and spec.journal.kafka is None

@@ -1,0 +1,88 @@
+"""Lines out of files and pipes, as soon as they are there and in large pieces when many are."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+from typing import TypeVar
+
+from flumeng.errors import UserError
+from flumeng.ingest.framing import Framer, Messages
+
+T = TypeVar("T")
+
+STANDARD_INPUT = Path("-")
+PIECE_BYTES = 4 << 20
+PIPE_BYTES = 1 << 20
+"""What any user may make a pipe hold."""
+WAITING = 4
+"""So many pieces wait between two threads."""
+
+
+def lines(inputs: Sequence[Path], max_line_bytes: int) -> Iterator[Messages]:
+    """The lines of files, or of standard input when there are none. Of a pipe whatever is there is
+    given at once. Raises UserError for a file that cannot be read."""
+    for path in inputs or [STANDARD_INPUT]:
+        try:
+            with _opened(path) as descriptor:
+                yield from _lines_of(descriptor, max_line_bytes)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    if path == STANDARD_INPUT:
+        with contextlib.suppress(OSError):  # files have no such size
+            fcntl.fcntl(0, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        yield 0
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _lines_of(descriptor: int, max_line_bytes: int) -> Iterator[Messages]:
+    framer = Framer("newline", max_line_bytes)
+    while piece := os.read(descriptor, PIECE_BYTES):
+        yield from framer.feed(piece, len(piece))
+    yield from framer.end()
+
+
+class _End:
+    """Nothing follows; ``error`` says why, if not for the end."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same ``items``, which another thread takes while this one works; an error comes in its
+    turn. The thread does not keep the process from ending."""
+    queue: Queue[T | _End] = Queue(WAITING)
+
+    def take() -> None:
+        try:
+            for item in items:
+                queue.put(item)
+        except BaseException as error:
+            queue.put(_End(error))
+        else:
+            queue.put(_End())
+
+    Thread(target=take, name="ahead", daemon=True).start()
+    while True:
+        item = queue.get()
+        if not isinstance(item, _End):
+            yield item
+        elif item.error is not None:
+            raise item.error
+        else:
+            return

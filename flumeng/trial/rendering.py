@@ -1,0 +1,93 @@
+"""Events as lines: JSON, as the sinks that write JSON have it, or for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.filters import identity
+from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
+from flumeng.sinks import json_text
+
+OF_READERS = frozenset(READ_SCHEMA.names) - frozenset(EVENT_SCHEMA.names)
+"""Columns that tell people nothing about an event that was only tried."""
+SOURCE = "source"
+
+
+END = "@end"
+"""What JSON calls the branch in which an event came out, or that it is a dead letter."""
+
+
+def json_lines(events: pa.RecordBatch, end: str | None = None) -> bytes:
+    """A line for each event, which says at which ``end`` it came out, if that is given."""
+    events = identity.strip(events)
+    if end is not None:
+        names = pa.repeat(pa.scalar(end), events.num_rows)
+        events = events.add_column(0, END, names)
+    return _joined(json_text.rows(events))
+
+
+def text_lines(events: pa.RecordBatch, end: str | None = None) -> bytes:
+    """A line for each event: the ``end`` if that is given, its time, its host, and what there is
+    beside that, by name. The body is shown while no filter has taken anything from it."""
+    parts = list(_parts(identity.strip(events)))
+    if parts and end is not None:
+        parts.insert(0, f"[{end}] ".encode())
+    if not events.num_rows or not parts:
+        return b"\n" * int(events.num_rows)
+    return _joined(pc.binary_join_element_wise(*parts, b"", null_handling="skip"))
+
+
+def _parts(events: pa.RecordBatch) -> Iterator[pa.Array | bytes]:
+    names = [name for name in events.schema.names if name not in OF_READERS]
+    taken = not set(names) <= set(EVENT_SCHEMA.names)
+    between = b""
+    for name in ("ts", "host"):
+        if name in names and _is_as_received(events, name):
+            before, texts, after = json_text.parts(name, events[name])
+            yield from _between(between + before.strip(b'"'), texts, after.strip(b'"'))
+            between = b" "
+            names.remove(name)
+    if "body" in names and taken and _is_as_received(events, "body"):
+        names.remove("body")
+    if "attrs" in names and _is_as_received(events, "attrs"):
+        names.remove("attrs")
+        yield from _attributes(events["attrs"])
+    for name in names:
+        prefix = between + name.encode() + b"="
+        between = b" "
+        if pa.types.is_binary(events.schema.field(name).type):
+            yield from _between(prefix + b'"', json_text.of_bodies(events[name]), b'"')
+        else:
+            before, texts, after = json_text.parts(name, events[name])
+            yield from _between(prefix + before, texts, after)
+
+
+def _between(before: bytes, texts: pa.Array, after: bytes) -> Iterator[pa.Array | bytes]:
+    """What is joined for a column: nothing for a null."""
+    if texts.null_count == len(texts):
+        return
+    if texts.null_count:
+        yield pc.binary_join_element_wise(before, texts, after, b"")
+    else:
+        yield from (before, texts, after)
+
+
+def _is_as_received(events: pa.RecordBatch, name: str) -> bool:
+    return bool(events.schema.field(name).type == EVENT_SCHEMA.field(name).type)
+
+
+def _attributes(attrs: pa.MapArray) -> Iterator[pa.Array]:
+    for key in pc.unique(attrs.keys).to_pylist():
+        if key != SOURCE:
+            before, texts, after = json_text.parts(key, pc.map_lookup(attrs, key, "last"))
+            yield from _between(f" attrs.{key}=".encode() + before, texts, after)
+
+
+def _joined(rows: pa.Array) -> bytes:
+    """Each row with a line end."""
+    whole = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
+    found: bytes = pc.binary_join(whole, b"\n")[0].as_py()
+    return found + b"\n" if len(rows) else b""

@@ -1,0 +1,179 @@
+"""A flow as a graph: where its events come from, what happens to them, where they go.
+
+Pure: from a flow's text alone, with rates where somebody has asked its collectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flumeng.spec import FlowSpec
+from flumeng.spec.branch import Segment
+from flumeng.spec.component import DEAD_LETTER, Component
+from flumeng.spec.sinks import exactly_once
+from flumeng.spec.summary import summary
+from flumeng.views.task_counts import TaskCounts
+
+NodeKind = Literal["source", "journal", "filter", "branch", "sink", "dead letters"]
+MINUTE = 60.0
+KEPT = {"disk": "on disk", "spill": "on disk, synced later", "memory": "in memory"}
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """A place that events pass. ``id`` is unique in its graph, and a word; ``when`` is the
+    condition under which it is for an event."""
+
+    id: str
+    kind: NodeKind
+    label: str
+    when: str = ""
+
+
+@dataclass(frozen=True)
+class GraphEdge:
+    """Events go from ``source`` to ``target``: so many in a second, where that is known."""
+
+    source: str
+    target: str
+    label: str = ""
+    per_second: float | None = None
+
+
+@dataclass(frozen=True)
+class FlowGraph:
+    """``nodes`` are in the order of the flow's text; ``edges`` lead from earlier to later ones."""
+
+    flow: str
+    durability: str
+    delivery: str
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
+    parse_errors_per_second: float | None = None
+
+    def behind(self, node: str) -> list[GraphEdge]:
+        """The edges that begin at ``node``."""
+        return [edge for edge in self.edges if edge.source == node]
+
+    def node(self, id_: str) -> GraphNode:
+        return next(node for node in self.nodes if node.id == id_)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Events in a second, of all tasks of a flow in the last minute; None is known by nobody."""
+
+    processed: float | None = None
+    dropped: float | None = None
+    parse_errors: float | None = None
+    dead_letters: float | None = None
+
+    @property
+    def kept(self) -> float | None:
+        """By the filters."""
+        if self.processed is None or self.dropped is None:
+            return None
+        return self.processed - self.dropped
+
+
+def rates_of(counts: TaskCounts, now: float) -> Rates:
+    """``now`` is in seconds since the epoch, as the counts' ``since``. Known are rates of which
+    every task that counts, and no node is silent about, has told."""
+    if counts.silent or not counts.rows:
+        return Rates()
+
+    def rate(name: str) -> float | None:
+        total = 0.0
+        for row in counts.rows:
+            counted = row.counts.get(name)
+            if counted is None:
+                return None
+            total += counted["1m"] / min(MINUTE, max(now - row.since, 1.0))
+        return total
+
+    return Rates(rate("processed"), rate("dropped"), rate("parse_errors"), rate("dead_letters"))
+
+
+def graph_of(spec: FlowSpec, rates: Rates | None = None) -> FlowGraph:
+    """The graph of a flow."""
+    building = _Building(spec, rates or Rates())
+    building.build()
+    return FlowGraph(
+        spec.flow,
+        spec.durability,
+        spec.delivery,
+        tuple(building.nodes),
+        tuple(building.edges),
+        building.rates.parse_errors,
+    )
+
+
+class _Building:
+    def __init__(self, spec: FlowSpec, rates: Rates) -> None:
+        self.spec = spec
+        self.rates = rates
+        self.nodes: list[GraphNode] = []
+        self.edges: list[GraphEdge] = []
+        self.failing: list[str] = []
+
+    def build(self) -> None:
+        before = list(self._sources())
+        self._segment(self.spec, before, self.rates.processed)
+        if self.spec.dead_letters is None:
+            return
+        letters = self._add("dead letters", summary(self.spec.dead_letters))
+        for sink in [node for node in self.nodes if node.kind == "sink"]:
+            self.edges.append(GraphEdge(sink.id, letters, "refused"))
+        self.edges += [GraphEdge(failing, letters, "failed") for failing in self.failing]
+
+    def _sources(self) -> Iterator[str]:
+        """The nodes from which collect tasks read."""
+        journaled: list[str] = []
+        for part in self.spec.sources:
+            node = self._add("source", summary(part))
+            if part in self.spec.pinned:
+                journaled.append(node)
+            else:
+                yield node
+        if journaled:
+            kafka = self.spec.journal.kafka
+            kept = KEPT.get(self.spec.durability, "")
+            label = f"journal {kept}" if kafka is None else f"journal in Kafka, {kafka.topic}"
+            journal = self._add("journal", label)
+            self._join(journaled, journal)
+            yield journal
+
+    def _segment(self, segment: Segment, before: Sequence[str], entering: float | None) -> None:
+        """The filters of a flow or a branch, and what is behind them."""
+        last, rate = list(before), entering
+        for part in segment.filters:
+            node = self._add("filter", summary(part), part.when or "")
+            if part.on_error == DEAD_LETTER:
+                self.failing.append(node)
+            self._join(last, node, rate)
+            last, rate = [node], None
+        if segment is self.spec:
+            rate = self.rates.kept if segment.filters else entering
+        for sink in segment.sinks:
+            self._join(last, self._add("sink", self._sink(sink)), rate)
+        for branch in segment.branches:
+            when = branch.when or ("no other branch takes it" if branch.otherwise else "")
+            node = self._add("branch", branch.name, when)
+            self._join(last, node)
+            self._segment(branch, [node], None)
+
+    def _sink(self, part: Component) -> str:
+        """With what it promises, where that is more than the flow says of all."""
+        way = exactly_once(part.options) if self.spec.delivery == "exactly-once" else None
+        return f"{summary(part)} ({way})" if way else summary(part)
+
+    def _add(self, kind: NodeKind, label: str, when: str = "") -> str:
+        id_ = f"n{len(self.nodes)}"
+        self.nodes.append(GraphNode(id_, kind, label, when))
+        return id_
+
+    def _join(self, sources: Sequence[str], target: str, per_second: float | None = None) -> None:
+        rate = per_second if len(sources) == 1 else None
+        self.edges += [GraphEdge(source, target, per_second=rate) for source in sources]
