@@ -43,8 +43,14 @@ def examples(page: str) -> Iterator[Example]:
 
 def agrees(expected: str, printed: str) -> bool:
     """Whether that is what the page says."""
-    wanted = re.escape(_plain(expected)).replace(r"\.\.\.", ".*")
-    return re.fullmatch(wanted, _plain(printed), re.DOTALL) is not None
+    wanted = "".join(map(_pattern, _plain(expected).split("\n")))
+    return re.fullmatch(wanted, f"{_plain(printed)}\n", re.DOTALL) is not None
+
+
+def _pattern(line: str) -> str:
+    if line == "...":
+        return r"(?:.*\n)?"
+    return re.escape(line).replace(r"\.\.\.", ".*") + r"\n"
 
 
 def _plain(text: str) -> str:

@@ -24,15 +24,21 @@ NAMES = (
     "master",
     "acks",
     "failover",
+    "filters",
     "sessions",
     "journal",
+    "kafka",
     "latency",
     "breadth",
+    "handover",
     "hosts",
     "parse",
     "push",
+    "scaling",
     "sinks",
     "spark",
+    "takeover",
+    "try",
 )
 
 

@@ -129,10 +129,10 @@ def _running(
         (folder / "data").mkdir()
         (folder / "data" / "journals").symlink_to(place / "journals")
         data = ["--data", str(folder / "data"), "--node", NODE]
-        ingest = stack.enter_context(_Child("ingest", [*data, "--host", "127.0.0.1"]))
+        ingest = stack.enter_context(Child("ingest", [*data, "--host", "127.0.0.1"]))
         _enter(store, flow, ingest.receive("ready")["address"])
         began = time.monotonic()
-        collector = stack.enter_context(_Child("collector", [*data, "--zk", hosts, *more]))
+        collector = stack.enter_context(Child("collector", [*data, "--zk", hosts, *more]))
         collector.receive("ready")
         spec = FLOW.format(flow=flow, delivery=delivery, filters=filters, sink=sink)
         task = {"flow": flow, "task": "collect.0", "epoch": 1, "revision": 1, "spec": spec}
@@ -179,12 +179,12 @@ def _watch(
         time.sleep(LOOK_SECONDS)
         acked = _acked(store, flow)
         if acked >= warm and first is None:
-            first = acked, time.monotonic(), _cpu_of(parts)
+            first = acked, time.monotonic(), cpu_of(parts)
     assert first is not None
     timed, seconds = events - first[0], time.monotonic() - first[1]
     assert timed > 0, f"{events} events are one batch: take more"
     used = {
-        name: (cpu - first[2].get(name, 0.0)) / timed * 1e6 for name, cpu in _cpu_of(parts).items()
+        name: (cpu - first[2].get(name, 0.0)) / timed * 1e6 for name, cpu in cpu_of(parts).items()
     }
     return {
         "rate": timed / seconds,
@@ -195,7 +195,7 @@ def _watch(
     }
 
 
-class _Child:
+class Child:
     """A child of the node, spoken to over its pipes."""
 
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
@@ -218,7 +218,7 @@ class _Child:
                 return message
         raise RuntimeError("the child ended")
 
-    def __enter__(self) -> _Child:
+    def __enter__(self) -> Child:
         return self
 
     def __exit__(
@@ -232,7 +232,7 @@ class _Child:
         self._process.wait(timeout=60)
 
 
-def _cpu_of(parts: Mapping[str, int]) -> dict[str, float]:
+def cpu_of(parts: Mapping[str, int]) -> dict[str, float]:
     """CPU seconds so far of each part: of a collector its own, the JVM's and that of all Spark's
     Python workers."""
     used: defaultdict[str, float] = defaultdict(float)

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from flumeng.filters.parse import ROWS_AT_A_TIME, SyslogStage
+from flumeng.filters.formats.syslog import SyslogReader
+from flumeng.filters.parse import ROWS_AT_A_TIME, ParseStage
 from flumeng.filters.receipt_bound import Bounded
 
 LINES = 131_072
@@ -51,7 +52,7 @@ def run(timezone: str = "") -> dict[str, object]:
 
 
 def _measured(events: pa.RecordBatch, timezone: str) -> float:
-    stage = Bounded(SyslogStage(timezone or None), WITHIN_SECONDS, ROWS_AT_A_TIME)
+    stage = Bounded(ParseStage(SyslogReader(timezone or None)), WITHIN_SECONDS, ROWS_AT_A_TIME)
     seconds = []
     for _ in range(ROUNDS):
         begun = time.process_time()

@@ -73,7 +73,7 @@ def _measured(server: RealKafka, batches: list[pa.RecordBatch]) -> dict[str, flo
         server.create_topic(topic)
     for _ in range(ROUNDS):
         for name, write in sides.items():
-            options = Kafka((server.address,), name, value="body", key="host")
+            options = Kafka(brokers=(server.address,), topic=name, value="body", key="host")
             begun = time.perf_counter()
             write(options, batches)
             seconds = time.perf_counter() - begun
