@@ -30,6 +30,7 @@ LONG = [
         "collector_live",
         "ensemble",
         "lakes",
+        "lines_live",
         "push_sites",
         "sink_chaos",
         "sites_script",

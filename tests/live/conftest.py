@@ -9,7 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flumeng.collector import spark as sessions
+from flumeng.errors import UnavailableError, UserError
 from flumeng.ingest.testing import WorkerProcess
+from flumeng.sinks.testing.kafka import RealKafka
+from flumeng.sinks.testing.tls import Authority
 from tests.live.chaos import Cluster
 
 
@@ -17,6 +20,37 @@ from tests.live.chaos import Cluster
 def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """One for all tests, in a directory with a longer path than a Unix socket may have."""
     return sessions.start(tmp_path_factory.mktemp("spark") / ("long-" * 20) / "collector")
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="session")
+def kafka_of_all(
+    tmp_path_factory: pytest.TempPathFactory, authority: Authority
+) -> Iterator[RealKafka]:
+    """See ``kafka``."""
+    folder = tmp_path_factory.mktemp("kafka")
+    keystore = folder / "keystore.pem"
+    certificate, key = authority.issue("kafka")
+    keystore.write_text(key.read_text() + certificate.read_text())
+    try:
+        kafka = RealKafka(folder, keystore, authority.ca)
+        kafka.start()
+    except (UserError, UnavailableError) as why:
+        pytest.skip(f"no Kafka here: {why}")
+    yield kafka
+    kafka.stop()
+
+
+@pytest.fixture
+def kafka(kafka_of_all: RealKafka) -> Iterator[RealKafka]:
+    """One server for all tests, which may freeze and kill it; each finds it without topics. One
+    that was named is left as it is."""
+    yield kafka_of_all
+    kafka_of_all.restore()
 
 
 @pytest.fixture

@@ -176,7 +176,21 @@ def test_every_accepted_event_is_in_the_lake_exactly_once(
     ):
         assert time.monotonic() < deadline, f"journals are not trimmed: {watcher.accounts()}"
         time.sleep(0.2)
-    leftovers = [path for path in watcher.paths() if "/dt=" not in path]
-    assert leftovers == [], "staging was left behind"
+    _require_no_staging(watcher, cluster)
     assert re.search("Traceback", (tmp_path / "master.log").read_text()) is None
     store.close()
+
+
+def _require_no_staging(watcher: LakeWatcher, cluster: Cluster) -> None:
+    """What a killed writer's last request brought late may stay until the next owner's claim."""
+
+    def staged() -> list[str]:
+        return [path for path in watcher.paths() if "/dt=" not in path]
+
+    if not staged():
+        return
+    assert cluster.kill("collector")
+    deadline = time.monotonic() + 90
+    while staged():
+        assert time.monotonic() < deadline, f"staging was left behind: {staged()}"
+        time.sleep(0.5)

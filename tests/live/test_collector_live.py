@@ -284,6 +284,7 @@ def test_what_the_node_wants_is_done_between_batches(cluster: Cluster) -> None:
         "error": None,
         "partitions": [first],
         "epoch_seen": 0,
+        "health": "",
     }
 
     second = cluster.journal("n2")
@@ -357,7 +358,7 @@ def test_zookeeper_away_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> Non
 
 def test_it_ends_with_its_node_and_takes_the_jvm_along(cluster: Cluster) -> None:
     collector = cluster.collector()
-    until(lambda: {"type": "ready"} in collector.said, "Spark to run")
+    until(lambda: any(said["type"] == "ready" for said in collector.said), "Spark to run")
     below = family(collector.process.pid)
     assert below
     assert collector.process.stdin
@@ -371,7 +372,7 @@ def test_it_ends_with_its_node_and_takes_the_jvm_along(cluster: Cluster) -> None
 
 def test_without_the_jvm_it_ends_so_that_the_node_starts_it_anew(cluster: Cluster) -> None:
     collector = cluster.collector()
-    until(lambda: {"type": "ready"} in collector.said, "Spark to run")
+    until(lambda: any(said["type"] == "ready" for said in collector.said), "Spark to run")
     jvm = next(int(p) for p in family(collector.process.pid) if b"java" in command_of(p))
     os.kill(jvm, signal.SIGKILL)
     assert collector.end() == 1

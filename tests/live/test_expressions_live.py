@@ -25,7 +25,8 @@ from flumeng.errors import UserError
 from flumeng.filters import spark_syntax
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.spec import expressions, functions, parse_flow
-from flumeng.spec.columns import EVENT, SYSLOG
+from flumeng.spec.filters.parse import SYSLOG
+from flumeng.spec.kinds import EVENT
 from flumeng.spec.sql_text import TYPES
 from flumeng.spec.testing import ATTEMPTS, CONDITIONS
 

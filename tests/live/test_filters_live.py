@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 from flumeng.errors import UserError
 from flumeng.filters import arrow_sql, identity
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.making import made
 from flumeng.filters.parse import ParseFilter
 from flumeng.filters.select import SelectFilter
 from flumeng.filters.where import WhereFilter
@@ -23,7 +25,10 @@ from flumeng.inputs.reading import ReadSplits
 from flumeng.journal.journal import Journal
 from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.journal.server import JournalServer
-from flumeng.spec.filters import Parse, Select, Where
+from flumeng.spec.component import Component
+from flumeng.spec.filters.parse import Parse
+from flumeng.spec.filters.select import Select
+from flumeng.spec.filters.where import Where
 
 RECEIVED = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 JOURNAL = "web.n1.0.00000000"
@@ -84,6 +89,18 @@ def test_syslog_adds_columns_and_keeps_what_does_not_parse(frame: Frames) -> Non
         {"source": "syslog", "parse_error": "syslog: no priority"},
     ]
     assert found[2]["ts"].replace(tzinfo=UTC) == RECEIVED
+
+
+@pytest.mark.parametrize("condition", ["host = '192.0.2.1'", "substr(host, 1, 3) = '192'"])
+def test_a_filter_with_a_condition_is_for_its_events(frame: Frames, condition: str) -> None:
+    parse = Component("filter", "parse", SYSLOG, f"{condition} AND seq > 0")
+    where = Component("filter", "where", Where("severity > 9"), "seq < 2")
+    parsed = made(parse).apply(frame(*LINES))
+    found = rows(made(where).apply(parsed))
+    assert [(row["seq"], row["severity"]) for row in found] == [(2, None)]
+    found = rows(parsed)
+    assert [(row["seq"], row["app"]) for row in found] == [(0, None), (1, "myproc"), (2, None)]
+    assert [row["body"] for row in found] == list(LINES)
 
 
 def test_sql_and_arrow_stages_follow_each_other_in_any_order(frame: Frames) -> None:
@@ -206,7 +223,7 @@ def test_json_is_the_whole_body_and_of_the_schema(frame: Frames) -> None:
     assert [row["attrs"].get("parse_error") for row in found] == [
         None, None, *[malformed] * 4, *[other] * 3, None,
     ]  # fmt: skip
-    assert [row["user"] for row in found] == ["ann", "ann", *[None] * 7, "?"]
+    assert [row["user"] for row in found] == ["ann", "ann", *[None] * 7, "\ufffd"]
     assert [row["body"] for row in found] == list(bodies)
     assert set(found[0]) == {*READ_SCHEMA.names, "user", "ms"}
 
@@ -233,6 +250,17 @@ def test_what_does_not_fit_is_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(UserError, match=message):
         ParseFilter(options).apply(frame(b"x"))
+
+
+def test_workers_keep_the_memory_of_arrays_that_they_drop(spark: SparkSession) -> None:
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(_memory_settings, "said string").collect()
+    assert row.said == f"{32 * 2**20} {64 * 2**20}"
+
+
+def _memory_settings(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    names = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+    said = " ".join(os.environ.get(name, "none") for name in names)
+    yield pa.RecordBatch.from_pydict({"said": [said]})
 
 
 def test_parse_behind_select_says_what_is_missing(frame: Frames) -> None:

@@ -25,11 +25,11 @@ from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
+from flumeng.runtime.user_functions import FunctionError
 from flumeng.sinks import BatchId
 from flumeng.sinks import spark as spark_sink
-from flumeng.sinks.python import FunctionError
 from flumeng.spec import parse_flow
-from flumeng.spec.filters import Lookup
+from flumeng.spec.filters.lookup import Lookup
 from flumeng.spec.sinks.spark import Spark
 from flumeng.spec.tables import LookupTable
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +22,11 @@ from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.prepared import PreparedBatches
 from flumeng.collector.testing import TASK
 from flumeng.collector.work import Work
+from flumeng.filters import lazy_batch
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.journals.reader import JournalReader
+from flumeng.inputs.reading import Reader
 from flumeng.journal.journal import Journal
 from flumeng.journal.server import JournalServer
 from flumeng.journal.testing import numbered_events
@@ -72,13 +77,20 @@ def journal(tmp_path: Path) -> Iterator[str]:
     journal.close()
 
 
-def build(spark: SparkSession, tmp_path: Path, filters: str) -> SparkPipeline:
+@dataclass(frozen=True)
+class ReaderWithPassword(JournalReader):
+    password: str = "never-shown"
+
+
+def build(
+    spark: SparkSession, tmp_path: Path, filters: str, reader: Reader | None = None
+) -> SparkPipeline:
     text = (
         "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], "
         f"filters: [{filters}], sinks: [files: {{path: '{tmp_path}/lake', format: json, "
         "compression: none}]}"
     )
-    return SparkPipeline(spark, parse_flow(text), TASK, JournalReader())
+    return SparkPipeline(spark, parse_flow(text), TASK, reader or JournalReader())
 
 
 @pytest.fixture
@@ -135,6 +147,25 @@ def test_each_batch_has_its_own_events_by_one_plan(
     assert len(made) == 1
     assert seqs(write(pipeline, 5, 25, splits=3)) == list(range(5, 25))
     assert len(made) == 2
+
+
+def test_how_the_input_is_read_is_no_property_of_a_job(
+    spark: SparkSession, tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark shows the properties of jobs on its pages and in its event logs."""
+    shown: list[bytes] = []
+    dumps = pickle.dumps
+
+    def keep(given: object) -> bytes:
+        shown.append(dumps(given))
+        return shown[-1]
+
+    monkeypatch.setattr(lazy_batch, "pickle", SimpleNamespace(loads=pickle.loads, dumps=keep))
+    pipeline = build(spark, tmp_path, "select: [seq, 'upper(host) AS host']", ReaderWithPassword())
+    assert seqs(write(pipeline, 0, 20)) == list(range(20))
+    (given,) = shown
+    assert JOURNAL.encode() in given
+    assert b"never-shown" not in given
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from flumeng.ingest.testing import WorkerProcess, flow_text
 from flumeng.runtime.embedded import free_port
 from flumeng.sinks import forward
 from flumeng.sinks.forward import Forward
-from flumeng.spec.sinks.client_tls import ClientTls
+from flumeng.spec.client_tls import ClientTls
 from flumeng.spec.sinks.forward import ForwardSyslog, ForwardTcp
 from tests.live.sink_examples import example, first_sink
 

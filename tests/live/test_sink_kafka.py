@@ -27,7 +27,7 @@ from flumeng.sinks.dead_letters import DeadLetters, RefusedError
 from flumeng.sinks.kafka import KafkaSink, Produce
 from flumeng.sinks.testing.kafka import PASSWORD, USER, RealKafka
 from flumeng.sinks.testing.tls import Authority
-from flumeng.spec.sinks.client_tls import ClientTls
+from flumeng.spec.client_tls import ClientTls
 from flumeng.spec.sinks.kafka import Kafka
 from tests.live.own_server import need_own
 from tests.live.sink_examples import example, first_sink
@@ -35,32 +35,11 @@ from tests.live.sink_examples import example, first_sink
 ATTRS = pa.map_(pa.string(), pa.string())
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[RealKafka]:
-    try:
-        folder = tmp_path_factory.mktemp("kafka")
-        keystore = folder / "keystore.pem"
-        certificate, key = authority.issue("kafka")
-        keystore.write_text(key.read_text() + certificate.read_text())
-        server = RealKafka(folder, keystore, authority.ca)
-        server.start()
-    except (UserError, UnavailableError) as why:
-        pytest.skip(f"no Kafka here: {why}")
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def topic(server: RealKafka) -> Iterator[str]:
+def topic(kafka: RealKafka) -> str:
     name = f"flumeng-test-{uuid.uuid4().hex}"
-    server.create_topic(name, {"max.message.bytes": "100000"})
-    yield name
-    server.delete_topic(name)
+    kafka.create_topic(name, {"max.message.bytes": "100000"})
+    return name
 
 
 def events(*bodies: bytes | None, start: int = 0) -> pa.RecordBatch:
@@ -108,20 +87,20 @@ def produce(
     return sum(row["events"] or 0 for row in rows)
 
 
-def values(server: RealKafka, topic: str) -> list[bytes]:
-    return sorted(message.value() for message in server.messages(topic))
+def values(kafka: RealKafka, topic: str) -> list[bytes]:
+    return sorted(message.value() for message in kafka.messages(topic))
 
 
-def test_an_event_is_a_message_with_key_headers_and_id(server: RealKafka, topic: str) -> None:
+def test_an_event_is_a_message_with_key_headers_and_id(kafka: RealKafka, topic: str) -> None:
     options = Kafka(
-        brokers=(server.address,),
+        brokers=(kafka.address,),
         topic=topic,
         key="host",
         headers=("host", "ts", "attrs"),
         event_id=True,
     )
     assert produce(options, events(b"one", b"caf\xe9"), events(b"three", start=2)) == 3
-    found = {json.loads(one.value())["body"]: one for one in server.messages(topic)}
+    found = {json.loads(one.value())["body"]: one for one in kafka.messages(topic)}
     assert set(found) == {"one", "caf\ufffd", "three"}
     assert json.loads(found["caf\ufffd"].value())["body_base64"] == "Y2Fm6Q=="
     assert identity.JOURNAL not in json.loads(found["one"].value())
@@ -135,13 +114,13 @@ def test_an_event_is_a_message_with_key_headers_and_id(server: RealKafka, topic:
     assert dict(found["three"].headers())["event_id"] == b"web.n1-2"
 
 
-def test_a_body_is_a_message_byte_for_byte(server: RealKafka, topic: str) -> None:
+def test_a_body_is_a_message_byte_for_byte(kafka: RealKafka, topic: str) -> None:
     bodies = (b"\x00\xff\n", b"", None, "grün".encode())
-    produce(Kafka(brokers=(server.address,), topic=topic, value="body"), events(*bodies))
-    assert values(server, topic) == sorted(body or b"" for body in bodies)
+    produce(Kafka(brokers=(kafka.address,), topic=topic, value="body"), events(*bodies))
+    assert values(kafka, topic) == sorted(body or b"" for body in bodies)
 
 
-def test_columns_of_every_plain_type_are_keys_and_headers(server: RealKafka, topic: str) -> None:
+def test_columns_of_every_plain_type_are_keys_and_headers(kafka: RealKafka, topic: str) -> None:
     columns = {
         "decimal": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
         "date": pa.array([date(1, 1, 1), date(9999, 12, 31)]),
@@ -153,9 +132,9 @@ def test_columns_of_every_plain_type_are_keys_and_headers(server: RealKafka, top
     }
     names = tuple(columns)
     for key in names:
-        options = Kafka(brokers=(server.address,), topic=topic, key=key, headers=names)
+        options = Kafka(brokers=(kafka.address,), topic=topic, key=key, headers=names)
         assert produce(options, pa.RecordBatch.from_pydict(columns)) == 2
-    found = server.messages(topic)
+    found = kafka.messages(topic)
     assert len(found) == 2 * len(names)
     by_header = {tuple(one.headers()) for one in found}
     assert (
@@ -170,37 +149,37 @@ def test_columns_of_every_plain_type_are_keys_and_headers(server: RealKafka, top
     assert {one.key() for one in found} >= {None, b"9999-12-31", b"true", b"inf"}
 
 
-def test_a_message_that_is_too_large_is_a_dead_letter_alone(server: RealKafka, topic: str) -> None:
+def test_a_message_that_is_too_large_is_a_dead_letter_alone(kafka: RealKafka, topic: str) -> None:
     """The broker refuses all of a request for it; the others come through all the same."""
     large = b"\x00\x01" * 100_000
     bodies = [b"%d" % number for number in range(2000)]
     bodies[500], bodies[1500] = large, b"x" * 40_000_000
     letters = Letters()
-    options = Kafka(brokers=(server.address,), topic=topic, value="body", compression="none")
+    options = Kafka(brokers=(kafka.address,), topic=topic, value="body", compression="none")
     assert produce(options, events(*bodies), letters=letters) == 2000
     assert [len(letter["body"]) for letter in letters.kept] == [len(large), 40_000_000]
     assert "Message size too large" in letters.kept[0]["dead_reason"]
     assert identity.JOURNAL not in letters.kept[0]
-    found = values(server, topic)
+    found = values(kafka, topic)
     assert set(found) == set(bodies) - {large, bodies[1500]}
     with pytest.raises(RefusedError, match=r"refuses the event web\.n1-500: Kafka refuses it"):
         produce(options, events(*bodies[:501]))
 
 
-def test_many_topics_and_names_that_are_none(server: RealKafka) -> None:
+def test_many_topics_and_names_that_are_none(kafka: RealKafka) -> None:
     prefix = f"flumeng-test-{uuid.uuid4().hex}"
     apps = ("web", "db", "app")
     for app in apps:
-        server.create_topic(f"{prefix}.{app}")
+        kafka.create_topic(f"{prefix}.{app}")
     names = ["web", "db", None, "../x", "absent", "a" * 300, "app", "web"]
     batch = pa.RecordBatch.from_pydict(
         {"body": [str(number).encode() for number in range(len(names))], "app": names}
     )
     letters = Letters()
-    options = Kafka(brokers=(server.address,), topic=f"{prefix}.{{app}}", value="body")
+    options = Kafka(brokers=(kafka.address,), topic=f"{prefix}.{{app}}", value="body")
     assert produce(options, batch, letters=letters) == len(names)
-    assert values(server, f"{prefix}.web") == [b"0", b"7"]
-    assert values(server, f"{prefix}.db") + values(server, f"{prefix}.app") == [b"1", b"6"]
+    assert values(kafka, f"{prefix}.web") == [b"0", b"7"]
+    assert values(kafka, f"{prefix}.db") + values(kafka, f"{prefix}.app") == [b"1", b"6"]
     assert [letter["dead_reason"].partition(": ")[2] for letter in letters.kept] == [
         "a column of it is null",
         "this is no name of a topic",
@@ -208,21 +187,21 @@ def test_many_topics_and_names_that_are_none(server: RealKafka) -> None:
         "this is no name of a topic",
     ]
     for app in apps:
-        server.delete_topic(f"{prefix}.{app}")
+        kafka.delete_topic(f"{prefix}.{app}")
 
 
-def test_a_topic_that_is_not_there_is_the_users_to_mend(server: RealKafka) -> None:
-    options = Kafka(brokers=(server.address,), topic="absent")
+def test_a_topic_that_is_not_there_is_the_users_to_mend(kafka: RealKafka) -> None:
+    options = Kafka(brokers=(kafka.address,), topic="absent")
     with pytest.raises(UserError, match="kafka: topic absent: Kafka has no such topic"):
         produce(options, events(b"x"))
 
 
 def test_a_user_is_let_in_over_tls_and_may_do_what_is_allowed(
-    server: RealKafka, topic: str, authority: Authority
+    kafka: RealKafka, topic: str, authority: Authority
 ) -> None:
-    need_own(server)
+    need_own(kafka)
     options = Kafka(
-        brokers=(server.secure_address,),
+        brokers=(kafka.secure_address,),
         topic=topic,
         value="body",
         tls=ClientTls(ca=str(authority.ca)),
@@ -233,52 +212,52 @@ def test_a_user_is_let_in_over_tls_and_may_do_what_is_allowed(
     )
     with pytest.raises(UserError, match=r"no such topic|authorization failed"):
         produce(options, events(b"x"), password=PASSWORD)
-    server.allow(USER, topic)
+    kafka.allow(USER, topic)
     assert produce(options, events(b"x"), password=PASSWORD) == 1
-    assert values(server, topic) == [b"x"]
+    assert values(kafka, topic) == [b"x"]
     with pytest.raises(UserError, match="Authentication failed") as caught:
         produce(options, events(b"x"), password="wrong-password-1")
     assert "wrong-password" not in str(caught.value)
 
 
 def test_a_client_is_known_by_its_certificate(
-    server: RealKafka, topic: str, authority: Authority, tmp_path: Path
+    kafka: RealKafka, topic: str, authority: Authority, tmp_path: Path
 ) -> None:
-    need_own(server)
-    server.allow("CN=client", topic)
+    need_own(kafka)
+    kafka.allow("CN=client", topic)
     shown = {"client": authority.issue("client"), "other": Authority(tmp_path).issue("other")}
 
     def options(name: str | None) -> Kafka:
         files = map(str, shown[name]) if name else (None, None)
         tls = ClientTls(str(authority.ca), *files)
-        brokers = (server.certified_address,)
+        brokers = (kafka.certified_address,)
         return Kafka(brokers=brokers, topic=topic, value="body", tls=tls, timeout_seconds=2)
 
     assert produce(options("client"), events(b"x")) == 1
     for name in ("other", None):
         with pytest.raises(UnavailableError, match=r"no answer within 2 s: .*ssl"):
             produce(options(name), events(b"y"))
-    assert values(server, topic) == [b"x"]
+    assert values(kafka, topic) == [b"x"]
 
 
-def test_the_example_of_the_page_runs(server: RealKafka, authority: Authority) -> None:
-    need_own(server)
+def test_the_example_of_the_page_runs(kafka: RealKafka, authority: Authority) -> None:
+    need_own(kafka)
     options = first_sink(
         example(
             "- kafka:",
             {
-                '"kafka-1.example:9093", "kafka-2.example:9093"': f'"{server.secure_address}"',
+                '"kafka-1.example:9093", "kafka-2.example:9093"': f'"{kafka.secure_address}"',
                 "/etc/flumeng/tls/kafka.pem": str(authority.ca),
                 "username: flumeng": f"username: {USER}\n      mechanism: PLAIN",
             },
         )
     )
-    server.create_topic("logs.page")
-    server.allow(USER, "logs.page")
+    kafka.create_topic("logs.page")
+    kafka.allow(USER, "logs.page")
     batch = events(b"one").append_column("app", pa.array(["page"]))
     batch = batch.append_column("severity", pa.array([6], pa.int8()))
     assert produce(options, batch, password=PASSWORD) == 1
-    (message,) = server.messages("logs.page")
+    (message,) = kafka.messages("logs.page")
     assert message.key() == b"h0"
     assert message.headers() == [
         ("severity", b"6"),
@@ -287,20 +266,20 @@ def test_the_example_of_the_page_runs(server: RealKafka, authority: Authority) -
     ]
 
 
-def test_a_server_of_another_authority_is_not_talked_to(server: RealKafka, topic: str) -> None:
-    need_own(server)
+def test_a_server_of_another_authority_is_not_talked_to(kafka: RealKafka, topic: str) -> None:
+    need_own(kafka)
     options = Kafka(
-        brokers=(server.secure_address,), topic=topic, tls=ClientTls(), timeout_seconds=2
+        brokers=(kafka.secure_address,), topic=topic, tls=ClientTls(), timeout_seconds=2
     )
     with pytest.raises(UnavailableError, match=r"no answer within 2 s.*certificate verify failed"):
         produce(options, events(b"x"))
 
 
-def test_nothing_is_lost_over_kills_of_the_broker(server: RealKafka, topic: str) -> None:
+def test_nothing_is_lost_over_kills_of_the_broker(kafka: RealKafka, topic: str) -> None:
     """A batch is repeated until it comes through, as the loop does; brokers end in the middle."""
-    need_own(server)
+    need_own(kafka)
     options = Kafka(
-        brokers=(server.address,), topic=topic, value="body", event_id=True, timeout_seconds=1
+        brokers=(kafka.address,), topic=topic, value="body", event_id=True, timeout_seconds=1
     )
     batches = [
         events(*[b"%d" % n for n in range(start, start + 2500)], start=start)
@@ -329,24 +308,24 @@ def test_nothing_is_lost_over_kills_of_the_broker(server: RealKafka, topic: str)
     loop = threading.Thread(target=repeat)
     loop.start()
     time.sleep(0.5)
-    server.kill()
+    kafka.kill()
     assert failed.wait(60)
-    server.start()
+    kafka.start()
     loop.join(120)
     assert not loop.is_alive()
     assert {type(error) for error in failures} == {UnavailableError}
-    found = server.messages(topic)
+    found = kafka.messages(topic)
     assert {message.value() for message in found} == wanted
     ids = {dict(message.headers())["event_id"] for message in found}
     assert len(ids) == 50_000
 
 
-def test_a_frozen_broker_is_waited_for_as_long_as_was_said(server: RealKafka, topic: str) -> None:
+def test_a_frozen_broker_is_waited_for_as_long_as_was_said(kafka: RealKafka, topic: str) -> None:
     """Also by a producer that is kept from the batch before."""
-    need_own(server)
-    options = Kafka(brokers=(server.address,), topic=topic, value="body", timeout_seconds=2)
+    need_own(kafka)
+    options = Kafka(brokers=(kafka.address,), topic=topic, value="body", timeout_seconds=2)
     produce(options, events(b"before"))
-    server.freeze()
+    kafka.freeze()
     try:
         for fresh in (options, Kafka(**{**vars(options), "timeout_seconds": 1})):
             began = time.monotonic()
@@ -354,9 +333,9 @@ def test_a_frozen_broker_is_waited_for_as_long_as_was_said(server: RealKafka, to
                 produce(fresh, events(*[b"x" * 1000] * 50_000))
             assert time.monotonic() - began < 10
     finally:
-        server.thaw()
+        kafka.thaw()
     produce(options, events(b"after"))
-    assert {b"before", b"after"} <= set(values(server, topic))
+    assert {b"before", b"after"} <= set(values(kafka, topic))
 
 
 def test_columns_that_do_not_fit_are_told_before_anything_runs() -> None:

@@ -21,9 +21,10 @@ from flumeng.filters.sql import SqlFilter
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.spec import parse_flow, statements
-from flumeng.spec.columns import EVENT, SYSLOG
 from flumeng.spec.expressions import columns_of_ddl
-from flumeng.spec.filters import Sql
+from flumeng.spec.filters.parse import SYSLOG
+from flumeng.spec.filters.sql import Sql
+from flumeng.spec.kinds import EVENT
 from flumeng.spec.tables import LookupTable
 from flumeng.spec.testing import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
 

@@ -23,7 +23,7 @@ from flumeng.plan import (
     together,
 )
 from flumeng.plan.applied import applied
-from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout
+from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout, TaskRange
 from flumeng.state.snapshot import UNDECIDED, FlowView, IntentView, NodeView, Snapshot
 from flumeng.store import Version
 from zkschema.records import (
@@ -45,6 +45,8 @@ from zkschema.records import (
 BOTH = ("ingest", "collect")
 ROLES = st.sampled_from([BOTH, BOTH, BOTH, ("ingest",), ("collect",)])
 NODE_LABELS = st.sampled_from([{"role": "web"}, {"role": "web"}, {"role": "spark"}])
+RANGE = TaskRange(min=2, max=4)
+TASKS = st.sampled_from([None, None, 1, 2, 3, 4, RANGE, RANGE])
 FLOW_LABELS = st.sampled_from([{}, {}, {"role": "web"}, {"role": "spark"}])
 
 
@@ -82,12 +84,13 @@ def flows(draw: st.DrawFn) -> dict[str, FlowView]:
             ingest=IngestPlace(labels=draw(FLOW_LABELS)),
             collect=CollectPlace(
                 labels=draw(FLOW_LABELS),
-                tasks=draw(st.sampled_from([None, None, 1, 2, 3, 4])),
+                tasks=draw(TASKS),
                 weight=draw(
                     st.sampled_from([{"slots": 1.0}, {"slots": 0.5, "mb": 1.0}, {"slots": 20.0}])
                 ),
                 per_node=draw(st.sampled_from([0, 0, 1, 2])),
                 spread=draw(st.sampled_from(["load", "zone"])),
+                replicas=draw(st.sampled_from([1, 1, 2, 3])),
             ),
         )
         record = Flow(
@@ -106,6 +109,8 @@ def flows(draw: st.DrawFn) -> dict[str, FlowView]:
             rollout=rollout,
             place_before=before,
             by_batch=draw(st.booleans()),
+            pins=draw(st.sampled_from([True, True, False])),
+            discovers=draw(st.booleans()),
         )
     return views
 
@@ -113,8 +118,9 @@ def flows(draw: st.DrawFn) -> dict[str, FlowView]:
 @st.composite
 def discovered(draw: st.DrawFn, flow: FlowView) -> FlowView:
     """The flow with what a discovery task of it has found: most have none."""
+    flow = replace(flow, proposed_tasks=draw(st.integers(0, 6)))
     if draw(st.integers(0, 2)):
-        return replace(flow, partitions={}, weights={})
+        return replace(flow, partitions={}, weights={}, discovers=draw(st.booleans()))
     found = {
         f"p{number}@broker": Partition(
             weight=draw(st.sampled_from([{}, {}, {"slots": 3.0}])),
@@ -123,7 +129,8 @@ def discovered(draw: st.DrawFn, flow: FlowView) -> FlowView:
         for number in range(draw(st.integers(0, 6)))
     }
     weights = {name: one.weight for name, one in found.items() if one.weight}
-    return replace(flow, partitions=found, weights=weights)
+    discovers = bool(found) or draw(st.booleans())
+    return replace(flow, partitions=found, weights=weights, discovers=discovers)
 
 
 @st.composite
@@ -245,7 +252,10 @@ def apply_all(snapshot: Snapshot) -> Snapshot:
 def check_legal(before: Snapshot, after: Snapshot) -> None:
     """No task is told to two nodes, no epoch goes back, and a new owner has a new epoch."""
     told = [
-        (task.flow, task.task) for node in after.nodes.values() for task in node.assignment.tasks
+        (task.flow, task.task)
+        for node in after.nodes.values()
+        for task in node.assignment.tasks
+        if task.state != "standby"
     ]
     assert len(told) == len(set(told)), "two nodes are told to run the same task"
     for name, flow in after.flows.items():
@@ -253,6 +263,7 @@ def check_legal(before: Snapshot, after: Snapshot) -> None:
         assert new.epoch >= old.epoch
         for task_name, task in new.tasks.items():
             assert task.epoch <= new.epoch
+            assert len({task.node, *task.standbys}) == 1 + len(task.standbys)
             was = old.tasks.get(task_name)
             if was is not None and was.node is not None and task.node != was.node:
                 assert task.epoch > old.epoch, "a task changed hands under an old epoch"
@@ -284,7 +295,7 @@ def check_intents(before: Snapshot, after: Snapshot, name: str) -> None:
         left = {
             partition
             for partition in set(task.partitions) - set(now.partitions if now else ())
-            if before.is_open(name, partition)
+            if before.is_open(name, partition) or partition in flow.partitions
         }
         if task.kind != COLLECT or (now is not None and not left):
             continue
@@ -325,7 +336,7 @@ def ending_rollouts(draw: st.DrawFn) -> Snapshot:
         journal = Journal(flow="f", node="n", primary="n", term=1, in_sync=())
         return {f"j{n}": journal for n in range(draw(st.sampled_from([0, 5, 40, 100])))}
 
-    number = st.sampled_from([None, None, None, 3])
+    number = st.sampled_from([None, None, None, 3, RANGE])
     old, new = (
         Place(collect=CollectPlace(labels=draw(FLOW_LABELS), tasks=draw(number))) for _ in range(2)
     )
@@ -407,6 +418,37 @@ def test_a_flow_of_another_master_is_left_alone(snapshot: Snapshot) -> None:
         assert settled.flows[name] == snapshot.flows[name]
 
 
+@given(snapshots())
+@settings(max_examples=3 * settings().max_examples)
+def test_every_task_has_as_many_standbys_as_there_are_nodes_for_them(snapshot: Snapshot) -> None:
+    """Of flows that are under way; in another zone as long as one has a node for it."""
+    settled = apply_all(replace(snapshot, flows=without_rollouts(snapshot)))
+    for flow in (settled.flows[name] for name in settled.mine & settled.flows.keys()):
+        assert flow.place is not None
+        place = flow.place.collect
+        for task in flow.tasks.values():
+            may = {
+                name: node.record.zone
+                for name, node in settled.nodes.items()
+                if node.live and node.eligible(COLLECT, place.labels) and name != task.node
+            }
+            kept = {name for name in task.standbys if not settled.nodes[name].live}
+            assert all(settled.nodes[name].lost is False for name in kept)
+            wanted = place.replicas - 1 if task.kind == COLLECT and task.node else 0
+            assert len(task.standbys) >= min(wanted, len(may))
+            assert len(task.standbys) <= wanted
+            assert may.keys() | kept >= set(task.standbys)
+            owner = settled.nodes.get(task.node or "")
+            zone = owner.record.zone if owner else ""
+            apart = {name for name, other in may.items() if other != zone}
+            near = [name for name in task.standbys if settled.nodes[name].record.zone == zone]
+            assert not near or apart <= set(task.standbys)
+
+
+def without_rollouts(snapshot: Snapshot) -> dict[str, FlowView]:
+    return {name: replace(flow, rollout=None) for name, flow in snapshot.flows.items()}
+
+
 def one_task(owner_live: bool, lost: bool = False, desired: str = "active") -> Snapshot:
     """A flow whose one collect task is with ``a`` while ``b`` could take it."""
     settled = apply_all(
@@ -457,6 +499,19 @@ def test_a_draining_owner_keeps_the_task_until_it_has_let_go() -> None:
 
     late = replace(said(running, version.number), overdue=frozenset({"f/collect.0"}))
     assert owner(apply_all(late)) == ("b", 3), "past the deadline it is taken anyway"
+
+
+def test_what_its_owner_let_go_and_nobody_else_may_run_goes_back_and_is_at_rest() -> None:
+    reads = Journal(flow="f", node="a", primary="a", term=1, in_sync=("a",))
+    settled = replace(one_task(owner_live=True), journals={"j": reads})
+    settled = apply_all(settled)
+    a, b = settled.nodes["a"], settled.nodes["b"]
+    a = replace(a, record=replace(a.record, desired="draining"))
+    let_go = nodes_obey(apply_all(replace(settled, nodes={"a": a, "b": b})))
+    alone = replace(let_go, nodes={**let_go.nodes, "b": replace(b, live=False)})
+    after = apply_all(alone)
+    assert owner(after)[0] == "a"
+    assert plan(after) == []
 
 
 def nodes_obey(snapshot: Snapshot) -> Snapshot:
@@ -660,10 +715,10 @@ def test_an_empty_plan_is_written_once() -> None:
 
 @st.composite
 def deciding(draw: st.DrawFn) -> list[Snapshot]:
-    """A flow whose tasks decide batches, while the number of its tasks, its state, its journals and
-    the nodes change."""
+    """A flow whose tasks decide batches, while the number of its tasks, its state, its journals,
+    what was discovered and the nodes change."""
     journal = Journal(flow="f", node="n0", primary="n0", term=1, in_sync=())
-    number = st.sampled_from([None, None, 1, 2, 3, 5])
+    number = st.sampled_from([None, None, 1, 2, 3, 5, RANGE])
 
     def place() -> Place:
         return Place(collect=CollectPlace(tasks=draw(number)))
@@ -680,15 +735,25 @@ def deciding(draw: st.DrawFn) -> list[Snapshot]:
     seen = [nodes_obey(apply_all(fresh))]
     for _ in range(draw(st.integers(1, 4))):
         now = seen[-1]
-        what = draw(st.sampled_from(["place", "place", "state", "journals", "node", "none"]))
+        kinds = ["place", "place", "state", "journals", "node", "ends", "ends", "none"]
+        what = draw(st.sampled_from(kinds))
         if "f" in now.flows and what in ("place", "state"):
             view = now.flows["f"]
             states = ["running", "suspended", "stopped", "deleted"]
             state = draw(st.sampled_from(states)) if what == "state" else view.record.state
-            view = replace(view, record=replace(view.record, state=state))
+            proposed = draw(st.integers(0, 6))
+            view = replace(view, record=replace(view.record, state=state), proposed_tasks=proposed)
             now = replace(now, flows={"f": replace(view, place=place())})
         if what == "journals":
             now = replace(now, journals=some_journals())
+        if what == "ends" and now.flows:
+            found = {
+                f"p{n}@broker": Partition(end=draw(st.sampled_from([None, 7]))) for n in range(5)
+            }
+            ending = {f"f/{name}" for name, one in found.items() if one.end is not None}
+            drained = frozenset(name for name in ending if draw(st.booleans()))
+            flow = replace(now.flows["f"], partitions=found, discovers=True)
+            now = replace(now, flows={"f": flow}, drained=drained)
         if what == "node":
             name = draw(st.sampled_from(sorted(now.nodes)))
             live = draw(st.booleans())
@@ -787,6 +852,8 @@ def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
             place_before=new_flow.place_before,
             rollout=new_flow.rollout,
             by_batch=new_flow.by_batch,
+            pins=new_flow.pins,
+            discovers=new_flow.discovers or bool(before.flows[name].partitions),
         )
         return replace(before, flows={**before.flows, name: flow})
     if what == "journals":

@@ -20,15 +20,17 @@ import pytest
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.intents import Intents
-from flumeng.inputs import Range
+from flumeng.discovery.task import DiscoveryTask
+from flumeng.inputs import Progress, Range
 from flumeng.simulation import Ensemble, Parts, SteppedMaster, ViolationError, World
 from flumeng.simulation.ensemble import Znode
+from flumeng.state import discovered
 from flumeng.state.reader import Reader
 from flumeng.state.snapshot import Snapshot
-from flumeng.store import Expected, Put, Store, Version, Write
+from flumeng.store import Expected, Put, Store, Version, Versioned, Write
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Ack, Intent, Plan
+from zkschema.records import Ack, Intent, Partitions, Plan
 
 ONE = os.environ.get("FLUMENG_SIM_SEED")
 SEEDS = int(os.environ.get("FLUMENG_SIM_SEEDS", "1000"))
@@ -67,9 +69,9 @@ class BlindClaims(Acks):
         super()._claim(names)
         self.epoch = mine
 
-    def _put(self, partition: str, offset: int, expect: Expected) -> Put:
-        put = super()._put(partition, offset, expect)
-        return replace(put, value=Ack(epoch=self._blind_epoch, offset=offset))
+    def _put(self, partition: str, at: Progress, expect: Expected) -> Put:
+        put = super()._put(partition, at, expect)
+        return replace(put, value=Ack(epoch=self._blind_epoch, offset=at.offset))
 
 
 def careless_about(written: Callable[[str], bool]) -> type[Ensemble]:
@@ -211,6 +213,14 @@ class WithoutFences(Ensemble):
         return [next(versions) if write in kept else Version(0) for write in puts]
 
 
+class BlindDiscovery(DiscoveryTask):
+    """Writes whatever the epoch of the last owner."""
+
+    def _read(self) -> Versioned[Partitions] | None:
+        (found,) = discovered.read(self._store, [self._flow])
+        return found if isinstance(found, Versioned) else None
+
+
 MUTANTS = {
     "epochs are not compared in a claim": (Parts(acks=BlindClaims), "fenced, and yet accepted"),
     "versions are not compared in an ack": (
@@ -236,6 +246,10 @@ MUTANTS = {
         "while a batch is decided",
     ),
     "who has lost partitions is not fenced": (Parts(ensemble=WithoutFences), ""),
+    "partitions are found under an old epoch": (
+        Parts(discovery=BlindDiscovery),
+        "are written under",
+    ),
 }
 NOTICED_SOON_FROM = {
     "the buckets of a plan are lost": 79,
@@ -244,7 +258,7 @@ NOTICED_SOON_FROM = {
     "a batch is written before it is decided": 21,
     "an intent ends before its acks": 90,
     "partitions leave a task whose batch is decided": 144,
-    "who has lost partitions is not fenced": 129,
+    "who has lost partitions is not fenced": 1600,
 }
 
 

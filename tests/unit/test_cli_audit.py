@@ -24,15 +24,22 @@ from zkschema import paths, records
 from zkschema.migrations import MIGRATIONS
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+KAFKA = (
+    'flow: orders\nsources: [kafka: {brokers: ["127.0.0.1:9092"], topics: [orders]}]\n'
+    "sinks: [noop]\n"
+)
+PARTITION = "orders.0.MkTRfQ2n@kafka"
 SIGN: AuditFields = {"author": "a", "reason": "", "now": 0.0}
 PROCESSES = {"standalone", "zookeeper", "master", "node:run", "shell"}
 READS = {
     "flow:validate", "flow:list", "flow:show", "flow:history", "flow:diff", "flow:wait",
-    "flow:counters", "flow:rollout:status", "node:list", "node:show", "node:story", "task:list",
-    "task:show", "task:wait", "ack:list", "ack:commits", "ack:intents",
+    "flow:counters", "flow:graph", "flow:lag", "flow:rollout:status", "node:list", "node:show",
+    "node:story", "task:list", "task:show", "task:wait", "ack:list", "ack:commits", "ack:intents",
     "cluster:show", "cluster:audit", "schema:show", "schema:export",
     "status", "top",
 }  # fmt: skip
+LOCAL = {"flow:try", "flow:test", "import:flume-ng", "import:flume-og"}
+"""These look at files on this host and at no cluster."""
 PUSH_READS = {
     "push:plan", "push:render", "push:status", "push:drift", "push:history", "push:export",
 }  # fmt: skip
@@ -72,6 +79,24 @@ def paused(store: FakeStore) -> None:
     pause_rollout(store, "web", **SIGN)
 
 
+def resting(store: FakeStore) -> None:
+    """It has been paused, and its tasks have let go."""
+    set_flow_state(store, "web", "suspended", **SIGN)
+    store.write(paths.plan("web"), records.Plan(epoch=1), ANY)
+
+
+def of_kafka(store: FakeStore) -> None:
+    """A flow orders, whose discovery task runs on n1."""
+    apply_flow(store, KAFKA, **SIGN)
+    live = store.read(paths.live_node("n1"))
+    assert live is not None
+    store.write(paths.live_node("n1"), replace(live.value, discovery="n1:2"), ANY)
+    task = records.PlannedTask(kind="discover", node="n1", epoch=1, state="assigned")
+    store.write(paths.plan("orders"), records.Plan(tasks={"discover.0": task}), ABSENT)
+    found = records.Partitions(partitions={PARTITION: records.Partition()})
+    store.write(paths.partitions("orders"), found, ABSENT)
+
+
 def orphan(store: FakeStore) -> None:
     store.write(paths.acks("gone"), None, ABSENT)
 
@@ -104,6 +129,9 @@ CHANGES = {
     "flow:resume": Change("web", lambda s: set_flow_state(s, "web", "stopped", **SIGN)),
     "flow:stop": Change("web"),
     "flow:choke": Change("web 10MB"),
+    "flow:handoff": Change("web"),
+    "flow:backfill": Change("orders --from earliest --to latest", of_kafka),
+    "flow:reset": Change("web --to latest --yes", resting),
     "flow:delete": Change("web"),
     "flow:rollout:pause": Change("web", rolling),
     "flow:rollout:resume": Change("web", paused),
@@ -154,7 +182,9 @@ def store() -> FakeStore:
 
 def test_every_command_is_known_as_what_it_is() -> None:
     """``journal`` looks at nodes and at files on this host, and never changes the tree."""
-    known = PROCESSES | READS | PUSH_READS | PUSHES | {name.split(" ")[0] for name in CHANGES}
+    known = (
+        PROCESSES | READS | LOCAL | PUSH_READS | PUSHES | {name.split(" ")[0] for name in CHANGES}
+    )
     named = {name for name, _ in leaves(commands) if not name.startswith("journal:")}
     assert named - {"schema:verify"} == known - {"schema:verify"}
 
@@ -178,7 +208,9 @@ def test_every_change_leaves_one_entry_in_the_audit(
     before = set(store.children(paths.audits()))
     words = [*name.replace(":", " ").split(), *CHANGES[name].words.format(dir=tmp_path).split()]
     reason = ["--reason", "why"] if name != "schema:init" else []
-    done = Shell(store.tree, {"n1:1": {"web.n1.0.aa": Reached(5, 9)}}).run(*words, *reason)
+    shell = Shell(store.tree, {"n1:1": {"web.n1.0.aa": Reached(5, 9)}})
+    shell.kept[PARTITION] = {"earliest": 0, "latest": 9}
+    done = shell.run(*words, *reason)
     assert done.exit_code == 0, done.stderr
     entry, *more = sorted(set(store.children(paths.audits())) - before - imported(tmp_path, name))
     assert len(more) == (len(MIGRATIONS) - 1 if name == "schema:migrate --finish" else 0)

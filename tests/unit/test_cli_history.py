@@ -61,6 +61,7 @@ def test_history_tells_who_made_which_revision_and_why(shell: Shell) -> None:
     )
     assert shell.json("flow", "history", "web")[2] == {
         "revision": 3, "author": "ann@ops", "reason": "try 3", "time": NOON, "current": True,
+        "deleted": "", "text": "",
     }  # fmt: skip
 
 

@@ -116,7 +116,7 @@ def test_node_show(shell: Shell) -> None:
 def test_task_list_and_show(shell: Shell) -> None:
     lines = shell.run("task", "list").stdout.splitlines()
     assert lines[1] == (
-        "web/collect.0\tcollect\tn1\t3\t1 (2 wanted)\tstarting\t1\truns revision 1, 2 is wanted"
+        "web/collect.0\tcollect\tn1\t-\t3\t1 (2 wanted)\tstarting\t1\truns revision 1, 2 is wanted"
     )
     assert [row["task"] for row in shell.json("task", "list")] == ["collect.0", "ingest.n1"]
     shown = shell.run("task", "show", "web/collect.0").stdout

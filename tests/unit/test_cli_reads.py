@@ -42,6 +42,13 @@ def write_flow(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+SCALED = """flow: web
+sources: [kafka: {brokers: ["k:9092"], topics: [orders]}]
+place: {collect: {tasks: {min: 2, max: 8}}}
+sinks: [noop]
+"""
+
+
 def live(address: str = "") -> records.LiveNode:
     return records.LiveNode(
         uuid="u", incarnation="i", addresses=(address,), pid=1, version="0.1.0", since=NOON
@@ -88,8 +95,8 @@ def cluster(shell: Shell, store: FakeStore, write_flow: Callable[..., Path]) -> 
 
 def test_flow_list(cluster: Shell) -> None:
     assert cluster.run("flow", "list").stdout == (
-        "FLOW\tSTATE\tREVISION\tDELIVERY\tSOURCES\tSINKS\tRUNNING\n"
-        "web\trunning\t1\tat-least-once\ttail\tnoop\t2/2\n"
+        "FLOW\tSTATE\tREVISION\tDELIVERY\tSOURCES\tSINKS\tRUNNING\tLABELS\tBACKFILL OF\tHEALTH\n"
+        "web\trunning\t1\tat-least-once\ttail\tnoop\t2/2\t-\t-\trunning\n"
     )
     (row,) = cluster.json("flow", "list")
     assert (row["flow"], row["revision"], row["sources"]) == ("web", 1, ["tail"])
@@ -98,9 +105,12 @@ def test_flow_list(cluster: Shell) -> None:
 
 def test_flow_show(cluster: Shell) -> None:
     shown = cluster.run("flow", "show", "web").stdout
-    assert "flow web is running\nrevision 1 by ann@ops, 2023-11-14 22:13:20 UTC\n" in shown
+    assert (
+        "flow web is running\nhealth: running\nrevision 1 by ann@ops, 2023-11-14 22:13:20 UTC\n"
+        in shown
+    )
     assert FLOW in shown
-    assert "collect-0\tcollect\tn1\t3\t1\trunning\tweb.n1.0.aa\t-\n" in shown
+    assert "collect-0\tcollect\tn1\t-\t3\t1\trunning\tweb.n1.0.aa\t-\n" in shown
     assert cluster.json("flow", "show", "web")["text"] == FLOW
 
 
@@ -184,8 +194,8 @@ def test_status_of_a_well_cluster(cluster: Shell, store: FakeStore) -> None:
     assert (result.exit_code, result.stdout) == (
         0,
         "ok: 1 master live, 2 of 2 nodes live\n"
-        "FLOW\tSTATE\tREVISION\tRUNNING\tLAG\tROLLOUT\n"
-        "web\trunning\t1\t2/2\t60+?, 60 s\t-\n",
+        "FLOW\tSTATE\tREVISION\tRUNNING\tLAG\tROLLOUT\tHEALTH\n"
+        "web\trunning\t1\t2/2\t60+?, 60 s\t-\trunning\n",
     )
 
 
@@ -305,16 +315,16 @@ def test_schema_show_needs_no_cluster(shell: Shell) -> None:
     assert shown.exit_code == 0
     assert "\n/flows/{flow}/plan\tPlan\tpersistent\tmasters\t" in shown.stdout
     table = shell.json("schema", "show")
-    assert table["version"] == 3
+    assert table["version"] == 4
     assert {"znode": "/flows", "record": None}.items() <= table["znodes"][2].items()
 
 
 def test_schema_init_makes_a_cluster_once() -> None:
     shell = Shell(FakeTree())
-    assert "schema version 3" in shell.run("schema", "init").stdout
+    assert "schema version 4" in shell.run("schema", "init").stdout
     assert shell.run("schema", "init").stdout == "nothing to do: the cluster is there\n"
     verified = shell.run("schema", "verify")
-    assert (verified.exit_code, verified.stdout) == (0, "every znode keeps to schema version 3\n")
+    assert (verified.exit_code, verified.stdout) == (0, "every znode keeps to schema version 4\n")
 
 
 def test_schema_verify_tells_what_is_wrong(shell: Shell, store: FakeStore) -> None:
@@ -365,3 +375,28 @@ def test_frozen_nodes_cost_no_more_time_than_one(store: FakeStore) -> None:
     assert took < 2 * asking.ASK_SECONDS
     assert {f"{name}:7000" for name in found.silent} == frozen
     assert len(found.by_node) == 540
+
+
+def test_a_flow_tells_why_it_has_so_many_tasks(
+    shell: Shell, store: FakeStore, write_flow: Callable[..., Path]
+) -> None:
+    shell.run("flow", "apply", str(write_flow(SCALED)))
+    shown = shell.run("flow", "show", "web").stdout
+    assert "collect tasks, 2 to 8: nothing decided yet\n" in shown
+    decisions = (
+        records.ScalingDecision(time=NOON, kind="out", before=2, tasks=5, why="late by 70 s"),
+        records.ScalingDecision(time=NOON + 60, kind="steady", before=5, tasks=5, why="not late"),
+    )
+    said = records.Scaling(tasks=5, rate=480.0, decisions=decisions)
+    store.write(paths.partitions("web"), records.Partitions(scaling=said), ABSENT)
+    shown = shell.run("flow", "show", "web").stdout
+    assert "collect tasks, 2 to 8: 5\n" in shown
+    lines = shown.splitlines()
+    assert lines[-2].split()[2:] == ["steady", "5", "not", "late"]
+    assert lines[-1].split()[2:] == ["out", "2", "->", "5", "late", "by", "70", "s"]
+    as_json = shell.json("flow", "show", "web")["scaling"]
+    assert (as_json["min"], as_json["max"], as_json["tasks"], as_json["rate"]) == (2, 8, 5, 480.0)
+    assert [one["kind"] for one in as_json["decisions"]] == ["steady", "out"]
+    fixed = SCALED.replace("{min: 2, max: 8}", "2")
+    shell.run("flow", "apply", str(write_flow(fixed)))
+    assert shell.json("flow", "show", "web")["scaling"] is None

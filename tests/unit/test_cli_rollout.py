@@ -130,7 +130,7 @@ def test_the_progress_of_a_rollout_is_shown_until_it_is_done(cluster: Cluster) -
         "tasks": 6, "taken": 2, "running": 2,
         "paused": False,
     }  # fmt: skip
-    assert "\t2/6 run 2 (canary)\n" in shell.run("status").stdout
+    assert "\t2/6 run 2 (canary)\t" in shell.run("status").stdout
     assert shell.run("flow", "wait", "web", "--running", "--timeout", 1).exit_code == 0
     waiting = shell.run("flow", "wait", "web", "--rolled-out", "--timeout", 1)
     assert waiting.exit_code == 1

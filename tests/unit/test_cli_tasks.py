@@ -311,3 +311,40 @@ def test_a_move_loses_when_the_flow_changes_meanwhile(store: FakeStore) -> None:
     with pytest.raises(ConflictError, match="/flows/web was changed"):
         move_task(late, "web/collect.0", "n3", **SIGN)
     assert planned(store, "collect.0").state == "assigned"
+
+
+# -- how tasks have ended
+
+
+def test_how_tasks_ended_is_listed_also_by_masters_that_came_later(
+    store: FakeStore, shell: Shell
+) -> None:
+    """Each ``settle`` is another master; the one before has no memory that would be missed."""
+    restart_task(store, "web/collect.0", author="ann", reason="it hung", now=60.0)
+    settle(store)
+    move_task(store, "web/collect.1", "n3", **SIGN)
+    settle(store)
+    set_flow_state(store, "web", "suspended", **SIGN)
+    settle(store)
+    rows = shell.json("task", "list", "--ended", "web")
+    assert [(r["task"], r["node"], r["epoch"], r["how"], r["why"]) for r in rows] == [
+        ("collect.0", "n1", 5, "stopped", "restarted by an operator: it hung"),
+        ("collect.1", "n2", 6, "stopped", "moved by an operator"),
+        ("collect.0", "n1", 7, "stopped", "the flow is suspended"),
+        ("collect.1", "n3", 9, "stopped", "the flow is suspended"),
+    ]
+    assert rows[0]["time"] == 60.0
+    assert shell.json("task", "list", "--ended") == rows
+    lines = shell.run("task", "list", "--ended").stdout.splitlines()
+    assert lines[0] == "TIME\tTASK\tNODE\tEPOCH\tENDED\tWHY"
+    assert lines[1].endswith("\tweb/collect.0\tn1\t5\tstopped\trestarted by an operator: it hung")
+    shown = shell.run("flow", "show", "web").stdout
+    assert "ended last (4 of 4 that are kept: `flumeng task list --ended web`)\n" in shown
+
+
+def test_tasks_of_one_flow_are_listed(store: FakeStore, shell: Shell) -> None:
+    apply_flow(store, FLOW.replace("web", "log").replace("5514", "5515"), **SIGN)
+    settle(store)
+    assert {row["flow"] for row in shell.json("task", "list")} == {"web", "log"}
+    assert {row["flow"] for row in shell.json("task", "list", "log")} == {"log"}
+    assert shell.run("task", "list", "lgo").exit_code == 2

@@ -31,6 +31,9 @@ PROMISED = [
     "task:move",
     "task:wait",
     "flow:validate",
+    "flow:try",
+    "flow:test",
+    "flow:graph",
     "flow:apply",
     "flow:list",
     "flow:show",
@@ -44,6 +47,10 @@ PROMISED = [
     "flow:wait",
     "flow:choke",
     "flow:counters",
+    "flow:backfill",
+    "flow:handoff",
+    "flow:lag",
+    "flow:reset",
     "flow:rollout:status",
     "flow:rollout:pause",
     "flow:rollout:resume",
@@ -69,6 +76,8 @@ PROMISED = [
     "schema:export",
     "schema:import",
     "schema:migrate",
+    "import:flume-ng",
+    "import:flume-og",
     "push:plan",
     "push:apply",
     "push:rollback",
@@ -85,7 +94,7 @@ PROMISED = [
 READS = [
     name
     for name in PROMISED
-    if name.split(":")[-1] in ("list", "show", "status", "top", "history", "diff")
+    if name.split(":")[-1] in ("list", "show", "status", "top", "history", "diff", "lag")
 ]
 HEAVY = ("kazoo", "numpy", "pandas", "pyarrow", "pyspark", "rich", "prompt_toolkit")
 

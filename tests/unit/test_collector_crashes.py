@@ -35,8 +35,10 @@ from flumeng.collector.step_testing import (
 )
 from flumeng.collector.task import Assignment, Batch, Task
 from flumeng.collector.testing import FakePositions, register
+from flumeng.collector.work import Filtered
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.inputs import Range
+from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.runtime import file_store
 from flumeng.sinks import Written
 from flumeng.spec import FlowSpec, parse_flow
@@ -98,8 +100,17 @@ class FakePipeline:
     intent = None
     trouble = ""
 
+    def event_bytes(self) -> None:
+        return None
+
+    def filtered(self) -> Filtered:
+        return Filtered()
+
     def splits(self, ranges: Sequence[Range]) -> int:
         return len(ranges)
+
+    def joined(self, ranges: Sequence[Range]) -> dict[str, JoinedRange]:
+        raise NotImplementedError
 
     def __init__(self, spec: FlowSpec, root: str) -> None:
         self.spec = spec
@@ -153,11 +164,14 @@ class World:
             self.tree.znodes[parent] = type(self.tree.znodes["/"])(b"")
         store.write(folder, None, ABSENT)
 
+    def pipeline(self) -> Any:
+        return FakePipeline(flow_spec(self.delivery), str(self.root))
+
     def collect(self, epoch: int, steps: Steps | None = None) -> Steps:
         """A collector's life: until all is acked, or whatever ``steps`` does to it."""
         steps = steps or Steps()
         assignment = Assignment(FLOW, "collect.0", epoch, 1, "", tuple(JOURNALS))
-        pipeline = FakePipeline(flow_spec(self.delivery), str(self.root))
+        pipeline = self.pipeline()
         store = SteppingStore(self.tree, steps)
         task = Task(
             assignment,

@@ -31,9 +31,10 @@ from flumeng.collector.step_testing import (
 )
 from flumeng.collector.task import Assignment, Batch, Task
 from flumeng.collector.testing import FakePositions, register
-from flumeng.collector.work import Intent
+from flumeng.collector.work import Filtered, Intent
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
 from flumeng.inputs import Range
+from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.sinks import BatchId, Written
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, ANY, Put, tree
@@ -74,8 +75,17 @@ class NumberedPipeline:
     shareable: bool = False
     trouble: str = ""
 
+    def event_bytes(self) -> None:
+        return None
+
+    def filtered(self) -> Filtered:
+        return Filtered()
+
     def splits(self, ranges: Sequence[Range]) -> int:
         return len(split(ranges, self.parts, 1))
+
+    def joined(self, _ranges: Sequence[Range]) -> dict[str, JoinedRange]:
+        return {}
 
     def write_into(self, task: Task, batch: Batch) -> None:
         parts = split(batch.ranges, batch.splits or self.parts, 1)

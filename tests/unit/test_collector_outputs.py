@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from flumeng.collector.commit import Commits
-from flumeng.collector.daemon import bounded, require_catalog, require_outside
+from flumeng.collector.daemon import bounded, require_allowed, require_catalog, require_outside
 from flumeng.errors import UserError
 from flumeng.node.policy import Policy
-from flumeng.spec import Component, spark
+from flumeng.spec import Component, check_flow, spark
 from flumeng.spec.sinks.files import Files
 from flumeng.spec.sinks.spark import Spark
 from flumeng.store import ABSENT, tree
@@ -96,3 +96,27 @@ def test_no_sink_writes_into_the_data_of_its_node_or_around_it(tmp_path: Path) -
         for part in sinks(place):
             with pytest.raises(UserError, match="data directory of the node"):
                 require_outside(data, part)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ("sinks: [files: {path: /elsewhere}]", "/elsewhere"),
+        (
+            "filters: [lookup: {on: [host], table: {csv: /etc/hosts.csv, "
+            "schema: 'host STRING, rack INT'}}], sinks: [noop]",
+            "/etc/hosts.csv",
+        ),
+    ],
+)
+def test_what_stands_in_an_inner_branch_has_to_be_allowed_too(
+    tmp_path: Path, part: str, said: str
+) -> None:
+    text = (
+        "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], "
+        f"branches: [{{name: a, branches: [{{name: b, {part}}}]}}]}}"
+    )
+    spec, options = check_flow(text), spark.read({})
+    with pytest.raises(UserError, match=said):
+        require_allowed(spec, Policy(outputs=("/lake",), paths=("/lake",)), options, tmp_path)
+    require_allowed(spec, Policy(outputs=("/",), paths=("/",)), options, tmp_path)

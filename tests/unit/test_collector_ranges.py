@@ -111,6 +111,37 @@ def test_the_size_grows_by_two_at_most_and_never_over_the_cap() -> None:
     assert size.events == 500_000
 
 
+def test_a_batch_has_no_more_bytes_than_it_may_by_the_heaviest_of_the_last_ones() -> None:
+    size = BatchSize(cap=1_000_000, most_bytes=10_000_000)
+    assert size.events == 10_000_000 // 1024, "nothing is known of the first one"
+    size.weighed(100_000.0)
+    assert size.events == 100
+    for _ in range(20):
+        size.measured(size.events, 0.001)
+        size.weighed(2_000.0)
+    assert 500 < size.events < 5_000, "lighter ones are believed bit by bit"
+    for _ in range(60):
+        size.measured(size.events, 0.001)
+        size.weighed(2_000.0)
+    assert size.events == 5_000
+    size.weighed(40_000_000.0)
+    assert size.events == 1, "one event is a batch, however large"
+
+
+def test_the_first_weight_counts_as_it_is() -> None:
+    size = BatchSize(cap=1_000_000, most_bytes=1_024_000)
+    size.weighed(100.0)
+    for _ in range(5):
+        size.measured(size.events, 0.001)
+    assert size.events == 10_240
+
+
+def test_without_a_bound_bytes_change_nothing() -> None:
+    size = BatchSize(cap=1_000_000)
+    size.weighed(100_000.0)
+    assert size.events == BatchSize.FIRST
+
+
 def test_a_batch_that_was_not_full_says_nothing_unless_it_was_slow() -> None:
     size = BatchSize(cap=10_000_000)
     size.measured(10, 0.3)

@@ -19,6 +19,7 @@ from flumeng.collector.runner import ERROR_CHARACTERS, Runner, Status, Surroundi
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.slots import SMALL_EVENTS
 from flumeng.collector.task import Assignment, Task
+from flumeng.collector.task_counts import COUNTED
 from flumeng.collector.testing import (
     Restless,
     ScriptedEngine,
@@ -26,6 +27,7 @@ from flumeng.collector.testing import (
     StillPositions,
     register,
 )
+from flumeng.collector.work import Filtered
 from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs import Range, Reach
 from flumeng.metrics import table
@@ -112,14 +114,16 @@ class World(StillPositions):
         pipeline: ScriptedPipeline,
         epoch: int = 1,
         report: Callable[[str, Status], None] | None = None,
+        handoff: int = 0,
     ) -> Runner:
-        return self.run_built(lambda _: pipeline, epoch, report)
+        return self.run_built(lambda _: pipeline, epoch, report, handoff)
 
     def run_built(
         self,
         build: Callable[[Assignment], ScriptedPipeline],
         epoch: int = 1,
         report: Callable[[str, Status], None] | None = None,
+        handoff: int = 0,
     ) -> Runner:
         around = Surroundings(
             store=self.store,
@@ -131,7 +135,7 @@ class World(StillPositions):
             report=report or self.report,
             measures=self.measures,
         )
-        runner = Runner(assignment(epoch), around)
+        runner = Runner(replace(assignment(epoch), handoff=handoff), around)
         self.runners.append(runner)
         runner.start()
         return runner
@@ -198,6 +202,32 @@ def test_batches_run_and_one_status_is_said(world: World) -> None:
     assert world.counted(table.COLLECT_EVENTS) == {}
 
 
+def test_what_became_of_the_events_of_committed_batches_is_counted_by_task(world: World) -> None:
+    """A claim under another epoch counts anew; one that begins anew after a failure goes on."""
+    fail = iter((False, True))
+
+    def fail_once(_: Sequence[Range]) -> None:
+        if next(fail, False):
+            raise UnavailableError("the lake is away")
+
+    pipeline = ScriptedPipeline(spec(), fail_once, made=Filtered(dropped=None, parse_errors=3))
+    world.safe[JOURNAL] = 100
+    world.run(pipeline)
+
+    def minute() -> list[tuple[int | None, ...]]:
+        found = [(row["epoch"], row["counts"]) for row in world.measures.tasks.rows()]
+        return [
+            (epoch, *(counts[name] and counts[name]["1m"] for name in COUNTED))
+            for epoch, counts in found
+        ]
+
+    until(lambda: minute() == [(1, 100, None, 3, 0)])
+    world.safe[JOURNAL] = 200
+    until(lambda: minute() == [(1, 200, None, 6, 0)])
+    world.runners[0].assign(assignment(2))
+    until(lambda: minute() == [(2, 0, 0, 0, 0)])
+
+
 def test_acks_keep_the_order_of_batches_that_finish_out_of_order(world: World) -> None:
     first_may_end = threading.Event()
 
@@ -233,6 +263,24 @@ def test_a_failed_batch_is_said_once_and_tried_again_from_the_ack(
     assert world.statuses[1].partitions == ()
     assert caplog.text.count("disk on fire") == 1
     assert world.counted(table.COLLECT_FAILURES) == {("web", "failed"): 2}
+
+
+def test_a_task_that_fails_three_times_in_a_row_is_unhealthy_until_all_is_delivered(
+    world: World,
+) -> None:
+    tries = []
+
+    def fail_thrice(ranges: Sequence[Range]) -> None:
+        tries.append(ranges)
+        if len(tries) <= 3:
+            raise OSError("disk on fire")
+
+    world.safe[JOURNAL] = 10
+    world.run(ScriptedPipeline(spec(), fail_thrice))
+    until(lambda: world.ack() == 10)
+    until(lambda: (world.states()[-1], world.statuses[-1].health) == ("running", ""))
+    health = [one.health for one in world.statuses if one.state == "failed"]
+    assert health == ["", "unhealthy"], "the second failure was said with the first"
 
 
 def test_a_batch_behind_a_failed_one_is_not_acked(world: World) -> None:
@@ -334,6 +382,74 @@ def test_a_small_batch_waits_until_it_is_old_enough_unless_the_process_stops(wor
     runner.drain()
     assert runner.join(PATIENCE_SECONDS)
     assert world.ack() == 101
+
+
+def test_a_handoff_delivers_what_has_come_once_in_as_many_batches_as_it_takes(
+    world: World,
+) -> None:
+    pipeline = ScriptedPipeline(spec(seconds=3600.0))
+    world.safe[JOURNAL] = 40
+    runner = world.run(pipeline)
+    time.sleep(0.3)
+    assert pipeline.batches == []
+    runner.assign(replace(assignment(), handoff=1))
+    until(lambda: world.ack() == 40)
+    world.safe[JOURNAL] = 50
+    time.sleep(0.3)
+    assert world.ack() == 40, "what comes later gathers as ever"
+    runner.assign(replace(assignment(), handoff=1))
+    time.sleep(0.3)
+    assert world.ack() == 40, "one number is one handoff"
+    world.safe[JOURNAL] = 40 + 230
+    runner.assign(replace(assignment(), handoff=2))
+    until(lambda: world.ack() == 270)
+    assert world.states() == ["running"], "nothing was claimed anew"
+
+
+def test_a_handoff_is_gone_on_with_when_a_batch_of_it_fails(world: World) -> None:
+    failures = [UnavailableError("away"), UnavailableError("away")]
+
+    def fail(ranges: Sequence[Range]) -> None:
+        if ranges[0].start > 0 and failures:
+            raise failures.pop()
+
+    runner = world.run(ScriptedPipeline(spec(seconds=3600.0), fail))
+    until(lambda: world.states() == ["running"])
+    world.safe[JOURNAL] = 150
+    runner.assign(replace(assignment(), handoff=1))
+    until(lambda: world.ack() == 150)
+    assert failures == []
+
+
+def test_a_task_that_begins_after_a_handoff_was_asked_for_delivers_it(world: World) -> None:
+    world.safe[JOURNAL] = 40
+    world.run(ScriptedPipeline(spec(seconds=3600.0)), handoff=3)
+    until(lambda: world.ack() == 40)
+
+
+def test_a_handoff_waits_for_a_partition_that_cannot_be_reached(world: World) -> None:
+    end = world.safe.pop(JOURNAL)
+    runner = world.run(ScriptedPipeline(spec(seconds=3600.0)))
+    runner.assign(replace(assignment(), handoff=1))
+    time.sleep(0.3)
+    world.safe[JOURNAL] = end + 5
+    until(lambda: world.ack() == 5)
+
+
+def test_a_batch_that_has_its_bytes_waits_no_longer(world: World) -> None:
+    """And is cut where it has them, by what events weighed before."""
+    text = (
+        "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop], "
+        "batch: {seconds: 3600, bytes: 102400}}"
+    )
+    pipeline = ScriptedPipeline(parse_flow(text), event_size=10_240.0)
+    world.safe[JOURNAL] = 99
+    world.run(pipeline)
+    time.sleep(0.3)
+    assert pipeline.batches == [], "an event is taken to have a KiB"
+    world.safe[JOURNAL] = 125
+    until(lambda: world.ack() == 120)
+    assert [piece.events for batch in pipeline.batches for piece in batch] == [100, 10, 10]
 
 
 def test_a_successor_does_not_let_what_waited_for_an_owner_wait_again(world: World) -> None:
@@ -576,3 +692,17 @@ def test_a_target_that_is_away_is_told_while_the_task_runs(world: World) -> None
     until(lambda: world.statuses[-1].error in (None, ""))
     assert "failed" not in world.states()
     assert len(world.statuses) == told + 1, "nothing was said twice while it was away"
+
+
+def test_an_idle_flow_costs_no_job(world: World) -> None:
+    """Also after it has had events: nothing is written until more of them come."""
+    written: list[Sequence[Range]] = []
+    world.run(ScriptedPipeline(spec(), written.append))
+    until(lambda: world.states() == ["running"])
+    time.sleep(2)
+    assert written == []
+    world.safe[JOURNAL] = 10
+    until(lambda: world.ack() == 10)
+    jobs = len(written)
+    time.sleep(2)
+    assert len(written) == jobs

@@ -83,7 +83,8 @@ class World:
             shared_limit_seconds=self.hang_seconds,
             cancel_seconds=self.hang_seconds,
         )
-        self.spec = spec()
+        batch = replace(spec().batch, timeout_seconds=self.hang_seconds)
+        self.spec = replace(spec(), batch=batch)
         tree.init(self.store)
         self.store.write(paths.flow("web"), Flow(revision=1), ABSENT)
         for folder in flow_folders("web"):
@@ -102,7 +103,6 @@ class World:
             build=lambda _: pipeline,
             positions=lambda wake: Ends(self, wake),
             report=self.report,
-            hang_seconds=self.hang_seconds,
         )
         self.runners.append(Runner(assignment, around))
         self.runners[-1].start()
@@ -253,6 +253,51 @@ def test_a_batch_that_hangs_is_given_up_told_and_begun_anew_and_harms_nobody_els
     until(lambda: world.last(0).state == "running")
     assert all(world.statuses[f"web/collect.{n}"] == [world.last(n)] for n in range(1, 20))
     looking.set()
+
+
+@pytest.mark.parametrize("hang_seconds", [0.3])
+def test_what_is_behind_a_batch_that_hangs_is_given_up_with_it(world: World) -> None:
+    """It is written, and nothing of it is acked before what comes before it is."""
+    may_end = threading.Event()
+    tries: list[tuple[int, int]] = []
+
+    def hang_at_first(ranges: Sequence[Range]) -> None:
+        (piece,) = ranges
+        tries.append((piece.start, piece.end))
+        if len(tries) == 1:
+            may_end.wait(PATIENCE_SECONDS)
+
+    looking = threading.Event()
+    threading.Thread(target=look, args=(world, looking), daemon=True).start()
+    world.safe["web.n0.0.00000000"] = 200
+    journal = world.run(0, ScriptedPipeline(world.spec, hang_at_first))
+    until(lambda: "failed" in [status.state for status in world.statuses.get("web/collect.0", ())])
+    assert tries[:2] == [(0, 100), (100, 200)]
+    assert world.ack(journal) == 0
+    until(lambda: world.ack(journal) == 200)
+    assert sorted(tries[2:]) == [(0, 100), (100, 200)]
+    may_end.set()
+    looking.set()
+
+
+def test_a_batch_with_less_time_than_others_shares_no_job(world: World) -> None:
+    """Or what gives it up would give up theirs."""
+    hasty = replace(world.spec, batch=replace(world.spec.batch, timeout_seconds=1.0))
+    may_go = threading.Event()
+    for number in range(2):
+        blocker = ScriptedPipeline(world.spec, lambda _: waited(may_go))
+        world.append(world.run(number, blocker), 1)
+    until(lambda: world.engine.at_once == 2)
+    journals = [
+        world.run(n, ScriptedPipeline(hasty if n == 5 else world.spec, shareable=True))
+        for n in range(2, 8)
+    ]
+    for journal in journals:
+        world.append(journal, 10)
+    time.sleep(0.5)
+    may_go.set()
+    until(lambda: all(world.ack(journal) == 10 for journal in journals))
+    assert sorted(world.engine.jobs) == [1, 1, 1, 5]
 
 
 def look(world: World, end: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""What the test suites of other syslog readers try: ours agrees, or docs/flows.md says why not.
+"""What the test suites of other syslog readers try: ours agrees, or docs/parsing.md says why not.
 
 A case names the fields that the other reader finds. One that ``differs`` names a class of
 difference and the fields that are ours; it must really differ, so that the table stays true.
@@ -19,8 +19,8 @@ import yaml
 from flumeng.filters import syslog
 
 CORPORA = sorted((Path(__file__).parent / "corpora").glob("*.yaml"))
-DOCS = (Path(__file__).parents[2] / "docs" / "flows.md").read_text()
-READING_SYSLOG = DOCS.partition("#### Reading syslog\n")[2].partition("\n### ")[0]
+DOCS = (Path(__file__).parents[2] / "docs" / "parsing.md").read_text()
+READING_SYSLOG = DOCS.partition("## `syslog`\n")[2].partition("\n## ")[0]
 RECEIVED = datetime(2026, 11, 22, 12, tzinfo=UTC)
 NOT_FIELDS = ("line", "timezone", "differs", "ours", "refused")
 

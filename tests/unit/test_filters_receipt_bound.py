@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from flumeng.filters.parse import SyslogStage
+from flumeng.filters.formats.syslog import SyslogReader
+from flumeng.filters.parse import ParseStage
 from flumeng.filters.receipt_bound import Bounded, refused
 from flumeng.journal.schema import EVENT_SCHEMA
 
@@ -26,7 +27,7 @@ def events(*said: str) -> pa.RecordBatch:
 
 
 def bounded(batch: pa.RecordBatch, within: float = DAY, rows: int = 8192) -> pa.Table:
-    return pa.Table.from_batches(Bounded(SyslogStage(), within, rows)(iter([batch])))
+    return pa.Table.from_batches(Bounded(ParseStage(SyslogReader()), within, rows)(iter([batch])))
 
 
 @pytest.mark.parametrize("hours", [-24, -1, 0, 24])

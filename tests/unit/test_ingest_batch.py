@@ -229,7 +229,12 @@ def test_what_cannot_be_encoded_harms_only_itself() -> None:
     found: list[ReceivedBlock] = []
     unfit: list[tuple[ReceivedBlock, Exception]] = []
     payloads = list(
-        batch.encode(group, lambda one: found.append(one.block), lambda *pair: unfit.append(pair))
+        batch.encode(
+            group,
+            lambda one: found.append(one.block),
+            lambda *pair: unfit.append(pair),
+            Payload.encode,
+        )
     )
     assert sum(payload.rows for payload in payloads) == 6
     assert [block.data for block in found] == [b"0\n", b"1\n", b"2\n", b"5\n", b"6\n", b"7\n"]

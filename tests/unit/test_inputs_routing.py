@@ -52,6 +52,10 @@ class FakeReader:
     def schema(self) -> pa.Schema:
         return pa.schema([*READ_SCHEMA, *self.more])
 
+    @property
+    def modules(self) -> frozenset[str]:
+        return frozenset(field.name for field in self.more)
+
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
         for offset in range(piece.start, piece.end):
             if offset % 2:
@@ -201,6 +205,10 @@ def test_a_batch_of_two_inputs_has_the_columns_of_both(inputs: Inputs) -> None:
         (THERE, 8, "b:1", b"k", 0),
     ]
     assert found.column(identity.JOURNAL).to_pylist() == found.column("journal").to_pylist()
+
+
+def test_what_any_input_imports_late_is_imported(inputs: Inputs) -> None:
+    assert inputs.reader(SPEC).modules == {"key"}
 
 
 def test_one_input_alone_is_read_as_it_is(journals: FakeInput) -> None:

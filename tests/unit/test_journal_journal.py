@@ -25,6 +25,7 @@ from flumeng.journal.errors import (
 )
 from flumeng.journal.frame import MAX_ROWS
 from flumeng.journal.journal import ROLL_WORTH_BYTES, Journal
+from flumeng.journal.limits import Limits
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.journal.segment import SEGMENT_HEADER_BYTES
 from flumeng.journal.testing import FaultyDisk, numbered_events
@@ -289,6 +290,22 @@ def test_an_ack_above_the_end_is_damage_not_a_wish(tmp_path: Path, journal: Jour
     with pytest.raises(CorruptError, match="above its end"):
         journal.trim(101)
     assert segments(journal, tmp_path) == before
+
+
+def test_an_ack_that_was_set_back_keeps_what_is_to_be_read_again(tmp_path: Path) -> None:
+    """Else room would be made at the cost of what an operator wants delivered once more."""
+    keeps = Limits(max_bytes=1 << 20, retain_seconds=3600)
+    journal = Journal.create(tmp_path, ID, limits=keeps)
+    while journal.bytes < 1 << 19:
+        journal.append(numbered_events(journal.next_seq, 100, body_bytes=200))
+    end = journal.sync()
+    journal.trim(end)
+    journal.trim(100)
+    assert (journal.floor, journal.acked) == (0, 100)
+    with pytest.raises(DiskFullError):
+        while True:
+            journal.append(numbered_events(journal.next_seq, 100, body_bytes=200))
+    assert seqs(journal, 100, end) == list(range(100, end))
 
 
 def test_a_fully_acked_active_segment_goes_when_that_is_worth_it(tmp_path: Path) -> None:

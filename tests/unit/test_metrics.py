@@ -27,7 +27,7 @@ from flumeng.metrics.histogram import Histogram
 from flumeng.metrics.instruments import HEALTH, METRICS, Instruments
 from flumeng.metrics.page import Page, merged
 from flumeng.metrics.table import Metric, Reading
-from flumeng.spec.flow import check_flow_name
+from flumeng.spec.patterns import check_name
 
 UNITS = ("seconds", "bytes", "info", "events")
 TAKEN = Metric("flumeng_test_taken_total", "counter", "test", "Taken.", ("flow",))
@@ -65,7 +65,7 @@ def test_no_name_is_used_twice() -> None:
 
 def test_no_flow_can_be_called_what_all_others_are_called() -> None:
     with pytest.raises(ValueError, match=r".+"):
-        check_flow_name(OTHER_FLOWS)
+        check_name(OTHER_FLOWS)
 
 
 def test_a_thousand_flows_are_a_bounded_number_of_series() -> None:

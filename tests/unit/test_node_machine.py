@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from flumeng.node.children import Child, statuses
 from flumeng.node.events import (
     Acked,
     Ended,
@@ -21,7 +22,7 @@ from flumeng.node.events import (
     Wanted,
 )
 from flumeng.node.machine import FaultError, Machine
-from zkschema.records import COLLECT, INGEST, AssignedTask, Assignment
+from zkschema.records import COLLECT, DISCOVER, INGEST, AssignedTask, Assignment
 
 WORKER = "ingest.0"
 
@@ -147,6 +148,12 @@ def test_nothing_is_said_for_a_child_that_is_gone(machine: Machine) -> None:
     machine.handle(Ended(WORKER, -9))
     assert machine.status.tasks["f/ingest.0"].state == "starting"
     assert (machine.journals, machine.addresses) == (None, ("",))
+
+
+def test_a_task_is_as_unhealthy_as_its_child_says() -> None:
+    ill = {"epoch": 1, "revision": 1, "state": "running", "health": "unhealthy"}
+    found = statuses([Child(COLLECT, tasks={"f/collect.0": ill})], [])
+    assert found["f/collect.0"].health == "unhealthy"
 
 
 def test_a_task_that_was_let_go_leaves_the_status(machine: Machine) -> None:
@@ -435,6 +442,16 @@ def on_spark(version: int, **spark: str) -> Wanted:
     return replace(before, assignment=replace(before.assignment, spark=spark))
 
 
+def test_a_collector_that_is_not_needed_any_more_when_it_is_ready_is_stopped(
+    machine: Machine,
+) -> None:
+    """A node begins with the assignment that it kept, and hears then what others took over."""
+    machine.handle(Tick())
+    assert Start(COLLECT) in machine.handle(wanted(COLLECT))
+    machine.handle(wanted(version=2))
+    assert machine.handle(ready(COLLECT)) == [Tell(COLLECT, {"type": "stop", "drain_seconds": 0.0})]
+
+
 def test_a_collector_whose_settings_change_drains_and_is_started_with_them(
     machine: Machine,
 ) -> None:
@@ -466,3 +483,35 @@ def test_a_collector_that_starts_with_settings_that_changed_is_ended(
     clock.now += 1.0
     assert Start("collect") in machine.handle(Tick())
     assert machine.children["collect"].spark == {}
+
+
+def test_discovery_has_a_process_of_its_own_that_runs_while_there_are_such_tasks(
+    machine: Machine,
+) -> None:
+    running(machine)
+    assert Start(DISCOVER) not in machine.handle(Tick())
+    assert Start(DISCOVER) in machine.handle(wanted(INGEST, COLLECT, DISCOVER, version=2))
+    assert configured(machine.handle(ready(DISCOVER, "h:2"))) == ["discover: ['discover.0']"]
+    machine.handle(status(DISCOVER, answers=2))
+    assert machine.status.tasks["f/discover.0"].state == "running"
+    assert (machine.discovery, machine.addresses) == ("h:2", ("h:1",))
+    machine.handle(Ended(DISCOVER, -9))
+    assert machine.discovery == ""
+    assert machine.status.tasks["f/discover.0"].state == "starting"
+    assert machine.children[COLLECT].starts == 1, "the collector notices nothing"
+    machine.handle(wanted(INGEST, COLLECT, version=3))
+    assert "f/discover.0" not in machine.status.tasks
+
+
+def test_where_the_collector_tells_what_it_counts_is_known_while_it_runs(
+    machine: Machine, clock: Clock
+) -> None:
+    running(machine)
+    assert machine.collector == ""
+    machine.handle(Ended(COLLECT, -9))
+    clock.now += 1.0
+    machine.handle(Tick())
+    machine.handle(ready(COLLECT, "h:3"))
+    assert (machine.collector, machine.addresses) == ("h:3", ("h:1",))
+    machine.handle(Ended(COLLECT, -9))
+    assert machine.collector == ""

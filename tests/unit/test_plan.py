@@ -10,7 +10,7 @@ from flumeng.plan import Action, Assign, Drop, Forget, Maintain, Planner, Replan
 from flumeng.plan.applied import applied
 from flumeng.plan.capacity_index import CapacityIndex
 from flumeng.plan.steps import steps
-from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout
+from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout, TaskRange
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.state.task_map import BUCKETS, Tasks
 from flumeng.store import Unreadable, Version
@@ -232,6 +232,71 @@ def test_tasks_that_are_added_get_their_share_of_the_journals() -> None:
         settled.flows["f"].tasks["collect.0"].partitions
     )
     assert len(stayed) == 3
+
+
+# -- as many tasks as the events need
+
+
+def scaled(proposed: int, least: int = 2, most: int = 8) -> FlowView:
+    view = flow(tasks=TaskRange(min=least, max=most))
+    names = (f"p{number:02d}@broker" for number in range(40))
+    return replace(found(view, *names), proposed_tasks=proposed)
+
+
+def collect_tasks(snapshot: Snapshot) -> dict[str, PlannedTask]:
+    return {n: t for n, t in snapshot.flows["f"].tasks.items() if t.kind == COLLECT}
+
+
+def test_the_proposed_number_counts_within_its_range() -> None:
+    nodes = [node("a"), node("b")]
+    counts = {
+        proposed: len(collect_tasks(at_rest(cluster([scaled(proposed)], nodes))))
+        for proposed in (0, 1, 5, 9)
+    }
+    assert counts == {0: 2, 1: 2, 5: 5, 9: 8}
+
+
+def test_until_a_number_is_proposed_the_tasks_that_are_there_stay() -> None:
+    settled = at_rest(cluster([replace(scaled(0), place=flow(tasks=5).place)], [node("a")]))
+    ranged = replace(settled.flows["f"], place=scaled(0).place)
+    assert len(collect_tasks(at_rest(replace(settled, flows={"f": ranged})))) == 5
+
+
+def test_a_fifth_task_takes_only_what_it_needs_and_no_task_stops_for_it() -> None:
+    """Druid's scaling stops every task."""
+    planner = Planner()
+    settled = cluster([scaled(4)], [node("a"), node("b")])
+    for _ in range(4):
+        settled = seen_by(planner, obeyed(settled))
+    before = collect_tasks(settled)
+    assert [len(task.partitions) for task in before.values()] == [10, 10, 10, 10]
+    five = replace(settled.flows["f"], proposed_tasks=5)
+    after = collect_tasks(seen_by(planner, obeyed(replace(settled, flows={"f": five}))))
+    assert [len(task.partitions) for task in after.values()] == [8, 8, 8, 8, 8]
+    for name, task in before.items():
+        kept = after[name]
+        assert set(kept.partitions) < set(task.partitions)
+        assert (kept.node, kept.epoch, kept.state) == (task.node, task.epoch, "assigned")
+
+
+def test_one_task_less_moves_only_what_it_read() -> None:
+    settled = at_rest(cluster([scaled(5)], [node("a"), node("b")]))
+    four = replace(settled.flows["f"], proposed_tasks=4)
+    after = collect_tasks(at_rest(replace(settled, flows={"f": four})))
+    assert all(
+        set(collect_tasks(settled)[name].partitions) < set(task.partitions)
+        for name, task in after.items()
+    )
+    assert sum(len(task.partitions) for task in after.values()) == 40
+
+
+def test_in_maintenance_mode_the_number_stays() -> None:
+    settled = at_rest(cluster([scaled(4)], [node("a")]))
+    mode = Cluster(maintenance=Maintenance(who="m", why="w", since=0.0))
+    six = replace(settled.flows["f"], proposed_tasks=6)
+    asked = replace(settled, cluster=mode, flows={"f": six})
+    assert len(collect_tasks(at_rest(asked))) == 4
+    assert len(collect_tasks(at_rest(replace(asked, cluster=Cluster())))) == 6
 
 
 # -- draining
@@ -758,6 +823,24 @@ def test_chokes_reach_the_nodes_that_run_the_flow() -> None:
         "a": {},
         "b": {},
         "c": {},
+    }
+
+
+# -- handoffs
+
+
+def test_a_handoff_reaches_the_collect_tasks_of_its_flow_and_changes_nothing_else() -> None:
+    settled = at_rest(cluster([flow(tasks=2), flow("other")], [node("a"), node("b")]))
+    asked = settled.flows["f"]
+    view = replace(asked, record=replace(asked.record, handoff=7))
+    told = carried_out(replace(settled, flows={**settled.flows, "f": view}))
+    before = {(t.flow, t.task): t for n in settled.nodes.values() for t in n.assignment.tasks}
+    for name, after in told.nodes.items():
+        for one in after.assignment.tasks:
+            handoff = 7 if (one.flow, one.kind) == ("f", COLLECT) else 0
+            assert one == replace(before[one.flow, one.task], handoff=handoff), name
+    assert {flow.plan_version for flow in told.flows.values()} == {
+        flow.plan_version for flow in settled.flows.values()
     }
 
 

@@ -11,6 +11,8 @@ from flumeng.errors import UserError
 from flumeng.node import policy
 from flumeng.node.policy import UNRESTRICTED, Policy
 from flumeng.spec import Component
+from flumeng.spec.client_tls import ClientTls
+from flumeng.spec.kafka_source import KafkaSource
 from flumeng.spec.sinks.console import Console
 from flumeng.spec.sinks.files import Files
 from flumeng.spec.sources import Exec, Generate, Http, Syslog, Tail, Tls
@@ -48,6 +50,18 @@ def test_a_source_that_is_not_named_may_not_run() -> None:
     assert refusal(allowed, Generate()).endswith("does not allow the source generate")
     nothing = policy.parse("sources: []", "node.yaml")
     assert refusal(nothing, Syslog(listen="[::]:1")).endswith("does not allow the source syslog")
+
+
+def test_which_brokers_may_be_asked() -> None:
+    allowed = policy.parse("inputs: ['kafka://a:9092', 'kafka://b:9092']", "node.yaml")
+    ours = KafkaSource(brokers=("a:9092", "b:9092"), topics=("t",))
+    allowed.require(Component("source", "kafka", ours))
+    other = Component("source", "kafka", KafkaSource(brokers=("a:9092", "c:9092"), topics=("t",)))
+    with pytest.raises(UserError, match="does not allow to read kafka://c:9092"):
+        allowed.require(other)
+    tls = KafkaSource(brokers=("a:9092",), topics=("t",), tls=ClientTls(ca="/secret/ca.pem"))
+    with pytest.raises(UserError, match=r"does not allow to read /secret/ca\.pem"):
+        Policy(paths=("/etc",)).require(Component("source", "kafka", tls))
 
 
 @pytest.mark.parametrize(

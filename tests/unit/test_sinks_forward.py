@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from flumeng.errors import UserError
-from flumeng.filters.parse import ROWS_AT_A_TIME, SyslogStage
+from flumeng.filters.formats.syslog import SyslogReader
+from flumeng.filters.parse import ROWS_AT_A_TIME, ParseStage
 from flumeng.filters.receipt_bound import Bounded
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.sinks import syslog_text
@@ -95,7 +96,7 @@ def test_what_is_parsed_reads_as_before() -> None:
         ],
         READ_SCHEMA,
     )
-    stage = Bounded(SyslogStage(None), 7 * 86_400.0, ROWS_AT_A_TIME)
+    stage = Bounded(ParseStage(SyslogReader()), 7 * 86_400.0, ROWS_AT_A_TIME)
     (first,) = stage(iter([events]))
     again = events.set_column(0, "body", syslog_text.rows(first))
     (second,) = stage(iter([again]))

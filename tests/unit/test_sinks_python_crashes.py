@@ -21,9 +21,10 @@ from flumeng.collector.ranges import BatchSize
 from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
 from flumeng.collector.task import Assignment, Task
 from flumeng.collector.testing import register
-from flumeng.collector.work import Intent
+from flumeng.collector.work import Filtered, Intent
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.inputs import Range, Reach
+from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.sinks import Written
 from flumeng.sinks.python import BatchNumber, call
 from flumeng.spec import FlowSpec, parse_flow
@@ -50,8 +51,17 @@ class FunctionPipeline:
     intent: Intent | None = "before"
     trouble: str = ""
 
+    def event_bytes(self) -> None:
+        return None
+
+    def filtered(self) -> Filtered:
+        return Filtered()
+
     def splits(self, _ranges: Sequence[Range]) -> int:
         return 1
+
+    def joined(self, _ranges: Sequence[Range]) -> dict[str, JoinedRange]:
+        return {}
 
 
 class FakePositions:

@@ -30,9 +30,10 @@ from flumeng.collector.step_testing import (
 )
 from flumeng.collector.task import Assignment, Task
 from flumeng.collector.testing import FakePositions, register
-from flumeng.collector.work import Intent
+from flumeng.collector.work import Filtered, Intent
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.inputs import Range
+from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.sinks.tables import TableSink
 from flumeng.sinks.testing.tables import DeltaDirectory, IcebergDirectory, staged
 from flumeng.spec import FlowSpec, parse_flow
@@ -82,8 +83,17 @@ class TablePipeline:
     intent: Intent | None = "after"
     trouble: str = ""
 
+    def event_bytes(self) -> None:
+        return None
+
+    def filtered(self) -> Filtered:
+        return Filtered()
+
     def splits(self, _ranges: Sequence[Range]) -> int:
         return 1
+
+    def joined(self, _ranges: Sequence[Range]) -> dict[str, JoinedRange]:
+        return {}
 
 
 class World:

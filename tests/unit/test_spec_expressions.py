@@ -11,8 +11,9 @@ import pytest
 
 from flumeng.filters import syslog
 from flumeng.spec import SpecError, check_flow, expressions, sql_patterns
-from flumeng.spec.columns import EVENT, SYSLOG
+from flumeng.spec.filters.parse import SYSLOG
 from flumeng.spec.functions import FUNCTIONS
+from flumeng.spec.kinds import EVENT
 from flumeng.spec.testing import ATTEMPTS, CONDITIONS
 
 COLUMNS = {**EVENT, **SYSLOG}

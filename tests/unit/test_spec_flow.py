@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -19,18 +20,24 @@ from flumeng.spec import (
     Place,
     Problem,
     SpecError,
+    TaskRange,
+    check_flow,
     document,
     parse_flow,
     registry,
 )
-from flumeng.spec.filters import Parse, Select, Where
+from flumeng.spec.filters.parse import Parse
+from flumeng.spec.filters.select import Select
+from flumeng.spec.filters.where import Where
 from flumeng.spec.guarantees import promise
 from flumeng.spec.sinks.console import Console
 from flumeng.spec.sinks.files import Files
 from flumeng.spec.sources import Syslog, Tail
 
 ROOT = Path(__file__).parents[2]
-FLOWS = sorted((ROOT / "conf" / "flows").glob("*.yaml"))
+FLOWS = sorted(
+    set((ROOT / "conf/flows").glob("*.yaml")) - set((ROOT / "conf/flows").glob("*.test.yaml"))
+)
 
 
 def test_the_flow_of_the_design_reads_as_written() -> None:
@@ -210,10 +217,32 @@ def test_what_may_happen_before_acceptance_is_told_for_each_source(source: str, 
     assert len(others) == 2
 
 
+def test_a_flow_without_a_journal_promises_nothing_of_one() -> None:
+    source = "kafka: {brokers: [k:9092], topics: [a]}"
+    said = promise(parse_flow(f"flow: f\nsources:\n  - {source}\nsinks: [noop]\n"))
+    assert said == (
+        "kafka: each message that Kafka still has when it is read is taken once.",
+        "A message that is read reaches the sinks once or, after a failure, more than once "
+        "(delivery at-least-once).",
+    )
+
+
+def test_filters_see_what_a_message_of_kafka_has() -> None:
+    flow = "flow: f\nsources: [{}]\nsinks: [noop]\nfilters:\n  - select: {}\n"
+    chosen = "[\"cast(headers['a'] as string) as a\", key, topic, partition]"
+    kafka = "kafka: {brokers: [k:9092], topics: [a]}"
+    assert check_flow(flow.format(kafka, chosen)).flow == "f"
+    with pytest.raises(UserError, match="headers"):
+        check_flow(flow.format("generate", chosen))
+
+
 def test_every_flow_in_the_docs_is_valid() -> None:
     page = (ROOT / "docs" / "flows.md").read_text()
     names = [parse_flow(text).flow for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
-    assert len(names) == len(set(names)) == 18
+    assert len(names) == len(set(names)) >= 20
+    parsing = (ROOT / "docs" / "parsing.md").read_text()
+    for text in re.findall(r"```yaml\n(.*?)```", parsing, re.DOTALL):
+        parse_flow(textwrap.dedent(text))
     sinks = (ROOT / "docs" / "sinks.md").read_text()
     assert [e.name for e in registry.entries("sink") if f"`{e.name}`" not in sinks] == []
     for kind in ("source", "filter"):
@@ -267,3 +296,106 @@ sources: [{syslog: {listen: "0.0.0.0:5514"}}]
 sinks: [{files: {path: "s3a://lake/web"}}]
 dead_letters: {files: {path: "s3a://lake/web"}}
 """)
+
+
+IN_KAFKA = """\
+flow: web
+sources: [{source}]
+journal: {{kafka: {{brokers: ["kafka-1:9092"], topic: web-journal}}}}
+sinks: [noop]
+"""
+
+
+def test_a_journal_in_kafka_is_read_as_a_topic() -> None:
+    spec = parse_flow(IN_KAFKA.format(source='syslog: {listen: "0.0.0.0:5514"}'))
+    (journal,) = spec.partitioned
+    assert journal.options.topics == ("web-journal",)
+    assert journal.options.brokers == ("kafka-1:9092",)
+    assert [source.name for source in spec.pinned] == ["syslog"]
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "message"),
+    [
+        ('tail: {paths: ["/var/log/a"]}', "sources[0].tail", "keeps its place in a journal on"),
+        ("generate", "sources[0].generate", "keeps its place in a journal on"),
+        ('exec: {command: ["/bin/ls"], mode: once}', "sources[0].exec", "keeps its place"),
+        ('kafka: {brokers: ["a:1"], topics: [b]}', "journal.kafka", "reads Kafka too"),
+    ],
+)
+def test_what_cannot_have_its_journal_in_kafka(source: str, place: str, message: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse_flow(IN_KAFKA.format(source=source))
+    assert [(one.path, message in one.message) for one in refused.value.problems] == [(place, True)]
+
+
+def test_a_journal_in_kafka_takes_no_settings_of_disks() -> None:
+    text = IN_KAFKA.format(source='syslog: {listen: "0.0.0.0:5514"}')
+    with pytest.raises(SpecError) as refused:
+        parse_flow(text.replace("{kafka:", "{max_bytes: 1 GiB, kafka:") + "durability: memory\n")
+    assert sorted(one.path for one in refused.value.problems) == ["durability", "journal.max_bytes"]
+
+
+def test_a_flow_reads_one_kafka() -> None:
+    text = """\
+flow: web
+sources:
+  - kafka: {brokers: ["a:9092"], topics: [orders]}
+  - kafka: {brokers: ["b:9092"], topics: [payments]}
+sinks: [noop]
+"""
+    with pytest.raises(SpecError) as refused:
+        parse_flow(text)
+    assert [one.path for one in refused.value.problems] == ["sources[1].kafka"]
+
+
+SCALED = """
+flow: a
+sources: [kafka: {brokers: ["k:9092"], topics: [orders]}]
+place: {collect: {tasks: TASKS}}
+sinks: [noop]
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("4", 4),
+        ("{max: 8}", TaskRange(max=8, min=1, lag_seconds=60.0)),
+        ("{min: 2, max: 8, lag_seconds: 5 min}", TaskRange(max=8, min=2, lag_seconds=300.0)),
+        ("{min: 3, max: 3}", TaskRange(max=3, min=3)),
+    ],
+)
+def test_the_number_of_tasks_is_a_number_or_a_range(written: str, meant: int | TaskRange) -> None:
+    assert parse_flow(SCALED.replace("TASKS", written)).place.collect.tasks == meant
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("many", 'place.collect.tasks: expected a whole number; found "many"'),
+        ("[1, 2]", "place.collect.tasks: expected a whole number; found a list"),
+        ("0", "place.collect.tasks: expected at least 1"),
+        ("{min: 2}", 'place.collect.tasks: missing "max": expected a whole number'),
+        ("{min: 3, max: 2}", "place.collect.tasks.max: expected at least 3, which is `min`"),
+        ("{max: 8, lag: 60}", "place.collect.tasks.lag: unknown option; "),
+        ("{max: 0}", "place.collect.tasks.max: expected at least 1"),
+    ],
+)
+def test_what_is_neither_is_refused(written: str, problem: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse_flow(SCALED.replace("TASKS", written))
+    (found,) = refused.value.problems
+    assert f"{found.path}: {found.message}".startswith(problem)
+
+
+def test_a_range_needs_a_discovery_task() -> None:
+    """Nobody else sees how late the events are."""
+    range_ = SCALED.replace("TASKS", "{max: 8}")
+    source = 'kafka: {brokers: ["k:9092"], topics: [orders]}'
+    syslog = 'syslog: {listen: "0.0.0.0:5514"}'
+    with pytest.raises(SpecError, match="a range is for flows with a discovery task"):
+        parse_flow(range_.replace(source, syslog))
+    assert parse_flow(range_.replace(source, f"{source}, {syslog}"))
+    journal = 'journal: {kafka: {brokers: ["k:9092"], topic: t}}\n'
+    assert parse_flow(range_.replace(source, syslog) + journal)

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.spec.filters import EVENT_COLUMNS
+from flumeng.spec.kinds import EVENT
 from flumeng.spec.patterns import check_lake_path, check_regex, split_query
 
 GOOD = [
@@ -67,7 +67,7 @@ def test_a_group_twice_is_refused_though_re2_takes_it() -> None:
 
 
 def test_columns_that_every_event_has_are_known_without_arrow() -> None:
-    assert set(EVENT_COLUMNS) == set(READ_SCHEMA.names)
+    assert set(EVENT) == set(READ_SCHEMA.names)
 
 
 def test_the_query_of_a_url_has_no_time_patterns() -> None:

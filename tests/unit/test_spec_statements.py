@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from flumeng.spec import SpecError, check_flow, statements
-from flumeng.spec.columns import EVENT, SYSLOG
-from flumeng.spec.expressions import Kind, columns_of_ddl
+from flumeng.spec.expressions import columns_of_ddl
+from flumeng.spec.filters.parse import SYSLOG
+from flumeng.spec.kinds import EVENT, Kind
 from flumeng.spec.testing import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
 
 COLUMNS = {**EVENT, **SYSLOG}

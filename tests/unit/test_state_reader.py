@@ -10,6 +10,7 @@ import pytest
 
 from flumeng.journal import names
 from flumeng.operations.flows import apply_flow
+from flumeng.spec import TaskRange
 from flumeng.state import journal_registry
 from flumeng.state.reader import WATCHED, Reader
 from flumeng.state.resync import Round
@@ -30,6 +31,7 @@ from zkschema.records import (
     Plan,
     PlannedTask,
     Record,
+    Scaling,
     TaskStatus,
 )
 from zkschema.table import ZPath
@@ -92,6 +94,15 @@ def test_what_was_discovered_is_drained_by_the_ack_of_its_own_flow(store: FakeSt
     assert reader.snapshot().drained == frozenset()
 
 
+def test_a_master_sees_the_number_of_tasks_that_was_proposed(store: FakeStore) -> None:
+    apply(store, tasks=1)
+    reader = Reader(store, "m", Clock(), Clock())
+    assert reader.snapshot().flows["web"].proposed_tasks == 0
+    store.write(paths.partitions("web"), Partitions(scaling=Scaling(tasks=3)), ABSENT)
+    reader.on_watch(str(paths.partitions("web")))
+    assert reader.snapshot().flows["web"].proposed_tasks == 3
+
+
 def test_one_that_was_never_acked_is_drained_when_there_is_nothing_in_it(store: FakeStore) -> None:
     """A topic that is deleted before anybody has read it."""
     apply(store, tasks=1)
@@ -109,6 +120,7 @@ def test_a_flow_that_is_made_again_has_another_revision_1(store: FakeStore) -> N
         reader.on_watch(str(paths.flows()))
         place = reader.snapshot().flows["web"].place
         assert place is not None
+        assert not isinstance(place.collect.tasks, TaskRange)
         return place.collect.tasks
 
     apply(store, tasks=1)

@@ -67,7 +67,7 @@ UNSEEN = [
     for row in RECORDS
     if row
     in (paths.partitions_bucket, paths.commit, paths.story, paths.audit, paths.assignment_page)
-    or row.pattern.startswith(("/queues", "/intents", "/push"))
+    or row.pattern.startswith(("/queues", "/intents", "/push", "/tombstones"))
 ]
 """What ``status`` does not look at; the commands that show it tell."""
 

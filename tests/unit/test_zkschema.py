@@ -55,7 +55,7 @@ def test_unknown_fields_are_kept_at_every_depth() -> None:
     data = (
         b'{"assignment_version":1,"journals_told":true,"new":1,"problems":{},"spark_ui":"",'
         b'"tasks":{"f/t":{"epoch":1,'
-        b'"epoch_seen":0,"error":null,"newer":[2],"revision":1,"state":"running"}},"v":1}'
+        b'"epoch_seen":0,"error":null,"health":"","newer":[2],"revision":1,"state":"running"}},"v":1}'
     )
     assert codec.encode(codec.decode(records.NodeStatus, data)) == data
 

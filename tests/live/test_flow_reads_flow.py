@@ -1,0 +1,69 @@
+"""A flow reads another one: each has every event once, and neither waits for the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from tests.live.one_host import Standalone, eventually
+
+TEXT = """
+flow: copy
+sources: [{{flow: {{name: web, discovery_seconds: 0.5}}}}]
+delivery: exactly-once
+batch: {{seconds: 0.2}}
+sinks: [{{files: {{path: "{lake}"}}}}]
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Standalone]:
+    cluster = Standalone(tmp_path)
+    cluster.start("--flow", str(cluster.flow))
+    yield cluster
+    cluster.stop()
+
+
+def test_both_flows_have_each_event_once(cluster: Standalone, tmp_path: Path) -> None:
+    lake, copy = tmp_path / "copy", tmp_path / "copy.yaml"
+    copy.write_text(TEXT.format(lake=lake))
+
+    def copied() -> set[tuple[str, int]]:
+        files = [str(file) for file in lake.glob("**/*.parquet")]
+        if not files:
+            return set()
+        rows = ds.dataset(files).to_table(columns=["journal", "seq"]).to_pylist()
+        found = {(row["journal"], row["seq"]) for row in rows}
+        assert len(found) == len(rows), "an event is there twice"
+        return found
+
+    cluster.send(1000)
+    eventually(lambda: cluster.rows() == 1000, "the first flow delivers nothing")
+    said = cluster.command("flow", "apply", str(copy))
+    assert "revision 1" in said, said
+    cluster.send(500)
+    eventually(lambda: len(copied()) >= 500, "the second flow delivers nothing")
+    cluster.command("flow", "pause", "copy")
+    cluster.send(700)
+    eventually(lambda: cluster.rows() == 2200, "the first flow waits for the second")
+    assert len(copied()) < 2200
+    assert "is read by copy" in cluster.command("flow", "delete", "web")
+    acks = json.loads(cluster.command("ack", "list", "--json"))
+    journal = next(row["partition"] for row in acks if row["flow"] == "web")
+    held = next(row for row in acks if row["flow"] == "copy")
+    assert held["partition"] == f"{journal}@flow"
+    assert held["offset"] <= 1500
+    cluster.command("flow", "resume", "copy")
+    eventually(lambda: (journal, 2199) in copied(), "the second flow does not go on")
+    found = copied()
+    assert {seq for _, seq in found} == set(range(2200 - len(found), 2200))
+    assert {name for name, _ in found} == {journal}
+
+    cluster.command("flow", "delete", "copy")
+    eventually(lambda: "copy" not in cluster.command("flow", "list"), "copy stays")
+    assert cluster.command("flow", "delete", "web") != ""
+    eventually(lambda: "web" not in cluster.command("flow", "list"), "web stays")

@@ -1,0 +1,119 @@
+"""`flumeng flow try` as a command in a pipe, and filters and cases that need Spark."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from flumeng.collector import spark as sessions
+from flumeng.errors import FlumengError
+from flumeng.ingest.framing import Messages
+from flumeng.spec import check_flow
+from flumeng.trial.cases import read_cases
+from flumeng.trial.chain import FilterChain
+from flumeng.trial.explaining import explain
+from flumeng.trial.outcomes import run_cases
+from flumeng.trial.received import ReceivedLines
+
+CASES = sorted((Path(__file__).parents[2] / "conf" / "flows").glob("*.test.yaml"))
+FLOW = """\
+flow: web
+sources: [tail: {paths: [/var/log/a.log]}]
+filters:
+%s
+sinks: [noop]
+"""
+LINES = Messages(b'{"n": 1}\n{\n{"n": 2, "who": "ann"}\n')
+
+
+def command(flow: Path) -> list[str]:
+    return [sys.executable, "-m", "cli.main", "flow", "try", str(flow)]
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> Path:
+    path = tmp_path / "web.yaml"
+    path.write_text(FLOW % "  - where: \"host <> ''\"")
+    return path
+
+
+def test_a_line_is_shown_at_once_and_ctrl_c_ends_it(flow: Path) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(flow), stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for line in (b"first\n", b"second\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert process.stdout.readline().endswith(b' body="%s"\n' % line.strip())
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == b"flumeng: 2 events in, 2 out\n"
+
+
+def test_it_ends_quietly_when_nobody_reads_on(flow: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"x" * 100 + b"\n" + b"y\n" * 2_000_000)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command(flow), str(lines)], stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait(60) == 0
+    assert b"Traceback" not in errors
+
+
+def through(session: SparkSession, filters: str) -> list[dict[str, object]]:
+    spec = check_flow(FLOW % filters)
+    received = ReceivedLines(spec, host="h", ts=0)
+    large = sessions.for_large_rows(session)
+    chain = FilterChain(spec.filters, large, received.schema)
+    assert not chain.in_arrow
+    found = chain.run(received.events(LINES))
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+def test_what_needs_spark_goes_through_spark(spark: SparkSession) -> None:
+    found = through(
+        spark,
+        '  - parse: {format: json, schema: "n INT, who STRING"}\n'
+        "  - where: \"n > 0 OR attrs['parse_error'] LIKE 'json%'\"\n"
+        '  - select: [seq, attrs, "upper(who) AS who"]\n',
+    )
+    assert [(row["seq"], row["who"]) for row in found] == [(0, None), (1, None), (2, "ANN")]
+    assert found[1]["attrs"] == [("source", "tail"), ("parse_error", "json: malformed")]
+    counted = through(spark, '  - sql: "SELECT host, count(*) AS n FROM events GROUP BY host"\n')
+    assert counted == [{"host": "h", "n": 3}]
+
+
+def test_steps_of_spark_are_explained_as_far_as_events_are_known(spark: SparkSession) -> None:
+    spec = check_flow(
+        FLOW % '  - where: "length(body) > 1"\n  - sql: SELECT host, count(*) AS n FROM events '
+        "GROUP BY host\n"
+    )
+    received = ReceivedLines(spec)
+    large = sessions.for_large_rows(spark)
+    found = list(explain(spec, large, received.events(LINES)))
+    assert [len(it.steps[0].rows) for it in found] == [1, 0, 1]
+    assert [it.steps[-1].lost for it in found] == [True, False, True]
+
+
+def test_a_statement_that_spark_refuses_is_told(spark: SparkSession) -> None:
+    spec = check_flow(FLOW % "  - sql: SELECT host, seq FROM events GROUP BY host\n")
+    with pytest.raises(FlumengError, match="seq"):
+        FilterChain(spec.filters, spark, ReceivedLines(spec).schema)
+
+
+@pytest.mark.parametrize("file", CASES, ids=lambda file: file.name)
+def test_the_cases_of_the_examples_pass(spark: SparkSession, file: Path) -> None:
+    (cases,) = read_cases([file])
+    large = sessions.for_large_rows(spark)
+    outcomes = list(run_cases(cases, large, lambda _: True))
+    assert outcomes
+    assert [outcome for outcome in outcomes if not outcome.passed] == []

@@ -1,0 +1,245 @@
+"""``flow backfill``: a flow of its own reads a part of Kafka's messages once more, and ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cli.testing import Shell
+from flumeng.operations.flows import apply_flow, apply_flows, set_flow_state
+from flumeng.spec import check_flow
+from flumeng.spec.backfill import backfill_text
+from flumeng.spec.kafka_source import KafkaSource
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+TEXT = """\
+# what people bought
+flow: orders
+labels: {team: shop}
+sources:
+  - kafka:
+      brokers: ["127.0.0.1:9092"]
+      topics: [orders, payments]
+      start_from: latest
+      password: "no"
+      user: "${secret:kafka}"
+delivery: exactly-once
+sinks:
+  - files: {path: s3://lake/orders, format: json}
+"""
+NINE = "2026-11-22T09:00:00+00:00"
+KEPT = {
+    "orders.0.MkTRfQ2n@kafka": {"earliest": 100, "latest": 900, NINE: 500},
+    "orders.1.MkTRfQ2n@kafka": {"earliest": 0, "latest": 80, NINE: 80},
+    "payments.0.Ab_-fQ2n@kafka": {"earliest": 7, "latest": 7, NINE: 7},
+}
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    apply(store, TEXT.replace('      password: "no"\n      user: "${secret:kafka}"\n', ""))
+    node = records.LiveNode(
+        uuid="n1", incarnation="i", pid=1, version="0", since=0.0, discovery="n1:2"
+    )
+    store.write(paths.live_node("n1"), node, ABSENT)
+    task = records.PlannedTask(kind="discover", node="n1", epoch=1, state="assigned")
+    store.write(paths.plan("orders"), records.Plan(epoch=1, tasks={"discover.0": task}), ABSENT)
+    found = records.Partitions(partitions=dict.fromkeys(KEPT, records.Partition()))
+    store.write(paths.partitions("orders"), found, ABSENT)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree, kept=dict(KEPT))
+
+
+def apply(store: FakeStore, text: str) -> None:
+    apply_flow(store, text, author="ann", reason="", now=0.0)
+
+
+def options(store: FakeStore, flow: str) -> KafkaSource:
+    found = store.read(paths.revision(flow, "1"))
+    assert found is not None
+    (source,) = check_flow(found.value.text).sources
+    assert isinstance(source.options, KafkaSource)
+    return source.options
+
+
+def start(shell: Shell, *words: str) -> Any:
+    return shell.run("flow", "backfill", "orders", *words)
+
+
+def test_it_is_a_flow_of_its_own_with_the_same_text_and_ends(
+    shell: Shell, store: FakeStore
+) -> None:
+    before = store.read(paths.flow("orders"))
+    done = start(shell, "--from", "2026-11-22T09:00:00Z", "--to", "latest", "--reason", "late")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        "PARTITION\tFROM\tTO\tEVENTS",
+        "orders.0.MkTRfQ2n@kafka\t500\t900\t400",
+        "flow orders-backfill-1 reads 400 events in 1 partition",
+    ]
+    record = store.read(paths.flow("orders-backfill-1"))
+    assert record is not None
+    assert record.value == records.Flow(revision=1, backfill_of="orders")
+    assert store.read(paths.flow("orders")) == before
+    made = options(store, "orders-backfill-1")
+    assert (made.start_offsets, made.end_offsets, made.start_from) == (
+        {"orders.0": 500},
+        {"orders.0": 900},
+        "earliest",
+    )
+    live, fill = (store.read(paths.revision(name, "1")) for name in ("orders", "orders-backfill-1"))
+    assert live is not None
+    assert fill is not None
+    one, other = check_flow(live.value.text), check_flow(fill.value.text)
+    assert (one.sinks, one.delivery, one.labels) == (other.sinks, other.delivery, other.labels)
+    assert (fill.value.author, fill.value.reason) == ("ann@ops", "backfill of orders: late")
+    names = store.children(paths.audits())
+    entries = store.read_many([paths.audit(name) for name in names])
+    assert [one.value.command for one in entries if one and one.value.reason == "late"] == [
+        "flow backfill orders as orders-backfill-1: orders.0 500-900"
+    ]
+
+
+def test_a_whole_flow_is_read_from_its_beginning_to_now(shell: Shell, store: FakeStore) -> None:
+    found = shell.json("flow", "backfill", "orders", "--from", "earliest", "--to", "latest",
+                       "--as", "again")  # fmt: skip
+    assert found == {
+        "flow": "again",
+        "backfill_of": "orders",
+        "partitions": [
+            {"partition": "orders.0.MkTRfQ2n@kafka", "start": 100, "end": 900, "events": 800},
+            {"partition": "orders.1.MkTRfQ2n@kafka", "start": 0, "end": 80, "events": 80},
+        ],
+    }
+    assert options(store, "again").end_offsets == {"orders.0": 900, "orders.1": 80}
+
+
+def test_offsets_name_what_is_read(shell: Shell, store: FakeStore) -> None:
+    assert start(shell, "--from", "orders.0=200", "--to", "orders.0=300").exit_code == 0
+    assert options(store, "orders-backfill-1").start_offsets == {"orders.0": 200}
+    assert start(shell, "--from", "orders.1=10", "--to", "latest").exit_code == 0
+    assert options(store, "orders-backfill-2").end_offsets == {"orders.1": 80}
+    assert start(shell, "--from", "earliest", "--to", "orders.1=10").exit_code == 0
+    assert options(store, "orders-backfill-3").start_offsets == {"orders.1": 0}
+
+
+def test_a_dry_run_changes_nothing(shell: Shell, store: FakeStore) -> None:
+    before = store.dump()
+    done = start(shell, "--from", "earliest", "--to", "latest", "--dry-run")
+    assert (done.exit_code, store.dump()) == (0, before)
+    assert done.stdout.splitlines()[-1] == (
+        "flow orders-backfill-1 would read 880 events in 2 partitions"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("latest", "latest"), "there is nothing between --from and --to"),
+        (("orders.0=200", "orders.1=20"), "is in one of --from and --to, and not in the other"),
+        (("orders.0=5", "latest"), "has offsets from 100 up to 900, and not 5"),
+        (("orders.9=5", "latest"), 'there is no partition "orders.9"'),
+        (("monday", "latest"), "expected earliest, latest, or a time"),
+    ],
+)
+def test_what_makes_no_sense_is_wrong_input(
+    shell: Shell, store: FakeStore, words: tuple[str, str], complaint: str
+) -> None:
+    before = store.dump()
+    done = start(shell, "--from", words[0], "--to", words[1])
+    assert (done.exit_code, complaint in done.stderr, store.dump()) == (2, True, before)
+
+
+def test_a_name_that_is_taken_or_impossible_is_refused(shell: Shell, store: FakeStore) -> None:
+    range_ = ("--from", "earliest", "--to", "latest")
+    assert start(shell, *range_, "--as", "orders").exit_code == 3
+    assert start(shell, *range_, "--as", "Orders").exit_code == 2
+    assert start(shell, *range_).exit_code == 0
+    shell.run("flow", "delete", "orders-backfill-1")
+    for path in sorted(store.tree.znodes, reverse=True):
+        if "orders-backfill-1" in path and not path.startswith("/tombstones"):
+            del store.tree.znodes[path]
+    assert "orders-backfill-2 reads" in start(shell, *range_).stdout, "its history can be read"
+
+
+def test_a_flow_of_journals_has_nothing_to_read_again(shell: Shell, store: FakeStore) -> None:
+    apply(store, "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n")
+    done = shell.run("flow", "backfill", "web", "--from", "earliest", "--to", "latest")
+    assert (done.exit_code, "`flumeng flow reset web`" in done.stderr) == (2, True)
+    assert "retain_seconds" in done.stderr
+
+
+def test_list_and_show_tell_what_it_is_and_when_it_is_done(shell: Shell, store: FakeStore) -> None:
+    start(shell, "--from", "earliest", "--to", "latest")
+    name = "orders-backfill-1"
+    assert [row["backfill_of"] for row in shell.json("flow", "list")] == ["", "orders"]
+    assert f"{name}\trunning" in shell.run("flow", "list").stdout
+    assert shell.json("flow", "show", name)["backfill"] == {
+        "of": "orders", "left": None, "done": False,
+    }  # fmt: skip
+    own = {
+        "orders.0.MkTRfQ2n@kafka": records.Partition(start=100, end=900),
+        "orders.1.MkTRfQ2n@kafka": records.Partition(start=0, end=80),
+    }
+    store.write(paths.partitions(name), records.Partitions(partitions=own), ABSENT)
+    ack = paths.ack(name, "main", "orders.0.MkTRfQ2n@kafka")
+    store.write(ack, records.Ack(epoch=1, offset=890), ABSENT)
+    assert "it is a backfill of flow orders: 90 events are left" in (
+        shell.run("flow", "show", name).stdout
+    )
+    store.write(ack, records.Ack(epoch=1, offset=900), ANY)
+    store.write(
+        paths.ack(name, "main", "orders.1.MkTRfQ2n@kafka"), records.Ack(epoch=1, offset=80), ABSENT
+    )
+    assert shell.json("flow", "show", name)["backfill"]["done"] is False
+    set_flow_state(store, name, "stopped", author="discovery", reason="all is read", now=0.0)
+    shown = shell.run("flow", "show", name).stdout
+    assert f"flow {name} is stopped\n" in shown
+    assert "it is a backfill of flow orders: it is done" in shown
+    assert shell.json("flow", "show", "orders")["backfill"] is None
+
+
+def test_texts_survive_as_their_authors_wrote_them() -> None:
+    text = """
+flow: both
+sources:
+  - tail: {paths: [/a]}
+  - kafka: {brokers: ["b:1"], topics: [orders], client_id: "0123", start_offsets: {orders.0: 1}}
+filters:
+  - where: "host = 'no'"
+sinks:
+  - noop
+  - files: {path: /data/no, format: json}
+labels: {team: no, number: 012}
+"""
+    made = check_flow(backfill_text(text, "fill", {"orders.0": (5, 9), "orders.3": (0, 2)}))
+    (kafka,) = (source.options for source in made.sources)
+    assert (kafka.client_id, kafka.start_offsets, kafka.end_offsets) == (
+        "0123",
+        {"orders.0": 5, "orders.3": 0},
+        {"orders.0": 9, "orders.3": 2},
+    )
+    assert made.labels == {"team": "no", "number": "012"}
+    assert (made.filters, made.sinks) == (check_flow(text).filters, check_flow(text).sinks)
+
+
+def test_exit_codes_and_many_flows(shell: Shell, store: FakeStore) -> None:
+    range_ = ("--from", "earliest", "--to", "latest")
+    texts = {f"f{n}": f"flow: f{n}\nsources: [tail: {{paths: [/a]}}]\nsinks: [noop]\n"
+             for n in range(1000)}  # fmt: skip
+    list(apply_flows(store, texts, author="a", reason="", now=0.0))
+    store.tree.znodes[str(paths.flow("f7"))].data = b"{"
+    assert start(shell, *range_).exit_code == 0
+    assert shell.run("flow", "backfill", "order", *range_).exit_code == 2
+    store.remove(paths.live_node("n1"), ANY)
+    away = start(shell, *range_)
+    assert (away.exit_code, "does not run" in away.stderr) == (4, True)

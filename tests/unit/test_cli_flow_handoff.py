@@ -1,0 +1,130 @@
+"""``flow handoff``: what has come is delivered now, and ``--wait`` ends when it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.testing import Reached, Shell
+from flumeng.operations.flows import apply_flow, delete_flow, set_flow_state
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+TEXT = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+JOURNALS = ("web.n1.0.aa", "web.n1.0.bb")
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """Two journals, acked up to 10 of 50."""
+    store = FakeStore()
+    tree.init(store)
+    apply_flow(store, TEXT, author="ann", reason="", now=0.0)
+    live = records.LiveNode(
+        uuid="n1", incarnation="i", pid=1, version="0", since=0.0, addresses=("n1:1",)
+    )
+    store.write(paths.live_node("n1"), live, ABSENT)
+    for name in JOURNALS:
+        journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
+        store.write(paths.journal(name), journal, ABSENT)
+        ack(store, name, 10)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree, {"n1:1": dict.fromkeys(JOURNALS, Reached(0, 50))})
+
+
+def ack(store: FakeStore, journal: str, offset: int) -> None:
+    store.write(paths.ack("web", "main", journal), records.Ack(epoch=1, offset=offset), ANY)
+
+
+def handoffs(store: FakeStore) -> int:
+    found = store.read(paths.flow("web"))
+    assert found is not None
+    return found.value.handoff
+
+
+def test_each_one_has_a_number_of_its_own(shell: Shell, store: FakeStore) -> None:
+    done = shell.run("flow", "handoff", "web")
+    assert (done.exit_code, done.stdout) == (0, "flow web: its tasks deliver now what has come\n")
+    assert shell.json("flow", "handoff", "web") == {"flow": "web", "handoff": 2, "partitions": 0}
+    assert handoffs(store) == 2
+    apply_flow(store, TEXT + "# 2\n", author="ann", reason="", now=0.0)
+    assert handoffs(store) == 2, "a new revision asks for nothing"
+
+
+def test_wait_ends_when_the_acks_have_reached_what_was_there_when_it_was_asked(
+    shell: Shell, store: FakeStore
+) -> None:
+    steps = iter([("web.n1.0.aa", 50), ("web.n1.0.bb", 30), ("web.n1.0.bb", 50)])
+
+    def work() -> None:
+        assert handoffs(store) == 1
+        shell.positions["n1:1"] = dict.fromkeys(JOURNALS, Reached(0, 9000))
+        ack(store, *next(steps))
+
+    shell.meanwhile = work
+    done = shell.run("flow", "handoff", "web", "--wait")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "delivered, in 2 partitions")
+    assert list(steps) == []
+
+
+def test_wait_ends_in_vain_with_what_is_missing(shell: Shell, store: FakeStore) -> None:
+    ack(store, "web.n1.0.aa", 50)
+    done = shell.run("flow", "handoff", "web", "--wait", "--timeout", "5")
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == [
+        "flumeng: not within 5 s; still missing:",
+        "- web.n1.0.bb is acked up to 10 of 50",
+    ]
+
+
+def test_what_nobody_knows_the_end_of_is_named_and_not_waited_for(
+    shell: Shell, store: FakeStore
+) -> None:
+    found = {"p0@broker": records.Partition()}
+    store.write(paths.partitions("web"), records.Partitions(partitions=found), ABSENT)
+    for name in JOURNALS:
+        ack(store, name, 50)
+    done = shell.run("flow", "handoff", "web", "--wait")
+    assert done.exit_code == 0
+    assert done.stderr == ("flumeng: nobody says how far p0@broker reaches: it is not waited for\n")
+
+
+def test_what_goes_meanwhile_was_delivered(shell: Shell, store: FakeStore) -> None:
+    ack(store, "web.n1.0.aa", 50)
+
+    def drained() -> None:
+        store.remove(paths.ack("web", "main", "web.n1.0.bb"), ANY)
+        store.remove(paths.journal("web.n1.0.bb"), ANY)
+
+    shell.meanwhile = drained
+    assert shell.run("flow", "handoff", "web", "--wait").exit_code == 0
+
+
+def test_a_flow_that_nobody_collects_is_refused(shell: Shell, store: FakeStore) -> None:
+    set_flow_state(store, "web", "suspended", author="ann", reason="", now=0.0)
+    paused = shell.run("flow", "handoff", "web")
+    assert (paused.exit_code, "flumeng flow resume web" in paused.stderr) == (3, True)
+    set_flow_state(store, "web", "stopped", author="ann", reason="", now=0.0)
+    assert shell.run("flow", "handoff", "web").exit_code == 0, "it is collected to its end"
+    delete_flow(store, "web", author="ann", reason="", now=0.0)
+    assert shell.run("flow", "handoff", "web").exit_code == 3
+
+
+def test_a_pause_meanwhile_ends_the_wait(shell: Shell, store: FakeStore) -> None:
+    shell.meanwhile = lambda: set_flow_state(
+        store, "web", "suspended", author="ann", reason="", now=0.0
+    )
+    done = shell.run("flow", "handoff", "web", "--wait")
+    assert (done.exit_code, "was paused meanwhile" in done.stderr) == (1, True)
+
+
+def test_exit_codes(shell: Shell, store: FakeStore) -> None:
+    assert shell.run("flow", "handoff", "wbe").exit_code == 2
+    assert shell.run("flow", "handoff", "web", "--if-revision", "9").exit_code == 3
+    assert handoffs(store) == 0
+    shell.cut = True
+    assert shell.run("flow", "handoff", "web").exit_code == 4

@@ -1,0 +1,436 @@
+"""``flow reset``: a flow that nobody collects goes on elsewhere, and no owner of before may move
+its acks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cli.testing import NOON, Reached, Shell
+from flumeng.collector.acks import Acks, SupersededError
+from flumeng.collector.publisher import Publisher
+from flumeng.errors import ConflictError
+from flumeng.inputs import Range
+from flumeng.operations import resets
+from flumeng.operations.flows import apply_flow, set_flow_state
+from flumeng.store import ABSENT, ANY, Versioned, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+TEXT = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+ADDRESS = "n1:1"
+A, B = "web.n1.0.aa", "web.n1.0.bb"
+ORDERS = "orders.3.MkTRfQ2n@kafka"
+NINE = "2026-11-22T09:00:00+00:00"
+REACHED = {A: Reached(20, 900), B: Reached(0, 500), ORDERS: Reached(1000, 9000)}
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """Flow web, paused: two journals and a discovered partition, acked up to 100, 200 and 5000."""
+    store = FakeStore()
+    tree.init(store)
+    apply_flow(store, TEXT, author="ann", reason="", now=0.0)
+    live = records.LiveNode(
+        uuid="n1", incarnation="i", pid=1, version="0", since=0.0, addresses=(ADDRESS,),
+        discovery="n1:2",
+    )  # fmt: skip
+    store.write(paths.live_node("n1"), live, ABSENT)
+    store.write(paths.node("n1"), records.Node(uuid="n1", roles=("collect",)), ABSENT)
+    store.write(paths.plan("web"), discovering(7), ABSENT)
+    for name in (A, B):
+        journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
+        store.write(paths.journal(name), journal, ABSENT)
+    found = records.Partitions(partitions={ORDERS: records.Partition(start=1500)})
+    store.write(paths.partitions("web"), found, ABSENT)
+    for name, offset in ((A, 100), (B, 200), (ORDERS, 5000)):
+        ack = records.Ack(epoch=7, offset=offset)
+        store.write(paths.ack("web", "main", name), ack, ABSENT)
+    set_flow_state(store, "web", "suspended", author="ann", reason="", now=0.0)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    shell = Shell(store.tree, {ADDRESS: {name: REACHED[name] for name in (A, B)}})
+    shell.kept[ORDERS] = {"earliest": 1000, "latest": 9000, NINE: 4000}
+    return shell
+
+
+def discovering(epoch: int, **more: records.PlannedTask) -> records.Plan:
+    task = records.PlannedTask(kind="discover", node="n1", epoch=1, state="assigned")
+    return records.Plan(epoch=epoch, tasks={"discover.0": task, **more})
+
+
+def read(store: FakeStore, partition: str) -> Versioned[records.Ack]:
+    found = store.read(paths.ack("web", "main", partition))
+    assert found is not None
+    return found
+
+
+def acks(store: FakeStore) -> dict[str, tuple[int, int]]:
+    """Epoch and offset."""
+    found = {name: read(store, name).value for name in REACHED}
+    return {name: (ack.epoch, ack.offset) for name, ack in found.items()}
+
+
+def to(shell: Shell, point: str, *words: str) -> Any:
+    return shell.run("flow", "reset", "web", "--to", point, "--yes", *words)
+
+
+def test_it_shows_what_would_be_skipped_and_repeated_and_asks(
+    shell: Shell, store: FakeStore
+) -> None:
+    before = store.dump()
+    asked = shell.run("flow", "reset", "web", "--to", "latest", typed="n\n")
+    assert (asked.exit_code, store.dump()) == (1, before)
+    assert asked.stdout.splitlines() == [
+        "PARTITION\tCURSOR\tACK\tTO\tSKIPPED\tREPEATED",
+        f"{ORDERS}\tmain\t5000\t9000\t4000\t0",
+        f"{A}\tmain\t100\t900\t800\t0",
+        f"{B}\tmain\t200\t500\t300\t0",
+    ]
+    assert asked.stderr.startswith(
+        "5100 events skipped and 0 repeated in 3 partitions. Go on? [y/N]:"
+    )
+    done = shell.run("flow", "reset", "web", "--to", "latest", typed="y\n")
+    assert done.exit_code == 0
+    assert acks(store) == {A: (8, 900), B: (8, 500), ORDERS: (8, 9000)}
+    assert done.stdout.splitlines()[-1] == (
+        "flow web: 5100 events skipped and 0 repeated in 3 partitions (go on with `flumeng flow "
+        "resume web`)"
+    )
+
+
+def test_earliest_is_what_is_still_kept(shell: Shell, store: FakeStore) -> None:
+    found = shell.json("flow", "reset", "web", "--to", "earliest", "--yes")
+    assert acks(store) == {A: (8, 20), B: (8, 0), ORDERS: (8, 1000)}
+    assert found == {
+        "flow": "web",
+        "partitions": 3,
+        "accepted": {},
+        "resets": [
+            {"cursor": "main", "partition": ORDERS, "before": 5000, "after": 1000, "skipped": 0,
+             "repeated": 4000},
+            {"cursor": "main", "partition": A, "before": 100, "after": 20, "skipped": 0,
+             "repeated": 80},
+            {"cursor": "main", "partition": B, "before": 200, "after": 0, "skipped": 0,
+             "repeated": 200},
+        ],
+    }  # fmt: skip
+
+
+def test_the_same_place_is_no_change(shell: Shell, store: FakeStore) -> None:
+    before = store.dump()
+    done = to(shell, f"{A}=100,{B}=200,orders.3=5000")
+    assert (done.exit_code, store.dump()) == (0, before)
+    assert done.stdout == "flow web is there already, in 3 partitions\n"
+
+
+def test_offsets_name_partitions_by_name_or_label(shell: Shell, store: FakeStore) -> None:
+    assert to(shell, f"orders.3=1200, {A}=900").exit_code == 0
+    assert acks(store) == {A: (8, 900), B: (7, 200), ORDERS: (8, 1200)}
+
+
+@pytest.mark.parametrize(
+    ("point", "complaint"),
+    [
+        ("orders.3=999", f"{ORDERS} has offsets from 1000 up to 9000, and not 999"),
+        ("orders.3=9001", f"{ORDERS} has offsets from 1000 up to 9000, and not 9001"),
+        ("orders.4=1", 'there is no partition "orders.4"'),
+        ("orders.3=-1", "expected a partition and an offset"),
+        ("orders.3=1,orders.3=2", "orders.3 is given twice"),
+        ("yesterday", "yesterday: expected earliest, latest, or a time with its zone"),
+        ("2026-11-22T08:00:00Z", f"{A} is a journal, and journals cannot be searched by time"),
+    ],
+)
+def test_a_place_that_is_none_is_wrong_input(
+    shell: Shell, store: FakeStore, point: str, complaint: str
+) -> None:
+    before = store.dump()
+    done = to(shell, point)
+    assert (done.exit_code, complaint in done.stderr, store.dump()) == (2, True, before)
+
+
+def test_a_time_is_where_the_discovery_task_says(shell: Shell, store: FakeStore) -> None:
+    assert to(shell, "2026-11-22T09:00:00Z", "--partitions", "orders.*").exit_code == 0
+    assert acks(store)[ORDERS] == (8, 4000)
+    store.write(paths.plan("web"), records.Plan(epoch=8), ANY)
+    away = to(shell, "2026-11-22T09:00:00Z", "--partitions", "orders.*")
+    assert (away.exit_code, "discovery task of flow web does not run" in away.stderr) == (4, True)
+
+
+def test_a_topic_that_was_made_anew_is_accepted(shell: Shell, store: FakeStore) -> None:
+    """Its partitions are not there yet, and those of the old one say nothing any more."""
+    del shell.kept[ORDERS]
+    held = {"orders.OtherIdA": "topic orders was deleted and made anew"}
+    kept = store.read(paths.partitions("web"))
+    assert kept is not None
+    store.write(paths.partitions("web"), replace(kept.value, held=held), ANY)
+    done = shell.run("flow", "reset", "web", "--to", "earliest", "--partitions", "orders.*",
+                     typed="y\n")  # fmt: skip
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[0] == "orders.OtherIdA is accepted, and read from earliest on"
+    found = store.read(paths.partitions("web"))
+    assert found is not None
+    assert found.value == replace(kept.value, held=held, accepted={"orders.OtherIdA": "earliest"})
+    assert acks(store)[ORDERS] == (7, 5000)
+    all_of_it = shell.json("flow", "reset", "web", "--to", "latest", "--yes")
+    assert all_of_it["accepted"] == {"orders.OtherIdA": "latest"}
+    assert [one["partition"] for one in all_of_it["resets"]] == [A, B]
+
+
+def test_two_partitions_of_one_label_are_told_apart_by_their_names(
+    shell: Shell, store: FakeStore
+) -> None:
+    other = "orders.3.OtherIdA@kafka"
+    both = {ORDERS: records.Partition(), other: records.Partition()}
+    store.write(paths.partitions("web"), records.Partitions(partitions=both), ANY)
+    shell.kept[other] = {"earliest": 0, "latest": 50}
+    done = to(shell, "orders.3=7")
+    assert (done.exit_code, f"may be any of {ORDERS}, {other}" in done.stderr) == (2, True)
+    assert to(shell, f"{other}=7").exit_code == 0
+    assert read(store, other).value.offset == 7
+
+
+def test_what_has_ended_makes_way_for_what_is_in_its_place(shell: Shell, store: FakeStore) -> None:
+    """A topic that was made anew: the old partition stays in the record for a while."""
+    other = "orders.3.OtherIdA@kafka"
+    both = {ORDERS: records.Partition(end=5000), other: records.Partition()}
+    store.write(paths.partitions("web"), records.Partitions(partitions=both), ANY)
+    del shell.kept[ORDERS]
+    shell.kept[other] = {"earliest": 0, "latest": 50}
+    assert to(shell, "orders.3=7").exit_code == 0
+    assert read(store, other).value.offset == 7
+    assert to(shell, "latest").exit_code == 0
+    assert (read(store, other).value.offset, acks(store)[ORDERS]) == (50, (7, 5000))
+
+
+def test_partitions_are_chosen_by_patterns_of_names_or_labels(
+    shell: Shell, store: FakeStore
+) -> None:
+    assert to(shell, "latest", "--partitions", "orders.?", "--partitions", "*.bb").exit_code == 0
+    assert acks(store) == {A: (7, 100), B: (8, 500), ORDERS: (8, 9000)}
+    none = to(shell, "latest", "--partitions", "x*")
+    assert (none.exit_code, 'no partition is like "x*"' in none.stderr) == (2, True)
+    both = to(shell, "orders.3=1200", "--partitions", "orders.*")
+    assert (both.exit_code, "leave --partitions out" in both.stderr) == (2, True)
+
+
+def test_a_partition_that_nobody_acked_begins_there(shell: Shell, store: FakeStore) -> None:
+    store.remove(paths.ack("web", "main", ORDERS), ANY)
+    store.remove(paths.ack("web", "main", A), ANY)
+    found = shell.json("flow", "reset", "web", "--to", f"orders.3=1200,{A}=30", "--yes")
+    assert [(one["before"], one["after"]) for one in found["resets"]] == [(1500, 1200), (0, 30)]
+    assert acks(store)[ORDERS] == (8, 1200)
+
+
+def test_one_that_nobody_tells_of_is_named_and_all_stay(shell: Shell, store: FakeStore) -> None:
+    before = store.dump()
+    shell.positions[ADDRESS] = {A: REACHED[A]}
+    shell.kept[ORDERS] = {"earliest": 1000}
+    done = to(shell, "latest")
+    assert (done.exit_code, store.dump()) == (4, before)
+    assert f"nobody says how far {ORDERS}, {B} reach" in done.stderr
+    assert to(shell, "latest", "--partitions", A).exit_code == 0
+
+
+def test_a_flow_that_runs_is_not_reset(shell: Shell, store: FakeStore) -> None:
+    set_flow_state(store, "web", "running", author="ann", reason="", now=0.0)
+    done = to(shell, "earliest")
+    assert (done.exit_code, "`flumeng flow pause web` first" in done.stderr) == (3, True)
+    assert acks(store)[A] == (7, 100)
+
+
+def plan_task(store: FakeStore) -> Callable[[], object]:
+    task = records.PlannedTask(kind="collect", node="n1", epoch=7, state="assigned")
+    store.write(paths.plan("web"), discovering(7, **{"collect.0": task}), ANY)
+    return lambda: store.write(paths.plan("web"), discovering(7), ANY)
+
+
+def assign_task(store: FakeStore) -> Callable[[], object]:
+    task = records.AssignedTask(
+        flow="web", task="collect.0", kind="collect", epoch=7, revision=1, state="running"
+    )
+    store.write(paths.assignment("n1"), records.Assignment(tasks=(task,)), ABSENT)
+    return lambda: store.write(paths.assignment("n1"), records.Assignment(), ANY)
+
+
+def report_task(store: FakeStore) -> Callable[[], object]:
+    def says(state: str) -> None:
+        task = records.TaskStatus(epoch=7, revision=1, state=state)
+        said = records.NodeStatus(assignment_version=1, tasks={"web/collect.0": task})
+        store.write(paths.status("n1"), said, ANY)
+
+    store.write(paths.status("n1"), records.NodeStatus(assignment_version=0), ABSENT)
+    says("running")
+    return lambda: says("stopped")
+
+
+@pytest.mark.parametrize("hold", [plan_task, assign_task, report_task])
+def test_it_waits_until_the_tasks_have_let_go(
+    shell: Shell, store: FakeStore, hold: Callable[[FakeStore], Callable[[], object]]
+) -> None:
+    let_go = hold(store)
+    before = store.dump()
+    late = to(shell, "earliest", "--timeout", "3")
+    assert (late.exit_code, store.dump()) == (1, before)
+    assert "web/collect.0" in late.stderr
+    shell.meanwhile = let_go
+    assert to(shell, "earliest").exit_code == 0
+    assert acks(store)[A][1] == 20
+
+
+def test_a_dead_node_holds_nothing_up(shell: Shell, store: FakeStore) -> None:
+    """It may believe what it likes: its epoch is an old one."""
+    node = records.Node(uuid="n2", roles=("collect",))
+    store.write(paths.node("n2"), node, ABSENT)
+    task = records.AssignedTask(
+        flow="web", task="collect.0", kind="collect", epoch=7, revision=1, state="running"
+    )
+    store.write(paths.assignment("n2"), records.Assignment(tasks=(task,)), ABSENT)
+    assert to(shell, "orders.3=1200").exit_code == 0
+
+
+def test_an_owner_of_before_loses_and_the_next_one_takes_what_is_written_here(
+    shell: Shell, store: FakeStore
+) -> None:
+    owner = Acks.claim(store, Publisher(store), "web", 7, [A, ORDERS])
+    assert to(shell, "orders.3=1200").exit_code == 0
+    with pytest.raises(ConflictError):
+        owner.advance([Range(ORDERS, 5000, 5001)])
+    with pytest.raises(SupersededError):
+        Acks.claim(store, Publisher(store), "web", 7, [ORDERS])
+    plan = store.read(paths.plan("web"))
+    assert plan is not None
+    assert plan.value.epoch == 8, "masters give no epoch that was given here"
+    owner.advance([Range(A, 100, 101)])
+    after = Acks.claim(store, Publisher(store), "web", plan.value.epoch + 1, [A, ORDERS])
+    assert after.offsets == {A: 101, ORDERS: 1200}
+    after.advance([Range(ORDERS, 1200, 1300)])
+
+
+def test_what_happens_between_the_look_and_the_write_loses_nothing(store: FakeStore) -> None:
+    def reset() -> None:
+        resets.reset_acks(store, "web", {A: 50}, author="ann", reason="", now=NOON)
+
+    for path, meanwhile in (
+        (paths.ack("web", "main", A), lambda: store.write(
+            paths.ack("web", "main", A), records.Ack(epoch=7, offset=150), ANY)),
+        (paths.flow("web"), lambda: set_flow_state(
+            store, "web", "running", author="b", reason="", now=0.0)),
+    ):  # fmt: skip
+        before = read(store, A).value.offset
+        racing = Racing(store.tree, str(path), meanwhile)
+        with pytest.raises(ConflictError):
+            resets.reset_acks(racing, "web", {A: 50}, author="ann", reason="", now=NOON)
+        assert read(store, A).value.offset in (before, 150)
+        set_flow_state(store, "web", "suspended", author="b", reason="", now=0.0)
+    racing = Racing(store.tree, str(paths.ack("web", "main", A)), lambda: plan_task(store))
+    with pytest.raises(ConflictError):
+        resets.reset_acks(racing, "web", {A: 50}, author="ann", reason="", now=NOON)
+    assert read(store, A).value.offset == 150
+    plan = store.read(paths.plan("web"))
+    assert plan is not None
+    store.write(paths.plan("web"), discovering(9), ANY)
+    reset()
+    assert read(store, A).value == records.Ack(epoch=10, offset=50)
+
+
+class Racing(FakeStore):
+    """Something happens once, right after ``path`` was read."""
+
+    def __init__(self, shared: Any, path: str, meanwhile: Callable[[], object]) -> None:
+        super().__init__(shared)
+        self._path, self._meanwhile = path, meanwhile
+
+    def read_each(self, wanted: Any) -> Any:
+        found = super().read_each(wanted)
+        self._happen(wanted)
+        return found
+
+    def read(self, path: Any) -> Any:
+        found = super().read(path)
+        self._happen([path])
+        return found
+
+    def _happen(self, wanted: Any) -> None:
+        if self._path in map(str, wanted):
+            self._path = ""
+            self._meanwhile()
+
+
+def decide(store: FakeStore, partition: str) -> None:
+    intent = records.Intent(
+        epoch=7, series="s", number=4, revision=1, splits=1, ranges={partition: (100, 120)}
+    )
+    store.write(paths.intent("web", "collect.0"), intent, ABSENT)
+
+
+def test_a_decided_batch_refuses_it_with_what_to_do(shell: Shell, store: FakeStore) -> None:
+    decide(store, A)
+    before = store.dump()
+    done = to(shell, "earliest")
+    assert (done.exit_code, store.dump()) == (3, before)
+    assert "`flumeng ack drop web collect.0`" in done.stderr
+    assert to(shell, "earliest", "--partitions", "orders.*").exit_code == 0, "it reads others"
+    plan_task(store)
+    held = to(shell, "latest", "--timeout", "1")
+    assert (held.exit_code, "`flumeng ack drop web collect.0`" in held.stderr) == (1, True)
+
+
+def test_an_intent_that_is_written_meanwhile_refuses_it(store: FakeStore) -> None:
+    done = records.Intent(epoch=7, series="s", number=3, revision=1, splits=1, ranges={})
+    path = paths.intent("web", "collect.0")
+    store.write(path, done, ABSENT)
+    decided = records.Intent(
+        epoch=7, series="s", number=4, revision=1, splits=1, ranges={A: (100, 120)}
+    )
+    racing = Racing(
+        store.tree, str(paths.ack("web", "main", A)), lambda: store.write(path, decided, ANY)
+    )
+    with pytest.raises(ConflictError):
+        resets.reset_acks(racing, "web", {A: 50}, author="ann", reason="", now=NOON)
+    assert read(store, A).value.offset == 100
+
+
+def test_an_ack_that_cannot_be_read_refuses_it_unless_it_is_left_out(
+    shell: Shell, store: FakeStore
+) -> None:
+    store.tree.znodes[str(paths.ack("web", "main", A))].data = b"{"
+    done = to(shell, "earliest")
+    assert (done.exit_code, f"/acks/web/main/{A}" in done.stderr) == (1, True)
+    assert to(shell, "earliest", "--partitions", "orders.*").exit_code == 0
+
+
+def test_very_many_partitions_are_written_in_parts_each_with_an_entry(
+    shell: Shell, store: FakeStore
+) -> None:
+    names = [f"big.{number}.MkTRfQ2n@kafka" for number in range(1000)]
+    found = records.Partitions(partitions=dict.fromkeys(names, records.Partition()))
+    store.write(paths.partitions("web"), found, ANY)
+    shell.kept.update({name: {"latest": 9} for name in names})
+    before = len(store.children(paths.audits()))
+    assert to(shell, "latest", "--partitions", "big.*", "--reason", "anew").exit_code == 0
+    assert {read(store, name).value.offset for name in names} == {9}
+    entries = store.children(paths.audits())[before:]
+    assert len(entries) == 5
+    entry = store.read(paths.audit(entries[0]))
+    assert entry is not None
+    assert entry.value.command.startswith("flow reset web: big.")
+    assert entry.value.command.endswith("0 to 9")
+    assert (entry.value.who, entry.value.reason) == ("ann@ops", "anew")
+
+
+def test_exit_codes(shell: Shell, store: FakeStore) -> None:
+    unknown = shell.run("flow", "reset", "wbe", "--to", "latest")
+    assert (unknown.exit_code, "web" in unknown.stderr) == (2, True)
+    assert shell.run("flow", "reset", "web").exit_code == 2
+    assert to(shell, "latest", "--if-revision", "5").exit_code == 3
+    set_flow_state(store, "web", "stopped", author="ann", reason="", now=0.0)
+    assert to(shell, "latest").exit_code == 0
+    shell.cut = True
+    assert to(shell, "latest").exit_code == 4

@@ -1,0 +1,221 @@
+"""A batch that goes several ways is read and filtered once, and each event goes where it should."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flumeng.collector.filter_counts import FilterCounts, Tallies
+from flumeng.collector.forks import Plan
+from flumeng.collector.segments import Ends, Segment, filtered
+from flumeng.collector.work import Filtered
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.parting import Parting
+from flumeng.sinks import Row
+from flumeng.spec.branch import Branch, Located, loses
+from flumeng.spec.component import Component
+
+EVENTS = pa.schema([pa.field("n", pa.int64())])
+ROWS = pa.schema([pa.field("n", pa.int64()), pa.field("sink", pa.int64())])
+NOTHING: Any = None
+Step = Callable[[list[int | None]], list[int | None]]
+
+
+class Sums:
+    """An accumulator, within one process."""
+
+    kept: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def value(self) -> Tallies:
+        return dict(self.kept)
+
+    def add(self, term: Tallies) -> None:
+        self.kept.update(term)
+
+
+@pytest.fixture(autouse=True)
+def nothing_counted() -> None:
+    Sums.kept.clear()
+
+
+@dataclass
+class Read:
+    """The first stage: ``numbers`` in batches of three; it counts how often it is asked."""
+
+    numbers: list[int | None]
+    asked: int = 0
+
+    def __call__(self, _splits: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self.asked += 1
+        for first in range(0, len(self.numbers), 3):
+            yield batch(self.numbers[first : first + 3])
+
+
+class Half:
+    """A filter that drops what is odd or null, and halves the rest; it counts events."""
+
+    tables = ()
+    identified = False
+
+    def __init__(self) -> None:
+        self.events = 0
+
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        return batch.arrow(self, batch.schema)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for each in batches:
+            self.events += each.num_rows
+            yield batch([n // 2 for n in each["n"].to_pylist() if n is not None and n % 2 == 0])
+
+
+def batch(numbers: list[int | None]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int64())], schema=EVENTS)
+
+
+NOOP, HALF = Component("sink", "noop", None), Component("filter", "half", None)
+
+
+def tree(root: Branch) -> Segment:
+    """As ``segments.grown`` makes it, with filters that need no Spark."""
+    numbers = iter(range(1000))
+
+    def segment(where: Located) -> Segment:
+        of = where.segment
+        return Segment(
+            tuple(Half() for _ in of.filters),
+            FilterCounts(
+                Sums(), f"web/{where.place}", [False] * len(of.filters), inner=bool(where.name)
+            ),
+            tuple(next(numbers) for _ in of.sinks),
+            Parting(of.branches),
+            tuple(map(segment, where.parts())),
+            loses(of),
+            where.name,
+        )
+
+    return segment(Located(root))
+
+
+@dataclass(frozen=True)
+class Sink:
+    number: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for each in batches:
+            assert each.schema == EVENTS, "no marks are left"
+            numbers = pa.array([self.number] * len(each), pa.int64())
+            yield pa.RecordBatch.from_arrays([each["n"], numbers], schema=ROWS)
+
+
+def run(root: Segment, read: Read) -> dict[int, list[int | None]]:
+    """What each sink has got, by its number."""
+    events = root.through(LazyBatch.of_splits(NOTHING, 1, read, EVENTS))
+    fork = root.fork(events, Ends(lambda events, number: events.arrow(Sink(number), ROWS), NOTHING))
+    (whole,) = Plan.of(((),), fork).runs
+    stage = whole.batch.all_arrow
+    assert stage is not None
+    found: list[Row] = [row for out in stage(iter([])) for row in out.to_pylist()]
+    got: dict[int, list[int | None]] = {number: [] for number in whole.sinks}
+    for number, rows in whole.rows(found):
+        assert {row["sink"] for row in rows} <= {number}
+        got[number] += [row["n"] for row in rows]
+    return got
+
+
+def model(root: Branch, numbers: list[int | None]) -> list[list[int | None]]:
+    """The same in plain Python: what each sink of the tree gets, depth first."""
+    for _ in root.filters:
+        numbers = [n // 2 for n in numbers if n is not None and n % 2 == 0]
+    found = [list(numbers) for _ in root.sinks]
+
+    def takes(branch: Branch, n: int | None) -> bool:
+        assert branch.when is not None
+        return n is not None and n < int(branch.when.rpartition(" ")[2])
+
+    for branch in root.branches:
+        if branch.otherwise:
+            others = [b for b in root.branches if b.when is not None]
+            own = [n for n in numbers if not any(takes(other, n) for other in others)]
+        elif branch.when is None:
+            own = numbers
+        else:
+            own = [n for n in numbers if takes(branch, n)]
+        found += model(branch, own)
+    return found
+
+
+def branches(depth: int) -> st.SearchStrategy[tuple[Branch, ...]]:
+    def named(parts: list[tuple[Branch, int | None]], last: bool) -> tuple[Branch, ...]:
+        conditional = any(limit is not None for _, limit in parts)
+        every = all(limit is not None for _, limit in parts)
+        found: list[Branch] = []
+        for number, (part, limit) in enumerate(parts):
+            otherwise = last and every and conditional and number == len(parts) - 1 > 0
+            when = None if limit is None or otherwise else f"n < {limit}"
+            found.append(replace(part, name=f"b{number}", when=when, otherwise=otherwise))
+        return tuple(found)
+
+    one = st.tuples(segments(depth), st.none() | st.integers(-2, 12))
+    return st.builds(named, st.lists(one, min_size=1, max_size=3), st.booleans())
+
+
+def segments(depth: int) -> st.SearchStrategy[Branch]:
+    below = branches(depth - 1) if depth else st.just(())
+
+    def made(filters: int, sinks: int, parts: tuple[Branch, ...]) -> Branch:
+        sinks = sinks if parts else max(sinks, 1)
+        return Branch(name="root", filters=(HALF,) * filters, sinks=(NOOP,) * sinks, branches=parts)
+
+    return st.builds(made, st.integers(0, 1), st.integers(0, 2), st.just(()) | below)
+
+
+@given(segments(2), st.lists(st.none() | st.integers(-3, 14), max_size=12))
+def test_a_tree_of_branches_is_as_its_model(root: Branch, numbers: list[int | None]) -> None:
+    read, segment = Read(numbers), tree(root)
+    expected = dict(enumerate(model(root, numbers)))
+    assert run(segment, read) == expected
+    assert read.asked == 1
+    assert all(step.events <= len(numbers) for one in segment.walk() for step in one.steps)  # type: ignore[attr-defined]
+
+
+def test_ten_branches_cost_one_read_and_one_parse() -> None:
+    ten = tuple(Branch(name=f"b{n}", when=f"n < {n}", sinks=(NOOP,)) for n in range(10))
+    segment = tree(Branch(name="root", filters=(HALF,), branches=ten))
+    read = Read(list(range(20)))
+    found = run(segment, read)
+    assert found == {n: list(range(n)) for n in range(10)}
+    (step,) = segment.steps
+    assert isinstance(step, Half)
+    assert (read.asked, step.events) == (1, 20)
+
+
+def test_events_are_counted_by_branch_and_those_that_no_branch_takes_are_dropped() -> None:
+    parts = (
+        Branch(name="small", when="n < 2", filters=(HALF,), sinks=(NOOP,)),
+        Branch(name="large", when="n < 4", sinks=(NOOP,)),
+    )
+    segment = tree(Branch(name="root", filters=(HALF,), branches=parts))
+    run(segment, Read(list(range(20))))  # halves: 0 to 9; small 0 and 1, of which 0 goes on
+    assert filtered(segment) == Filtered(10 + 1 + 6, 0, {"small": 2, "large": 4})
+    assert filtered(segment) == Filtered(0, 0, {"small": 0, "large": 0})
+    rest = Branch(name="rest", otherwise=True, sinks=(NOOP,))
+    segment = tree(Branch(name="root", branches=(*parts, rest)))
+    run(segment, Read(list(range(20))))
+    assert filtered(segment) == Filtered(1, 0, {"small": 2, "large": 4, "rest": 16})
+
+
+def test_nobody_says_how_many_are_dropped_where_events_are_several_rows_or_fewer() -> None:
+    events = LazyBatch.of_splits(NOTHING, 1, Half(), EVENTS)
+    for reshapes, dropped in ((False, 0), (True, None)):
+        counts = FilterCounts(Sums(), "web/0", [False], reshapes=reshapes)
+        counts.at_end(events)
+        assert counts.take().dropped == dropped

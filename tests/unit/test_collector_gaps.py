@@ -1,0 +1,84 @@
+"""What an input has deleted before it was read: passed over in batches of its own, and acked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import pytest
+
+from flumeng.collector.gaps import are_gone, gaps
+from flumeng.collector.publisher import Publisher
+from flumeng.collector.ranges import BatchSize
+from flumeng.collector.task import Assignment, Task
+from flumeng.collector.testing import ScriptedPipeline, StillPositions, register
+from flumeng.inputs import Range, Reach
+from flumeng.operations.flows import apply_flow
+from flumeng.sinks import Written
+from flumeng.spec import parse_flow
+from flumeng.store import tree
+from flumeng.testing import FakeStore
+from zkschema import paths
+
+A, B = "web.n1.0.aaaaaaaa", "web.n2.0.bbbbbbbb"
+
+
+@dataclass
+class Shortened(StillPositions):
+    reach: dict[str, Reach]
+
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        return {name: self.reach[name] for name in partitions if name in self.reach}
+
+
+def test_only_what_is_gone_makes_a_gap() -> None:
+    reached = {A: Reach("", 20, gone_below=7), B: Reach("", 5)}
+    assert gaps({A: 3, B: 0}, reached, 10) == (Range(A, 3, 7),)
+    assert gaps({A: 7, B: 0}, reached, 10) == ()
+    assert gaps({A: 0, "away": 0}, reached, 10) == (Range(A, 0, 7),)
+    assert gaps(dict.fromkeys("abc", 0), {n: Reach("", 9, gone_below=9) for n in "abc"}, 2) == (
+        Range("a", 0, 9),
+        Range("b", 0, 9),
+    )
+
+
+def test_a_batch_is_gone_when_all_of_it_is() -> None:
+    reached = {A: Reach("", 20, gone_below=7), B: Reach("", 5)}
+    assert are_gone((Range(A, 0, 7),), reached)
+    assert not are_gone((Range(A, 0, 8),), reached)
+    assert not are_gone((Range(A, 0, 7), Range(B, 0, 1)), reached)
+
+
+@pytest.mark.parametrize("delivery", ["at-most-once", "at-least-once", "exactly-once"])
+def test_a_gap_is_acked_and_read_on_behind_it(delivery: str) -> None:
+    store = FakeStore()
+    tree.init(store)
+    text = (
+        f"flow: web\nsources: [{{syslog: {{listen: '127.0.0.1:0'}}}}]\ndelivery: {delivery}\n"
+        "sinks: [{files: {path: /lake}}]\n"
+    )
+    apply_flow(store, text, author="test", reason="", now=0.0)
+    register(store, "web", A, B)
+    spec = parse_flow(text)
+    positions = Shortened({A: Reach("", 20, gone_below=7), B: Reach("", 5)})
+    task = Task(
+        Assignment("web", "collect.0", 1, 1, "", (A, B)),
+        store,
+        Publisher(store, gap_seconds=0.0),
+        ScriptedPipeline(spec),
+        positions,
+        size=BatchSize(1000),
+    )
+    seen = []
+    while not task.caught_up:
+        if task.may_start and task.look(eager=True).events:
+            batch = task.start()
+            assert batch is not None
+            seen.append((batch.gaps, batch.gone, batch.events, batch.ranges))
+            task.settle(batch, [Written(batch.events)])
+        elif task.running:
+            task.commit()
+    whole = tuple(Range(name, start, end) for name, start, end in ((A, 7, 20), (B, 0, 5)))
+    assert seen == [(True, 7, 0, (Range(A, 0, 7),)), (False, 0, 18, whole)]
+    acks = {name: store.read(paths.ack("web", "main", name)) for name in (A, B)}
+    assert {name: ack.value.offset for name, ack in acks.items() if ack} == {A: 20, B: 5}

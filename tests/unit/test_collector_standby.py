@@ -1,0 +1,168 @@
+"""A task on standby: it gets ready, writes nothing, and takes over at once when it is told to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from flumeng.collector.jobs import Jobs
+from flumeng.collector.publisher import Publisher
+from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.scheduler import Scheduler
+from flumeng.collector.task import Assignment
+from flumeng.collector.testing import ScriptedEngine, ScriptedPipeline, StillPositions, register
+from flumeng.errors import UserError
+from flumeng.inputs import Reach
+from flumeng.spec import parse_flow
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN, flow_folders
+from zkschema.records import Ack, Flow
+
+JOURNAL = "web.n1.0.00000000"
+ACK = paths.ack("web", CURSOR_MAIN, JOURNAL)
+OWNED = Ack(epoch=3, offset=40)
+TEXT = (
+    "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: at-least-once, "
+    "batch: {seconds: 0, events: 100}, sinks: [noop]}"
+)
+STANDBY = Assignment("web", "0", 0, 1, TEXT, (JOURNAL,), standby=True)
+OWNER = replace(STANDBY, epoch=4, standby=False)
+
+
+class Host(StillPositions):
+    """A collector with one task. ``built`` are the pipelines that it has made."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.store = FakeStore()
+        tree.init(self.store)
+        self.store.write(paths.flow("web"), Flow(revision=1), ABSENT)
+        for folder in flow_folders("web"):
+            self.store.write(folder, None, ABSENT)
+        register(self.store, "web", JOURNAL)
+        self.store.write(ACK, OWNED, ABSENT)
+        self.engine = ScriptedEngine()
+        self.scheduler = Scheduler()
+        self.statuses: list[Status] = []
+        self.built: list[ScriptedPipeline] = []
+        self.closed = 0
+        self.broken = broken
+
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        return {name: Reach("", 50) for name in partitions}
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def build(self, assignment: Assignment) -> ScriptedPipeline:
+        if self.broken:
+            raise UserError("no such column")
+        self.built.append(ScriptedPipeline(parse_flow(assignment.spec)))
+        return self.built[-1]
+
+    def runner(self, assignment: Assignment) -> Runner:
+        around = Surroundings(
+            self.store,
+            Publisher(self.store, gap_seconds=0.0),
+            self.scheduler,
+            Jobs(self.engine, 2, on_stuck=self._stuck),
+            self.build,
+            lambda _wake: self,
+            lambda _key, status: self.statuses.append(status),
+        )
+        return Runner(assignment, around)
+
+    def _stuck(self, why: str) -> None:
+        raise AssertionError(why)
+
+    def acked(self) -> Ack:
+        found = self.store.read(ACK)
+        assert found is not None
+        return found.value
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60.0
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_standby_is_ready_and_writes_nothing() -> None:
+    host = Host()
+    before = host.store.dump()
+    host.runner(STANDBY).turn()
+    assert [(s.state, s.epoch, s.error) for s in host.statuses] == [("standby", 0, None)]
+    assert host.engine.warm == host.built
+    assert host.store.dump() == before
+
+
+def test_it_takes_over_with_the_pipeline_that_is_ready() -> None:
+    host = Host()
+    runner = host.runner(STANDBY)
+    runner.start()
+    wait_until(lambda: host.statuses)
+    runner.assign(OWNER)
+    wait_until(lambda: host.acked() == Ack(epoch=4, offset=50))
+    runner.stop()
+    assert runner.join(60)
+    assert len(host.built) == 1
+    assert [piece.start for batch in host.built[0].batches for piece in batch] == [40]
+
+
+def test_it_takes_over_another_revision_with_a_new_pipeline() -> None:
+    host = Host()
+    runner = host.runner(STANDBY)
+    runner.turn()
+    runner.assign(replace(OWNER, revision=2))
+    runner.turn()
+    assert len(host.built) == 2
+
+
+def test_it_is_fenced_as_everybody_is() -> None:
+    """An owner under a higher epoch has claimed meanwhile."""
+    host = Host()
+    runner = host.runner(STANDBY)
+    runner.turn()
+    host.store.write(ACK, Ack(epoch=9, offset=45), ANY)
+    runner.assign(OWNER)
+    runner.turn()
+    assert (host.statuses[-1].state, host.statuses[-1].epoch_seen) == ("stopped", 9)
+    assert host.acked() == Ack(epoch=9, offset=45)
+
+
+def test_an_owner_that_becomes_the_standby_lets_go_first() -> None:
+    host = Host()
+    runner = host.runner(OWNER)
+    runner.turn()
+    assert host.acked().epoch == 4
+    runner.assign(STANDBY)
+    runner.turn()
+    runner.turn()
+    before = host.store.dump()
+    runner.turn()
+    assert host.statuses[-1].state == "standby"
+    assert host.store.dump() == before
+
+
+def test_a_standby_whose_pipeline_does_not_fit_together_says_so_and_tries_again() -> None:
+    host = Host(broken=True)
+    runner = host.runner(STANDBY)
+    runner.turn()
+    assert (host.statuses[-1].state, host.statuses[-1].error) == ("failed", "no such column")
+    host.broken = False
+    runner.assign(replace(STANDBY, revision=2))
+    runner.turn()
+    assert host.statuses[-1].state == "standby"
+
+
+def test_a_standby_ends_at_once_and_watches_nothing_then() -> None:
+    for end in (Runner.stop, Runner.drain):
+        host = Host()
+        runner = host.runner(STANDBY)
+        runner.turn()
+        end(runner)
+        runner.turn()
+        assert (runner.join(0), host.closed) == (True, 1)

@@ -1,0 +1,96 @@
+"""Which conditions and columns are read without Spark, and as what."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from flumeng.filters import arrow_text, syslog
+from flumeng.journal.schema import READ_SCHEMA
+
+SCHEMA = pa.schema([*READ_SCHEMA, *syslog.COLUMNS])
+ROWS = pa.RecordBatch.from_pylist(
+    [
+        {"severity": 2, "app": "su", "seq": 0, "replayed": False, "attrs": [("k", "v")]},
+        {"severity": 5, "app": "cron", "seq": 1, "replayed": True, "attrs": []},
+        {"severity": None, "app": None, "seq": 2**40, "replayed": False, "attrs": [("k", "w")]},
+    ],
+    SCHEMA,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("severity <= 4", [0]),
+        ("Severity > -4 AND `app` <> ''", [0, 1]),
+        ("NOT (severity IS NULL AND app <> 'su')", [0, 1]),
+        ("NOT (severity IS NULL)", [0, 1]),
+        ("app IN ('su', 'x') OR app IS NULL", [0, 2]),
+        ("app NOT IN ('su')", [1]),
+        ("seq >= 1 AND seq < 2 OR replayed", [1]),
+        ("seq IN (1, 1099511627776)", [1, 2]),
+        ("attrs.k = 'v' OR attrs['k'] = 'w'", [0, 2]),
+        ("replayed = true", [1]),
+        ("severity = 1 OR severity = 2 OR severity = 3 OR severity = 4 OR severity = 5", [0, 1]),
+    ],
+)
+def test_a_condition_that_leaves_no_doubt_is_read_from_its_text(text: str, kept: list[int]) -> None:
+    stage = arrow_text.condition(SCHEMA, text)
+    assert stage is not None
+    (found,) = stage(iter([ROWS]))
+    assert found.equals(ROWS.take(pa.array(kept)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 = 1",
+        "replayed",
+        "severity <= '4'",
+        "severity < 4.5",
+        "severity < 3000000000",
+        "severity IN (1, 3000000000)",
+        "severity < seq",
+        "severity IN (1, NULL)",
+        "severity <=> 1",
+        "app = 1",
+        "app = 'it''s'",
+        r"app = 'a\tb'",
+        "app = r'a'",
+        "app LIKE 's%'",
+        "lower(app) = 'su'",
+        "body = 'x'",
+        "ts > timestamp'2020-01-01'",
+        "severity = 1 = true",
+        "severity BETWEEN 1 AND 2",
+        "attrs['k']['l'] = ''",
+        "attrs[app] = ''",
+        "unknown = 1",
+        "severity <=",
+    ],
+)
+def test_anything_else_is_for_spark_to_read(text: str) -> None:
+    assert arrow_text.condition(SCHEMA, text) is None
+
+
+def test_a_name_that_two_columns_have_is_for_spark() -> None:
+    twice = SCHEMA.append(pa.field("APP", pa.string()))
+    assert arrow_text.condition(twice, "app = 'su'") is None
+    assert arrow_text.columns(twice, ["app"]) is None
+
+
+def test_columns_that_are_only_named_are_read_from_their_texts() -> None:
+    stage = arrow_text.columns(SCHEMA, ["App", "host AS journal", "`seq`"])
+    assert stage is not None
+    (found,) = stage(iter([ROWS]))
+    assert found.schema.names == ["App", "journal", "seq"]
+    assert found.column("App").equals(ROWS["app"])
+    whole = arrow_text.columns(SCHEMA, ["*", "host AS sender"])
+    assert whole is not None
+    assert whole.schema.names == [*SCHEMA.names, "sender"]
+
+
+@pytest.mark.parametrize("texts", [["upper(app) AS app"], ["app", "host AS app"], ["attrs.k"]])
+def test_columns_that_are_computed_are_for_spark(texts: list[str]) -> None:
+    assert arrow_text.columns(SCHEMA, texts) is None

@@ -1,0 +1,88 @@
+"""A filter with ``when`` is for the events of its condition; all others keep what they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flumeng.filters.conditional import ROW, WHEN, ConditionalStage
+from flumeng.spec import SpecError, check_flow
+from flumeng.spec.filters.where import Where
+
+BEFORE = pa.schema([pa.field("n", pa.int64())])
+BEHIND = BEFORE.append(pa.field("text", pa.string()))
+
+
+def add_text(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        texts = pa.array([f"n{n}" for n in batch["n"].to_pylist()], pa.string())
+        columns = [batch["n"], texts, batch[ROW]]
+        yield pa.RecordBatch.from_arrays(columns, ["n", "text", ROW])
+
+
+def twice_the_even(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Drops odd numbers, has even ones twice, and makes a batch of each."""
+    for batch in add_text(batches):
+        for row in range(len(batch)):
+            one = batch.slice(row, 1)
+            if one["n"][0].as_py() % 2 == 0:
+                yield one
+                yield one
+
+
+def through(inner: object, numbers: list[int], marks: list[bool]) -> list[tuple[int, str | None]]:
+    stage = ConditionalStage(inner, BEFORE, BEHIND)  # type: ignore[arg-type]
+    columns = [pa.array(numbers, pa.int64()), pa.array(marks, pa.bool_())]
+    batch = pa.RecordBatch.from_arrays(columns, ["n", WHEN])
+    found = list(stage(iter([batch])))
+    assert all(each.schema == BEHIND for each in found)
+    return [(row["n"], row["text"]) for each in found for row in each.to_pylist()]
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.booleans()), max_size=30))
+def test_events_keep_their_places(rows: list[tuple[int, bool]]) -> None:
+    numbers, marks = [n for n, _ in rows], [mark for _, mark in rows]
+    assert through(add_text, numbers, marks) == [(n, f"n{n}" if mark else None) for n, mark in rows]
+    expected: list[tuple[int, str | None]] = []
+    for n, mark in rows:
+        if not mark:
+            expected.append((n, None))
+        elif n % 2 == 0:
+            expected += [(n, f"n{n}")] * 2
+    assert through(twice_the_even, numbers, marks) == expected
+
+
+def test_columns_without_nulls_may_lose_that_on_their_way() -> None:
+    before = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    stage = ConditionalStage(add_text, before, before.append(BEHIND.field("text")))
+    columns = [pa.array([1, 2], pa.int64()), pa.array([True, False])]
+    (found,) = stage(iter([pa.RecordBatch.from_arrays(columns, ["n", WHEN])]))
+    assert found.to_pylist() == [{"n": 1, "text": "n1"}, {"n": 2, "text": None}]
+
+
+def flow(*filters: str) -> str:
+    listed = "".join(f"  - {text}\n" for text in filters)
+    return (
+        f"flow: f\nsources: [syslog: {{listen: '0.0.0.0:5514'}}]\nfilters:\n{listed}sinks: [noop]\n"
+    )
+
+
+def test_the_condition_is_read_and_checked() -> None:
+    spec = check_flow(flow("parse: {format: syslog}\n    when: \"host = 'a'\""))
+    assert spec.filters[0].when == "host = 'a'"
+    with pytest.raises(SpecError, match=r"when: there is no column .hst"):
+        check_flow(flow("parse: {format: syslog}\n    when: \"hst = 'a'\""))
+    with pytest.raises(SpecError, match=r"filters\[0\].when: expected"):
+        check_flow(flow("parse: {format: syslog}\n    when: [a]"))
+    with pytest.raises(SpecError, match=r"select takes no condition: .*CASE WHEN"):
+        check_flow(flow("select: [ts]\n    when: \"host = 'a'\""))
+    with pytest.raises(SpecError, match="expected one filter in each entry"):
+        check_flow(flow("parse: {format: syslog}\n    where: \"host = 'a'\""))
+
+
+def test_where_keeps_the_events_that_it_is_not_for() -> None:
+    assert Where("a > 1").only_when("b").expression == "coalesce(NOT (b), true) OR (a > 1)"

@@ -1,0 +1,238 @@
+"""`flumeng flow try`: what comes out of a flow's filters, without a cluster and without a JVM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from cli.main import tree
+from flumeng.ingest.framing import Messages
+from flumeng.spec import parse_flow
+from flumeng.trial.chain import FilterChain
+from flumeng.trial.reading import ahead
+from flumeng.trial.received import ReceivedLines
+
+LINES = (
+    b"<34>1 2026-11-23T10:15:03.003Z web1 su - ID47 - failed \xff\n"
+    b"junk\r\n"
+    b"\n"
+    b"<165>Nov 23 05:34:00 router myproc[10]: up \x1b[1m"
+)
+FLOW = """\
+flow: web
+sources:
+  - syslog: {listen: "127.0.0.1:0", max_line_bytes: 64}
+  - tail: {paths: [/var/log/a.log]}
+filters:
+  - parse: {format: syslog}
+  - where: "severity <= 4 OR attrs['parse_error'] IS NOT NULL"
+sinks:
+  - files: {path: /nowhere/at/all}
+"""
+TIME = ("--ts", "2026-11-23T12:00:00Z")
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> str:
+    path = tmp_path / "web.yaml"
+    path.write_text(FLOW)
+    return str(path)
+
+
+def run(flow: str, *words: str, given: bytes = LINES) -> Result:
+    lines = Path(flow).with_name("lines")
+    lines.write_bytes(given)
+    return CliRunner().invoke(tree, ["flow", "try", flow, str(lines), *words])
+
+
+def rows(flow: str, *words: str, given: bytes = LINES) -> list[dict[str, Any]]:
+    result = run(flow, "--json", *words, given=given)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_people_see_what_the_filters_found(flow: str) -> None:
+    result = run(flow, *TIME)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        '2026-11-23T10:15:03.003000Z web1 facility=4 severity=2 app="su" msgid="ID47" '
+        'message="failed \ufffd"',
+        '2026-11-23T12:00:00.000000Z 127.0.0.1 attrs.parse_error="syslog: no priority"',
+    ]
+    assert result.stderr == "flumeng: 3 events in, 2 out, 1 of them with parse_error\n"
+
+
+def test_json_has_what_the_sinks_would_have(flow: str) -> None:
+    parsed, refused = rows(flow, *TIME, "--host", "ten", "--attr", "peer=192.0.2.1:7")
+    assert parsed["host"] == "web1"
+    assert parsed["body_base64"]
+    assert parsed["seq"] == 0
+    assert refused == {
+        "body": "junk",
+        "ts": "2026-11-23T12:00:00.000000Z",
+        "host": "ten",
+        "attrs": {
+            "source": "syslog",
+            "peer": "192.0.2.1:7",
+            "parse_error": "syslog: no priority",
+        },
+        "journal": "trial",
+        "seq": 1,
+        "replayed": False,
+    }
+
+
+def test_lines_are_cut_as_the_source_cuts_them(flow: str) -> None:
+    long = b"<1>" + b"x" * 100 + b"\n\n"
+    (cut,) = rows(flow, given=long)
+    assert len(cut["body"]) == 64
+    assert cut["attrs"]["truncated"] == "true"
+    whole, empty = rows(flow, "--source", "1", given=long)
+    assert len(whole["body"]) == 103
+    assert (empty["body"], empty["attrs"]["source"]) == ("", "tail")
+    refused = run(flow, "--source", "2")
+    assert refused.exit_code == 2
+    assert "has 2 sources, numbered from 0, and no source 2" in refused.stderr
+
+
+def test_files_are_read_one_after_the_other(flow: str, tmp_path: Path) -> None:
+    for name, body in (("a", b"<1>two"), ("b", b"<1>three\n")):
+        (tmp_path / name).write_bytes(body)
+    found = rows(flow, str(tmp_path / "a"), str(tmp_path / "b"), given=b"<1>one")
+    assert [row["message"] for row in found] == ["one", "two", "three"]
+    missing = run(flow, str(tmp_path / "c"))
+    assert missing.exit_code == 2
+    assert "c: cannot be read: No such file or directory" in missing.stderr
+
+
+def test_nothing_comes_of_nothing(flow: str) -> None:
+    result = run(flow, given=b"")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "flumeng: 0 events in, 0 out\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ts", "noon"], "--ts: expected a time, like 2026-01-01T00:00:00Z, not 'noon'"),
+        (["--attr", "a"], "an attribute is KEY=VALUE, not 'a'"),
+    ],
+)
+def test_wrong_words_are_told(flow: str, words: list[str], said: str) -> None:
+    result = run(flow, *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_flow_that_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(FLOW.replace("severity <=", "sverity <="))
+    result = run(str(path))
+    assert result.exit_code == 2
+    assert 'there is no column "sverity"; did you mean "severity"?' in result.stderr
+
+
+def test_each_filter_is_explained(flow: str) -> None:
+    result = run(flow, "--explain", "2", *TIME)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        'event 0: "<34>1 2026-11-23T10:15:03.003Z web1 su - ID47 - failed \ufffd"',
+        '  parse syslog: ts="2026-11-23T10:15:03.003000Z" (was "2026-11-23T12:00:00.000000Z"), '
+        'host="web1" (was "127.0.0.1"), +facility=4, +severity=2, +app="su", +msgid="ID47", '
+        '+message="failed \ufffd"',
+        "  where \"severity <= 4 OR attrs['parse_error'] IS NOT NULL\": kept",
+        'event 1: "junk"',
+        '  parse syslog: +attrs.parse_error="syslog: no priority"',
+        "  where \"severity <= 4 OR attrs['parse_error'] IS NOT NULL\": kept",
+    ]
+    dropped = run(flow, "--explain", "9", "--json", given=b"<7>x\n")
+    (event,) = map(json.loads, dropped.stdout.splitlines())
+    assert [step["dropped"] for step in event["steps"]] == [False, True]
+    assert event["steps"][1]["why"] == {"severity": 7, "attrs": {"source": "syslog"}}
+
+
+BRANCHES = """\
+branches:
+  - name: bad
+    when: "severity <= 3"
+    sinks: [noop]
+    branches:
+      - {name: web, when: "host = 'web1'", filters: [select: [app]], sinks: [noop]}
+  - {name: rest, otherwise: true, sinks: [noop]}
+"""
+
+
+def test_events_come_out_of_every_branch_that_takes_them(tmp_path: Path) -> None:
+    path = tmp_path / "parted.yaml"
+    path.write_text(FLOW.partition("sinks:")[0] + BRANCHES)
+    result = run(str(path), *TIME)
+    assert [line.partition(" ")[0] for line in result.stdout.splitlines()] == [
+        "[bad]",
+        "[bad/web]",
+        "[rest]",
+    ]
+    found = rows(str(path))
+    assert [row["@end"] for row in found] == ["bad", "bad/web", "rest"]
+    assert found[1] == {"@end": "bad/web", "app": "su"}
+    explained = run(str(path), "--explain", "2").stdout.splitlines()
+    assert [line for line in explained if "branch" in line or "select" in line] == [
+        '  branch bad when "severity <= 3": taken',
+        "    branch web when \"host = 'web1'\": taken",
+        "      select app: -body -body_base64 -ts -host -attrs -seq -facility -severity -msgid "
+        "-message",
+        "  branch rest otherwise: not taken",
+        '  branch bad when "severity <= 3": not taken: severity is null',
+        "  branch rest otherwise: taken",
+    ]
+
+
+def test_dead_letters_of_filters_are_an_end_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "letters.yaml"
+    text = FLOW.replace("{format: syslog}", "{format: syslog}\n    on_error: dead-letter")
+    path.write_text(f"{text}dead_letters: noop\n")
+    result = run(str(path), *TIME)
+    assert result.stdout.splitlines()[0] == (
+        "[dead letter of filters[0].parse] 2026-11-23T12:00:00.000000Z 127.0.0.1 "
+        'attrs.parse_error="syslog: no priority"'
+    )
+    assert result.stderr == "flumeng: 3 events in, 1 out, 1 dead letter\n"
+    letter, kept = rows(str(path))
+    assert (letter["@end"], letter["body"]) == ("dead letter of filters[0].parse", "junk")
+    assert "@end" not in kept
+    explained = run(str(path), "--explain", "2").stdout.splitlines()
+    assert explained[-1] == (
+        '  parse syslog on_error dead-letter: dropped: parse_error is "syslog: no priority"'
+    )
+
+
+def test_messages_of_kafka_have_its_columns() -> None:
+    pytest.importorskip("confluent_kafka")
+    spec = parse_flow(
+        "{flow: a, sources: [kafka: {brokers: ['b:1'], topics: [t]}], sinks: [noop], "
+        "filters: [select: [topic, partition, key, headers, host]]}"
+    )
+    received = ReceivedLines(spec)
+    chain = FilterChain(spec.filters, no_spark, received.schema)
+    (found,) = chain.run(received.events(Messages(b"x\n")))
+    (row,) = found.to_pylist()
+    assert row == {"topic": "t", "partition": 0, "key": None, "headers": [], "host": ""}
+
+
+def no_spark() -> Any:
+    raise AssertionError("nothing here needs Spark")
+
+
+def test_an_error_ahead_comes_in_its_turn() -> None:
+    def items() -> Any:
+        yield pa.scalar(1)
+        raise ValueError("here")
+
+    found = ahead(items())
+    assert next(found) == pa.scalar(1)
+    with pytest.raises(ValueError, match="here"):
+        next(found)

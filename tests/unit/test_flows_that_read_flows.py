@@ -1,0 +1,214 @@
+"""Flows that read flows: their cursors, what keeps journals for them, and what may be deleted."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.context import AuditFields
+from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.inputs.finding import Before, Offer
+from flumeng.inputs.flows.finder import FlowFinder
+from flumeng.journal.client import JournalClient
+from flumeng.journal.position import Position
+from flumeng.master.execution import carry_out
+from flumeng.node.claim import Claim
+from flumeng.node.registration import Identity, Registration
+from flumeng.node.testing import ClaimsInMemory
+from flumeng.operations.flows import (
+    RefusedError,
+    apply_flow,
+    apply_flows,
+    delete_flow,
+    next_revisions,
+)
+from flumeng.plan.actions import Drop
+from flumeng.push.site_copy import copy_site
+from flumeng.spec import SpecError, parse_flow
+from flumeng.spec.flow_source import FlowSource
+from flumeng.state.partitions import ack_path
+from flumeng.state.snapshot import Snapshot
+from flumeng.store import ABSENT, Path, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+WEB = "flow: web\nsources: [{syslog: {listen: '127.0.0.1:5514'}}]\nsinks: [noop]\n"
+COPY = "flow: copy\nsources: [{flow: {name: web}}]\nsinks: [noop]\n"
+JOURNAL = "web.n1.0.ab"
+OTHER = "web.n2.0.cd"
+BY: AuditFields = {"author": "a", "reason": "", "now": 0.0}
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    return store
+
+
+def journal(store: FakeStore, name: str = JOURNAL, end: int | None = None) -> None:
+    node = name.split(".")[1]
+    record = records.Journal(
+        flow="web", node=node, primary=node, term=1, in_sync=(), closed=end is not None, end=end
+    )
+    store.write(paths.journal(name), record, ABSENT)
+    live = records.LiveNode(
+        uuid="u", incarnation="i", addresses=(f"{node}:1",), pid=1, version="1", since=0.0
+    )
+    store.write(paths.live_node(node), live, ABSENT)
+
+
+def test_a_cursor_is_made_with_the_flow_and_goes_with_it(store: FakeStore) -> None:
+    list(apply_flows(store, {"copy": COPY, "web": WEB}, **BY))
+    assert store.children(paths.acks("web")) == ["copy", "main"]
+    with pytest.raises(ConflictError, match="web is read by copy"):
+        delete_flow(store, "web", **BY)
+    with pytest.raises(ConflictError, match="web is read by copy"):
+        delete_flow(store, "web", discard=True, **BY)
+    store.write(ack_path("copy", f"{JOURNAL}@flow"), records.Ack(epoch=1, offset=3), ABSENT)
+    delete_flow(store, "copy", **BY)
+    nothing = Snapshot({}, {}, {}, frozenset(), frozenset())
+    carry_out(store, [Drop("copy", ("it is drained",))], nothing)
+    assert store.children(paths.acks("web")) == ["main"]
+    delete_flow(store, "web", **BY)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (COPY.replace("web", "wbe"), "reads the flow wbe, which is not there"),
+        (COPY.replace("copy", "again").replace("web", "copy"), "which has no journals"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(store: FakeStore, text: str, why: str) -> None:
+    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    with pytest.raises(RefusedError, match=why):
+        apply_flow(store, text.replace("flow: copy", "flow: again"), **BY)
+
+
+def test_a_flow_goes_on_reading_what_it_has_read(store: FakeStore) -> None:
+    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    apply_flow(store, WEB.replace("web", "other").replace("5514", "5515"), **BY)
+    with pytest.raises(RefusedError, match="reads the flow web, which keeps for it"):
+        apply_flow(store, COPY.replace("web", "other"), **BY)
+    assert apply_flow(store, COPY.replace("noop", "console"), **BY).revision == 2
+
+
+def test_a_site_that_is_pushed_to_knows_the_cursors(store: FakeStore) -> None:
+    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    changed, other = COPY.replace("noop", "console"), COPY.replace("copy", "other")
+    one, two = next_revisions(copy_site(store), {"copy": changed, "other": other})
+    assert (one.number, one.cursors) == (2, ())
+    assert [getattr(write, "path", None) for write in two.cursors] == [
+        paths.flow("web"),
+        paths.cursor("web", "other"),
+    ]
+
+
+def test_a_flow_that_reads_a_flow_has_no_other_source() -> None:
+    with pytest.raises(SpecError, match="cannot read itself"):
+        parse_flow(COPY.replace("web", "copy"))
+    with pytest.raises(SpecError, match="has no other source"):
+        parse_flow(COPY.replace("[{flow", "[{syslog: {listen: '127.0.0.1:1'}}, {flow"))
+
+
+def test_a_journal_is_kept_for_the_slowest_of_those_who_read_it(store: FakeStore) -> None:
+    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    claims = ClaimsInMemory()
+    claims.kept, claims.full = Claim(), False
+    node = Registration(store, Identity("n1", "u1", ("ingest",), "", {}), claims)
+    node.register()
+    node.enter_journals({JOURNAL: {"flow": "web", "term": 1, "closed": True, "end": 9}})
+    store.write(ack_path("web", JOURNAL), records.Ack(epoch=1, offset=9), ABSENT)
+    assert (node.acks().acks, node.acks().unneeded) == ({}, ())
+    mine = ack_path("copy", f"{JOURNAL}@flow")
+    version = store.write(mine, records.Ack(epoch=1, offset=4), ABSENT)
+    assert (node.acks().acks, node.acks().unneeded) == ({JOURNAL: 4}, ())
+    store.write(mine, records.Ack(epoch=1, offset=9), version)
+    assert (node.acks().acks, node.acks().unneeded) == ({JOURNAL: 9}, (JOURNAL,))
+
+
+POSITIONS = {
+    "n1:1": {JOURNAL: Position(1, 5, 20, closed=False)},
+    "n2:1": {OTHER: Position(1, 0, 7, closed=False)},
+}
+
+
+def finder(store: FakeStore, silent: str = "", **options: str) -> FlowFinder:
+    """Of the flow web; the server at ``silent`` does not answer."""
+
+    class Server(JournalClient):
+        def __init__(self, address: str) -> None:
+            super().__init__(address)
+            self.address = address
+
+        def positions(self) -> dict[str, Position]:
+            if self.address == silent:
+                raise UnavailableError("silent")
+            return POSITIONS[self.address]
+
+    return FlowFinder(FlowSource("web", **options), store, Server)  # type: ignore[arg-type]
+
+
+def test_journals_begin_where_they_can_be_read(store: FakeStore) -> None:
+    apply_flow(store, WEB, **BY)
+    journal(store)
+    journal(store, OTHER, end=7)
+    found = finder(store).find(Before())
+    assert found.offers == {f"{JOURNAL}@flow": Offer(5), f"{OTHER}@flow": Offer(0, 7)}
+    found = finder(store, start_from="latest").find(Before())
+    assert found.offers == {f"{JOURNAL}@flow": Offer(20), f"{OTHER}@flow": Offer(7, 7)}
+    later = Before([f"{JOURNAL}@flow"], ["flow web"])
+    found = finder(store, start_from="latest").find(later)
+    assert found.offers[f"{OTHER}@flow"] == Offer(0, 7)
+
+
+def test_a_journal_whose_server_is_silent_waits(store: FakeStore) -> None:
+    apply_flow(store, WEB, **BY)
+    journal(store)
+    journal(store, OTHER)
+    found = finder(store, "n2:1").find(Before())
+    assert found.offers == {f"{JOURNAL}@flow": Offer(5)}
+    assert found.troubles == (f"the server of the journal {OTHER} does not answer",)
+    known = Before([f"{JOURNAL}@flow", f"{OTHER}@flow", "web.n3.0.ef@flow"], ["flow web"])
+    found = finder(store, "n2:1").find(known)
+    assert found.offers.keys() == {f"{JOURNAL}@flow", f"{OTHER}@flow"}
+    assert found.gone == {"web.n3.0.ef@flow"}
+
+
+def test_a_journal_that_cannot_be_read_is_read_on_and_harms_no_other(store: FakeStore) -> None:
+    apply_flow(store, WEB, **BY)
+    journal(store)
+    journal(store, OTHER)
+    store.tree.znodes[str(paths.journal(OTHER))].data = b"{"
+    known = Before([f"{OTHER}@flow"], ["flow web"])
+    found = finder(store).find(known)
+    assert found.offers == {f"{JOURNAL}@flow": Offer(5), f"{OTHER}@flow": Offer(0)}
+    assert not found.gone
+
+
+def test_many_flows_list_the_journals_once() -> None:
+    class CountingStore(FakeStore):
+        listed = 0
+
+        def children(self, path: Path) -> list[str]:
+            self.listed += path == paths.journals()
+            return super().children(path)
+
+    store = CountingStore()
+    tree.init(store)
+    apply_flow(store, WEB, **BY)
+    journal(store)
+    before = store.listed
+    for one in [finder(store) for _ in range(1000)]:
+        assert one.find(Before()).offers == {f"{JOURNAL}@flow": Offer(5)}
+        one.close()
+    assert store.listed - before < 50
+
+
+def test_a_flow_that_is_not_there_is_told(store: FakeStore) -> None:
+    assert finder(store).find(Before()).lacks == ("there is no flow web",)
+
+
+def test_a_flow_has_no_index_of_times(store: FakeStore) -> None:
+    with pytest.raises(UserError, match="not from a time"):
+        finder(store).offsets([f"{JOURNAL}@flow"], "2026-11-22T08:00:00Z")

@@ -1,0 +1,47 @@
+"""What librdkafka refuses before it has asked any broker is for a person to mend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flumeng.errors import UserError
+from flumeng.inputs.kafka.access import Access, consumer_settings
+from flumeng.inputs.kafka.consumer import RangeConsumer
+from flumeng.inputs.kafka.library import KafkaException
+from flumeng.inputs.kafka.librdkafka import Client
+from flumeng.spec.client_tls import ClientTls
+from flumeng.spec.kafka_source import KafkaSource
+
+BROKER = "127.0.0.1:1"
+
+
+def source(**options: Any) -> KafkaSource:
+    return KafkaSource(brokers=(BROKER,), topics=("t",), **options)
+
+
+def test_a_setting_that_is_none_is_refused() -> None:
+    settings = consumer_settings(Access.of(source()), committed=True)
+    for wrong in ({"no.such.setting": True}, {"socket.timeout.ms": "soon"}):
+        with pytest.raises(KafkaException, match=next(iter(wrong))):
+            Client(settings | wrong, print)
+
+
+def test_an_authority_that_is_not_there_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "ca.pem"
+    secured = Access.of(source(tls=ClientTls(ca=str(missing))))
+    with pytest.raises(UserError, match=rf"kafka {BROKER}: ssl.ca.location"):
+        RangeConsumer(secured, committed=False)
+
+
+def test_a_client_that_reaches_nobody_closes() -> None:
+    told: list[Any] = []
+    client = Client(consumer_settings(Access.of(source()), committed=True), told.append)
+    client.assign("t", 0, 0)
+    with client.take(10, 0.3) as taken:
+        assert len(taken.records) == 0
+    client.unassign()
+    client.close()
+    assert any("Connection refused" in error.str() or "down" in error.str() for error in told)

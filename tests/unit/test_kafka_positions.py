@@ -1,0 +1,256 @@
+"""How far Kafka's partitions reach: told by one watch, and never of another topic's messages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from flumeng.errors import UnavailableError, UserError
+from flumeng.inputs import Reach, Standstill
+from flumeng.inputs.kafka import watcher
+from flumeng.inputs.kafka.admin import Bound
+from flumeng.inputs.kafka.brokers import Described, Offsets, Place, Topic
+from flumeng.inputs.kafka.positions import KafkaPositions, Watchers
+from flumeng.spec import parse_flow
+
+PATIENCE_SECONDS = 20.0
+ID, OTHER = "MkTRfQ2nAAAAAAAAAAAAAA", "zzzzzzzzAAAAAAAAAAAAAA"
+P0, P1 = "orders.0.MkTRfQ2n@kafka", "orders.1.MkTRfQ2n@kafka"
+
+
+@dataclass
+class ScriptedBrokers:
+    """One topic. ``wrong`` is raised by all calls."""
+
+    topic_id: str = ID
+    partitions: int = 2
+    ends: dict[Place, int] = field(default_factory=lambda: {("orders", 0): 9, ("orders", 1): 5})
+    floors: dict[Place, int] = field(default_factory=lambda: {("orders", 0): 0, ("orders", 1): 2})
+    absent: bool = False
+    wrong: Exception | None = None
+    looks: int = 0
+    asked: threading.Event = field(default_factory=threading.Event)
+    may_answer: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
+
+    def names(self) -> list[str]:
+        return ["orders"]
+
+    def describe(self, topics: Collection[str]) -> Described:
+        self.looks += 1
+        if self.wrong is not None:
+            raise self.wrong
+        if self.absent:
+            return Described({}, frozenset(topics))
+        return Described({"orders": Topic(self.topic_id, tuple(range(self.partitions)))})
+
+    def offsets(self, places: Collection[Place], bound: Bound) -> Offsets:
+        known = self.floors if bound == "earliest" else self.ends
+        found = Offsets({place: known[place] for place in places if place in known})
+        self.asked.set()
+        assert self.may_answer.wait(PATIENCE_SECONDS)
+        return found
+
+    def times(self, _at: Mapping[Place, int]) -> dict[Place, int]:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("POLL_SECONDS", "QUIET_SECONDS", "BEGINNINGS_SECONDS"):
+        monkeypatch.setattr(watcher, name, 0.01)
+
+
+@pytest.fixture
+def brokers() -> ScriptedBrokers:
+    return ScriptedBrokers()
+
+
+def flow(**options: str) -> str:
+    more = "".join(f", {name}: {text}" for name, text in options.items())
+    return (
+        f"flow: web\nsources: [kafka: {{brokers: ['a:1'], topics: [orders]{more}}}]\n"
+        "sinks: [noop]\n"
+    )
+
+
+class Task:
+    """``wakes`` counts how often it was woken."""
+
+    def __init__(self, watchers: Watchers, text: str) -> None:
+        self.wakes = 0
+        self.positions = KafkaPositions(watchers, self._wake)
+        self.positions.open(parse_flow(text))
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def of(self, *partitions: str) -> dict[str, Reach]:
+        return self.positions.of(partitions)
+
+    def becomes(self, expected: dict[str, Reach], *partitions: str) -> None:
+        eventually(lambda: self.of(*(partitions or expected)) == expected)
+
+
+def eventually(ask: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not ask():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+
+
+def watches() -> int:
+    return sum(thread.name == "kafka positions" for thread in threading.enumerate())
+
+
+@pytest.fixture
+def watchers(brokers: ScriptedBrokers) -> Watchers:
+    return Watchers(lambda _access, _committed: brokers)
+
+
+def test_a_partition_reaches_as_far_as_its_brokers_say(
+    brokers: ScriptedBrokers, watchers: Watchers
+) -> None:
+    task = Task(watchers, flow())
+    task.becomes({P0: Reach(ID, 9), P1: Reach(ID, 5, floor=2)})
+    wakes = task.wakes
+    brokers.ends["orders", 1] = 8
+    task.becomes({P0: Reach(ID, 9), P1: Reach(ID, 8, floor=2)})
+    assert task.wakes > wakes
+    task.positions.close()
+
+
+def test_what_is_gone_is_passed_over_where_the_flow_says_so(watchers: Watchers) -> None:
+    task = Task(watchers, flow(on_gone="earliest"))
+    task.becomes({P0: Reach(ID, 9), P1: Reach(ID, 5, gone_below=2)})
+    task.positions.close()
+
+
+def test_a_bounded_partition_is_closed_at_its_end(
+    brokers: ScriptedBrokers, watchers: Watchers
+) -> None:
+    task = Task(watchers, flow(end_offsets="{orders.0: 7, orders.1: 6}"))
+    task.becomes({P0: Reach(ID, 7, closed=True), P1: Reach(ID, 5, floor=2)})
+    brokers.ends["orders", 1] = 8
+    task.becomes({P0: Reach(ID, 7, closed=True), P1: Reach(ID, 6, floor=2, closed=True)})
+    task.positions.close()
+
+
+def test_a_topic_that_was_made_anew_is_not_read_on(
+    brokers: ScriptedBrokers, watchers: Watchers
+) -> None:
+    task = Task(watchers, flow())
+    task.becomes({P0: Reach(ID, 9)}, P0)
+    brokers.topic_id = OTHER
+    anew = Reach("", 0, trouble="the topic orders was deleted and made anew")
+    task.becomes({P0: anew}, P0)
+    task.positions.close()
+
+
+def test_a_topic_that_is_not_there_is_told_after_a_while(
+    brokers: ScriptedBrokers, watchers: Watchers
+) -> None:
+    task = Task(watchers, flow())
+    task.becomes({P0: Reach(ID, 9)}, P0)
+    brokers.absent = True
+    task.becomes({P0: Reach("", 0, trouble="the topic orders was deleted")}, P0)
+    brokers.absent = False
+    task.becomes({P0: Reach(ID, 9)}, P0)
+    task.positions.close()
+
+
+def test_brokers_that_are_away_say_nothing_and_are_asked_again(
+    brokers: ScriptedBrokers, watchers: Watchers
+) -> None:
+    task = Task(watchers, flow())
+    task.becomes({P0: Reach(ID, 9)}, P0)
+    brokers.wrong = UnavailableError("no answer")
+    task.becomes({}, P0)
+    brokers.wrong = None
+    task.becomes({P0: Reach(ID, 9)}, P0)
+    brokers.wrong = UserError("not let in")
+    task.becomes({P0: Reach("", 0, trouble="not let in")}, P0)
+    task.positions.close()
+
+
+def test_many_tasks_share_one_watch_that_ends_with_the_last(
+    brokers: ScriptedBrokers, watchers: Watchers
+) -> None:
+    eventually(lambda: watches() == 0)
+    tasks = [Task(watchers, flow()) for _ in range(20)]
+    for task in tasks:
+        task.becomes({P0: Reach(ID, 9)}, P0)
+    assert watches() == 1
+    for task in tasks:
+        task.positions.close()
+    eventually(lambda: watches() == 0)
+    looks = brokers.looks
+    time.sleep(0.1)
+    assert brokers.looks == looks
+
+
+def test_a_refresh_is_answered_by_a_later_look_only(
+    brokers: ScriptedBrokers, watchers: Watchers
+) -> None:
+    seen: list[dict[str, Reach]] = []
+
+    class Watchful(Task):
+        def _wake(self) -> None:
+            seen.append(self.of(P0))
+
+    task = Watchful(watchers, flow())
+    task.becomes({P0: Reach(ID, 9)}, P0)
+    brokers.may_answer.clear()
+    brokers.asked.clear()
+    assert brokers.asked.wait(PATIENCE_SECONDS)
+    brokers.ends["orders", 0] = 10
+    task.positions.refresh([P0])
+    seen.clear()
+    brokers.may_answer.set()
+    eventually(lambda: {P0: Reach(ID, 10)} in seen)
+    assert {P0: Reach(ID, 9)} not in seen
+    task.positions.close()
+
+
+def test_a_flow_without_a_source_of_kafka_reads_nothing_of_it(watchers: Watchers) -> None:
+    task = Task(watchers, "flow: web\nsources: [syslog: {listen: '127.0.0.1:0'}]\nsinks: [noop]\n")
+    assert task.of(P0) == {}
+    task.positions.close()
+
+
+def test_people_are_told_what_to_do(watchers: Watchers) -> None:
+    task = Task(watchers, flow())
+    gone = task.positions.describe(Standstill("gone", P1, 20, 3))
+    assert gone.startswith("orders.1 has nothing below offset 20 any more, and only 3 is acked")
+    assert "flow reset --to earliest" in gone
+
+
+def test_a_name_that_makes_no_sense_stops_only_its_partition(watchers: Watchers) -> None:
+    task = Task(watchers, flow())
+    senseless = "garbage@kafka"
+    eventually(lambda: task.of(P0, senseless).keys() == {P0, senseless})
+    found = task.of(P0, senseless)
+    assert found[P0] == Reach(ID, 9)
+    assert found[senseless].trouble == "this is not the name of a partition of Kafka"
+    standstill = Standstill("nonsense", senseless, 0, 0, found[senseless].trouble)
+    assert task.positions.describe(standstill).startswith("garbage")
+    task.positions.close()
+
+
+def test_a_fault_of_ours_is_told_and_the_watch_goes_on(
+    brokers: ScriptedBrokers, watchers: Watchers
+) -> None:
+    task = Task(watchers, flow())
+    brokers.wrong = KeyError("orders")
+    eventually(lambda: "KeyError" in task.of(P0).get(P0, Reach("", 0)).trouble)
+    brokers.wrong = None
+    task.becomes({P0: Reach(ID, 9)}, P0)
+    task.positions.close()

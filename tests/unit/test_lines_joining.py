@@ -1,0 +1,235 @@
+"""Lines of real formats become events: bodies, attributes and what presets take together."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from flumeng.errors import CorruptError, UserError
+from flumeng.inputs import Progress, Range, UnreadableError
+from flumeng.inputs.lines.joined import JoinedRanges
+from flumeng.inputs.lines.joining import find_groups, join
+from flumeng.inputs.lines.reader import JoinLines
+from flumeng.inputs.lines.rules import Rules
+from flumeng.journal.schema import READ_SCHEMA
+from flumeng.spec.multiline import CONTINUES, KEY, Multiline
+
+JAVA = """\
+2026-11-20 10:00:00,123 ERROR main request 7 failed
+java.lang.IllegalStateException: no session
+	at app.Server.call(Server.java:31)
+	at app.Server.lambda$main$0(Server.java:12)
+	Suppressed: java.io.IOException: close failed
+		at java.base/java.net.Socket.close(Socket.java:7)
+Caused by: java.io.IOException: broken pipe
+	at java.base/java.net.Socket.write(Socket.java:99)
+	... 12 more
+Caused by: com.example.Outer$InnerException
+	at app.Pipe.write(Pipe.java:3)
+	... 13 more
+2026-11-20 10:00:01,000 INFO main request 8 done
+2026-11-20 10:00:02,000 INFO main java.lang.Error: is only mentioned
+Exception in thread "main" java.lang.OutOfMemoryError: Java heap space
+	at app.Cache.grow(Cache.java:5)"""
+JAVA_EVENTS = [12, 1, 1, 2]
+PYTHON = """\
+2026-11-20 10:00:00,123 ERROR request 7 failed
+Traceback (most recent call last):
+  File "/app/server.py", line 7, in call
+    session = sessions[name]
+              ~~~~~~~~^^^^^^
+KeyError: 'seven'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/app/server.py", line 9, in call
+    raise app.errors.NoSession(name) from None
+app.errors.NoSession: seven
+ERROR:root:another line of the log
+INFO: one more
+2026-11-20 10:00:02,000 INFO fine
+Traceback (most recent call last):
+  File "/app/server.py", line 12, in <module>
+KeyboardInterrupt"""
+PYTHON_EVENTS = [13, 1, 1, 4]
+GO = """\
+2026/11/20 10:00:00 listening on :8080
+panic: runtime error: index out of range [5] with length 3
+
+goroutine 1 [running]:
+main.(*Server).call(0xc000010000, {0x1, 0x2})
+	/app/server.go:31 +0x1d
+net/http.(*conn).serve(0xc00001, {0x7, 0x8})
+	/usr/local/go/src/net/http/server.go:2009 +0x5f4
+main.main()
+	/app/server.go:12 +0x25
+created by net/http.(*Server).Serve in goroutine 1
+	/usr/local/go/src/net/http/server.go:3086 +0x5cb
+exit status 2
+2026/11/20 10:00:01 listening on :8080"""
+GO_EVENTS = [1, 12, 1]
+
+
+def batch(
+    bodies: Sequence[bytes | None],
+    attrs: Sequence[Mapping[str, str]] | None = None,
+    times: Sequence[int] | None = None,
+    first: int = 0,
+) -> pa.RecordBatch:
+    count = len(bodies)
+    columns = {
+        "body": bodies,
+        "ts": times or range(count),
+        "host": ["h"] * count,
+        "attrs": [list(one.items()) for one in attrs or [{}] * count],
+        "journal": ["j"] * count,
+        "seq": range(first, first + count),
+        "replayed": [False] * count,
+    }
+    arrays = [pa.array(columns[name.name], name.type) for name in READ_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=READ_SCHEMA)
+
+
+def joined(lines: pa.RecordBatch, multiline: Multiline, *, flush: bool = True) -> pa.Table:
+    end = lines.num_rows
+    groups = find_groups(lines, Progress(0, 0), end, Rules.of(multiline), flush=flush)
+    return pa.Table.from_batches(join(lines, groups), READ_SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("preset", "text", "counts"),
+    [("java", JAVA, JAVA_EVENTS), ("python", PYTHON, PYTHON_EVENTS), ("go", GO, GO_EVENTS)],
+)
+def test_a_preset_takes_a_trace_together(preset: str, text: str, counts: list[int]) -> None:
+    lines = text.split("\n")
+    assert preset in CONTINUES
+    multiline = Multiline(preset=preset)  # type: ignore[arg-type]
+    events = joined(batch([line.encode() for line in lines]), multiline)
+    bodies = [body.decode() for body in events["body"].to_pylist()]
+    assert [body.count("\n") + 1 for body in bodies] == counts
+    assert "\n".join(bodies) == text
+
+
+def test_an_event_is_its_first_line_with_the_bodies_of_all() -> None:
+    bodies = [b"a 1", b"b 1", b" a 2", b"\xff b 2", b" b 3", b"a 2"]
+    streams = [{"path": name} for name in "abaxba"]
+    streams[0]["lines"] = "many"
+    lines = batch(bodies, streams)
+    events = joined(lines, Multiline(continues="^ "), flush=False)
+    assert events.drop_columns(["attrs"]).to_pylist() == [
+        {**lines.drop_columns(["attrs"]).slice(0, 1).to_pylist()[0], "body": b"a 1\n a 2"}
+    ]
+    assert events["attrs"].to_pylist() == [[("path", "a"), ("lines", "2")]]
+    all_events = joined(lines, Multiline(continues="^ "))
+    assert all_events["body"].to_pylist() == [b"a 1\n a 2", b"b 1\n b 3", b"\xff b 2", b"a 2"]
+    assert all_events["attrs"].to_pylist()[1:] == [
+        [("path", "b"), ("lines", "2"), ("multiline_closed", "timeout")],
+        [("path", "x"), ("lines", "1")],
+        [("path", "a"), ("lines", "1")],
+    ]
+
+
+def test_what_is_too_large_or_too_late_is_told() -> None:
+    bodies = [b"start", b" 1", b" 2", b" 3", b"start", b" " + b"x" * 1020, b" 4", b"start", b" 5"]
+    times = [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    multiline = Multiline(continues="^ ", max_lines=3, max_bytes=1028, timeout_seconds=0.1)
+    lines = batch([*bodies, b" late", b"start"], None, [*times, 10**6, 10**6])
+    events = joined(lines, multiline)
+    told = [
+        (dict(attrs)["lines"], dict(attrs).get("multiline_closed"))
+        for attrs in events["attrs"].to_pylist()
+    ]
+    assert told == [
+        ("3", "max_lines"), ("1", None), ("2", "max_bytes"), ("1", None), ("2", "timeout"),
+        ("1", None), ("1", None),
+    ]  # fmt: skip
+
+
+def test_a_body_of_its_own_size_is_never_cut() -> None:
+    large = b"x" * 5000
+    events = joined(batch([large, b" y", b"z"]), Multiline(continues="^ ", max_bytes=1024))
+    assert events["body"].to_pylist() == [large, b" y", b"z"]
+
+
+def test_no_line_is_no_event() -> None:
+    assert joined(batch([]), Multiline(continues="^ ")).num_rows == 0
+    assert joined(batch([None, b" a"]), Multiline(continues="^ "))["body"].to_pylist() == [b"\n a"]
+
+
+def test_streams_are_told_apart_by_columns_and_attributes() -> None:
+    attrs = [{"path": "a"}, {"path": "b"}, {}, {"peer": "a"}, {"path": "a", "peer": "a"}]
+    lines = batch([b""] * 5, attrs)
+    numbers = Rules.of(Multiline(continues="^ ")).streams(lines)
+    assert len(set(numbers.tolist())) == 5
+    by_host = Rules.of(Multiline(continues="^ ", key=("host",))).streams(lines)
+    assert set(by_host.tolist()) == {0}
+    assert "path" in KEY
+
+
+def test_a_pattern_that_re2_does_not_take_is_refused() -> None:
+    with pytest.raises(UserError, match="multiline: "):
+        Rules("(?=a)", False, KEY, 1, 2, 3).check()
+
+
+@dataclass
+class Telling:
+    """Is pickled as itself, so that a test sees what was told."""
+
+    value: dict[tuple[str, str], object] = field(default_factory=dict)
+
+    def add(self, term: JoinedRanges) -> None:
+        TOLD.update(term)
+
+
+TOLD: dict[tuple[str, str], object] = {}
+
+
+@dataclass
+class Source:
+    """``bad`` is the offset at which reading fails."""
+
+    lines: pa.RecordBatch
+    step: int
+    bad: int | None = None
+    schema = READ_SCHEMA
+    modules: frozenset[str] = frozenset()
+
+    def read(self, piece: Range, _address: str) -> Iterator[pa.RecordBatch]:
+        for offset in range(piece.start, piece.end, self.step):
+            if self.bad is not None and offset >= self.bad:
+                raise CorruptError("bits")
+            yield self.lines.slice(offset, min(self.step, piece.end - offset))
+
+
+@pytest.mark.parametrize("step", [1, 3, 100])
+def test_a_range_is_read_in_steps_and_told(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    monkeypatch.setattr("flumeng.inputs.lines.steps.STEP_ROWS", 4)
+    lines = batch([b"%d" % n if n % 3 == 0 else b" %d" % n for n in range(20)])
+    reader = JoinLines(
+        Source(lines, step), Rules.of(Multiline(continues="^ ")), "web/0", pickle.dumps(Telling())
+    )
+    piece = Range("j", 0, 20)
+    events = [body for one in reader.read(piece, "") for body in one["body"].to_pylist()]
+    assert events == [b"%d\n %d\n %d" % (n, n + 1, n + 2) for n in range(0, 18, 3)]
+    told = TOLD["web/0", "j"]
+    assert (told.piece, told.progress) == (piece, Progress(18, 18))  # type: ignore[attr-defined]
+    assert told.closed == {"timeout": 0, "max_lines": 0, "max_bytes": 0}  # type: ignore[attr-defined]
+
+
+def test_what_cannot_be_read_is_told_by_its_line() -> None:
+    lines = batch([b" a"] * 20)
+    reader = JoinLines(
+        Source(lines, 5, bad=10),
+        Rules.of(Multiline(continues="^ ")),
+        "web/1",
+        pickle.dumps(Telling()),
+    )
+    with pytest.raises(UnreadableError) as raised:
+        list(reader.read(Range("j", 0, 20), ""))
+    assert raised.value.offset == 10
+    assert ("web/1", "j") not in TOLD

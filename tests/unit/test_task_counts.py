@@ -1,0 +1,217 @@
+"""Sums over the last 1, 5 and 15 minutes, and what a collector tells of its tasks with them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from cli.testing import NOON, Shell
+from flumeng.collector.task_counts import TaskCounts
+from flumeng.journal.action_server import ActionServer
+from flumeng.journal.client import JournalClient
+from flumeng.journal.server import COUNTERS
+from flumeng.metrics.moving_counts import SLOT_SECONDS, WINDOWS, MovingCounts
+from flumeng.operations.flows import apply_flow
+from flumeng.store import ABSENT, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+from zkschema.records import COLLECT, PlannedTask
+
+FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def moving(clock: Clock) -> Iterator[MovingCounts]:
+    moving = MovingCounts(clock)
+    yield moving
+    moving.check()
+
+
+def of(moving: MovingCounts, name: str) -> list[int]:
+    return [counts[name] for counts in moving.sums().values()]
+
+
+def test_what_is_counted_leaves_one_window_after_the_other(
+    moving: MovingCounts, clock: Clock
+) -> None:
+    moving.add({"seen": 7, "lost": 0})
+    assert (of(moving, "seen"), of(moving, "lost")) == ([7, 7, 7], [0, 0, 0])
+    clock.now += 50.0
+    moving.add({"seen": 1})
+    assert of(moving, "seen") == [8, 8, 8]
+    for later, left in ((10.0, [1, 8, 8]), (240.0, [0, 1, 8]), (600.0, [0, 0, 1]), (60, [0, 0, 0])):
+        clock.now += later
+        assert of(moving, "seen") == left
+
+
+def test_a_sum_is_that_of_its_time_but_for_one_slot(clock: Clock) -> None:
+    """Against a plain list of everything that was counted."""
+    chance = random.Random(3)
+    moving = MovingCounts(clock)
+    told: list[tuple[float, int]] = []
+    for _ in range(500):
+        clock.now += chance.expovariate(1 / 4)
+        told.append((clock.now, chance.randrange(5)))
+        moving.add({"seen": told[-1][1]})
+        moving.check()
+        for window, seconds in WINDOWS.items():
+            most = sum(n for at, n in told if at > clock.now - seconds)
+            least = sum(n for at, n in told if at > clock.now - seconds + SLOT_SECONDS)
+            assert least <= moving.sums()[window]["seen"] <= most
+
+
+def test_very_many_quiet_days_take_no_room(moving: MovingCounts, clock: Clock) -> None:
+    moving.add({"seen": 1})
+    clock.now += 1e7
+    moving.add({"seen": 0})
+    assert moving.sums() == {window: Counter() for window in WINDOWS}
+
+
+def row(counts: TaskCounts, key: str = "web/collect.0") -> dict[str, object]:
+    (found,) = [one for one in counts.rows() if f"{one['flow']}/{one['task']}" == key]
+    return found
+
+
+def test_a_task_under_another_epoch_counts_anew_and_says_since_when(clock: Clock) -> None:
+    counts = TaskCounts(clock, lambda: NOON + clock.now)
+    counts.begin("web/collect.0", 1)
+    counts.add("web/collect.0", {"processed": 5, "dropped": 1, "parse_errors": None})
+    clock.now += 20
+    counts.begin("web/collect.0", 1)
+    five = dict.fromkeys(WINDOWS, 5)
+    assert row(counts) == {
+        "flow": "web",
+        "task": "collect.0",
+        "epoch": 1,
+        "since": NOON + 1000,
+        "counts": {
+            "processed": five,
+            "dropped": dict.fromkeys(WINDOWS, 1),
+            "parse_errors": None,
+            "dead_letters": dict.fromkeys(WINDOWS, 0),
+        },
+    }
+    counts.begin("web/collect.0", 3)
+    assert (row(counts)["epoch"], row(counts)["since"]) == (3, NOON + 1020)
+    assert row(counts)["counts"] == dict.fromkeys(
+        ("processed", "dropped", "parse_errors", "dead_letters"), dict.fromkeys(WINDOWS, 0)
+    )
+
+
+def test_a_task_that_went_is_forgotten_and_a_batch_of_it_that_ends_late_is_no_fault() -> None:
+    counts = TaskCounts()
+    for key in ("web/collect.0", "web/collect.1"):
+        counts.begin(key, 1)
+    counts.keep({"web/collect.1"})
+    counts.add("web/collect.0", {"processed": 5})
+    assert [one["task"] for one in counts.rows()] == ["collect.1"]
+
+
+def test_a_collector_answers_whoever_asks() -> None:
+    counts = TaskCounts(wall=lambda: NOON)
+    counts.begin("web/collect.0", 4)
+    server = ActionServer("127.0.0.1", {COUNTERS: lambda _: counts.rows()})
+    with JournalClient(server.address) as client:
+        assert client.counters() == counts.rows()
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    apply_flow(store, FLOW, author="ann", reason="", now=NOON)
+    tasks = {
+        f"collect.{number}": PlannedTask(
+            kind=COLLECT, node=node, epoch=2, state="assigned", partitions=()
+        )
+        for number, node in enumerate(("n1", "n1", "n2", "n3"))
+    }
+    found = store.read(paths.plan("web"))
+    plan = records.Plan(revision=1, tasks=tasks)
+    store.write(paths.plan("web"), plan, found.version if found else ABSENT)
+    for name, collector in (("n1", "n1:3"), ("n2", "n2:3"), ("n3", "")):
+        live = records.LiveNode(
+            uuid=name, incarnation="i", pid=1, version="0", since=NOON, collector=collector
+        )
+        store.write(paths.live_node(name), live, ABSENT)
+    return store
+
+
+def told(task: str, epoch: int = 2) -> dict[str, object]:
+    counts: dict[str, object] = {
+        name: {"1m": 1, "5m": 20, "15m": 300} for name in ("processed", "dropped", "dead_letters")
+    }
+    return {
+        "flow": "web",
+        "task": task,
+        "epoch": epoch,
+        "since": NOON,
+        "counts": {**counts, "parse_errors": None},
+    }
+
+
+def test_a_flow_shows_what_its_owners_say_and_names_those_that_do_not(store: FakeStore) -> None:
+    """Of a task that has gone on to another epoch meanwhile, nothing old is said."""
+    shell = Shell(store.tree)
+    shell.counted["n1:3"] = [told("collect.0"), told("collect.1", epoch=1), told("ghost")]
+    shown = shell.run("flow", "show", "web")
+    assert shown.stderr == "flumeng: node n2 does not say what became of events\n"
+    assert "\nevents in the last 1, 5 and 15 minutes:\n" in shown.stdout
+    assert [line for line in shown.stdout.splitlines() if "300" in line] == [
+        "collect.0\t1 / 20 / 300\t1 / 20 / 300\t-\t1 / 20 / 300\t2023-11-14 22:13:20"
+    ]
+    found = shell.json("flow", "show", "web")["counts"]
+    expected = {**told("collect.0"), "node": "n1"}
+    assert found == {"rows": [expected], "silent": ["n2"]}
+
+
+def test_a_task_shows_its_own(store: FakeStore) -> None:
+    shell = Shell(store.tree)
+    shell.counted["n1:3"] = [told("collect.0"), told("collect.1")]
+    assert "collect.1\t1 / 20 / 300" in shell.run("task", "show", "web/collect.1").stdout
+    found = shell.json("task", "show", "web/collect.1")["counts"]
+    assert [one["task"] for one in found["rows"]] == ["collect.1"]
+    assert shell.json("task", "show", "web/collect.3")["counts"] == {"rows": [], "silent": []}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [{"flow": "web"}],
+        [{**told("collect.0"), "counts": {"processed": [1]}}],
+        [{**told("collect.0"), "since": "noon"}],
+        ["web"],
+    ],
+    ids=str,
+)
+def test_what_another_program_answers_is_as_no_answer(
+    store: FakeStore, answer: list[dict[str, object]]
+) -> None:
+    shell = Shell(store.tree)
+    shell.counted["n1:3"] = answer
+    shown = shell.run("flow", "show", "web", "--json")
+    assert (shown.exit_code, json.loads(shown.stdout)["counts"]["silent"]) == (0, ["n1", "n2"])
+
+
+def test_what_a_newer_collector_counts_too_is_no_trouble(store: FakeStore) -> None:
+    shell = Shell(store.tree)
+    shell.counted["n1:3"] = [{**told("collect.0"), "mood": "well"}]
+    assert shell.json("flow", "show", "web")["counts"]["rows"][0]["task"] == "collect.0"
