@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -305,7 +305,7 @@ def one_line(error: Exception) -> FlumengError:
 
 def of_kind(kind: str, message: str) -> FlumengError:
     """The error of that name that an executor has raised."""
-    if kind in (UnavailableError.__name__, "NotServedError"):
+    if kind in _names_of(UnavailableError):
         return UnavailableError(message)
     if kind == UnreadableError.__name__:
         return UnreadableError.parse(message)
@@ -313,3 +313,10 @@ def of_kind(kind: str, message: str) -> FlumengError:
         if kind == known.__name__:
             return known(message)
     return BatchFailedError(f"{kind}: {message}")
+
+
+def _names_of(kind: type[FlumengError]) -> Iterator[str]:
+    """Its own name, and those of all errors that are of that kind."""
+    yield kind.__name__
+    for special in kind.__subclasses__():
+        yield from _names_of(special)
