@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
 
 from flumeng.errors import UserError
-from flumeng.filters import Filter, expression_stages
+from flumeng.filters import Filter
 from flumeng.filters.lazy_batch import LazyBatch, Stage
-from flumeng.filters.parting import MarkStage
+from flumeng.filters.parting import Marks
 
 if TYPE_CHECKING:
     from flumeng.filters.refreshed_table import RefreshedTable
@@ -31,7 +30,7 @@ class ConditionalFilter:
 
     def __init__(self, inner: Filter, condition: str) -> None:
         self._inner = inner
-        self._condition = condition
+        self._marks = Marks({WHEN: condition})
 
     @property
     def identified(self) -> bool:
@@ -48,15 +47,7 @@ class ConditionalFilter:
         if stage is None:
             raise UserError("when: a filter that Spark SQL runs takes no condition")
         behind = inner.schema.remove(inner.schema.get_field_index(ROW))
-        return self._marked(batch).arrow(ConditionalStage(stage, before, behind), behind)
-
-    def _marked(self, batch: LazyBatch) -> LazyBatch:
-        found = expression_stages.condition(batch, self._condition)
-        if found is not None:
-            marked = batch.schema.append(pa.field(WHEN, pa.bool_()))
-            return batch.arrow(MarkStage(found.condition, WHEN), marked)
-        condition = F.coalesce(F.expr(self._condition), F.lit(False))
-        return batch.sql(lambda rows: rows.withColumn(WHEN, condition))
+        return self._marks.mark(batch).arrow(ConditionalStage(stage, before, behind), behind)
 
 
 @dataclass(frozen=True)

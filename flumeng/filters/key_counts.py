@@ -62,7 +62,7 @@ class KeyCounts:
         if self._keys:
             known = zip(self._keys, keys, strict=True)
             keys = [pa.concat_arrays(both) for both in known]
-        first, group = _groups(keys)
+        first, group = groups(keys)
         prior = np.zeros(len(first), np.int64)
         prior[group[: len(self._counts)]] = self._counts
         mine = group[len(self._counts) :]
@@ -72,11 +72,11 @@ class KeyCounts:
         return found
 
 
-def _groups(keys: Sequence[pa.Array]) -> tuple[Positions, Positions]:
-    """A row of each distinct key, and the number of the key of each row."""
+def groups(keys: Sequence[pa.Array]) -> tuple[Positions, Positions]:
+    """A row of each distinct key, and the number of the key of each row. A null is like others."""
     first = group = np.zeros(0, np.int64)
     for place, key in enumerate(keys):
-        encoded = key.dictionary_encode()
+        encoded = key.dictionary_encode("encode")
         codes = encoded.indices.to_numpy().astype(np.int64)
         if place:
             codes = group * len(encoded.dictionary) + codes

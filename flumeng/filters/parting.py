@@ -20,25 +20,17 @@ from flumeng.spec.branch import Branch
 MARK = "_flumeng_branch_"
 
 
-class Parting:
-    """The ``branches`` of one segment; kept as long as its flow, since batches are alike."""
+class Marks:
+    """A boolean column for each of ``conditions``, by their names: for which events it is true.
+    Kept as long as its flow, since batches are alike."""
 
-    def __init__(self, branches: Sequence[Branch]) -> None:
-        self._branches = branches
-        self._conditions = {
-            f"{MARK}{number}": branch.when
-            for number, branch in enumerate(branches)
-            if branch.when is not None
-        }
+    def __init__(self, conditions: Mapping[str, str]) -> None:
+        self.conditions = conditions
         self._arrow: dict[pa.Schema, Mapping[str, arrow_sql.FilterStage]] = {}
 
-    @property
-    def marks(self) -> tuple[str, ...]:
-        return tuple(self._conditions)
-
     def mark(self, batch: LazyBatch) -> LazyBatch:
-        """``batch`` with a column for each condition. Those that are Arrow come first, so that
-        events go through Spark SQL at most once."""
+        """``batch`` with the columns. Those that are Arrow come first, so that events go through
+        Spark SQL at most once."""
         if batch.schema not in self._arrow:
             self._arrow[batch.schema] = self._stages(batch)
         arrow = self._arrow[batch.schema]
@@ -47,10 +39,39 @@ class Parting:
             batch = batch.arrow(MarkStage(stage.condition, column), marked)
         others = {
             column: F.coalesce(F.expr(condition), F.lit(False))
-            for column, condition in self._conditions.items()
+            for column, condition in self.conditions.items()
             if column not in arrow
         }
         return batch.sql(lambda rows: rows.withColumns(others)) if others else batch
+
+    def _stages(self, batch: LazyBatch) -> Mapping[str, arrow_sql.FilterStage]:
+        found = {
+            column: expression_stages.condition(batch, condition)
+            for column, condition in self.conditions.items()
+        }
+        return {column: stage for column, stage in found.items() if stage is not None}
+
+
+class Parting:
+    """The ``branches`` of one segment."""
+
+    def __init__(self, branches: Sequence[Branch]) -> None:
+        self._branches = branches
+        self._marks = Marks(
+            {
+                f"{MARK}{number}": branch.when
+                for number, branch in enumerate(branches)
+                if branch.when is not None
+            }
+        )
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return tuple(self._marks.conditions)
+
+    def mark(self, batch: LazyBatch) -> LazyBatch:
+        """``batch`` with a column for each condition."""
+        return self._marks.mark(batch)
 
     def all(self, marked: LazyBatch) -> LazyBatch:
         """All events, as they were before they were marked."""
@@ -63,17 +84,10 @@ class Parting:
             return self._taken(marked, Unmarked(self.marks))
         return self._taken(marked, None if branch.when is None else Marked(f"{MARK}{number}"))
 
-    def _stages(self, batch: LazyBatch) -> Mapping[str, arrow_sql.FilterStage]:
-        found = {
-            column: expression_stages.condition(batch, condition)
-            for column, condition in self._conditions.items()
-        }
-        return {column: stage for column, stage in found.items() if stage is not None}
-
     def _taken(self, marked: LazyBatch, which: Marked | Unmarked | None) -> LazyBatch:
-        if not self._conditions:
+        if not self.marks:
             return marked
-        schema = pa.schema([f for f in marked.schema if f.name not in self._conditions])
+        schema = pa.schema([f for f in marked.schema if f.name not in self.marks])
         return marked.arrow(TakeStage(which, tuple(schema.names)), schema)
 
 

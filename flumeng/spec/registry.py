@@ -139,9 +139,9 @@ _ENTRIES = (
     ),
     Entry(
         "filter",
-        "partial_aggregate",
-        "flumeng.spec.filters.partial_aggregate:PartialAggregate",
-        "flumeng.filters.partial_aggregate:PartialAggregateFilter",
+        "aggregate",
+        "flumeng.spec.filters.aggregate:Aggregate",
+        "flumeng.filters.aggregate:AggregateFilter",
     ),
     Entry(
         "filter", "geoip", "flumeng.spec.filters.geoip:Geoip", "flumeng.filters.geoip:GeoipFilter"

@@ -12,11 +12,11 @@ import pyarrow as pa
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 
+from flumeng.filters.aggregate import AggregateStage
 from flumeng.filters.explode import ExplodeStage
 from flumeng.filters.geoip import GeoipStage
 from flumeng.filters.key_counts import FirstOfKey
 from flumeng.filters.lazy_batch import Stage
-from flumeng.filters.partial_aggregate import PartialAggregateStage
 from flumeng.filters.private import FINDERS
 from flumeng.filters.python import PythonStage
 from flumeng.filters.redact import RedactStage
@@ -26,7 +26,7 @@ from flumeng.filters.set import SetStage
 from flumeng.filters.time import TimeStage
 from flumeng.runtime.scrubbing import Secret
 from flumeng.spec import templates
-from flumeng.spec.filters.partial_aggregate import value
+from flumeng.spec.filters.aggregate import value
 
 BEGAN = datetime(2026, 11, 9, 12, tzinfo=UTC)
 KEY = Secret("a key of the bench")
@@ -51,13 +51,17 @@ def stages(events: pa.RecordBatch) -> Mapping[str, Stage]:
         "sample_by_key": SampleStage(("iso",), 0.1),
         "limit": FirstOfKey(("client",), 100, 1.0),
         "dedupe": FirstOfKey(("iso", "client"), 1, None),
-        "partial_aggregate": PartialAggregateStage(
-            ("client",), (("n", value("count")), ("last", value("max(seq)"))), 60_000_000
-        ),
+        "aggregate": _aggregate({"n": "count", "last": "max(seq)"}),
+        "aggregate_histogram": _aggregate({"n": "count", "sizes": "histogram(seq)"}),
         "explode_4": ExplodeStage("items", pa.schema([*without_items, item])),
         "geoip": GeoipStage("client", _database(), (("country",),), pa.schema([text])),
         "python": PythonStage(f"{__name__}:unchanged", {}, events.schema),
     }
+
+
+def _aggregate(values: Mapping[str, str]) -> Stage:
+    made = tuple((name, value(text)) for name, text in values.items())
+    return AggregateStage(("client",), made, 60_000_000)
 
 
 def _redact(columns: str, kinds: str, mode: str) -> Stage:

@@ -108,3 +108,58 @@ def test_they_follow_each_other_and_keep_what_an_event_is(
     assert [(row["__journal"], row["__seq"]) for row in found] == [
         ("web.n1.0", row["seq"]) for row in found
     ]
+
+
+WINDOWS = """
+  - parse: {format: json, schema: "took_ms DOUBLE, status INT"}
+  - aggregate:
+      values:
+        requests: count
+        errors: "count_if(status >= 500)"
+        named: "count_if(upper(host) = 'H')"
+        took_ms: histogram(took_ms)
+"""
+MERGED = """
+SELECT ts, sum(n) AS timed, percentile(ms, array(0.5, 0.99), n) AS quantiles FROM (
+  SELECT ts, inline(arrays_zip(took_ms.values, took_ms.counts)) AS (ms, n) FROM traffic
+) GROUP BY ts
+"""
+
+
+def test_rows_of_windows_are_put_together_in_sql(spark: SparkSession) -> None:
+    """As docs/flows.md says it: whatever splits there were, quantiles are within 1 %."""
+
+    def requests(batches: Any) -> Any:
+        for numbers in batches:
+            for split in numbers[0].to_pylist():
+                rows = [number for number in range(1, 1001) if number % 3 == split]
+                bodies = [
+                    f'{{"took_ms": {number}, "status": {499 + number % 2}}}'.encode()
+                    for number in rows
+                ]
+                plain = [
+                    {
+                        "body": body,
+                        "ts": RECEIVED,
+                        "host": "h",
+                        "attrs": [],
+                        "journal": "web.n1.0",
+                        "seq": number,
+                        "replayed": False,
+                    }
+                    for number, body in zip(rows, bodies, strict=True)
+                ]
+                yield pa.RecordBatch.from_pylist(plain, READ_SCHEMA)
+
+    text = f"flow: f\nsources: [tail: {{paths: [/a]}}]\nfilters:{WINDOWS}sinks: [noop]\n"
+    batch = LazyBatch.of_splits(spark, 3, requests, READ_SCHEMA)
+    for part in check_flow(text).filters:
+        batch = made(part).apply(batch)
+    rows = batch.rows()
+    found = rows.collect()
+    assert sum(row.requests for row in found) == sum(row.named for row in found) == 1000
+    assert sum(row.errors for row in found) == 500
+    rows.createOrReplaceTempView("traffic")
+    (merged,) = spark.sql(MERGED).collect()
+    assert merged.timed == 1000
+    assert merged.quantiles == [pytest.approx(500.5, rel=0.01), pytest.approx(990, rel=0.01)]

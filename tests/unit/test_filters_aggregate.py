@@ -1,20 +1,23 @@
-"""Partial sums: whatever the cuts, put together they are the sums of all events."""
+"""Windows of event time: whatever the cuts, put together they are those of all events."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.filters import partial_aggregate
-from flumeng.filters.partial_aggregate import PartialAggregateStage
+from flumeng.filters import aggregate
+from flumeng.filters.aggregate import AggregateStage
 from flumeng.spec import SpecError, check_flow
-from flumeng.spec.filters.partial_aggregate import Value, value
+from flumeng.spec.filters.aggregate import Value, value
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(
@@ -23,11 +26,22 @@ SCHEMA = pa.schema(
         pa.field("host", pa.string()),
         pa.field("x", pa.int32()),
         pa.field("f", pa.float64()),
+        pa.field("g", pa.float64()),
+        pa.field("ok", pa.bool_()),
         pa.field("seq", pa.int64()),
     ]
 )
-VALUES = {"n": "count", "xs": "count(x)", "sum": "sum(x)", "low": "min(f)", "high": "max(ts)"}
-STAGE = PartialAggregateStage(
+VALUES = {
+    "n": "count",
+    "xs": "count(x)",
+    "oks": "count_if(ok)",
+    "sum": "sum(x)",
+    "of_g": "histogram(g)",
+    "low": "min(f)",
+    "high": "max(ts)",
+    "of_x": "histogram(x)",
+}
+STAGE = AggregateStage(
     ("host",),
     (("seq", Value("first", "seq")), *((name, value(text)) for name, text in VALUES.items())),
     60_000_000,
@@ -39,6 +53,8 @@ ROWS = st.lists(
             "host": st.none() | st.sampled_from(["a", "b"]),
             "x": st.none() | st.integers(-(2**31), 2**31 - 1),
             "f": st.none() | st.sampled_from([0.5, -1.0, 2.0]),
+            "g": st.none() | st.floats(allow_subnormal=False),
+            "ok": st.none() | st.booleans(),
         }
     ),
     max_size=30,
@@ -62,9 +78,12 @@ def model(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "seq": of[0]["seq"],
             "n": len(of),
             "xs": len(there(of, "x")),
+            "oks": there(of, "ok").count(True),
             "sum": sum(there(of, "x")) if there(of, "x") else None,
             "low": min(there(of, "f"), default=None),
             "high": max(there(of, "ts"), default=None),
+            "of_x": sorted(there(of, "x")),
+            "of_g": sorted(filter(math.isfinite, there(of, "g"))),
         }
         for (window, host), of in groups.items()
     ]
@@ -77,15 +96,50 @@ def test_they_are_the_sums_of_the_split(
     rows = [{**row, "seq": number} for number, row in enumerate(rows)]
     batches = pa.Table.from_pylist(rows, SCHEMA).to_batches(max_chunksize=size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partial_aggregate, "ROWS_AT_ONCE", at_once)
+        patch.setattr(aggregate, "ROWS_AT_ONCE", at_once)
         found = list(STAGE(iter(batches)))
     assert all(each.schema == STAGE.schema(SCHEMA) for each in found)
     listed = [row for each in found for row in each.to_pylist()]
-    assert sorted(listed, key=lambda row: row["seq"]) == model(rows)
+    wanted = model(rows)
+    for row, exact in zip(sorted(listed, key=lambda row: row["seq"]), wanted, strict=True):
+        for name in ("of_x", "of_g"):
+            numbers, found_in = exact.pop(name), row.pop(name)
+            assert (found_in is None) == (not numbers)
+            assert within_one_percent(numbers, found_in or {"values": [], "counts": []})
+        assert row == exact
+
+
+def within_one_percent(numbers: Sequence[float], found: dict[str, list[Any]]) -> bool:
+    """What is there instead of each of the sorted ``numbers``; so of each quantile too."""
+    pairs = list(zip(found["values"], found["counts"], strict=True))
+    told = [value for value, count in pairs for _ in range(count)]
+    assert found["values"] == sorted(set(found["values"]))
+    return all(
+        abs(value - number) <= 0.01000001 * abs(number)
+        for value, number in zip(told, numbers, strict=True)
+    )
+
+
+def test_histograms_of_parts_are_put_together_by_their_values() -> None:
+    generator = np.random.default_rng(7)
+    took = generator.lognormal(3, 2, 20_000)
+    table = pa.table({"ts": pa.array([EPOCH] * len(took), pa.timestamp("us", "UTC")), "took": took})
+    stage = AggregateStage((), (("took", value("histogram(took)")),), 60_000_000)
+    counts: Counter[float] = Counter()
+    for batch in table.to_batches(max_chunksize=3000):
+        (rows,) = stage(iter([batch]))
+        (row,) = rows["took"].to_pylist()
+        counts.update(dict(zip(row["values"], row["counts"], strict=True)))
+    values, weights = np.array(sorted(counts.items())).T
+    assert len(values) < 1000
+    for part in (0.01, 0.5, 0.9, 0.99, 0.999):
+        exact = np.quantile(took, part, method="inverted_cdf")
+        found = values[np.searchsorted(np.cumsum(weights), part * len(took))]
+        assert abs(found - exact) <= 0.01 * exact
 
 
 def test_without_a_key_there_is_one_for_each_window() -> None:
-    stage = PartialAggregateStage((), (("n", Value("count", None)),), 10_000_000)
+    stage = AggregateStage((), (("n", Value("count", None)),), 10_000_000)
     batch = pa.RecordBatch.from_pylist([{"ts": EPOCH + timedelta(seconds=n)} for n in range(15)])
     batch = batch.cast(pa.schema([SCHEMA.field("ts")]))
     assert [row["n"] for each in stage(iter([batch])) for row in each.to_pylist()] == [10, 5]
@@ -95,7 +149,7 @@ def problem(options: str, sink: str = "noop", more: str = "") -> str:
     text = (
         "flow: f\nsources: [tail: {paths: [/a]}]\nfilters:\n"
         "  - parse: {format: json, schema: 'a STRING, n INT, l ARRAY<INT>'}\n"
-        f"  - partial_aggregate: {options}\nsinks: [{sink}]\n{more}"
+        f"  - aggregate: {options}\nsinks: [{sink}]\n{more}"
     )
     try:
         check_flow(text)
@@ -114,7 +168,12 @@ SEARCH = "elasticsearch: {hosts: ['http://s:9200'], index: a}"
         ("{values: {c: count}}", SEARCH, "", ""),
         ("{values: {c: count}}", SEARCH, "delivery: exactly-once\n", "would keep both"),
         ("{values: {c: sum}}", "noop", "", "values.c: expected count, count(x)"),
-        ("{values: {c: 'mean(n)'}}", "noop", "", "expected count, count(x)"),
+        ("{values: {c: 'mean(n)'}}", "noop", "", "make sum(x) and count(x)"),
+        ("{values: {c: 'quantile(n, 0.9)'}}", "noop", "", "make histogram(x)"),
+        ("{values: {c: 'count_if(n > 1)', h: histogram(n), d: 'count( * )'}}", "noop", "", ""),
+        ("{values: {c: 'count_if(n)'}}", "noop", "", "count_if(n): expected a condition"),
+        ("{values: {c: 'count_if(m > 1)'}}", "noop", "", 'there is no column "m"'),
+        ("{values: {c: histogram(a)}}", "noop", "", "histogram(a): expected one of fraction"),
         ("{values: {c: 'sum(a)'}}", "noop", "", "sum(a): expected one of fraction, integer"),
         ("{values: {c: 'sum(b)'}}", "noop", "", "there is no column b"),
         ("{values: {host: count}, by: [host]}", "noop", "", "there is a column host already"),

@@ -1,0 +1,201 @@
+"""Sums up the events of each key and window of event time, as far as one split of a batch has them.
+
+Nothing is kept from one split or batch to the next, so nothing can be lost or counted twice that is
+not read twice; all values are such that those of several rows can be put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.filters import histogram, identity
+from flumeng.filters.columns import gathered
+from flumeng.filters.key_counts import groups
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.parting import Marks
+from flumeng.spec.filters.aggregate import IDENTITY, Aggregate, Value, value
+
+ROWS_AT_ONCE = 65_536
+SECOND = 1_000_000
+CONDITION = "_flumeng_condition_"
+BUCKET = "_flumeng_bucket"
+MADE = "_flumeng_made_"
+MERGED_BY = {"count": "sum", "sum": "sum", "min": "min", "max": "max", "first": "first"}
+
+
+class AggregateFilter:
+    tables = ()
+    identified = False
+
+    def __init__(self, options: Aggregate) -> None:
+        self._options = options
+        self._values = {name: value(text) for name, text in options.values.items()}
+        conditions: dict[str, str] = {}
+        for name, of in self._values.items():
+            if of.function == "count_if" and of.argument is not None:
+                column = f"{CONDITION}{len(conditions)}"
+                conditions[column] = of.argument
+                self._values[name] = replace(of, argument=column)
+        self._conditions = Marks(conditions)
+
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        by = self._options.by
+        names = batch.schema.names
+        firsts = [name for name in (*IDENTITY, *identity.COLUMNS) if name in names]
+        parts = {name: Value("first", name) for name in firsts if name not in by}
+        length = round(self._options.window_seconds * SECOND)
+        stage = AggregateStage(by, tuple({**parts, **self._values}.items()), length)
+        marked = self._conditions.mark(batch)
+        return marked.arrow(stage, stage.schema(marked.schema))
+
+
+@dataclass(frozen=True)
+class AggregateStage:
+    """``values`` of the rows of each key ``by`` and window of ``window_micros``, once a split."""
+
+    by: tuple[str, ...]
+    values: tuple[tuple[str, Value], ...]
+    window_micros: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parts: list[_Part] = []
+        for events in gathered(batches, ROWS_AT_ONCE):
+            parts.append(self._summed(events))
+            while len(parts) > 1 and parts[-2].rows <= 2 * parts[-1].rows:
+                parts[-2:] = [_Part.merged(parts[-2:])]
+        if parts:
+            yield from self._rows(_Part.merged(parts)).combine_chunks().to_batches()
+
+    def schema(self, events: pa.Schema) -> pa.Schema:
+        """Of what it makes of ``events``."""
+        return self._rows(self._summed(events.empty_table())).schema
+
+    def _summed(self, events: pa.Table) -> _Part:
+        micros = events["ts"].cast(pa.int64())
+        begun = pc.subtract(micros, _modulo(micros, self.window_micros)).cast(events["ts"].type)
+        place = events.schema.get_field_index("ts")
+        keys = events.set_column(place, "ts", begun).select(["ts", *self.by])
+        plain = [of for _, of in self.values if of.function != "histogram"]
+        found = _Groups.of(
+            keys,
+            [_column(events, of) for of in plain],
+            ["count" if of.function == "count_if" else of.function for of in plain],
+        )
+        counted = [
+            _Groups.of(
+                keys.append_column(BUCKET, [histogram.buckets(events[of.argument])]),
+                [_ones(events)],
+                ["count"],
+            )
+            for _, of in self.values
+            if of.function == "histogram"
+        ]
+        return _Part(found, tuple(counted))
+
+    def _rows(self, part: _Part) -> pa.Table:
+        """The columns of the key, then ``values`` in their order."""
+        plain = iter(part.found.columns)
+        counted = iter(part.counted)
+        columns = [
+            next(counted).histograms(part.found.keys) if of.function == "histogram" else next(plain)
+            for _, of in self.values
+        ]
+        keys = part.found.keys
+        names = [*keys.column_names, *(name for name, _ in self.values)]
+        return pa.Table.from_arrays([*keys.columns, *columns], names)
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """A row for each key; ``functions`` made the columns behind those of the key."""
+
+    table: pa.Table
+    functions: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, keys: pa.Table, columns: Sequence[pa.ChunkedArray], functions: Sequence[str]
+    ) -> _Groups:
+        names = [f"{MADE}{number}" for number in range(len(columns))]
+        table = pa.Table.from_arrays([*keys.columns, *columns], [*keys.column_names, *names])
+        wanted = [
+            (name, how, _OPTIONS.get(how)) for name, how in zip(names, functions, strict=True)
+        ]
+        found = table.group_by(keys.column_names, use_threads=False).aggregate(wanted)
+        made = [f"{name}_{how}" for name, how, _ in wanted]
+        chosen = found.select([*keys.column_names, *made])
+        return cls(chosen.rename_columns([*keys.column_names, *names]), tuple(functions))
+
+    @property
+    def keys(self) -> pa.Table:
+        names = self.table.column_names
+        return self.table.select(names[: len(names) - len(self.functions)])
+
+    @property
+    def columns(self) -> Sequence[pa.ChunkedArray]:
+        made: list[pa.ChunkedArray] = self.table.columns
+        return made[len(made) - len(self.functions) :]
+
+    @classmethod
+    def merged(cls, parts: Sequence[_Groups]) -> _Groups:
+        functions = parts[0].functions
+        table = cls(pa.concat_tables(part.table for part in parts), functions)
+        again = cls.of(table.keys, table.columns, [MERGED_BY[how] for how in functions])
+        return cls(again.table, functions)
+
+    def histograms(self, keys: pa.Table) -> pa.StructArray:
+        """Of counts of each key and bucket, a histogram for each of ``keys``."""
+        both = pa.concat_tables([keys, self.table.select(keys.column_names)]).combine_chunks()
+        first, group = groups([column.combine_chunks() for column in both.columns])
+        row_of = np.empty(len(first), np.int64)
+        row_of[group[: len(keys)]] = np.arange(len(keys))
+        buckets, (counts,) = self.table[BUCKET].combine_chunks(), self.columns
+        return histogram.histograms(row_of[group[len(keys) :]], buckets, counts, len(keys))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What some of the rows of a split give: ``found``, and for each histogram the counts of keys
+    and buckets."""
+
+    found: _Groups
+    counted: tuple[_Groups, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(groups.table.num_rows for groups in (self.found, *self.counted))
+
+    @classmethod
+    def merged(cls, parts: Sequence[_Part]) -> _Part:
+        if len(parts) == 1:
+            return parts[0]
+        counted = zip(*(part.counted for part in parts), strict=True)
+        return cls(
+            _Groups.merged([part.found for part in parts]), tuple(map(_Groups.merged, counted))
+        )
+
+
+_OPTIONS = {"first": pc.ScalarAggregateOptions(skip_nulls=False)}
+
+
+def _column(events: pa.Table, of: Value) -> pa.ChunkedArray:
+    """What the function is of; a condition is null where it is not true."""
+    if of.argument is None:
+        return _ones(events)
+    column = events[of.argument]
+    return pc.if_else(column, True, None) if of.function == "count_if" else column
+
+
+def _ones(events: pa.Table) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.repeat(pa.scalar(1, pa.int8()), len(events))])
+
+
+def _modulo(micros: pa.ChunkedArray, length: int) -> pa.ChunkedArray:
+    """How far into its window each moment is, also before 1970."""
+    rest = pc.subtract(micros, pc.multiply(pc.divide(micros, length), length))
+    return pc.if_else(pc.less(rest, 0), pc.add(rest, length), rest)

@@ -1,0 +1,65 @@
+"""Numbers in buckets, whose counts can be put together, for quantiles within 1 % of the values.
+
+The buckets are those of DDSketch (Masson, Rim, Lee: "DDSketch", PVLDB 12, 2019): bucket i holds the
+numbers over GAMMA^(i-1) up to GAMMA^i, and no number in it is farther than ACCURACY, as a part of
+it, from the value that stands for all of them. Negative numbers have buckets of their own. What is
+null, not a number or infinite is in none.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+
+from flumeng.filters.byte_column import Positions
+
+ACCURACY = 0.01
+GAMMA = (1 + ACCURACY) / (1 - ACCURACY)
+TYPE = pa.struct(
+    [pa.field("values", pa.list_(pa.float64())), pa.field("counts", pa.list_(pa.int64()))]
+)
+"""``values`` grow; ``counts`` has how many numbers each stands for. So does Elasticsearch have it
+in a field of the type histogram."""
+_LOG_GAMMA = math.log(GAMMA)
+_ZERO = 1 << 20
+"""Greater than the number of any bucket, so that a bucket and a sign are one number."""
+
+
+def buckets(numbers: pa.ChunkedArray) -> pa.Array:
+    """The bucket of each number, as an int32 that grows with it; null where it is in none."""
+    found = numbers.cast(pa.float64(), safe=False).combine_chunks()
+    given = found.fill_null(math.nan).to_numpy(False)
+    sizes = np.abs(given)
+    countable = np.isfinite(given)
+    filled = countable & (sizes > 0)
+    number = np.zeros(len(given), np.int32)
+    exponents = np.ceil(np.log(sizes[filled]) / _LOG_GAMMA).astype(np.int32)
+    number[filled] = np.copysign(exponents + _ZERO, given[filled])
+    return pa.array(number, mask=~countable)
+
+
+def values(of: Positions) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """What stands for all numbers of a bucket."""
+    size = np.exp((np.abs(of) - _ZERO) * _LOG_GAMMA - math.log((1 + GAMMA) / 2))
+    size = np.minimum(size, np.finfo(np.float64).max)
+    return np.where(of == 0, 0.0, np.copysign(size, of))
+
+
+def histograms(
+    rows: Positions, of: pa.Array, counts: pa.ChunkedArray, length: int
+) -> pa.StructArray:
+    """``length`` of them: in that of each of ``rows`` is the bucket ``of``, unless that is null, so
+    many times. Null where there is no bucket."""
+    there = of.is_valid().to_numpy(False)
+    numbers, rows = of.drop_null().to_numpy().astype(np.int64), rows[there]
+    order = np.lexsort((numbers, rows))
+    lengths = np.bincount(rows, minlength=length)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    lists = (values(numbers[order]), counts.to_numpy()[there][order])
+    return pa.StructArray.from_arrays(
+        [pa.ListArray.from_arrays(offsets, pa.array(each)) for each in lists],
+        fields=list(TYPE),
+        mask=pa.array(lengths == 0),
+    )
