@@ -17,6 +17,7 @@ from flumeng.operations.tasks import move_task, restart_task
 from flumeng.state.task_map import read_plan
 from flumeng.store import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.testing import FakeStore
+from tests.unit.obedient_nodes import obey, settle
 from zkschema import paths, records
 
 FLOW = """
@@ -53,37 +54,6 @@ def shell(store: FakeStore) -> Shell:
 def come_live(store: FakeStore, name: str) -> None:
     live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
     store.write(paths.live_node(name), live, ABSENT)
-
-
-def settle(store: FakeStore) -> None:
-    """Masters plan and nodes obey until nothing is left to do."""
-    session = FakeStore(store.tree)
-    master = Master(session, "m")
-    for _ in range(50):
-        said = master.tick()
-        for name in store.children(paths.live_nodes()):
-            obey(store, name)
-        if said == "nothing to do" == master.tick():
-            session.close()
-            return
-    pytest.fail("the masters did not come to rest")
-
-
-def obey(store: FakeStore, name: str) -> None:
-    found = store.read(paths.assignment(name))
-    if found is None:
-        return
-    tasks = {
-        f"{task.flow}/{task.task}": records.TaskStatus(
-            epoch=task.epoch, revision=task.revision, state="running"
-        )
-        for task in found.value.tasks
-        if task.state != "draining"
-    }
-    status = records.NodeStatus(assignment_version=found.version.number, tasks=tasks)
-    before = store.read(paths.status(name))
-    if before is None or before.value != status:
-        store.write(paths.status(name), status, before.version if before else ABSENT)
 
 
 def planned(store: FakeStore, name: str) -> records.PlannedTask:

@@ -6,12 +6,12 @@ import pytest
 
 from cli.testing import Shell
 from flumeng.errors import ConflictError, UserError
-from flumeng.master.daemon import Master
 from flumeng.operations import preview
 from flumeng.operations.flows import apply_flow, delete_flow
 from flumeng.operations.nodes import set_node_desired
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
+from tests.unit.obedient_nodes import settle
 from zkschema import paths, records
 
 FLOW = """
@@ -44,35 +44,6 @@ def text(name: str, tasks: int) -> str:
 
 def apply(store: FakeStore, name: str, tasks: int) -> None:
     apply_flow(store, text(name, tasks), author="a", reason="", now=0.0)
-
-
-def settle(store: FakeStore) -> None:
-    """Masters plan and nodes obey until nothing is left to do."""
-    session = FakeStore(store.tree)
-    master = Master(session, "m")
-    for _ in range(50):
-        said = master.tick()
-        for name in store.children(paths.live_nodes()):
-            obey(store, name)
-        if said == "nothing to do" == master.tick():
-            session.close()
-            return
-    pytest.fail("the masters did not come to rest")
-
-
-def obey(store: FakeStore, node: str) -> None:
-    found = store.read(paths.assignment(node))
-    if found is None:
-        return
-    tasks = {
-        f"{task.flow}/{task.task}": records.TaskStatus(
-            epoch=task.epoch, revision=task.revision, state="running"
-        )
-        for task in found.value.tasks
-        if task.state != "draining"
-    }
-    status = records.NodeStatus(assignment_version=found.version.number, tasks=tasks)
-    store.write(paths.status(node), status, ANY)
 
 
 def where(store: FakeStore) -> dict[str, tuple[str | None, int]]:
