@@ -17,7 +17,7 @@ from flumeng.operations.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.operations.nodes import set_node_desired
 from flumeng.operations.settings import set_setting
 from flumeng.state.assignment_pages import read_assignment
-from flumeng.state.reader import looks_after
+from flumeng.state.masters import looks_after
 from flumeng.state.task_map import BUCKETS, read_plan
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
 from flumeng.testing import FakeStore, FakeTree

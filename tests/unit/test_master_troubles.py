@@ -13,7 +13,7 @@ from flumeng.master.daemon import Master
 from flumeng.master.sayings import QUIET_SECONDS, Sayings
 from flumeng.operations import flows
 from flumeng.plan import Action, Planner
-from flumeng.state.reader import looks_after
+from flumeng.state.masters import looks_after
 from flumeng.state.snapshot import Snapshot
 from flumeng.store import ABSENT, ANY, Path, Put, Version, Write, tree
 from flumeng.testing import FakeStore

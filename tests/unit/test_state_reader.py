@@ -385,11 +385,11 @@ def test_texts_that_no_flow_has_any_more_are_not_kept(store: FakeStore) -> None:
         apply(store, tasks)
         reader.on_watch(str(paths.flow("web")))
         reader.snapshot()
-    assert [list(texts) for texts in reader._specs.values()] == [[(created(store), 8)]]
+    assert [list(texts) for texts in reader._views._specs.values()] == [[(created(store), 8)]]
     store.tree.znodes.pop(str(paths.flow("web")))
     reader.invalidate()
     assert not reader.snapshot().flows
-    assert not reader._specs
+    assert not reader._views._specs
 
 
 def created(store: FakeStore) -> int:

@@ -1,0 +1,54 @@
+"""How the live masters share the flows among them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+
+from flumeng.store import Unreadable, Versioned
+from zkschema.records import LiveMaster
+
+
+def shares(
+    live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable],
+) -> dict[str, frozenset[str]]:
+    """The masters that take their share, and the flows that each cannot plan; all live ones
+    when none says that it does."""
+    planning: dict[str, frozenset[str]] = {}
+    idle: dict[str, frozenset[str]] = {}
+    for name, live in live_masters.items():
+        if isinstance(live, Unreadable):
+            planning[name] = frozenset[str]()
+            continue
+        troubles = map(str.split, live.value.troubles)
+        flows = (words[1] for words in troubles if len(words) == 2 and words[0] == "flow")
+        (planning if live.value.plans else idle)[name] = frozenset(flows)
+    return planning or idle
+
+
+def looked_after(
+    me: str, flows: Iterable[str], masters: Mapping[str, frozenset[str]]
+) -> frozenset[str]:
+    """Those of the flows that the master ``me`` looks after. What every master has trouble with,
+    each does as far as it can."""
+    hard = frozenset().union(*masters.values())
+    mine = set()
+    for name in flows:
+        able: Collection[str] = masters.keys()
+        if name in hard:
+            able = [master for master, cannot in masters.items() if name not in cannot]
+        if looks_after(name, able) in (me, None):
+            mine.add(name)
+    return frozenset(mine)
+
+
+def looks_after(flow: str, masters: Collection[str]) -> str | None:
+    """Which of the live masters plans ``flow``, by rendezvous hashing (Thaler and Ravishankar).
+
+    It spreads the work and is no lock: two masters that disagree only lose a compare-and-set.
+    """
+    return max(
+        masters,
+        key=lambda master: hashlib.blake2b(f"{flow}\0{master}".encode(), digest_size=8).digest(),
+        default=None,
+    )
