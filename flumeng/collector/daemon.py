@@ -144,7 +144,7 @@ def run(
 def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data: Path) -> None:
     """Raises UserError for what a node with the directory ``data`` does not run of a flow, in
     whichever branch it stands."""
-    for part in (*spec.partitioned, *spec.all_filters, *spec.all_sinks):
+    for part in (*spec.partitioned, *spec.all_filters, *spec.targets):
         allowed.require(part)
         require_outside(data, part)
         if not options.local and getattr(part.options, "local", False):

@@ -36,6 +36,7 @@ from flumeng.inputs.lines.rules import Rules
 from flumeng.inputs.reading import Reader, ReadSplits, Sizes
 from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError, ToLetters
+from flumeng.sinks.groups import GroupSink
 from flumeng.spec import FlowSpec, registry
 from flumeng.spec.branch import Located
 from flumeng.spec.multiline import Multiline
@@ -70,7 +71,7 @@ class SparkPipeline:
         self._identified = any(step.identified for step in self._filters) or any(
             sink.identified for sink in self._sinks
         )
-        self.roots = tuple(sorted({sink.root for sink in self._sinks if sink.root}))
+        self.roots = tuple(sorted({root for sink in self._sinks for root in sink.roots}))
         self._key = object()
         self._leaves = spec.leaves
         counts = session.sparkContext.accumulator
@@ -91,7 +92,8 @@ class SparkPipeline:
 
     @property
     def trouble(self) -> str:
-        return next(filter(None, (table.trouble for table in self._tables)), "")
+        groups = [sink.trouble for sink in self._sinks if isinstance(sink, GroupSink)]
+        return next(filter(None, (*(table.trouble for table in self._tables), *groups)), "")
 
     @property
     def _tables(self) -> list[RefreshedTable]:
@@ -270,7 +272,8 @@ class SparkPipeline:
         sink = self._sinks[number]
         known = sink.writes_at_once and self._by_number[number]
         identity = work.identity if known else None
-        return Attempt(work.staging.get(sink.root or "", ""), identity, letters)
+        staging = {root: work.staging[root] for root in sink.roots if root in work.staging}
+        return Attempt(staging, identity, letters)
 
     def _letters(self, batch: LazyBatch, number: int, work: Work) -> DeadLetters:
         place = self._leaves[number].place

@@ -72,13 +72,16 @@ class Written:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt to write a batch. ``staging`` is a directory (URI) of its own, empty when the
-    sink has no root. ``batch`` is known only to sinks that write at once, and None when the flow
-    does not deliver exactly once. ``dead_letters`` is for what the sink refuses for good."""
+    """One attempt to write a batch. ``staging`` gives a directory (URI) of its own for each of the
+    sink's roots; it is empty when nothing will be run. ``batch`` is known only to sinks that write
+    at once, and None when the flow does not deliver exactly once. ``dead_letters`` is for what the
+    sink refuses for good. ``patience_seconds``: a server that has taken nothing for so long, and
+    fails, is given up; None: as the sink finds right."""
 
-    staging: str = ""
+    staging: Mapping[str, str] = field(default_factory=dict)
     batch: BatchId | None = None
     dead_letters: DeadLetters = field(default_factory=DeadLetters)
+    patience_seconds: float | None = None
 
 
 class BatchTooWideError(FlumengError):
@@ -93,8 +96,8 @@ class Sink(Protocol):
     """
 
     @property
-    def root(self) -> str | None:
-        """The directory (URI) under which it stages, the same for every batch; else None."""
+    def roots(self) -> tuple[str, ...]:
+        """The directories (URIs) under which it stages, the same for every batch."""
 
     @property
     def identified(self) -> bool:
@@ -111,7 +114,7 @@ class Sink(Protocol):
 
         Called once when the task starts, to try it, and once per attempt of a batch, perhaps for
         two batches at once; it computes nothing. Nothing outside of ``attempt.staging`` may change
-        if ``root`` is not None; what a failed attempt has left there is removed by the loop, never
+        if it has ``roots``; what a failed attempt has left there is removed by the loop, never
         by the sink. Raises UserError when the batch's columns do not fit.
         """
 

@@ -15,25 +15,30 @@ class Backoff:
     """Exponential, with jitter, for ``seconds`` from the first pause on, or from the first one
     after something was taken. For one thread.
 
+    ``patience_seconds`` are instead of that when they are given, and count from the beginning, or
+    from when something was taken: so of a frozen server one answer is waited for and not two.
     ``clock`` gives seconds that only grow.
     """
 
     def __init__(
         self,
         seconds: float,
+        patience_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._seconds = seconds
+        self._patience_seconds = patience_seconds
         self._clock = clock
         self._sleep = sleep
-        self._next = FIRST_SECONDS
-        self._until: float | None = None
+        self.progressed()
 
     def progressed(self) -> None:
         """The server has taken something: it is slow, and not away."""
         self._next = FIRST_SECONDS
-        self._until = None
+        self._until: float | None = None
+        if self._patience_seconds is not None:
+            self._until = self._clock() + self._patience_seconds
 
     def pause(self, error: UnavailableError, *, least_seconds: float = 0.0) -> None:
         """Raises ``error`` when the time is over, or would be after the pause."""

@@ -23,7 +23,7 @@ SHOWN_SCHEMA = pa.schema([pa.field("lines", pa.list_(pa.string())), pa.field("ev
 
 
 class ConsoleSink:
-    root = None
+    roots = ()
     identified = writes_at_once = False
 
     def __init__(self, _options: Console, _task: TaskRevision) -> None:

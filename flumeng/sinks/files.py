@@ -55,12 +55,13 @@ class FilesSink:
         }
 
     @property
-    def root(self) -> str:
-        return self._path.root
+    def roots(self) -> tuple[str, ...]:
+        return (self._path.root,)
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         formats.require_fit(self._columns(batch.schema), self._options.format)
-        return batch.arrow(StageFiles(self._options, attempt.staging, self._secrets), DONE_SCHEMA)
+        staging = attempt.staging.get(self._path.root, "")
+        return batch.arrow(StageFiles(self._options, staging, self._secrets), DONE_SCHEMA)
 
     def _columns(self, schema: pa.Schema) -> pa.Schema:
         flat = self._options.columns == "flat"

@@ -34,7 +34,7 @@ _failed_at: dict[str, float] = {}
 
 
 class ForwardSink:
-    root = None
+    roots = ()
     identified = writes_at_once = False
 
     def __init__(self, options: ForwardSyslog | ForwardTcp, _task: TaskRevision) -> None:

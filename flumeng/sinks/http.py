@@ -30,7 +30,7 @@ COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
 
 class HttpSink:
-    root = None
+    roots = ()
     identified = True
 
     def __init__(self, options: Http, _task: TaskRevision) -> None:
@@ -57,7 +57,8 @@ class HttpSink:
                 "know of which split of a batch they are"
             )
         letters = attempt.dead_letters
-        stage = SendSplit(self._options, self._endpoint, attempt.batch, letters.place)
+        patience = attempt.patience_seconds
+        stage = SendSplit(self._options, self._endpoint, attempt.batch, letters.place, patience)
         return batch.arrow(letters.around(stage, COUNT_SCHEMA), schema_around(COUNT_SCHEMA))
 
     def written(self, rows: Sequence[Row]) -> Written:
@@ -88,6 +89,7 @@ class SendSplit:
     endpoint: Endpoint
     batch: BatchId | None
     sink: str
+    patience_seconds: float | None = None
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
@@ -100,7 +102,8 @@ class SendSplit:
 
     def _send(self, request: Request, refuse: Refuse) -> None:
         try:
-            send(self.endpoint, self._body(request.texts), self._key(request))
+            body, key = self._body(request.texts), self._key(request)
+            send(self.endpoint, body, key, self.patience_seconds)
         except TooLargeError as error:
             if len(request.texts) == 1:
                 refuse(request.events[0], [str(error)])

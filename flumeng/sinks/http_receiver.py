@@ -59,12 +59,12 @@ class Answer:
     after_seconds: float = 0.0
 
 
-def send(endpoint: Endpoint, body: bytes, key: str) -> None:
+def send(endpoint: Endpoint, body: bytes, key: str, patience_seconds: float | None = None) -> None:
     """Return when the receiver has taken it. It may have had it before, when an answer was lost.
 
     Raises RefusedRequestError, UnavailableError, UserError.
     """
-    backoff = Backoff(RETRY_SECONDS)
+    backoff = Backoff(RETRY_SECONDS, patience_seconds)
     while True:
         answer = _ask(endpoint, body, key)
         if 200 <= answer.status < 300:

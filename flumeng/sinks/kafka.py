@@ -42,7 +42,7 @@ _idle: IdleClients[_Key, KafkaProducer] = IdleClients()
 
 
 class KafkaSink:
-    root = None
+    roots = ()
     writes_at_once = False
 
     def __init__(self, options: Kafka, _task: TaskRevision) -> None:

@@ -14,7 +14,7 @@ COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
 
 class NoopSink:
-    root = None
+    roots = ()
     identified = writes_at_once = False
 
     def __init__(self, _options: Noop, _task: TaskRevision) -> None:

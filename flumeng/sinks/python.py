@@ -33,7 +33,7 @@ class BatchNumber(int):
 
 
 class PythonSink:
-    root = None
+    roots = ()
     identified = False
     writes_at_once = True
 

@@ -27,7 +27,7 @@ PENDING = "_temporary"
 
 
 class SparkSink:
-    root = None
+    roots = ()
     identified = writes_at_once = False
 
     def __init__(self, options: Spark, _task: TaskRevision) -> None:

@@ -21,7 +21,7 @@ from flumeng.spec.sinks.sql import Sql
 
 
 class SqlSink:
-    root = None
+    roots = ()
     identified = True
 
     def __init__(self, options: Sql, _task: TaskRevision) -> None:
@@ -53,7 +53,8 @@ class SqlSink:
             )
         target = Target.of(self._server, self._options, batch.schema)
         letters = attempt.dead_letters
-        write = letters.around(WriteSplit(target, attempt.batch, letters.place), COUNT_SCHEMA)
+        split = WriteSplit(target, attempt.batch, letters.place, attempt.patience_seconds)
+        write = letters.around(split, COUNT_SCHEMA)
         return batch.arrow(write, schema_around(COUNT_SCHEMA))
 
     def written(self, rows: Sequence[Row]) -> Written:

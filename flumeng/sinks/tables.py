@@ -58,7 +58,7 @@ class Table(Protocol):
 
 
 class TableSink:
-    root = None
+    roots = ()
     identified = writes_at_once = False
 
     def __init__(self, table: Table) -> None:

@@ -78,5 +78,5 @@ def _read(text: str) -> tuple[FlowSpec, Mapping[str, int]]:
 
 def _line(lines: Mapping[str, int], path: str) -> int:
     """Where ``path`` stands; an option may be written with its name or without it."""
-    named = path.replace("select[", "select.expressions[")
+    named = path.replace("select[", "select.expressions[").replace("_of[", "_of.sinks[")
     return lines.get(path) or lines.get(named) or lines[path.partition("[")[0]]

@@ -18,7 +18,7 @@ from flumeng.spec.kafka_source import KafkaSource
 from flumeng.spec.kinds import EVENT, MESSAGE, RECEIVED, Columns
 from flumeng.spec.patterns import FIELD, split_query
 from flumeng.spec.problems import nearest
-from flumeng.spec.sinks import exactly_once, numbered, one_row_an_event
+from flumeng.spec.sinks import exactly_once, members, numbered, one_row_an_event
 from flumeng.spec.sinks.files import Files
 from flumeng.spec.sinks.lakehouse import Delta, Iceberg, partition
 from flumeng.spec.sinks.spark import Spark
@@ -59,7 +59,7 @@ def _of_segment(
             yield f"{place}.on_error", "it needs the column attrs as it was received: keep it"
     for number, sink in enumerate(where.segment.sinks):
         path = f"{where.path}sinks[{number}].{sink.name}"
-        yield from _of_sink(path, sink, columns)
+        yield from _of_sinks(path, sink, columns)
         problems = (_unsteady(spec.delivery, filters, sink), _multiplied(filters, sink))
         for problem in filter(None, problems):
             yield path, problem
@@ -110,6 +110,13 @@ def _multiplied(filters: tuple[Component, ...], sink: Component) -> str | None:
         f"{names[0]} makes several rows of an event, of which {sink.name} with these options would "
         "keep one: take other options, or another sink"
     )
+
+
+def _of_sinks(path: str, sink: Component, columns: Columns) -> Iterator[tuple[str, str]]:
+    """Of a sink, and of its members when it is a group."""
+    yield from _of_sink(path, sink, columns)
+    for number, member in enumerate(members(sink.options)):
+        yield from _of_sink(f"{path}[{number}].{member.name}", member, columns)
 
 
 def _of_sink(path: str, sink: Component, columns: Columns) -> Iterator[tuple[str, str]]:

@@ -48,6 +48,8 @@ _KINDS: Mapping[str, Kind] = {
     "sources": "source",
     "filters": "filter",
     "sinks": "sink",
+    "first_of": "sink",
+    "one_of": "sink",
     "dead_letters": "sink",
 }
 

@@ -14,7 +14,7 @@ from flumeng.spec.kafka_journal import KafkaJournal
 from flumeng.spec.multiline import Multiline
 from flumeng.spec.option import option
 from flumeng.spec.patterns import check_name
-from flumeng.spec.sinks import decided, makes_files
+from flumeng.spec.sinks import decided, makes_files, members
 
 Durability = Literal["memory", "spill", "disk", "replicated"]
 Delivery = Literal["at-most-once", "at-least-once", "exactly-once"]
@@ -355,6 +355,11 @@ class FlowSpec:
         """The sinks by their numbers, and last the one for dead letters when there is one."""
         sinks = tuple(leaf.sink for leaf in self.leaves)
         return sinks if self.dead_letters is None else (*sinks, self.dead_letters)
+
+    @property
+    def targets(self) -> tuple[Component, ...]:
+        """``all_sinks`` with the members of groups in their stead: what is written to."""
+        return tuple(part for sink in self.all_sinks for part in members(sink.options) or (sink,))
 
     @property
     def pinned(self) -> tuple[Component, ...]:

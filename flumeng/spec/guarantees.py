@@ -10,7 +10,7 @@ from flumeng.spec.component import DEAD_LETTER, DROP, Component
 from flumeng.spec.flow import FlowSpec, JournalOptions, TaskRange
 from flumeng.spec.flow_source import FlowSource
 from flumeng.spec.kafka_source import KafkaSource
-from flumeng.spec.sinks import decided, exactly_once, makes_files, numbered
+from flumeng.spec.sinks import decided, exactly_once, makes_files, members, numbered
 
 SURVIVES = {
     "disk": "survives that a process is killed and that power is lost",
@@ -87,7 +87,7 @@ def _parting(spec: FlowSpec) -> Iterator[str]:
 
 def local_paths(spec: FlowSpec) -> list[str]:
     """Where its sinks write on the disk of the host that collects."""
-    return [s.options.path for s in spec.all_sinks if getattr(s.options, "local", False)]
+    return [s.options.path for s in spec.targets if getattr(s.options, "local", False)]
 
 
 def _one_host(spec: FlowSpec, paths: list[str]) -> str:
@@ -115,12 +115,23 @@ def _of_sinks(spec: FlowSpec) -> Iterator[str]:
             yield f"{name}: each event once{even}, since {ONCE[way]}."
     for name in dict.fromkeys(s.name for s in spec.all_sinks if numbered(s.options)):
         yield f"{name}: a batch that is repeated has the number that it had, and the same events."
+    for sink in spec.all_sinks:
+        if members(sink.options):
+            yield _into_one(spec, sink)
     weak = [name for name, way in how.items() if way is None]
     if weak and len(weak) < len(how):
         yield (
             f"A flow promises what its weakest sink can: {', '.join(weak)} cannot tell what it has "
             "had before, so exactly-once is not to be had."
         )
+
+
+def _into_one(spec: FlowSpec, group: Component) -> str:
+    names = ", ".join(part.name for part in members(group.options))
+    told = f"{group.name} ({names}): an event goes into one of them"
+    if exactly_once(group.options) is None and spec.delivery != "at-most-once":
+        return f"{told}; when one fails in the middle, it may be in the next one too."
+    return f"{told}."
 
 
 def _files_a_day(spec: FlowSpec, sinks: int) -> str:
@@ -169,7 +180,10 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "a range is for flows with a discovery task, which sees how late they are, as those "
             "with kafka have: give a number, or nothing for one task for each 16 journals",
         )
+    grouped = {id(one) for _, part in components for one in members(part.options)}
     for path, component in components:
+        if id(component) in grouped:
+            continue
         if component.kind == "sink" and (wrong := _delivery_problem(parts, path, component)):
             yield path, wrong
     taken: dict[str, str] = {}
@@ -240,6 +254,11 @@ def _delivery_problem(parts: Mapping[str, Any], where: str, sink: Component) -> 
         )
     if delivery != "exactly-once":
         return None
+    if exactly_once(options) is None and members(options):
+        return (
+            "a member that fails in the middle may have a part of what the next one gets, unless "
+            "all members stage what they write, as files does: use delivery at-least-once"
+        )
     if exactly_once(options) is None:
         return (
             f"{sink.name} with these options cannot tell what it has had before, and a flow "

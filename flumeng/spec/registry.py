@@ -184,6 +184,13 @@ _ENTRIES = (
     ),
     Entry("sink", "spark", "flumeng.spec.sinks.spark:Spark", "flumeng.sinks.spark:SparkSink"),
     Entry("sink", "python", "flumeng.spec.sinks.python:Python", "flumeng.sinks.python:PythonSink"),
+    Entry(
+        "sink",
+        "first_of",
+        "flumeng.spec.sinks.groups:FirstOf",
+        "flumeng.sinks.groups:FirstOfSink",
+    ),
+    Entry("sink", "one_of", "flumeng.spec.sinks.groups:OneOf", "flumeng.sinks.groups:OneOfSink"),
     Entry("sink", "noop", "flumeng.spec.sinks.console:Noop", "flumeng.sinks.noop:NoopSink"),
 )
 _BY_KEY = {(entry.kind, entry.name): entry for entry in _ENTRIES}

@@ -25,7 +25,9 @@ def summary(part: Component) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, str):
+    if isinstance(value, Component):
+        text = summary(value)
+    elif isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False) if " " in value else value
     elif isinstance(value, tuple):
         text = ", ".join(map(_shown, value))

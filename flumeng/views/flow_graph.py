@@ -12,11 +12,11 @@ from typing import Literal
 from flumeng.spec import FlowSpec
 from flumeng.spec.branch import Segment
 from flumeng.spec.component import DEAD_LETTER, Component
-from flumeng.spec.sinks import exactly_once
+from flumeng.spec.sinks import exactly_once, members
 from flumeng.spec.summary import summary
 from flumeng.views.task_counts import TaskCounts
 
-NodeKind = Literal["source", "journal", "filter", "branch", "sink", "dead letters"]
+NodeKind = Literal["source", "journal", "filter", "branch", "group", "sink", "dead letters"]
 MINUTE = 60.0
 KEPT = {"disk": "on disk", "spill": "on disk, synced later", "memory": "in memory"}
 
@@ -157,14 +157,24 @@ class _Building:
         if segment is self.spec:
             rate = self.rates.kept if segment.filters else entering
         for sink in segment.sinks:
-            self._join(last, self._add("sink", self._sink(sink)), rate)
+            self._sink(sink, last, rate)
         for branch in segment.branches:
             when = branch.when or ("no other branch takes it" if branch.otherwise else "")
             node = self._add("branch", branch.name, when)
             self._join(last, node)
             self._segment(branch, [node], None)
 
-    def _sink(self, part: Component) -> str:
+    def _sink(self, part: Component, before: Sequence[str], rate: float | None) -> None:
+        inner = members(part.options)
+        if not inner:
+            self._join(before, self._add("sink", self._promising(part)), rate)
+            return
+        group = self._add("group", part.name)
+        self._join(before, group, rate)
+        for member in inner:
+            self._sink(member, [group], None)
+
+    def _promising(self, part: Component) -> str:
         """With what it promises, where that is more than the flow says of all."""
         way = exactly_once(part.options) if self.spec.delivery == "exactly-once" else None
         return f"{summary(part)} ({way})" if way else summary(part)

@@ -12,6 +12,7 @@ MERMAID_SHAPES = {
     "journal": '[("{}")]',
     "filter": '["{}"]',
     "branch": '{{"{}"}}',
+    "group": '[["{}"]]',
     "sink": '[/"{}"/]',
     "dead letters": '[/"{}"/]',
 }
@@ -20,13 +21,14 @@ DOT_SHAPES = {
     "journal": "cylinder",
     "filter": "box",
     "branch": "diamond",
+    "group": "hexagon",
     "sink": "folder",
     "dead letters": "folder",
 }
 
 
 def text(graph: FlowGraph) -> str:
-    """Lines that lead from the sources down; behind a branch they are indented."""
+    """Lines that lead from the sources down; behind a branch or a group they are indented."""
     return "\n".join([_title(graph), *_text_lines(graph)])
 
 
@@ -86,11 +88,11 @@ def _behind(graph: FlowGraph, node: GraphNode, depth: int) -> Iterator[str]:
             continue
         rate = f"  [{_said(edge)}]" if _said(edge) else ""
         yield f"{'  ' * depth}-> {_told(following)}{rate}"
-        yield from _behind(graph, following, depth + (following.kind == "branch"))
+        yield from _behind(graph, following, depth + (following.kind in ("branch", "group")))
 
 
 def _told(node: GraphNode) -> str:
-    kind = f"{node.kind} " if node.kind in ("source", "sink", "branch") else ""
+    kind = f"{node.kind} " if node.kind in ("source", "sink", "branch", "group") else ""
     return f"{kind}{node.label}{_condition(node)}"
 
 

@@ -61,8 +61,9 @@ def lake(server: RealS3, monkeypatch: pytest.MonkeyPatch) -> str:
 def staged(options: Files, *batches: pa.RecordBatch) -> list[tuple[str, str]]:
     """What an executor that knows no secret but those it is given makes of ``batches``."""
     sink = FilesSink(options, TASK)
-    staging = below(sink.root, "_flumeng", "web.n1.0.a.1.x")
-    tail = sink.stage(batch_of(batches[0].schema), Attempt(staging)).all_arrow
+    (root,) = sink.roots
+    staging = below(root, "_flumeng", "web.n1.0.a.1.x")
+    tail = sink.stage(batch_of(batches[0].schema), Attempt({root: staging})).all_arrow
     rows = [
         row for out in pickle.loads(pickle.dumps(tail))(iter(batches)) for row in out.to_pylist()
     ]

@@ -237,9 +237,10 @@ def test_a_batch_that_is_too_wide_is_told_from_a_failure(
     one = LazyBatch(spark, 1, spark.range(1), (), pa.schema([pa.field("id", pa.int64())]))
     batch = one.sql(lambda rows: rows.selectExpr(f"explode({minutes}) AS ts"))
     sink = FilesSink(Files(path=f"{tmp_path}/lake/%Y/%m/%d/%H/%M"), TASK)
-    staging = f"{sink.root}/_flumeng/{JOURNAL}.1.0"
+    (root,) = sink.roots
+    staging = f"{root}/_flumeng/{JOURNAL}.1.0"
     file_store.LOCAL.make_directory(staging)
-    rows = sink.stage(batch, Attempt(staging)).collect()
+    rows = sink.stage(batch, Attempt({root: staging})).collect()
     with pytest.raises(BatchTooWideError):
         sink.written([row.asDict() for row in rows])
 

@@ -289,9 +289,9 @@ def test_credentials_travel_as_references_and_are_looked_up_where_a_store_is_ope
         FilesSink(options, TASK)
     monkeypatch.setenv("FLUMENG_SECRET_LAKE_ID", "it-is-me-77")
     monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", "never-shown-77")
-    root = FilesSink(options, TASK).root
+    (root,) = FilesSink(options, TASK).roots
     assert root.endswith("access_key=${secret:lake-id}&secret_key=${secret:lake-key}")
-    assert "77" not in repr(FilesSink(options, TASK).stage(trial(), Attempt(root)).pending)
+    assert "77" not in repr(FilesSink(options, TASK).stage(trial(), Attempt({root: root})).pending)
     first, path = file_store.open_store(root)
     assert path == "lake/web"
     assert file_store.open_store(root)[0] is first
@@ -336,7 +336,7 @@ def test_a_sink_stages_and_commits_below_a_url_with_a_query() -> None:
         def make_directory(self, path: str) -> None:
             made.append(path)
 
-    root = FilesSink(Files(f"s3://lake/web/%Y?{OVERRIDE}", "text", "none"), TASK).root
+    (root,) = FilesSink(Files(f"s3://lake/web/%Y?{OVERRIDE}", "text", "none"), TASK).roots
     assert root == f"s3://lake/web?{OVERRIDE}"
     commits = Commits(FakeStore(), "web", "collect.0", lambda uri: (Lake(), uri))
     staging = commits.stage(root, "web.n1.0.a", 1)

@@ -201,7 +201,7 @@ def sent(cluster: Any, *bodies: str) -> list[tuple[list[str], list[str]]]:
     batch = events(*bodies)
     request = Request(batch, Bodies(Elasticsearch(HOSTS, "logs")).lines(batch))
     clock = iter(range(10_000))
-    backoff = Backoff(RETRY_SECONDS, lambda: float(next(clock)), lambda _: None)
+    backoff = Backoff(RETRY_SECONDS, None, lambda: float(next(clock)), lambda _: None)
     found = send(request, cluster, backoff)
     return [([body.decode() for body in e["body"].to_pylist()], list(r)) for e, r in found]
 

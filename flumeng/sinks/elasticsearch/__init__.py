@@ -23,7 +23,7 @@ from flumeng.spec.sinks.elasticsearch import Elasticsearch
 
 
 class ElasticsearchSink:
-    root = None
+    roots = ()
     writes_at_once = False
 
     def __init__(self, options: Elasticsearch, task: TaskRevision) -> None:
@@ -50,7 +50,8 @@ class ElasticsearchSink:
             self._bodies.check(batch.schema)
         except UserError as error:
             raise UserError(f"elasticsearch: {error}") from error
-        stage = IndexEvents(self._connection, self._bodies, self._template)
+        patience = attempt.patience_seconds
+        stage = IndexEvents(self._connection, self._bodies, self._template, patience)
         around = attempt.dead_letters.around(stage, DONE_SCHEMA)
         return batch.arrow(around, schema_around(DONE_SCHEMA))
 

@@ -48,6 +48,7 @@ class IndexEvents:
     connection: Connection
     bodies: Bodies
     template: Template | None = None
+    patience_seconds: float | None = None
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
@@ -59,7 +60,7 @@ class IndexEvents:
             for request in self._requests(batches, cluster):
                 if len(waiting) == AT_ONCE:
                     indexed -= _pass_on(waiting.popleft(), refuse)
-                waiting.append(pool.submit(send, request, cluster, Backoff(RETRY_SECONDS)))
+                waiting.append(pool.submit(send, request, cluster, self._backoff()))
                 indexed += len(request)
                 far += count_refused(pa.Table.from_batches([request.events]))
             while waiting:
@@ -71,8 +72,11 @@ class IndexEvents:
     def _requests(self, batches: Iterator[pa.RecordBatch], cluster: Cluster) -> Iterator[Request]:
         for events in chunks.gathered(batches, GATHERED_BYTES):
             if self.template is not None:
-                install(self.template, cluster, Backoff(RETRY_SECONDS))
+                install(self.template, cluster, self._backoff())
             yield from Request(events, self.bodies.lines(events)).cut(cluster.size.bytes)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(RETRY_SECONDS, self.patience_seconds)
 
 
 def _pass_on(sent: Future[list[Refused]], refuse: Refuse) -> int:

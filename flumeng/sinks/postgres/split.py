@@ -32,6 +32,7 @@ class WriteSplit:
     target: Target
     batch: BatchId | None
     sink: str
+    patience_seconds: float | None = None
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
@@ -67,7 +68,7 @@ class WriteSplit:
 
     def _begin(self, claim: Claim | None) -> tuple[Connection, Transaction]:
         """Tried for a while, for a server that begins anew does not answer at once."""
-        backoff = Backoff(RETRY_SECONDS)
+        backoff = Backoff(RETRY_SECONDS, self.patience_seconds)
         while True:
             try:
                 return self._try_to_begin(claim)

@@ -6,12 +6,17 @@ however its flow delivers; ``cut_by_content``, that what it sends under one numb
 what is in the events; ``makes_files``, that each batch makes files, so batches are to be large;
 ``one_row_an_event``, that several rows of an event become one; ``claims()`` and ``needs()``, what
 only one sink of a flow may have, and what the policy of a node has to allow; ``local``, that its
-``path`` is on the disk of whoever collects.
+``path`` is on the disk of whoever collects; ``in_driver``, that the driver of the collector writes
+and not the executors alone; ``members``, the sinks of a group, each of which says all that for
+itself.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from flumeng.spec.component import Component
 
 ExactlyOnce = Literal["staged", "by event", "by batch"]
 """*staged*: written aside and shown by renames. *by event*: the same event twice leaves one. *by
@@ -37,6 +42,16 @@ def decided(options: Any, delivery: str) -> bool:
 
 def makes_files(options: Any) -> bool:
     return getattr(options, "makes_files", False)
+
+
+def in_driver(options: Any) -> bool:
+    return getattr(options, "in_driver", False)
+
+
+def members(options: Any) -> tuple[Component, ...]:
+    """The sinks of a group; any other sink has none."""
+    found: tuple[Component, ...] = getattr(options, "members", ())
+    return found
 
 
 def one_row_an_event(options: Any) -> bool:

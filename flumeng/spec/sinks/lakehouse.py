@@ -107,6 +107,7 @@ class Delta(InStore):
 
     makes_files: ClassVar[bool] = True
     exactly_once: ClassVar[ExactlyOnce] = "by batch"
+    in_driver: ClassVar[bool] = True
 
     def claims(self) -> Iterator[tuple[str, str]]:
         """Two sinks of a flow would take each other's batches for their own in one table."""
@@ -219,6 +220,7 @@ class Iceberg:
 
     makes_files: ClassVar[bool] = True
     exactly_once: ClassVar[ExactlyOnce] = "by batch"
+    in_driver: ClassVar[bool] = True
 
     @property
     def local(self) -> bool:

@@ -57,6 +57,7 @@ class Python:
     )
 
     numbered: ClassVar[bool] = True
+    in_driver: ClassVar[bool] = True
 
     @property
     def exactly_once(self) -> ExactlyOnce | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from flumeng.spec.option import option
 from flumeng.spec.patterns import SECRET, SECRET_NAME, check_lake_path, fixed_part
@@ -91,6 +91,8 @@ class Spark:
         example='{url: "jdbc:postgresql://db.example/logs", password: "${secret:logs-db}"}',
         factory=dict,
     )
+
+    in_driver: ClassVar[bool] = True
 
     @property
     def local(self) -> bool:
