@@ -17,6 +17,7 @@ from typing import Any
 from flumeng.errors import FlumengError
 from flumeng.ingest.back_pressure import BackPressure, Held
 from flumeng.ingest.counters import Counters, total
+from flumeng.ingest.deliveries import Deliveries
 from flumeng.ingest.flow_journal import FlowJournal, take
 from flumeng.ingest.journal_appender import JournalAppender
 from flumeng.ingest.journal_store import JournalStore
@@ -63,6 +64,7 @@ class FlowRunner:
 
     Sources are paused while there is a reason to: the journal is behind, or the flow is over its
     rate. ``acked`` tells the last ack of a journal, which may have come before it was taken.
+    ``awaits`` is called when ``awaited`` is another than before.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class FlowRunner:
         *,
         policy: Policy = UNRESTRICTED,
         acked: Callable[[str], int] = lambda _: 0,
+        awaits: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._wanted: Task | None = task
@@ -85,8 +88,10 @@ class FlowRunner:
         self._group = group
         self._policy = policy
         self._acked = acked
+        self._awaits = awaits
         self._journal: FlowJournal | None = None
         self._appender: JournalAppender | None = None
+        self._deliveries = Deliveries()
         self._noted: NotedState | None = None
         self._sources: list[SourceRunner] = []
         self.counted: list[tuple[str, Counters]] = []
@@ -149,6 +154,18 @@ class FlowRunner:
         self._appender.trim(ack)
         return True
 
+    @property
+    def awaited(self) -> str | None:
+        """The journal whose deliveries somebody waits for."""
+        if self._appender is None or not self._deliveries.awaited:
+            return None
+        return self._appender.journal.id
+
+    def delivered(self, journal: str, offset: int) -> None:
+        """What lies below ``offset`` is delivered; of another journal that says nothing here."""
+        if self._appender is not None and self._appender.journal.id == journal:
+            self._deliveries.acked(offset)
+
     async def _run(self) -> None:
         while self._wanted is not None:
             self._wake.clear()
@@ -183,6 +200,7 @@ class FlowRunner:
             journal = self._journal.appendable
             self._appender = JournalAppender(journal, self._on_pressure, self._on_failed)
             self._appender.trim(self._acked(journal.id))
+            self._deliveries = Deliveries(self._awaits)
         if self._appender is not None:
             self._appender.set_group(spec.journal.group_seconds, spec.journal.group_bytes)
         anew = self._tried is not None and self._tried.epoch != task.epoch
@@ -223,6 +241,7 @@ class FlowRunner:
             changed=self._changed,
             held_by=lambda: appender.held_by,
             note=note,
+            deliveries=self._deliveries,
         )
         self.counted = [*self.counted, (component.name, source.counters)]
         if self._pressure.paused:

@@ -1,15 +1,18 @@
 """The HTTP source's answers, as an ASGI application.
 
-A sender that gets 200 knows that its events are durable. One that gets anything else, or nothing,
-sends them again; then they may be there twice.
+A sender that gets 200 knows that its events are durable, or delivered, or only received, as the
+source's ``ack`` says. One that gets anything else, or nothing, sends them again; then they may be
+there twice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -37,6 +40,11 @@ PARSE_THREADS = 2
 PARSE_ASIDE_BYTES = 64 << 10
 """A larger body, and each that is packed, is not parsed in the event loop's thread."""
 
+MOST_WAITING = 10_000
+_PLACES = threading.BoundedSemaphore(MOST_WAITING)
+"""Of requests of this process that are taken and wait for their delivery, or will: who would be one
+more is asked to come later."""
+
 HEALTH_PATH = "/health"
 _ATTRIBUTE_CHARACTERS = 200
 """An attribute is repeated for each event, so its length must not be the sender's choice."""
@@ -56,7 +64,10 @@ class HttpApp:
         self._context = context
         self._rules = LineRules(options.max_line_bytes, b"\r", keep_empty=False)
         self._stopping = False
-        self._undecided: set[asyncio.Future[None]] = set()
+        self._undecided: set[asyncio.Future[int]] = set()
+        """Whether they are durable."""
+        self._undelivered: set[asyncio.Future[bool]] = set()
+        """Of what is durable."""
 
     def refuse(self, transport: asyncio.Transport) -> None:
         """Close a connection that is one too many."""
@@ -95,6 +106,9 @@ class HttpApp:
         for future in self._undecided:
             if not future.done():
                 future.set_exception(_stopping())
+        for waiting in self._undelivered:
+            if not waiting.done():
+                waiting.set_exception(_stopping("what was sent is durable, not known as delivered"))
 
     def pause(self) -> None:
         self._paused = True
@@ -131,7 +145,7 @@ class HttpApp:
             await asyncio.wait(self._undecided, timeout=timeout_seconds)
 
     async def _take(self, scope: Scope, headers: Mapping[bytes, bytes], body: _Body) -> None:
-        """Return when the request's events are durable. Raises RefusedError."""
+        """Return when the request's events are what ``ack`` says. Raises RefusedError."""
         reading = scope["method"] in ("GET", "HEAD")
         if reading and scope["path"] != HEALTH_PATH:
             raise RefusedError(404, f"send events with POST; {HEALTH_PATH} says how it is")
@@ -140,14 +154,26 @@ class HttpApp:
         self._require_ready()
         if reading:
             return
+        if self._options.ack != "delivered":
+            await self._accept(scope, headers, body)
+            return
+        with _place():
+            end = await self._accept(scope, headers, body)
+            await self._until_delivered(end)
+
+    async def _accept(self, scope: Scope, headers: Mapping[bytes, bytes], body: _Body) -> int:
+        """The seq below which its events are durable; 0 when it has none, or may be answered
+        before."""
         content_type = headers.get(b"content-type", b"").decode("latin-1")
         try:
             with BODIES.share() as memory:
                 pieces = await self._pieces(headers, content_type, body, memory)
                 memory.give_back_to(sum(len(piece.data) for piece in pieces))
                 self._require_ready()
-                if pieces:
-                    await self._make_durable(pieces, self._origin(scope, content_type))
+                if not pieces:
+                    return 0
+                durable = self._submit(pieces, self._origin(scope, content_type))
+                return 0 if self._options.ack == "received" else await self._until_durable(durable)
         except OverBoundError as error:
             raise RefusedError(429, "too much at once: send this again a little later") from error
 
@@ -169,13 +195,13 @@ class HttpApp:
         if self._paused:
             raise self._later()
 
-    async def _make_durable(self, pieces: list[Messages], origin: Origin) -> None:
+    def _submit(self, pieces: list[Messages], origin: Origin) -> asyncio.Future[int]:
         """The journal takes blocks in order, so that the last one speaks for all."""
-        durable = asyncio.get_running_loop().create_future()
+        durable: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-        def tell() -> None:
+        def tell(end: int) -> None:
             if not durable.done():
-                durable.set_result(None)
+                durable.set_result(end)
 
         def refuse(reason: str) -> None:
             if not durable.done():
@@ -189,13 +215,31 @@ class HttpApp:
                     data, origin, received_us, bounds, on_durable=on_durable, on_unfit=refuse
                 )
             )
+        return durable
+
+    async def _until_durable(self, durable: asyncio.Future[int]) -> int:
         self._undecided.add(durable)
         try:
-            await asyncio.wait_for(durable, DURABLE_SECONDS)
+            return await asyncio.wait_for(durable, DURABLE_SECONDS)
         except TimeoutError as error:
             raise RefusedError(503, "not durable in time: send this again") from error
         finally:
             self._undecided.discard(durable)
+
+    async def _until_delivered(self, end: int) -> None:
+        seconds = self._options.ack_timeout_seconds
+        delivered = self._context.deliveries.wait(end, seconds)
+        self._undelivered.add(delivered)
+        try:
+            in_time = await delivered
+        finally:
+            self._undelivered.discard(delivered)
+        if not in_time:
+            raise RefusedError(
+                504,
+                f"accepted and durable, but not delivered within {seconds:g} s: it will be, and "
+                "sent again it is there twice",
+            )
 
     def _origin(self, scope: Scope, content_type: str) -> Origin:
         client = scope.get("client") or ("unknown", 0)
@@ -262,8 +306,22 @@ def _parsers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(PARSE_THREADS, "http")
 
 
-def _stopping() -> RefusedError:
-    return RefusedError(503, "this node is stopping: send this again, there or elsewhere")
+@contextlib.contextmanager
+def _place() -> Iterator[None]:
+    """For one request that waits for its delivery. Raises RefusedError."""
+    if not _PLACES.acquire(blocking=False):
+        raise RefusedError(
+            429, f"{MOST_WAITING} requests wait for their delivery: send this again a little later"
+        )
+    try:
+        yield
+    finally:
+        _PLACES.release()
+
+
+def _stopping(also: str = "") -> RefusedError:
+    then = f" ({also})" if also else ""
+    return RefusedError(503, f"this node is stopping: send this again, there or elsewhere{then}")
 
 
 def _short(text: str) -> str:

@@ -152,7 +152,7 @@ class JournalAppender:
 
         return batch.encode(list(owners), count, leave_out, self.journal.encode)
 
-    def _tell_durable(self, group: list[_Received]) -> None:
+    def _tell_durable(self, group: list[_Received], end: int) -> None:
         for block, _ in group:
             for key, value in (block.state or {}).items():
                 if value is None:
@@ -166,7 +166,7 @@ class JournalAppender:
         ]
         self._unfit.difference_update(block for block, _ in group)
         if told:
-            self._in_loop(_call, told)
+            self._in_loop(_call, told, end)
 
     def _set_pressure(self, pressure: bool) -> None:
         """From ``submit`` it must work at once: the event loop reads a connection many times before
@@ -184,6 +184,6 @@ class JournalAppender:
         self._loop.call_soon_threadsafe(callback, *arguments)
 
 
-def _call(callbacks: list[Callable[[], None]]) -> None:
+def _call(callbacks: list[Callable[[int], None]], end: int) -> None:
     for callback in callbacks:
-        callback()
+        callback(end)

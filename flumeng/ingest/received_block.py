@@ -41,8 +41,9 @@ class ReceivedBlock:
     ``state`` is what becomes true of the source once these lines are journaled; both get into one
     frame, so a block with state holds at most ``FRAME_EVENTS`` lines. ``file_offset`` is where
     ``data`` begins in its file; its events then carry their ``offset``. ``on_durable`` is called in
-    the event loop's thread once all of it is durable, and never when it is not; ``on_unfit`` is
-    called there with the reason when it can never be stored.
+    the event loop's thread once all of it is durable, and never when it is not, with a seq of the
+    journal above all of its events; of later blocks that is no lower. ``on_unfit`` is called there
+    with the reason when it can never be stored.
     """
 
     data: bytes
@@ -51,7 +52,7 @@ class ReceivedBlock:
     bounds: tuple[array[int], array[int]] | None = None
     state: Mapping[str, object] | None = None
     file_offset: int | None = None
-    on_durable: Callable[[], None] | None = None
+    on_durable: Callable[[int], None] | None = None
     on_unfit: Callable[[str], None] | None = None
 
     @property

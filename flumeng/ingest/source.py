@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flumeng.ingest.counters import Counters
+from flumeng.ingest.deliveries import Deliveries
 from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.node.policy import UNRESTRICTED, Policy
 
@@ -34,7 +35,7 @@ class SourceContext:
     says why the journal can take nothing now; it is empty when it can, or is only behind. ``note``
     makes changes of the source state durable at once and beside the journal, also when that takes
     nothing: what is journaled under such a key counts before it. It blocks, raises OSError, and is
-    for any thread.
+    for any thread. ``deliveries`` tell when what is durable is in the flow's sinks.
     """
 
     hostname: str
@@ -48,6 +49,7 @@ class SourceContext:
     policy: Policy = UNRESTRICTED
     held_by: Callable[[], str] = str
     note: Callable[[Mapping[str, object]], None] = lambda _: None
+    deliveries: Deliveries = field(default_factory=Deliveries)
 
 
 class Source(ABC):

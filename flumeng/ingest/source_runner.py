@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from flumeng.errors import FlumengError
 from flumeng.ingest.back_pressure import Held
 from flumeng.ingest.counters import Counters
+from flumeng.ingest.deliveries import Deliveries
 from flumeng.ingest.port_claims import PortClaims
 from flumeng.ingest.received_block import ReceivedBlock
 from flumeng.ingest.source import Source, SourceContext
@@ -28,7 +29,7 @@ class SourceRunner:
 
     ``held_by`` says why the journal can take nothing now. ``settled_state`` gives the flow's source
     state when everything submitted so far is durable; ``note`` changes it beside the journal.
-    ``counters`` go on over all runs.
+    ``deliveries`` are those of the journal. ``counters`` go on over all runs.
     ``changed`` is called when ``running``, ``problem`` or ``addresses`` are others than before.
     """
 
@@ -44,6 +45,7 @@ class SourceRunner:
         changed: Callable[[], None],
         held_by: Callable[[], str] = str,
         note: Callable[[Mapping[str, object]], None] = lambda _: None,
+        deliveries: Deliveries,
     ) -> None:
         self.component = component
         self.counters = Counters()
@@ -56,6 +58,7 @@ class SourceRunner:
         self._changed = changed
         self._held_by = held_by
         self._note_state = note
+        self._deliveries = deliveries
         self._source: Source | None = None
         self._paused = False
         self._stopping = False
@@ -127,6 +130,7 @@ class SourceRunner:
             policy=self._policy,
             held_by=self._held_by,
             note=self._note_state,
+            deliveries=self._deliveries,
         )
         make = registry.get("source", self.component.name).implementation_class()
         source: Source = make(self.component.options, context)

@@ -39,6 +39,7 @@ class WorkerProcess:
         self.status: dict[str, Any] = {"tasks": {}, "journals": {}}
         self.statuses: list[dict[str, Any]] = []
         self.alive = 0
+        self.awaited: list[str] = []
         self.start()
 
     def start(self) -> None:
@@ -63,6 +64,8 @@ class WorkerProcess:
                 self.ready = message
             elif message["type"] == "alive":
                 self.alive += 1
+            elif message["type"] == "awaits":
+                self.awaited = message["journals"]
             else:
                 self.status = message
                 self.statuses.append(message)

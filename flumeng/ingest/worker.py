@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 STATUS_SECONDS = 1.0
 SERVER_STOP_SECONDS = 1.0
+AWAITS_SECONDS = 0.1
+"""How often, at most, the node is told whose deliveries are awaited."""
 STUCK_SECONDS = 30.0
 """The event loop turns every second at least; one that has not for so long hangs."""
 BLOCKING_CALLS = 16
@@ -72,6 +74,7 @@ class Worker:
         self._quiet = False
         self._reconciling = False
         self._changed = asyncio.Event()
+        self._awaits = asyncio.Event()
         self._said: Message | None = None
         self._background: set[asyncio.Task[None]] = set()
         self.health = Health(STUCK_SECONDS)
@@ -89,11 +92,13 @@ class Worker:
         await asyncio.to_thread(self._send, {"type": "ready", "address": server.address})
         reporting = asyncio.create_task(self._report_changes())
         living = asyncio.create_task(stay_alive(self._send))
+        asking = asyncio.create_task(self._ask_for_deliveries())
         while (message := await messages.get())["type"] != "stop":
             await self._handle(message)
         await self._quiesce()
         reporting.cancel()
         living.cancel()
+        asking.cancel()
         await self._report()
         stopping = threading.Thread(target=server.stop, daemon=True)
         stopping.start()
@@ -108,6 +113,10 @@ class Worker:
             self._changed.set()
         elif kind == "acks":
             self._on_acks(message["acks"])
+        elif kind == "delivered":
+            for name, offset in message["acks"].items():
+                if (flow := self._flows.get(flow_of(name))) is not None:
+                    flow.delivered(name, offset)
         elif kind == "remove":
             for name in message["journals"]:
                 self._acks.pop(name, None)
@@ -191,6 +200,7 @@ class Worker:
             self._group,
             policy=self._policy,
             acked=lambda journal: self._acks.get(journal, 0),
+            awaits=self._awaits.set,
         )
         flow.limit(self._chokes.get(name))
         self._flows[name] = flow
@@ -224,6 +234,18 @@ class Worker:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), STATUS_SECONDS)
             self._changed.clear()
+
+    async def _ask_for_deliveries(self) -> None:
+        """Tell the node whose deliveries are awaited, when they are others than before."""
+        asked: list[str] = []
+        while True:
+            await self._awaits.wait()
+            self._awaits.clear()
+            awaited = sorted(filter(None, (flow.awaited for flow in self._flows.values())))
+            if awaited != asked:
+                asked = awaited
+                await asyncio.to_thread(self._send, {"type": "awaits", "journals": awaited})
+            await asyncio.sleep(AWAITS_SECONDS)
 
     async def _report(self) -> float:
         """Returns how many seconds it took to find out what there is to say."""

@@ -81,7 +81,8 @@ class GroupCommit(Generic[Item]):
 
     ``build`` turns the items of a group, in the order of their submission, into encoded frames;
     what cannot be encoded it leaves out and tells. It runs in a thread of ours, a group at a time.
-    ``on_durable(items)`` and ``on_failed(error)`` are called in the thread that writes.
+    ``on_durable(items, end)`` and ``on_failed(error)`` are called in the thread that writes; all
+    events of the items lie below the seq ``end``.
     ``on_pressure(True)`` comes when more than ``max_bytes`` wait or the journal can take nothing
     now, ``on_pressure(False)`` when it can and less than half of that waits; the calls alternate,
     come from ``submit`` or the thread with the lock held, and must not block.
@@ -95,7 +96,7 @@ class GroupCommit(Generic[Item]):
         journal: Appendable[Encoded],
         build: Callable[[list[Item]], Iterable[Encoded]],
         *,
-        on_durable: Callable[[list[Item]], None] = lambda _: None,
+        on_durable: Callable[[list[Item], int], None] = lambda *_: None,
         on_pressure: Callable[[bool], None] = lambda _: None,
         on_failed: Callable[[Exception], None] = lambda _: None,
         max_bytes: int = 16 << 20,
@@ -279,13 +280,14 @@ class GroupCommit(Generic[Item]):
             self._job.has_work()
             for payload in ahead[1].result() if ahead else self._build(group):
                 append = functools.partial(self._journal.append_encoded, payload)
-                if not (yield from self._insist(append)):
+                if (yield from self._insist(append)) is None:
                     return
             plenty = self._waiting_bytes >= max(1, self._group_bytes // AHEAD_FROM)
             ahead = self._build_ahead() if plenty else None
-            if not (yield from self._insist(self._journal.sync)):
+            end = yield from self._insist(self._journal.sync)
+            if end is None:
                 return
-            self._settle(group)
+            self._settle(group, end)
             self._job.went_on()
             if self._threads.is_crowded:
                 yield 0.0
@@ -316,9 +318,9 @@ class GroupCommit(Generic[Item]):
             self._waiting_bytes -= size
         return group
 
-    def _settle(self, group: list[Item]) -> None:
+    def _settle(self, group: list[Item], end: int) -> None:
         """The group is durable."""
-        self._on_durable(group)
+        self._on_durable(group, end)
         callbacks = []
         with self._lock:
             self._settled += len(group)
@@ -331,22 +333,23 @@ class GroupCommit(Generic[Item]):
         for callback in callbacks:
             callback()
 
-    def _insist(self, write: Callable[[], int]) -> Generator[float | None, None, bool]:
-        """Try until the journal takes it; trims meanwhile. False when we are to stop instead."""
+    def _insist(self, write: Callable[[], int]) -> Generator[float | None, None, int | None]:
+        """Try until the journal takes it, and give its answer; trims meanwhile. None when we are to
+        stop instead."""
         while True:
             try:
-                write()
+                seq = write()
             except HeldError as error:
                 self._hold(error)
             else:
                 self._set_held_by("")
-                return True
+                return seq
             # Nobody can ack, and so make room of, what is only appended of this group.
             with contextlib.suppress(HeldError):
                 self._journal.sync()
             yield RETRY_SECONDS
             if self._stopping:
-                return False
+                return None
             self._trim()
 
     def _hold(self, error: HeldError) -> None:

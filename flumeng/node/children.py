@@ -53,7 +53,8 @@ class Child:
     ``heard_at`` is when it said last that its work goes on, ``held`` what it waits for since
     ``held_at``; ``trouble`` is how it ended last, until it is ready again. ``starts`` and ``hangs``
     are counted since the node started. ``suspects`` are the flows whose jobs a collector was told
-    to run one at a time, ``spark`` the settings with which it was started.
+    to run one at a time, ``spark`` the settings with which it was started. ``awaited`` are the
+    journals whose acks it waits for, each with the last that it was told.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Child:
     hangs: int = 0
     suspects: frozenset[str] = frozenset()
     spark: Mapping[str, str] = field(default_factory=dict)
+    awaited: dict[str, int] = field(default_factory=dict)
 
     @property
     def role(self) -> str:
@@ -106,6 +108,7 @@ class Child:
         self.told = self.answered = None
         self.held = self.spark_ui = ""
         self.address, self.tasks, self.journals, self.kept_flows = "", {}, None, ()
+        self.awaited = {}
 
 
 def names(roles: Iterable[str], workers: int) -> list[str]:

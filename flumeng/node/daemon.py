@@ -26,6 +26,7 @@ from flumeng.node.claim import SupplantedError
 from flumeng.node.event_publisher import EventPublisher
 from flumeng.node.events import (
     Acked,
+    Delivered,
     Ended,
     Event,
     Exit,
@@ -53,6 +54,10 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2
 ACKS_SECONDS = 1.0
+DELIVERED_SECONDS = 0.1
+"""How often, at most, acks are read while somebody waits for them."""
+DELIVERED_SHARE = 0.05
+"""Of the time, at most, goes into that when very many journals are awaited."""
 LOOK_SECONDS = 10.0
 ALL_SECONDS = 300.0
 """How often all registrations are read, though nothing says that one has changed."""
@@ -137,6 +142,7 @@ class Node:
         self._applied: Wanted | None = None
         self._kept: Wanted | None = None
         self._acks_at = self._look_at = self._all_at = self._tick_at = 0.0
+        self._delivered_at = 0.0
         self._reported = -1
         self._held_since = 0.0
         self._ack_pace, self._flow_pace = Pace(clock), Pace(clock)
@@ -211,8 +217,11 @@ class Node:
         self._events.put(event)
 
     def _next_event(self) -> Event:
+        seconds = TICK_SECONDS
+        if self._machine.awaited and (left := self._delivered_at - self._clock()) > 0.0:
+            seconds = min(seconds, left)
         try:
-            return self._events.get(timeout=TICK_SECONDS) or Tick()
+            return self._events.get(timeout=seconds) or Tick()
         except queue.Empty:
             return Tick()
 
@@ -337,6 +346,8 @@ class Node:
             self._attempt("telling", self._tell_story)
         if self._registered and self._clock() >= self._acks_at:
             self._attempt("clearing up", self._clear_up)
+        if self._registered and self._machine.awaited and self._clock() >= self._delivered_at:
+            self._attempt("asking for deliveries", self._ask_for_deliveries)
 
     def _attempt(self, what: str, work: Callable[[], None]) -> None:
         """One damaged record, or a write that is refused, keeps nothing else from being done."""
@@ -413,6 +424,13 @@ class Node:
         self._act(self._machine.handle(acked))
         if self._is_ours and self._machine.knows_all_journals:
             self._znodes.deregister(name for name in acked.unneeded if name not in local)
+
+    def _ask_for_deliveries(self) -> None:
+        began = self._clock()
+        acks = self._znodes.delivered(self._machine.awaited)
+        now = self._clock()
+        self._delivered_at = now + max(DELIVERED_SECONDS, (now - began) / DELIVERED_SHARE)
+        self._act(self._machine.handle(Delivered(acks)))
 
     def _deleted(self, local: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], list[str]]:
         """The deleted flows of which there is something here, and their closed journals."""

@@ -53,13 +53,20 @@ class Acked:
 
 
 @dataclass(frozen=True)
+class Delivered:
+    """Up to where the flow's own cursor has acked the journals that are awaited."""
+
+    acks: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Stop:
     """The node is to stop; the collector may drain for this long."""
 
     drain_seconds: float
 
 
-Event = Wanted | Said | Ended | Tick | Acked | Stop
+Event = Wanted | Said | Ended | Tick | Acked | Delivered | Stop
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from flumeng.node.children import DEFAULT_LIMITS, Child, Limits, State
 from flumeng.node.event_log import Step
 from flumeng.node.events import (
     Acked,
+    Delivered,
     Ended,
     Event,
     Exit,
@@ -111,6 +112,8 @@ class Machine:
             return self._on_wanted(event)
         if isinstance(event, Acked):
             return self._on_acked(event)
+        if isinstance(event, Delivered):
+            return self._on_delivered(event)
         if isinstance(event, Stop):
             return self._on_stop(event)
         if isinstance(event, Tick):
@@ -213,6 +216,11 @@ class Machine:
         """Flows that have source state on this node beside their journals."""
         return tuple(sorted({flow for child in self._ingest for flow in child.kept_flows}))
 
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The journals of which somebody waits until their events are delivered."""
+        return frozenset(name for child in self._ingest for name in child.awaited)
+
     def check(self) -> None:
         """The invariants of this structure."""
         for child in self._children.values():
@@ -247,6 +255,16 @@ class Machine:
     def _tell_acks(self, child: Child, acks: Mapping[str, int]) -> list[Instruction]:
         own = {name: ack for name, ack in acks.items() if self._is_of(child, name)}
         return [Tell(child.name, {"type": "acks", "acks": own})] if own else []
+
+    def _on_delivered(self, event: Delivered) -> list[Instruction]:
+        told: list[Instruction] = []
+        for child in self._ingest:
+            known = child.awaited
+            news = {n: ack for n, ack in event.acks.items() if n in known and known[n] != ack}
+            if news and child.state in (State.RUNNING, State.STOPPING):
+                known.update(news)
+                told.append(Tell(child.name, {"type": "delivered", "acks": news}))
+        return told
 
     def _is_of(self, child: Child, journal: str) -> bool:
         return worker_of(journal, len(self._ingest)) == child.number
@@ -325,6 +343,10 @@ class Machine:
         child.journals = detail.get("journals")
         child.kept_flows = tuple(detail.get("kept_flows", ()))
         child.answered = detail["answers"]
+        return []
+
+    def _on_awaits(self, child: Child, detail: Any) -> list[Instruction]:
+        child.awaited = {name: child.awaited.get(name, 0) for name in detail["journals"]}
         return []
 
     def _on_alive(self, child: Child, detail: Any) -> list[Instruction]:
@@ -482,7 +504,7 @@ class Machine:
 def _matters(event: Event) -> bool:
     """Whether what the node says of itself may be another after it."""
     if isinstance(event, Said):
-        return bool(event.message["type"] != "alive")
+        return event.message["type"] not in ("alive", "awaits")
     return isinstance(event, Wanted | Ended)
 
 
@@ -495,12 +517,14 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.STARTING, "alive"): Machine._on_alive,
     (State.STARTING, "ready"): Machine._on_ready,
     (State.STARTING, "status"): Machine._on_status,
+    (State.STARTING, "awaits"): Machine._on_awaits,
     (State.STARTING, "ended"): Machine._on_unasked_end,
     (State.STARTING, "stop"): Machine._cancel_start,
     (State.RUNNING, "wanted"): Machine._on_wanted_running,
     (State.RUNNING, "tick"): Machine._watch,
     (State.RUNNING, "alive"): Machine._on_alive,
     (State.RUNNING, "status"): Machine._on_status,
+    (State.RUNNING, "awaits"): Machine._on_awaits,
     (State.RUNNING, "ended"): Machine._on_unasked_end,
     (State.RUNNING, "stop"): Machine._stop_child,
     (State.STOPPING, "wanted"): Machine._ignore,
@@ -508,6 +532,7 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.STOPPING, "ready"): Machine._ignore,
     (State.STOPPING, "alive"): Machine._ignore,
     (State.STOPPING, "status"): Machine._on_status,
+    (State.STOPPING, "awaits"): Machine._on_awaits,
     (State.STOPPING, "ended"): Machine._on_asked_end,
     (State.STOPPING, "stop"): Machine._ignore,
     (State.HUNG, "wanted"): Machine._ignore,
@@ -515,6 +540,7 @@ TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Ins
     (State.HUNG, "ready"): Machine._ignore,
     (State.HUNG, "alive"): Machine._ignore,
     (State.HUNG, "status"): Machine._ignore,
+    (State.HUNG, "awaits"): Machine._ignore,
     (State.HUNG, "ended"): Machine._on_unasked_end,
     (State.HUNG, "stop"): Machine._ignore,
     (State.WAITING, "wanted"): Machine._ignore,

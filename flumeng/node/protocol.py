@@ -8,6 +8,8 @@ the protocol. Messages are level-triggered: a ``configure`` carries everything t
 What a child says: ``ready`` once it can work, an ingest worker with the ``address`` of its
 journals, a collector with the ``spark_ui`` that it may have and the ``address`` of what it counts;
 ``status`` whenever that changes;
+``awaits`` with the ``journals`` of which somebody waits until their events are delivered, whenever
+those are others; the node then asks for their acks often and tells what it finds as ``delivered``;
 ``alive`` every ``ALIVE_SECONDS``, but only while its work goes on: the thread that does the work
 has turned, and whatever it depends on (Spark's JVM, the disk) has answered. ``held`` in it names
 what it waits for and has to wait for: a node is patient with a slow disk, not with a process that
@@ -150,8 +152,14 @@ def _is_journal(journal: object) -> bool:
     )
 
 
+def _is_awaits(message: Message) -> bool:
+    journals = message.get("journals")
+    return isinstance(journals, list) and all(isinstance(name, str) for name in journals)
+
+
 CHECKS: Mapping[str, Callable[[Message], bool]] = {
     "ready": _is_ready,
     "alive": _is_alive,
     "status": _is_status,
+    "awaits": _is_awaits,
 }

@@ -342,6 +342,15 @@ class Registration:
         )
         return Acked({name: ack for name, ack in acks.items() if ack}, tuple(unneeded))
 
+    def delivered(self, journals: Collection[str]) -> Mapping[str, int]:
+        """Up to where these of the node's journals are acked by their flows' own cursors, where
+        that is known."""
+        registered = self._journals()
+        names = sorted(registered.keys() & journals)
+        places = [paths.ack(registered[name].value.flow, CURSOR_MAIN, name) for name in names]
+        found = zip(names, self._read_each(places), strict=True)
+        return {name: ack.value.offset for name, ack in found if isinstance(ack, Versioned)}
+
     def _cursors(self, flows: Collection[str]) -> dict[str, list[str]]:
         """The flow's own, and those of the flows that read it."""
         names = sorted(flows)

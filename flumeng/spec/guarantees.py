@@ -172,6 +172,7 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     journal = parts.get("journal")
     yield from _of_kafka(parts, components, durability, journal)
     yield from _of_flow_source(parts, components)
+    yield from _of_delivered(parts, components, journal)
     if durability == "memory" and journal and (journal.retain_seconds or journal.retain_bytes):
         yield "journal", "durability memory retains nothing: leave retain_* out, or use spill"
     if isinstance(parts.get("place.collect.tasks"), TaskRange) and _has_no_discovery(parts):
@@ -235,6 +236,29 @@ def _of_flow_source(
     for path in readers:
         if parts[path].options.name == parts.get("flow"):
             yield f"{path}.name", "a flow cannot read itself"
+
+
+def _of_delivered(
+    parts: Mapping[str, Any],
+    components: list[tuple[str, Component]],
+    journal: JournalOptions | None,
+) -> Iterator[tuple[str, str]]:
+    """What does not go together with answers after delivery."""
+    for path, part in components:
+        if getattr(part.options, "delivered_within_seconds", None) is None:
+            continue
+        if parts.get("delivery") == "at-most-once":
+            yield (
+                f"{path}.ack",
+                "at-most-once acks before the sinks write, so nobody knows what is delivered: use "
+                "delivery at-least-once or exactly-once, or ack: journaled",
+            )
+        if journal is not None and journal.kafka is not None:
+            yield (
+                f"{path}.ack",
+                "of a journal in Kafka the worker does not know which offsets its events have: use "
+                "ack: journaled, or leave journal.kafka out",
+            )
 
 
 def _has_no_discovery(parts: Mapping[str, Any]) -> bool:

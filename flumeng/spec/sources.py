@@ -171,7 +171,8 @@ class Udp:
 
 @dataclass(frozen=True)
 class Http:
-    """Receives events in the bodies of POST requests, and answers 200 once they are durable.
+    """Receives events in the bodies of POST requests, and answers 200 once they are durable, or as
+    `ack` says.
 
     JSON arrays (`application/json`), lines of JSON (`application/x-ndjson`) or, with any other
     content type, lines; plain or packed with gzip or zstd. Attributes: `source`, `peer`, `path`,
@@ -187,7 +188,26 @@ class Http:
         default=2**22,
     )
     max_line_bytes: int = _max_line_bytes()
+    ack: Literal["received", "journaled", "delivered"] = option(
+        doc="When a request is answered with 200: once it is read (`received`), once its events "
+        "are as durable as the flow says (`journaled`), or once each of them is in all sinks of "
+        "the flow, was dropped by a filter, or is in the dead letters (`delivered`).",
+        default="journaled",
+    )
+    ack_timeout_seconds: float = option(
+        doc="With `delivered`, a request whose events are durable and not delivered for so long is "
+        "answered with 504. They will be delivered; a sender that repeats them doubles them.",
+        unit="seconds",
+        minimum=0.1,
+        maximum=3600,
+        default=30.0,
+    )
     tls: Tls | None = option(doc=_TLS_DOC, default=None)
+
+    @property
+    def delivered_within_seconds(self) -> float | None:
+        """So long it waits for deliveries; None when it does not."""
+        return self.ack_timeout_seconds if self.ack == "delivered" else None
 
     def claims(self) -> Iterator[tuple[str, str]]:
         return _claim("tcp", self.listen)
@@ -196,8 +216,15 @@ class Http:
         return _listening(self.listen, self.tls)
 
     def arrival(self) -> str:
+        if self.ack == "received":
+            return (
+                "senders are answered 200 before their events are accepted: what is not accepted "
+                "when the worker breaks is lost"
+            )
+        when = ", once the sinks have it" if self.ack == "delivered" else ""
         return (
-            "nothing is lost that senders repeat until they are answered 200; repeated is doubled"
+            f"nothing is lost that senders repeat until they are answered 200{when}; repeated is "
+            "doubled"
         )
 
 

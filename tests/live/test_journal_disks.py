@@ -154,7 +154,7 @@ def test_i21_group_commit_waits_for_room_and_loses_nothing(small: Path) -> None:
             Payload.encode(numbered_events(first, ROWS, 100), {"end": first + ROWS})
             for first in items
         ),
-        on_durable=durable.extend,
+        on_durable=lambda items, _: durable.extend(items),
         group_bytes=10 * ROWS * 100,
     )
     end = 500 * ROWS

@@ -264,7 +264,7 @@ WORKER = textwrap.dedent("""
         for _ in items:
             yield Payload.encode(batch, {"end": journal.next_seq + batch.num_rows})
 
-    def on_durable(items):
+    def on_durable(items, end):
         print(journal.safe, flush=True)
 
     commit = GroupCommit(journal, build, on_durable=on_durable)

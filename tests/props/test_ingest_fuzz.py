@@ -152,7 +152,7 @@ def test_http_answers_or_closes_and_serves_the_next(said: list[bytes]) -> None:
         def submit(block: ReceivedBlock) -> None:
             taken.append(block)
             assert block.on_durable is not None
-            block.on_durable()
+            block.on_durable(0)
 
         context = SourceContext("me", {}, submit, failures.append, lambda: None)
         source = HttpSource(Http(listen="127.0.0.1:0", max_body_bytes=100_000), context)

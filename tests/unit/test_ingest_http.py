@@ -37,12 +37,12 @@ class Journal:
     def _submit(self, block: ReceivedBlock) -> None:
         self.blocks.append(block)
         if self.durable and block.on_durable is not None:
-            asyncio.get_running_loop().call_soon(block.on_durable)
+            asyncio.get_running_loop().call_soon(block.on_durable, 0)
 
-    def make_durable(self) -> None:
+    def make_durable(self, end: int = 0) -> None:
         for block in self.blocks:
             if block.on_durable is not None:
-                block.on_durable()
+                block.on_durable(end)
 
     def bodies(self) -> list[bytes]:
         return [
@@ -143,6 +143,123 @@ def test_an_answer_waits_for_the_journal() -> None:
                 await asyncio.wait_for(client.reader.readline(), 0.2)
             journal.make_durable()
             assert await client.status() == 200
+
+    run(test)
+
+
+async def silent(client: Client) -> None:
+    """It is not answered now."""
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(client.reader.readline(), 0.2)
+
+
+def test_ack_received_waits_for_nothing() -> None:
+    async def test() -> None:
+        journal = Journal(durable=False)
+        async with serving(journal, ack="received") as (_, connect):
+            client = await connect()
+            client.post(b"x")
+            assert await client.status() == 200
+            assert journal.bodies() == [b"x"]
+            journal.make_durable()
+
+    run(test)
+
+
+def test_ack_delivered_waits_for_the_ack_of_the_last_event() -> None:
+    """A request may be several appends: an ack of a part of it answers nobody."""
+
+    async def test() -> None:
+        journal = Journal(durable=False)
+        deliveries = journal.context.deliveries
+        async with serving(journal, ack="delivered") as (_, connect):
+            client = await connect()
+            client.post(b"a\nb\nc\n")
+            await silent(client)
+            journal.make_durable(7)
+            await silent(client)
+            assert deliveries.awaited
+            deliveries.acked(6)
+            await silent(client)
+            deliveries.acked(7)
+            assert await client.status() == 200
+            client.post(b"d")
+            await silent(client)
+            journal.make_durable(7)
+            assert await client.status() == 200, "it was acked before it was known as durable"
+
+    run(test)
+
+
+def test_what_is_not_delivered_in_time_is_504_and_lets_the_next_one_in() -> None:
+    async def test() -> None:
+        journal = Journal(durable=False)
+        options = {"ack": "delivered", "ack_timeout_seconds": 0.3}
+        async with serving(journal, **options) as (_, connect):
+            client = await connect()
+            client.post(b"x")
+            await silent(client)
+            journal.make_durable(1)
+            status, _, said = await client.answer()
+            assert status == 504
+            assert said["error"].startswith("accepted and durable, but not delivered within 0.3 s")
+            assert not journal.context.deliveries.awaited
+            client.post(b"y")
+            await silent(client)
+            journal.make_durable(2)
+            journal.context.deliveries.acked(2)
+            assert await client.status() == 200
+
+    run(test)
+
+
+def test_what_waits_for_delivery_is_answered_when_the_source_stops() -> None:
+    async def test() -> None:
+        journal = Journal(durable=False)
+        async with serving(journal, ack="delivered") as (source, connect):
+            client = await connect()
+            client.post(b"x")
+            await silent(client)
+            journal.make_durable(1)
+            await silent(client)
+            await source.stop()
+            status, _, said = await client.answer()
+            assert status == 503
+            assert "what was sent is durable" in said["error"]
+
+    run(test)
+
+
+def test_so_many_wait_for_delivery_and_one_more_is_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each gives its place back, however its request ends."""
+    monkeypatch.setattr(http_app, "_PLACES", threading.BoundedSemaphore(2))
+
+    async def test() -> None:
+        journal = Journal(durable=False)
+        async with serving(journal, ack="delivered") as (_, connect):
+            waiting = [await connect() for _ in range(2)]
+            for client in waiting:
+                client.post(b"x")
+                await silent(client)
+            refused = await connect()
+            refused.post(b"x")
+            status, headers, _ = await refused.answer()
+            assert (status, headers["retry-after"]) == (429, "1")
+            assert len(journal.blocks) == 2
+            journal.make_durable(2)
+            journal.context.deliveries.acked(2)
+            assert [await client.status() for client in waiting] == [200, 200]
+            bad = "Content-Type: application/json"
+            for client in waiting:
+                client.post(b"{", bad)
+                assert await client.status() == 400
+            refused.post(b"x")
+            await silent(refused)
+            journal.make_durable(3)
+            journal.context.deliveries.acked(3)
+            assert await refused.status() == 200
 
     run(test)
 

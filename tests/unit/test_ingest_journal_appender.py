@@ -22,7 +22,7 @@ def test_one_bad_block_is_left_out_counted_and_told(
 ) -> None:
     """Those around it, of the same commit and of other sources, are durable."""
     failed: list[Exception] = []
-    durable: list[str] = []
+    durable: list[tuple[int, int]] = []
     unfit: list[str] = []
 
     async def test() -> None:
@@ -34,7 +34,7 @@ def test_one_bad_block_is_left_out_counted_and_told(
                 b"line %d\n" % number,
                 origin,
                 0,
-                on_durable=lambda number=number: durable.append(f"line {number}"),  # type: ignore[misc]
+                on_durable=lambda end, number=number: durable.append((number, end)),  # type: ignore[misc]
                 on_unfit=unfit.append,
             )
             appender.submit(block, counters)
@@ -46,7 +46,8 @@ def test_one_bad_block_is_left_out_counted_and_told(
         journal.close()
 
     uvloop.run(test())
-    assert durable == ["line 0", "line 2"]
+    assert [number for number, _ in durable] == [0, 2]
+    assert durable[-1][1] == 2
     assert len(unfit) == 1
     assert "surrogates not allowed" in unfit[0]
     assert "7 bytes from h cannot be stored and are lost" in caplog.text

@@ -93,8 +93,9 @@ def start(journal: Journal, told: Told, disk: HeldDisk) -> Iterator[Start]:
         for item in items:
             yield encoded(item)
 
-    def on_durable(items: list[Lines]) -> None:
-        assert items[-1].first + items[-1].count <= journal.safe, "durable was said too early"
+    def on_durable(items: list[Lines], end: int) -> None:
+        assert items[-1].first + items[-1].count == end, "another end than that of the group"
+        assert end <= journal.safe, "durable was said too early"
         told.durable.extend(items)
 
     def start(**options: float) -> GroupCommit[Lines]:

@@ -149,7 +149,7 @@ def test_a_journal_that_always_has_something_to_do_goes_on(tmp_path: Path) -> No
     journal = Journal.create(tmp_path, "web.n1.0.0a1b2c3d")
     enough = threading.Event()
 
-    def submit_again(_: object) -> None:
+    def submit_again(*_: object) -> None:
         if not enough.is_set():
             commit.submit(numbered_events(0, 1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flumeng.node.claim import SupplantedError
-from flumeng.node.daemon import LOOK_SECONDS, Node, Settings
+from flumeng.node.daemon import LOOK_SECONDS, TICK_SECONDS, Node, Settings
 from flumeng.node.events import Ended, Said, Tick, Wanted
 from flumeng.node.home import Home
 from flumeng.node.process import ChildProcess
@@ -20,9 +21,9 @@ from flumeng.operations.flows import apply_flow
 from flumeng.simulation.stepped_node import SteppedNode
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
-from tests.unit.node_bench import Bench
+from tests.unit.node_bench import Bench, task
 from zkschema import paths
-from zkschema.records import INGEST, AssignedTask, Assignment
+from zkschema.records import INGEST, Ack, AssignedTask, Assignment
 
 FLOW = "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}"
 TASK = AssignedTask(flow="web", task="ingest.n1", kind=INGEST, epoch=1, revision=1, state="running")
@@ -260,3 +261,52 @@ def test_a_child_that_cannot_be_killed_is_told_of_once(
     assert silence(60.0) == 1
     node.hear(Ended("ingest.0", -9))
     assert silence(60.0) == 1
+
+
+def test_acks_are_asked_for_often_while_they_are_awaited_and_only_then(tmp_path: Path) -> None:
+    """Those of the flow's own cursor, all with one request; a reader's ack says nothing."""
+    bench = Bench(tmp_path)
+    bench.apply("web")
+    bench.assign(task("web"))
+    bench.turns()
+    journal = "web.n1.0.light"
+
+    def delivered(seconds: float) -> list[object]:
+        bench.told.clear()
+        bench.store.reads = 0
+        for _ in range(round(seconds / 0.01)):
+            bench.now += 0.01
+            bench.node.hear(Said("ingest.0", {"type": "alive"}))
+            bench.node.turn()
+        return [message["acks"] for message in bench.told if message["type"] == "delivered"]
+
+    bench.store.write(paths.ack("web", "main", journal), Ack(epoch=1, offset=5), ABSENT)
+    assert delivered(1.0) == []
+    seldom = bench.store.reads
+    bench.node.hear(Said("ingest.0", {"type": "awaits", "journals": [journal, "other.n9.0.x"]}))
+    assert delivered(1.0) == [{journal: 5}]
+    assert 8 <= bench.store.reads <= 12 + seldom
+    bench.store.write(paths.cursor("web", "reader"), None, ABSENT)
+    bench.store.write(paths.ack("web", "reader", journal), Ack(epoch=1, offset=9), ABSENT)
+    assert delivered(1.0) == []
+    bench.store.write(paths.ack("web", "main", journal), Ack(epoch=1, offset=7), ANY)
+    assert delivered(0.2) == [{journal: 7}]
+    bench.node.hear(Said("ingest.0", {"type": "awaits", "journals": []}))
+    bench.store.write(paths.ack("web", "main", journal), Ack(epoch=1, offset=8), ANY)
+    assert delivered(1.0) == []
+    assert bench.store.reads <= seldom + 4
+
+
+def test_while_zookeeper_is_away_nobody_spins_for_deliveries(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.apply("web")
+    bench.assign(task("web"))
+    bench.turns()
+    bench.node.hear(Said("ingest.0", {"type": "awaits", "journals": ["web.n1.0.light"]}))
+    bench.turns(1.0)
+    bench.store.cut()
+    bench.now += 1.0
+    began = time.monotonic()
+    for _ in range(3):
+        assert Node._next_event(bench.node) == Tick()
+    assert time.monotonic() - began > 2 * TICK_SECONDS

@@ -10,6 +10,7 @@ import pytest
 from flumeng.node.children import Child, statuses
 from flumeng.node.events import (
     Acked,
+    Delivered,
     Ended,
     Exit,
     Instruction,
@@ -515,3 +516,30 @@ def test_where_the_collector_tells_what_it_counts_is_known_while_it_runs(
     assert (machine.collector, machine.addresses) == ("h:3", ("h:1",))
     machine.handle(Ended(COLLECT, -9))
     assert machine.collector == ""
+
+
+def test_a_worker_is_told_the_acks_that_it_awaits_and_each_once(machine: Machine) -> None:
+    running(machine)
+    changes = machine.changes
+    a, b = "f.n.0.a", "f.n.0.b"
+    assert machine.handle(Said(WORKER, {"type": "awaits", "journals": [a]})) == []
+    assert machine.awaited == {a}
+    assert machine.handle(Delivered({a: 5, b: 9})) == [
+        Tell(WORKER, {"type": "delivered", "acks": {a: 5}})
+    ]
+    assert machine.handle(Delivered({a: 5})) == []
+    machine.handle(Said(WORKER, {"type": "awaits", "journals": [a, b]}))
+    assert machine.handle(Delivered({a: 5, b: 9})) == [
+        Tell(WORKER, {"type": "delivered", "acks": {b: 9}})
+    ]
+    assert machine.changes == changes, "nothing of it is to be reported"
+
+
+def test_what_a_worker_awaited_ends_with_it(machine: Machine) -> None:
+    running(machine)
+    a = "f.n.0.a"
+    machine.handle(Said(WORKER, {"type": "awaits", "journals": [a]}))
+    machine.handle(Delivered({a: 5}))
+    machine.handle(Ended(WORKER, -9))
+    assert machine.awaited == frozenset()
+    assert machine.handle(Delivered({a: 6})) == []

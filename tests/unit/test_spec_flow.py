@@ -204,6 +204,11 @@ def test_there_are_example_flows() -> None:
         ('tcp: {listen: "[::]:514"}', "senders are not answered"),
         ('udp: {listen: "[::]:514"}', "what the network or a full buffer"),
         ('http: {listen: "[::]:80"}', "repeat until they are answered 200"),
+        (
+            'http: {listen: "[::]:80", ack: received}',
+            "answered 200 before their events are accepted",
+        ),
+        ('http: {listen: "[::]:80", ack: delivered}', "answered 200, once the sinks have it"),
         ("exec: {command: [/bin/date]}", "what was printed and not accepted"),
         ("generate", "each number is made once"),
     ],
@@ -215,6 +220,24 @@ def test_what_may_happen_before_acceptance_is_told_for_each_source(source: str, 
     assert first.startswith(f"{name}: ")
     assert words in first
     assert len(others) == 2
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ("sinks: [noop]\ndelivery: at-most-once", "at-most-once acks before the sinks write"),
+        ("sinks: [noop]\njournal: {kafka: {brokers: [k:1], topic: t}}", "journal in Kafka"),
+        ("sinks: [noop]\nbatch: {seconds: 5}", "gathers events for 5 s"),
+        ("sinks: [files: {path: /x}]", "gathers events for 60 s"),
+    ],
+)
+def test_answers_after_delivery_are_refused_where_they_cannot_come(rest: str, message: str) -> None:
+    source = 'http: {listen: "[::]:80", ack: delivered, ack_timeout_seconds: 5}'
+    with pytest.raises(SpecError) as refused:
+        parse_flow(f"flow: f\nsources:\n  - {source}\n{rest}\n")
+    told = [(one.path, message in one.message) for one in refused.value.problems]
+    assert told == [("sources[0].http.ack", True)]
+    parse_flow(f"flow: f\nsources:\n  - {source.replace('delivered', 'received')}\n{rest}\n")
 
 
 def test_a_flow_without_a_journal_promises_nothing_of_one() -> None:

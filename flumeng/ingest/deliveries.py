@@ -1,0 +1,115 @@
+"""Who waits until a journal's events are delivered, each for a bounded time.
+
+Delivered is what the flow's own cursor has acked: every event below is in all sinks, was dropped by
+a filter, or is in the dead letters. The acks come from the node, which asks ZooKeeper for those of
+the journals that are awaited here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+Waiter = TypeVar("Waiter")
+
+
+class _Wait(NamedTuple, Generic[Waiter]):
+    end: int
+    deadline: float
+    waiter: Waiter
+
+
+class DeliveryWaits(Generic[Waiter]):
+    """Pure: waits, acks and times in, those to be answered out.
+
+    Neither ``end`` nor ``now`` falls from one ``add`` to the next. So of those that wait equally
+    long the first is the first to be delivered and the first to be late, and each step costs as
+    much as it answers, however many wait.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[float, deque[_Wait[Waiter]]] = {}
+        """By their bounds in seconds."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def add(self, end: int, seconds: float, now: float, waiter: Waiter) -> None:
+        """It waits for the ack ``end``, no longer than ``seconds``."""
+        self._queues.setdefault(seconds, deque()).append(_Wait(end, now + seconds, waiter))
+
+    def delivered(self, acked: int) -> list[Waiter]:
+        """Take out those whose events all lie below ``acked``."""
+        return self._take(lambda wait: wait.end <= acked)
+
+    def late(self, now: float) -> list[Waiter]:
+        """Take out those whose time is up."""
+        return self._take(lambda wait: wait.deadline <= now)
+
+    @property
+    def next_deadline(self) -> float | None:
+        return min((queue[0].deadline for queue in self._queues.values()), default=None)
+
+    def _take(self, due: Callable[[_Wait[Waiter]], bool]) -> list[Waiter]:
+        taken = []
+        for seconds, queue in list(self._queues.items()):
+            while queue and due(queue[0]):
+                taken.append(queue.popleft().waiter)
+            if not queue:
+                del self._queues[seconds]
+        return taken
+
+
+class Deliveries:
+    """Those of one journal, in the event loop's thread.
+
+    ``changed`` is called when ``awaited`` is another than before.
+    """
+
+    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
+        self._changed = changed
+        self._acked = 0
+        self._waits: DeliveryWaits[asyncio.Future[bool]] = DeliveryWaits()
+        self._timer: asyncio.TimerHandle | None = None
+        self.awaited = False
+
+    def wait(self, end: int, seconds: float) -> asyncio.Future[bool]:
+        """True once all below the seq ``end`` is delivered, False when that takes longer than
+        ``seconds``. Whoever wants to know no more may cancel it, or set it."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        if end <= self._acked:
+            future.set_result(True)
+        else:
+            self._waits.add(end, seconds, loop.time(), future)
+            self._follow()
+        return future
+
+    def acked(self, offset: int) -> None:
+        """The flow's own cursor has acked what lies below ``offset``."""
+        self._acked = offset
+        self._answer(self._waits.delivered(offset), delivered=True)
+
+    def _look_at_time(self) -> None:
+        self._timer = None
+        self._answer(self._waits.late(asyncio.get_running_loop().time()), delivered=False)
+
+    def _answer(self, futures: list[asyncio.Future[bool]], *, delivered: bool) -> None:
+        for future in futures:
+            if not future.done():
+                future.set_result(delivered)
+        self._follow()
+
+    def _follow(self) -> None:
+        """One timer, for the first that will be late."""
+        deadline = self._waits.next_deadline
+        if self._timer is not None and (deadline is None or deadline < self._timer.when()):
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and deadline is not None:
+            self._timer = asyncio.get_running_loop().call_at(deadline, self._look_at_time)
+        if self.awaited != (deadline is not None):
+            self.awaited = deadline is not None
+            self._changed()
