@@ -34,11 +34,14 @@ def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
     file is wrong. No cluster is asked, and no sink is written to.
     """
     from flumeng.trial.cases import read_cases  # noqa: PLC0415  loads the spec
-    from flumeng.trial.junit import junit  # noqa: PLC0415  loads pyspark
-    from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyspark
-    from flumeng.trial.outcomes import run_cases  # noqa: PLC0415  loads pyspark
+    from flumeng.trial.junit import junit  # noqa: PLC0415  loads pyarrow
+    from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
+    from flumeng.trial.outcomes import run_cases  # noqa: PLC0415  loads pyarrow
+    from flumeng.trial.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
 
     read = read_cases(files)
+    if not any(calls_users_code(cases.spec) for cases in read):
+        leave_out_pandas()
     spark = LocalSpark(lambda text: click.echo(f"flumeng: {text}", err=True))
     outcomes: list[Outcome] = []
     with quiet_end(spark):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flumeng.spec import FlowSpec
     from flumeng.trial.local_spark import LocalSpark
     from flumeng.trial.received import ReceivedLines
+    from flumeng.trial.ways import Found
 
 INTERRUPTED = 130
 
@@ -65,8 +66,12 @@ def try_(
     How many events came in and out is said at the end, on standard error.
     """
     (file,) = read_flows([flow_file])
-    from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyspark
+    from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
     from flumeng.trial.received import ReceivedLines  # noqa: PLC0415  loads pyarrow
+    from flumeng.trial.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
+
+    if not calls_users_code(file.spec):
+        leave_out_pandas()
 
     received = ReceivedLines(
         file.spec, source, host=host, attrs=given(attrs, "an attribute"), ts=moment(time)
@@ -107,7 +112,7 @@ def _write_no_more() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _write(content: bytes) -> None:
+def _write(content: memoryview) -> None:
     """Raises BrokenPipeError, UnavailableError."""
     try:
         sys.stdout.buffer.write(content)
@@ -128,19 +133,24 @@ def _run(
     as_json: bool,
 ) -> None:
     from flumeng.trial import rendering, running  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.ways import ways_of  # noqa: PLC0415  loads pyspark
+    from flumeng.trial.users_code import calls_users_code  # noqa: PLC0415  loads pyarrow
+    from flumeng.trial.ways import ways_of  # noqa: PLC0415  loads pyarrow
 
     render = rendering.json_lines if as_json else rendering.text_lines
     way = ways_of(spec, spark, received.schema)
     tally = running.Tally()
+
+    def show(found: Found) -> list[memoryview]:
+        end = found.branch if spec.branches else None
+        if found.failed:
+            end = f"dead letter of {found.failed}"
+        return [render(events, end) for events in found.batches]
+
+    alone = calls_users_code(spec)
     try:
-        for ends in running.run(way, received, inputs, tally):
-            for found in ends:
-                end = found.branch if spec.branches else None
-                if found.failed:
-                    end = f"dead letter of {found.failed}"
-                for events in found.batches:
-                    _write(render(events, end))
+        for texts in running.run(way, received, inputs, tally, show, alone=alone):
+            for text in texts:
+                _write(text)
     finally:
         errors = f", {tally.parse_errors} of them with parse_error" if tally.parse_errors else ""
         letters = f", {count(tally.dead_letters, 'dead letter')}" if tally.dead_letters else ""
@@ -158,7 +168,7 @@ def _explain(
     as_json: bool,
 ) -> None:
     from flumeng.trial import running  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.explaining import explain  # noqa: PLC0415  loads pyspark
+    from flumeng.trial.explaining import explain  # noqa: PLC0415  loads pyarrow
 
     for taken in running.first(received, inputs, events):
         for explained in explain(spec, spark, taken):

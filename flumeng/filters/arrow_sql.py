@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 COMPARISONS = {
     "EqualTo": "equal",
@@ -198,6 +199,8 @@ class _Reader:
 
 
 def _empty(spark: SparkSession, schema: pa.Schema) -> DataFrame:
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  loads pyspark
+
     return spark.createDataFrame([], from_arrow_schema(schema, prefer_timestamp_ntz=False))
 
 

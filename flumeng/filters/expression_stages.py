@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flumeng.filters import arrow_sql, arrow_text, spark_syntax
+from flumeng.filters import arrow_sql, arrow_text
 from flumeng.filters.arrow_sql import FilterStage, ProjectStage
 from flumeng.filters.lazy_batch import LazyBatch
 
@@ -21,7 +21,7 @@ def condition(batch: LazyBatch, text: str) -> FilterStage | None:
     found = arrow_text.condition(batch.schema, text)
     if found is not None:
         return found
-    spark_syntax.require_allowed(batch.spark, [text])
+    _require_allowed(batch, [text])
     return arrow_sql.condition(batch.spark, batch.schema, text)
 
 
@@ -30,5 +30,11 @@ def columns(batch: LazyBatch, texts: Sequence[str]) -> ProjectStage | None:
     found = arrow_text.columns(batch.schema, texts)
     if found is not None:
         return found
-    spark_syntax.require_allowed(batch.spark, texts)
+    _require_allowed(batch, texts)
     return arrow_sql.columns(batch.spark, batch.schema, texts)
+
+
+def _require_allowed(batch: LazyBatch, texts: Sequence[str]) -> None:
+    from flumeng.filters import spark_syntax  # noqa: PLC0415  loads pyspark
+
+    spark_syntax.require_allowed(batch.spark, texts)

@@ -12,29 +12,25 @@ from __future__ import annotations
 import base64
 import inspect
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from tempfile import SpooledTemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from flumeng.errors import FlumengError
 from flumeng.filters import identity
 from flumeng.runtime.scrubbing import raising_no_secrets
 
-TIMES: Mapping[str, Any] = (
-    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-)
-"""For ``to_arrow_schema``: a Spark that has no such argument takes UTC by itself."""
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Runs in an executor, once a split. Pickled by reference: a plain class or function."""
-Action = Callable[[DataFrame], None]
+Action: TypeAlias = "Callable[[DataFrame], None]"
 """Does something with a DataFrame in the driver, in the thread and the Spark job of the batch."""
-Session = SparkSession | Callable[[], SparkSession]
+Session: TypeAlias = "SparkSession | Callable[[], SparkSession]"
 """A session, or what gives one when it is needed, and may have to start it first."""
 
 
@@ -92,7 +88,7 @@ class LazyBatch:
 
     def in_spark(self, rows: DataFrame, *, shuffled: bool) -> LazyBatch:
         """``rows``, which Spark makes of this batch, perhaps ``shuffled`` out of their splits."""
-        schema = to_arrow_schema(rows.schema, **TIMES)
+        schema = _arrow_schema_of(rows)
         shuffled |= self.shuffled
         return replace(self, source=rows, pending=(), schema=schema, shuffled=shuffled)
 
@@ -115,7 +111,7 @@ class LazyBatch:
         rows = self.spark._jsparkSession.internalCreateDataFrame(
             execution.toRdd(), self.source._jdf.schema(), False
         )
-        return replace(self, source=DataFrame(rows, self.spark))
+        return replace(self, source=type(self.source)(rows, self.spark))
 
     def bind(self, *given: Any) -> LazyBatch:
         """The same with what its ``Parameter`` is to be given. No secrets: it is a property of the
@@ -152,6 +148,8 @@ class LazyBatch:
         source = self.source
         if source is None:
             source = self.spark.range(0, self.splits, 1, self.splits)
+        from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  loads pyspark
+
         wanted = from_arrow_schema(self.schema, prefer_timestamp_ntz=False)
         return source.mapInArrow(Fused(self.pending), wanted)
 
@@ -170,6 +168,15 @@ class LazyBatch:
         finally:
             if self.bound is not None:
                 context.setLocalProperty(PARAMETER, None)  # type: ignore[arg-type]
+
+
+def _arrow_schema_of(rows: DataFrame) -> pa.Schema:
+    """Its times are in UTC; a Spark that has no such argument takes UTC by itself."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  loads pyspark
+
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        return to_arrow_schema(rows.schema, timezone="UTC")
+    return to_arrow_schema(rows.schema)
 
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 64 * 1024 * 1024
@@ -203,6 +210,8 @@ class Parameter:
     make: Callable[..., Stage]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext  # noqa: PLC0415  loads pyspark
+
         context = TaskContext.get()
         assert context is not None
         text = context.getLocalProperty(PARAMETER)

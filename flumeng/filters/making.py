@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from flumeng.filters import Filter
 from flumeng.filters.conditional import ConditionalFilter
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.on_error import DropFailures, MarkFailures
-from flumeng.filters.refreshed_table import RefreshedTable
 from flumeng.spec import registry
 from flumeng.spec.component import KEEP, Component
+
+if TYPE_CHECKING:
+    from flumeng.filters.refreshed_table import RefreshedTable
 
 
 def made(part: Component) -> Filter:

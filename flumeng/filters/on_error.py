@@ -7,6 +7,7 @@ is given events without what was said before, which they get back if it has noth
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -14,7 +15,9 @@ from flumeng.filters import Filter, attributes
 from flumeng.filters.lazy_batch import LazyBatch, Stage
 from flumeng.filters.parting import Marked, TakeStage, Unmarked
 from flumeng.filters.reasons import PARSE_ERROR, note
-from flumeng.filters.refreshed_table import RefreshedTable
+
+if TYPE_CHECKING:
+    from flumeng.filters.refreshed_table import RefreshedTable
 
 ATTRS = "attrs"
 EARLIER, FAILED = "_flumeng_earlier_error", "_flumeng_failed"

@@ -11,7 +11,6 @@ from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
 
 from flumeng.filters import arrow_sql, expression_stages
 from flumeng.filters.lazy_batch import LazyBatch
@@ -37,12 +36,16 @@ class Marks:
         for column, stage in arrow.items():
             marked = batch.schema.append(pa.field(column, pa.bool_()))
             batch = batch.arrow(MarkStage(stage.condition, column), marked)
-        others = {
-            column: F.coalesce(F.expr(condition), F.lit(False))
-            for column, condition in self.conditions.items()
-            if column not in arrow
+        others = [column for column in self.conditions if column not in arrow]
+        return self._marked_by_spark(batch, others) if others else batch
+
+    def _marked_by_spark(self, batch: LazyBatch, columns: Sequence[str]) -> LazyBatch:
+        from pyspark.sql import functions as F  # noqa: PLC0415, N812  loads pyspark
+
+        marks = {
+            column: F.coalesce(F.expr(self.conditions[column]), F.lit(False)) for column in columns
         }
-        return batch.sql(lambda rows: rows.withColumns(others)) if others else batch
+        return batch.sql(lambda rows: rows.withColumns(marks))
 
     def _stages(self, batch: LazyBatch) -> Mapping[str, arrow_sql.FilterStage]:
         found = {

@@ -46,9 +46,9 @@ class _Texts:
         return pc.fill_null(self.joined(), b"null")
 
 
-def rows(events: pa.RecordBatch, *, nulls: bool = False) -> pa.BinaryArray:
+def rows(events: pa.RecordBatch, *, nulls: bool = False, end: bytes = b"") -> pa.BinaryArray:
     """Each row of ``events`` as one JSON object, in UTF-8. Fields that are null are left out, at
-    every depth, unless ``nulls``; in lists and maps they are null.
+    every depth, unless ``nulls``; in lists and maps they are null. Behind each object is ``end``.
 
     ``events`` are at most some 300 MB: a byte takes up to six. Raises UserError when a column has
     a type that JSON cannot show.
@@ -63,7 +63,7 @@ def rows(events: pa.RecordBatch, *, nulls: bool = False) -> pa.BinaryArray:
                 fields.append((EXACT_BODY, _exact(column, quoted, text)))
         else:
             fields.append((field.name, _texts(field.name, column, nulls)))
-    return _objects(fields, events.num_rows, nulls)
+    return _objects(fields, events.num_rows, nulls, end)
 
 
 def values(name: str, column: pa.Array) -> pa.BinaryArray:
@@ -82,7 +82,9 @@ def of_bodies(column: pa.BinaryArray) -> pa.BinaryArray:
     return _as_utf8(escaped(column))
 
 
-def _objects(fields: list[tuple[str, _Texts]], count: int, nulls: bool) -> pa.Array:
+def _objects(
+    fields: list[tuple[str, _Texts]], count: int, nulls: bool, end: bytes = b""
+) -> pa.Array:
     """Commas stand behind the fields before the first one that every row has, and before those
     after it."""
     always = (n for n, (_, texts) in enumerate(fields) if nulls or not texts.values.null_count)
@@ -98,7 +100,7 @@ def _objects(fields: list[tuple[str, _Texts]], count: int, nulls: bool) -> pa.Ar
             parts += [before, texts.or_null(), after]
         else:
             parts.append(pc.fill_null(texts.joined(before, after), b""))
-    merged = list(_merged([*parts, b"}"]))
+    merged = list(_merged([*parts, b"}" + end]))
     if len(merged) == 1:
         return pa.repeat(pa.scalar(merged[0], pa.binary()), count)
     objects = pc.binary_join_element_wise(*merged, b"")

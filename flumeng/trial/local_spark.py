@@ -7,10 +7,12 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from flumeng.spec.spark import SparkOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OPTIONS = SparkOptions(master="local[1]")
 """One split at a time: events keep their order."""

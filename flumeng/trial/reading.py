@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
 from threading import Thread
@@ -15,6 +16,7 @@ from flumeng.errors import UserError
 from flumeng.ingest.framing import Framer, Messages
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 STANDARD_INPUT = Path("-")
 PIECE_BYTES = 4 << 20
@@ -86,3 +88,14 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
             raise item.error
         else:
             return
+
+
+def in_order(work: Callable[[T], R], items: Iterator[T], threads: int) -> Iterator[R]:
+    """``work`` of each of the ``items``, which so many threads do ahead of this one: in order, and
+    each as soon as it is there. An error comes in its turn."""
+    pool = ThreadPoolExecutor(threads, "in-order")
+    try:
+        for result in ahead(pool.submit(work, item) for item in items):
+            yield result.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -20,24 +20,25 @@ END = "@end"
 """What JSON calls the branch in which an event came out, or that it is a dead letter."""
 
 
-def json_lines(events: pa.RecordBatch, end: str | None = None) -> bytes:
+def json_lines(events: pa.RecordBatch, end: str | None = None) -> memoryview:
     """A line for each event, which says at which ``end`` it came out, if that is given."""
     events = identity.strip(events)
     if end is not None:
         names = pa.repeat(pa.scalar(end), events.num_rows)
         events = events.add_column(0, END, names)
-    return _joined(json_text.rows(events))
+    return json_text.content_of(json_text.rows(events, end=b"\n")).data
 
 
-def text_lines(events: pa.RecordBatch, end: str | None = None) -> bytes:
+def text_lines(events: pa.RecordBatch, end: str | None = None) -> memoryview:
     """A line for each event: the ``end`` if that is given, its time, its host, and what there is
     beside that, by name. The body is shown while no filter has taken anything from it."""
     parts = list(_parts(identity.strip(events)))
     if parts and end is not None:
         parts.insert(0, f"[{end}] ".encode())
     if not events.num_rows or not parts:
-        return b"\n" * int(events.num_rows)
-    return _joined(pc.binary_join_element_wise(*parts, b"", null_handling="skip"))
+        return memoryview(b"\n" * int(events.num_rows))
+    lines = pc.binary_join_element_wise(*parts, b"\n", b"", null_handling="skip")
+    return json_text.content_of(lines).data
 
 
 def _parts(events: pa.RecordBatch) -> Iterator[pa.Array | bytes]:
@@ -84,10 +85,3 @@ def _attributes(attrs: pa.MapArray) -> Iterator[pa.Array]:
         if key != SOURCE:
             before, texts, after = json_text.parts(key, pc.map_lookup(attrs, key, "last"))
             yield from _between(f" attrs.{key}=".encode() + before, texts, after)
-
-
-def _joined(rows: pa.Array) -> bytes:
-    """Each row with a line end."""
-    whole = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
-    found: bytes = pc.binary_join(whole, b"\n")[0].as_py()
-    return found + b"\n" if len(rows) else b""

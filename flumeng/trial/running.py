@@ -1,8 +1,10 @@
-"""A flow tried on lines: what is read, filtered and shown, each in a thread of its own."""
+"""A flow tried on lines: one thread reads and cuts them, others filter and show what comes out, and
+the caller writes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +16,12 @@ from flumeng.inputs import Progress
 from flumeng.inputs.lines.rules import Rules
 from flumeng.inputs.lines.steps import Joining
 from flumeng.spec.multiline import Multiline
-from flumeng.trial.reading import ahead, lines
+from flumeng.trial.reading import in_order, lines
 from flumeng.trial.received import ReceivedLines
 from flumeng.trial.ways import Found, Way
+
+MOST_THREADS = 4
+"""That filter. One that reads lines and one that writes have enough to do for so many."""
 
 
 @dataclass
@@ -29,25 +34,45 @@ class Tally:
     parse_errors: int = 0
     dead_letters: int = 0
 
+    def add(self, found: Found) -> None:
+        """What came out of a piece at one end."""
+        if found.failed:
+            self.dead_letters += count(found.batches)
+        else:
+            self.out += count(found.batches)
+            self.parse_errors += sum(map(not_parsed, found.batches))
+
 
 def run(
-    way: Way, received: ReceivedLines, inputs: Sequence[Path], tally: Tally
-) -> Iterator[list[Found]]:
-    """What comes out of the flow's filters, piece by piece, as soon as lines are there."""
+    way: Way,
+    received: ReceivedLines,
+    inputs: Sequence[Path],
+    tally: Tally,
+    show: Callable[[Found], list[memoryview]],
+    *,
+    alone: bool = False,
+) -> Iterator[list[memoryview]]:
+    """What ``show`` makes of what comes out of the flow's filters, piece by piece, as soon as lines
+    are there. ``alone``: no two threads filter at once; nor do they where Spark is needed."""
+    cores = 1 if alone or not way.in_arrow else len(os.sched_getaffinity(0))
 
-    def filtered() -> Iterator[list[Found]]:
-        for batches in ahead(_events(received, inputs)):
+    def taken() -> Iterator[list[pa.RecordBatch]]:
+        for batches in _events(received, inputs):
             tally.received += count(batches)
-            yield list(way.run(batches))
+            yield batches
 
-    for ends in ahead(filtered()):
-        for found in ends:
-            if found.failed:
-                tally.dead_letters += count(found.batches)
-            else:
-                tally.out += count(found.batches)
-                tally.parse_errors += sum(map(not_parsed, found.batches))
-        yield ends
+    def shown(batches: list[pa.RecordBatch]) -> tuple[Tally, list[memoryview]]:
+        came, texts = Tally(), []
+        for found in way.run(batches):
+            came.add(found)
+            texts += show(found)
+        return came, texts
+
+    for came, texts in in_order(shown, taken(), min(cores, MOST_THREADS)):
+        tally.out += came.out
+        tally.parse_errors += came.parse_errors
+        tally.dead_letters += came.dead_letters
+        yield texts
 
 
 def first(

@@ -51,6 +51,11 @@ class Way:
         for part in self.parts:
             yield from part.run(behind)
 
+    @property
+    def in_arrow(self) -> bool:
+        """Whether no filter needs Spark."""
+        return all(part.chain.in_arrow for part in self.walk())
+
     def walk(self) -> Iterator[Way]:
         """Itself, and all that it parts into."""
         yield self

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,9 @@ from click.testing import CliRunner, Result
 from cli.main import tree
 from flumeng.ingest.framing import Messages
 from flumeng.spec import parse_flow
+from flumeng.trial import reading, rendering
 from flumeng.trial.chain import FilterChain
-from flumeng.trial.reading import ahead
+from flumeng.trial.reading import ahead, in_order
 from flumeng.trial.received import ReceivedLines
 
 LINES = (
@@ -236,3 +241,70 @@ def test_an_error_ahead_comes_in_its_turn() -> None:
     assert next(found) == pa.scalar(1)
     with pytest.raises(ValueError, match="here"):
         next(found)
+
+
+def test_what_threads_do_comes_in_order_and_so_does_an_error() -> None:
+    def work(number: int) -> int:
+        time.sleep(0.01 * (number % 3))
+        return 10 // (20 - number)
+
+    found = in_order(work, iter(range(30)), 3)
+    assert [next(found) for _ in range(20)] == [10 // (20 - number) for number in range(20)]
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+
+
+def test_what_several_threads_filter_is_what_one_would(
+    flow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many pieces, and of each what the chain makes of it."""
+    monkeypatch.setattr(reading, "PIECE_BYTES", 4096)
+    texts = [f"<{n % 40}>1 2026-11-23T10:15:03Z web{n % 7} su - - - {n}\n" for n in range(9999)]
+    lines = "".join(texts).encode() + LINES
+    spec = parse_flow(FLOW)
+    received = ReceivedLines(spec, ts=1_795_435_200_000_000)
+    chain = FilterChain(spec.filters, no_spark, received.schema)
+    kept = chain.run(received.events(Messages(lines + b"\n")))
+    for words, render in ((["--json"], rendering.json_lines), ([], rendering.text_lines)):
+        result = run(flow, *TIME, *words, given=lines)
+        assert result.exit_code == 0, result.output
+        assert result.stdout_bytes == b"".join(map(bytes, map(render, kept)))
+        assert f"flumeng: 10002 events in, {sum(map(len, kept))} out" in result.stderr
+
+
+_calling = threading.Lock()
+
+
+def one_at_a_time(events: pa.RecordBatch) -> pa.RecordBatch:
+    assert _calling.acquire(blocking=False), "another thread is in here"
+    time.sleep(0.005)
+    _calling.release()
+    return events
+
+
+def test_a_function_of_a_user_is_called_by_one_thread_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PIECE_BYTES", 64)
+    path = tmp_path / "called.yaml"
+    called = f"  - python: {{function: '{__name__}:one_at_a_time'}}\n"
+    path.write_text(FLOW.replace("  - where", f"{called}  - where"))
+    result = run(str(path), given=b"<1>one\n" * 500)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "flumeng: 500 events in, 500 out\n"
+
+
+@pytest.mark.parametrize("command", ["try", "test"])
+def test_nothing_is_loaded_that_arrow_does_not_need(flow: str, command: str) -> None:
+    cases = Path(flow).with_name("web.test.yaml")
+    cases.write_text("{flow: web.yaml, cases: [{name: one, input: [<1>x], count: 1}]}")
+    words = ["flow", command, flow if command == "try" else str(cases)]
+    code = (
+        "import sys; from cli.main import tree\n"
+        f"try: tree({words!r}, prog_name='flumeng')\n"
+        "finally: print([m for m in ('pandas', 'pyspark', 'kazoo', 'rich') if m in sys.modules])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], input="<1>x\n", capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines()[-1] == "[]"

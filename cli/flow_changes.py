@@ -1,0 +1,169 @@
+"""``flumeng flow validate``, ``apply``, ``rollback`` and ``delete``: what flows say."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from cli.apply_outcome import ApplyOutcome
+from cli.context import CliContext, with_store
+from cli.name_argument import Name
+from cli.options import dry_run_option, json_option, reason_option, revision_option, zk_option
+from cli.output import show_json
+from cli.preview_output import show_preview
+from flumeng.errors import FlumengError, UserError
+from flumeng.operations import preview
+from flumeng.operations.flows import (
+    Applied,
+    apply_flows,
+    delete_flow,
+    require_flow,
+    rollback_flow,
+)
+from flumeng.spec.flow_files import FlowFilesError, read_flows
+from flumeng.spec.guarantees import promise
+from flumeng.store import Store
+
+files_argument = click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
+)
+name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
+
+
+@click.command()
+@files_argument
+@json_option
+def validate(files: tuple[Path, ...], as_json: bool) -> None:
+    """Check flow files: all problems of all files at once. Exit code 2 when there are any."""
+    try:
+        found = read_flows(files)
+    except FlowFilesError as error:
+        if not as_json:
+            raise
+        show_json([{"file": str(path), **asdict(problem)} for path, problem in error.problems])
+        raise SystemExit(2) from error
+    if as_json:
+        show_json([])
+        return
+    for file in found:
+        click.echo(f"{file.path}: flow {file.spec.flow} is valid")
+        for sentence in promise(file.spec):
+            click.echo(f"  {sentence}")
+
+
+@click.command()
+@files_argument
+@click.option("--reason", default="", help="Why; kept with the revision.")
+@revision_option
+@dry_run_option
+@json_option
+@zk_option
+def apply(
+    *,
+    hosts: str,
+    files: tuple[Path, ...],
+    reason: str,
+    if_revision: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Make each file the current revision of its flow; a new flow starts to run.
+
+    When any file has a problem, or any flow may not be applied now, nothing is written. All are
+    applied at once, very many in parts: when one of those fails, those before it are applied, and
+    it is told which. --json lists what became of each file, also when the command fails.
+    """
+    context = click.get_current_context().ensure_object(CliContext)
+    outcome = ApplyOutcome(files)
+    try:
+        if if_revision is not None and len(files) > 1:
+            raise UserError("--if-revision goes with one file: apply the files one by one")
+        found = read_flows(files)
+        texts = {file.spec.flow: file.text for file in found}
+        outcome.flows = {file.path: file.spec.flow for file in found}
+        with context.store(hosts) as store:
+            if dry_run:
+                show_preview(preview.apply(store, texts, if_revision), as_json=as_json)
+                return
+            audit_fields = context.audit_fields(reason)
+            for part in apply_flows(store, texts, expect_revision=if_revision, **audit_fields):
+                outcome.add(part)
+                if not as_json:
+                    for applied in part:
+                        _tell(applied)
+    except FlumengError as error:
+        if as_json:
+            show_json(outcome.rows(error))
+        elif len(files) > 1 and not isinstance(error, FlowFilesError):
+            click.echo(f"flumeng: {outcome.sentence}", err=True)
+        raise
+    if as_json:
+        show_json(outcome.rows())
+
+
+@click.command()
+@name_argument
+@click.argument("number", type=int, metavar="N")
+@click.option("--reason", default="", help="Why; kept with the revision.")
+@revision_option
+@with_store
+def rollback(
+    context: CliContext,
+    store: Store,
+    *,
+    name: str,
+    number: int,
+    reason: str,
+    if_revision: int | None,
+) -> None:
+    """Make a new revision with the text of revision N."""
+    audit_fields = context.audit_fields(reason)
+    _tell(rollback_flow(store, name, number, expect_revision=if_revision, **audit_fields))
+
+
+@click.command()
+@name_argument
+@click.option("--discard", is_flag=True, help="Drop events that are not in the sinks yet.")
+@click.option("--yes", is_flag=True, help="Do not ask before events are dropped.")
+@reason_option
+@revision_option
+@with_store
+def delete(
+    context: CliContext,
+    store: Store,
+    *,
+    name: str,
+    discard: bool,
+    yes: bool,
+    reason: str,
+    if_revision: int | None,
+) -> None:
+    """Delete a flow, once everything it accepted is in its sinks."""
+    require_flow(store, name)
+    if discard and not yes:
+        click.confirm(
+            f"Events of flow {name} that are not in its sinks yet will be lost. Go on?", abort=True
+        )
+    changed = delete_flow(
+        store,
+        name,
+        discard=discard,
+        expect_revision=if_revision,
+        **context.audit_fields(reason),
+    )
+    if not changed:
+        click.echo(f"flow {name} is being deleted already")
+    elif discard:
+        click.echo(f"flow {name}: it stops now; events not in its sinks are dropped; then it goes")
+    else:
+        click.echo(
+            f"flow {name}: its sources stop now, its journals are collected to their end, then it "
+            "goes (follow with `flumeng ack list`)"
+        )
+
+
+def _tell(applied: Applied) -> None:
+    unchanged = "" if applied.changed else " (unchanged)"
+    click.echo(f"flow {applied.flow} revision {applied.revision}{unchanged}")

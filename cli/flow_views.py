@@ -1,0 +1,211 @@
+"""``flumeng flow list``, ``show``, ``history``, ``diff`` and ``wait``: what flows are and how they
+do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from cli.context import CliContext, with_store
+from cli.counts_output import show_counts
+from cli.ended_output import show_ended
+from cli.name_argument import Name
+from cli.options import json_option, timeout_option
+from cli.output import show_json, show_table
+from cli.sites import Clusters, with_clusters
+from flumeng.errors import UserError
+from flumeng.store import Store
+from flumeng.views import conditions, history, moments, overview
+from flumeng.views.scaling import ScalingRow
+from flumeng.views.task_counts import task_counts
+
+ENDED_SHOWN = 5
+CONDITIONS = {
+    "running": conditions.flow_running,
+    "rolled-out": conditions.flow_rolled_out,
+    "stopped": conditions.flow_stopped,
+    "gone": conditions.flow_gone,
+}
+name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
+
+
+@click.command(name="list")
+@json_option
+@with_clusters
+def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
+    """List all flows."""
+    clusters.show_list(
+        lambda store: overview.flows(store, checked=False),
+        (
+            "FLOW",
+            "STATE",
+            "REVISION",
+            "DELIVERY",
+            "SOURCES",
+            "SINKS",
+            "RUNNING",
+            "LABELS",
+            "BACKFILL OF",
+            "HEALTH",
+        ),
+        lambda row: (
+            row.flow,
+            row.state,
+            row.revision,
+            row.delivery,
+            row.sources,
+            row.sinks,
+            f"{sum(task.state == 'running' for task in row.tasks)}/{len(row.tasks)}",
+            row.labels,
+            row.backfill_of,
+            row.health,
+        ),
+        as_json=as_json,
+    )
+
+
+@click.command()
+@name_argument
+@json_option
+@with_store
+def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
+    """Show one flow: its text, who applied it, where its tasks run, and what became of their events
+    in the last 1, 5 and 15 minutes."""
+    found = overview.flow(store, name)
+    found = replace(found, counts=task_counts(store, context.counters, found.tasks))
+    if as_json:
+        show_json(found)
+        return
+    reason = f": {found.reason}" if found.reason else ""
+    click.echo(f"flow {found.flow} is {found.state}")
+    click.echo(f"health: {found.health}")
+    if found.health.cause:
+        click.echo(f"- {found.health.cause}")
+    if found.health.advice:
+        click.echo(f"  {found.health.advice}")
+    click.echo(
+        f"revision {found.revision} by {found.author}, {moments.utc(found.time)} UTC{reason}"
+    )
+    if found.rollout:
+        click.echo(f"rollout: {found.rollout}")
+    if found.backfill:
+        click.echo(f"it is a backfill of flow {found.backfill.of}: {found.backfill}")
+    if found.went_back:
+        click.echo(f"it went back to this revision by itself: {found.went_back}")
+    click.echo(f"\n{found.text.strip()}\n")
+    show_table(
+        ("TASK", "KIND", "NODE", "STANDBYS", "EPOCH", "REVISION", "STATE", "PARTITIONS", "WHY"),
+        (
+            (
+                task.task,
+                task.kind,
+                task.node,
+                task.shown_standbys,
+                task.epoch,
+                task.shown_revision,
+                task.state,
+                task.partitions,
+                task.why,
+            )
+            for task in found.tasks
+        ),
+    )
+    for node, url in found.spark_uis.items():
+        click.echo(f"Spark jobs on node {node}: {url}")
+    show_counts(found.counts)
+    if found.ended:
+        last = found.ended[-ENDED_SHOWN:]
+        click.echo(
+            f"\nended last ({len(last)} of {len(found.ended)} that are kept: "
+            f"`flumeng task list --ended {name}`)"
+        )
+        show_ended(last)
+    if found.scaling:
+        _show_scaling(found.scaling)
+
+
+def _show_scaling(scaling: ScalingRow) -> None:
+    wanted = scaling.tasks or "nothing decided yet"
+    click.echo(f"\ncollect tasks, {scaling.min} to {scaling.max}: {wanted}")
+    show_table(
+        ("TIME (UTC)", "DECISION", "TASKS", "WHY"),
+        (
+            (
+                moments.utc(one.time),
+                one.kind,
+                one.tasks if one.before == one.tasks else f"{one.before} -> {one.tasks}",
+                one.why,
+            )
+            for one in scaling.decisions
+        ),
+    )
+
+
+@click.command(name="history")
+@name_argument
+@json_option
+@with_store
+def history_(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
+    """List the revisions of a flow that are kept: who made which, when and why.
+
+    Of a flow that was deleted too, with who deleted it, and its last text.
+    """
+    rows = history.history(store, name)
+    if as_json:
+        show_json(rows)
+        return
+    if rows and rows[-1].deleted:
+        click.echo(f"flow {name} was deleted {rows[-1].deleted}")
+        if rows[-1].text:
+            click.echo(f"\n{rows[-1].text.strip()}\n")
+    show_table(
+        ("REVISION", "CURRENT", "TIME (UTC)", "AUTHOR", "REASON"),
+        ((r.revision, r.current, moments.utc(r.time), r.author, r.reason) for r in rows),
+    )
+
+
+@click.command()
+@name_argument
+@click.argument("old", required=False, type=int, metavar="[N]")
+@click.argument("new", required=False, type=int, metavar="[M]")
+@json_option
+@with_store
+def diff(
+    _context: CliContext, store: Store, name: str, old: int | None, new: int | None, as_json: bool
+) -> None:
+    """Show what is different from revision N to revision M.
+
+    Without M: to the current one. Without N: from the one before it.
+    """
+    found = history.difference(store, name, old, new)
+    if as_json:
+        show_json(found)
+    elif found.diff:
+        click.echo(found.diff)
+    else:
+        click.echo(f"revisions {found.old} and {found.new} of flow {name} have the same text")
+
+
+@click.command()
+@name_argument
+@click.option("--running", "condition", flag_value="running", help="Until all of its tasks run.")
+@click.option(
+    "--rolled-out",
+    "condition",
+    flag_value="rolled-out",
+    help="Until all of its tasks run its revision; fails at once when it goes back by itself.",
+)
+@click.option(
+    "--stopped", "condition", flag_value="stopped", help="Until all is collected and nothing runs."
+)
+@click.option("--gone", "condition", flag_value="gone", help="Until it is deleted.")
+@timeout_option(30.0)
+@with_store
+def wait(
+    context: CliContext, store: Store, name: str, condition: str | None, timeout: float
+) -> None:
+    """Wait for a flow; exit code 1, and what is missing, when the time is up."""
+    if condition is None:
+        raise UserError(f"say what to wait for: {', '.join(f'--{word}' for word in CONDITIONS)}")
+    context.wait_for(lambda: CONDITIONS[condition](store, name), timeout)
