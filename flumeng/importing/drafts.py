@@ -97,7 +97,7 @@ def valid(draft: Draft, log: Log, filters: Iterable[Any] = ()) -> bool:
     """Take what flumeng does not take out of a component, and say so; false when it cannot be
     without that."""
     for _ in range(len(draft.options.origins) + 1):
-        found = _problems(draft, filters)
+        found = problems_of(draft, filters)
         if not found:
             return True
         wrong = [(option, why) for path, why in found if (option := _option_at(draft, path))]
@@ -168,7 +168,8 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
-def _problems(draft: Draft, filters: Iterable[Any]) -> list[tuple[str, str]]:
+def problems_of(draft: Draft, filters: Iterable[Any]) -> list[tuple[str, str]]:
+    """What is wrong with a component behind such filters, by path."""
     other: dict[str, Any] = {"sources": [_UNCHECKED_SOURCE], "sinks": ["noop"]}
     flow = {"flow": "a", "filters": [*filters], **other, f"{draft.kind}s": [draft.to_yaml()]}
     return [(problem.path, problem.message) for problem in problems(flow)]

@@ -276,10 +276,10 @@ def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
                 )
             elif task.state == "running" and task.kind == COLLECT and task.why:
                 yield Cause(
-                    f"task {task.key} runs, but not in all of its partitions: {task.why}",
-                    "the others go on, and so do these once they can be read; docs/journal.md "
-                    "says what to do about damage",
-                    about=f"task {task.key}: unread partitions",
+                    f"task {task.key} runs, and not all is as it should be: {task.why}",
+                    "what can be read and written goes on, and the rest does once it can be; "
+                    "docs/journal.md says what to do about damage, docs/sinks.md about sinks",
+                    about=f"task {task.key}: troubles",
                 )
 
 

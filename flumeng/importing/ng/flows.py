@@ -230,7 +230,7 @@ class _Translation:
                 behind.journals.append(Journal("disk"))
             else:
                 behind.journals.append(channels.translate(channel, self._log))
-            found[name] = outputs.of_channel(agent, name, resolve, self._log)
+            found[name] = outputs.of_channel(agent, name, resolve, stream, self._log)
             if not found[name] and (topic := behind.journals[-1].kafka) is not None:
                 behind.journals[-1].kafka = None
                 topic.set("value", "body")

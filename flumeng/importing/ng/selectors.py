@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from flumeng.importing.answers import Setting
 from flumeng.importing.drafts import End, Fork, Way, label, refused, segment
 from flumeng.importing.findings import Log
+from flumeng.importing.groups import NoGroupError, grouped
 from flumeng.importing.ng.agents import Part
 from flumeng.importing.stream import Stream, quoted
 
@@ -44,12 +45,39 @@ def apply(parts: Sequence[Part], channels: Channels, stream: Stream, log: Log) -
             return [why]
         _tell_missing(selectors, f"{why}; {_ALL}", log)
     elif name == "load_balancing":
-        _tell_missing(selectors, f"not mapped yet: {_ALL}", log)
+        return _in_turns(parts[0], selectors, channels, stream, log)
     elif name == "replicating":
         _tell_replicating(selectors, log)
     else:
         _tell_missing(selectors, f"flumeng does not know it: {_ALL}", log)
     return everything
+
+
+def _in_turns(
+    part: Part,
+    selectors: Sequence[Mapping[str, Setting]],
+    channels: Channels,
+    stream: Stream,
+    log: Log,
+) -> list[End]:
+    ways = list({repr(segment(ends)): ends for ends in channels.values() if ends}.values())
+    filters = () if stream.kafka else stream.filters
+    found = [end for ends in channels.values() for end in ends]
+    if len(ways) > 1:
+        try:
+            found = [grouped("one_of", ways, part.place, filters, log)]
+        except NoGroupError as why:
+            _tell_missing(selectors, f"{why}: {_ALL}", log)
+            return found
+    for settings in selectors:
+        for key, setting in settings.items():
+            if key == "policy" and setting.value.lower() != "round_robin":
+                log.differs(setting.place, "the sinks of its channels take turns")
+            elif key in ("type", "policy"):
+                log.mapped(setting.place, "the sinks of its channels take turns")
+            else:
+                log.missing(setting.place, "unknown property of a selector")
+    return found
 
 
 def _fork(part: Part, settings: Mapping[str, Setting], channels: Channels, stream: Stream) -> Fork:

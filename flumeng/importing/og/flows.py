@@ -27,6 +27,7 @@ from flumeng.importing.drafts import (
     to_text,
 )
 from flumeng.importing.findings import Finding, Imported, ImportedFlow, Log, Place
+from flumeng.importing.groups import NoGroupError, grouped
 from flumeng.importing.og import decorators, sinks, sources
 from flumeng.importing.og.parser import read
 from flumeng.importing.og.tree import (
@@ -229,17 +230,28 @@ class _Translation:
         ends = [one for one in ends if one.ends]
         if not ends:
             return
-        first = ends[0]
-        if len({one.text for one in ends}) > 1:
-            self._log.missing(
-                self._place(name),
-                "not mapped yet: a sink for when another fails; the first one is taken, and waited "
-                "for when it is away",
-            )
         promises = [one.promise for one in ends if one.promise]
         path.promise = max(promises, key=_strength) if promises else path.promise
+        self._first_of(ends, path, self._place(name), "a sink for when another fails")
+
+    def _first_of(self, ways: Sequence[_Path], path: _Path, place: Place, what: str) -> None:
+        """Add the first of several ways that is not away."""
+        first = ways[0]
         path.stream, path.seconds = first.stream, first.seconds
-        _add(path, first.ends)
+        group: Sequence[End] = first.ends
+        if len({one.text for one in ways}) > 1:
+            try:
+                if any(one.stream.key != first.stream.key for one in ways):
+                    raise NoGroupError("they have different filters")
+                ends = [one.ends for one in ways]
+                group = [grouped("first_of", ends, place, first.stream.filters, self._log)]
+                self._log.mapped(place, f"first_of: {what}")
+            except NoGroupError as why:
+                self._log.missing(
+                    place,
+                    f"{what}: the first one is taken, and waited for when it is away: {why}",
+                )
+        _add(path, group)
 
     def _hop(self, call: Call, name: str, path: _Path, before: tuple[str, ...]) -> None:
         place = self._place(name, call)
@@ -267,16 +279,8 @@ class _Translation:
         told = "; ".join(f"{key}: {value}" for key, value in path.promise.items())
         if not ends:
             return
-        if len({one.text for one in ends}) > 1:
-            self._log.missing(
-                place, f"not mapped yet: collectors with different sinks; {targets[0]} has all"
-            )
-        else:
-            self._log.mapped(
-                place, "the hop is not needed any more" + (f"; {told}" if told else "")
-            )
-        path.stream, path.seconds = ends[0].stream, ends[0].seconds
-        _add(path, ends[0].ends)
+        self._log.mapped(place, "the hop is not needed any more" + (f"; {told}" if told else ""))
+        self._first_of(ends, path, place, "collectors with different sinks")
 
     def _targets(self, call: Call, name: str) -> list[str]:
         """The nodes to which a sink sends, in the order in which they are tried."""
