@@ -58,6 +58,8 @@ DELIVERED_SECONDS = 0.1
 """How often, at most, acks are read while somebody waits for them."""
 DELIVERED_SHARE = 0.05
 """Of the time, at most, goes into that when very many journals are awaited."""
+DELIVERED_MOST_SECONDS = 1.0
+"""So long is waited at most, also after a request that ZooKeeper did not answer for long."""
 LOOK_SECONDS = 10.0
 ALL_SECONDS = 300.0
 """How often all registrations are read, though nothing says that one has changed."""
@@ -429,7 +431,8 @@ class Node:
         began = self._clock()
         acks = self._znodes.delivered(self._machine.awaited)
         now = self._clock()
-        self._delivered_at = now + max(DELIVERED_SECONDS, (now - began) / DELIVERED_SHARE)
+        pause = max(DELIVERED_SECONDS, (now - began) / DELIVERED_SHARE)
+        self._delivered_at = now + min(pause, DELIVERED_MOST_SECONDS)
         self._act(self._machine.handle(Delivered(acks)))
 
     def _deleted(self, local: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], list[str]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from flumeng.ingest.testing import WorkerProcess, flow_text
 from flumeng.runtime.embedded import free_port
 from tests.live.chaos import command_of, descendants
 from tests.live.one_host import Standalone, eventually
@@ -24,6 +25,17 @@ BOUND_SECONDS = 3.0
 SENDERS = 8
 EACH = 10
 FROZEN = "org.apache.zookeeper"
+
+
+def post(address: str, *bodies: str) -> tuple[int, str, float]:
+    """Status, text and seconds of the answer."""
+    began = time.monotonic()
+    connection = http.client.HTTPConnection(address, timeout=120)
+    connection.request("POST", "/", "\n".join(bodies))
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text, time.monotonic() - began
 
 
 class Host(Standalone):
@@ -51,14 +63,7 @@ sinks: [http: {{url: "{self.receiver.url}", idempotent: true}}]
         )
 
     def post(self, *bodies: str, port: int = 0) -> tuple[int, str, float]:
-        """Status, text and seconds of the answer."""
-        began = time.monotonic()
-        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=120)
-        connection.request("POST", "/", "\n".join(bodies))
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
-        return answer.status, text, time.monotonic() - began
+        return post(f"127.0.0.1:{port or self.port}", *bodies)
 
     def bodies(self) -> list[str]:
         return [event["body"] for event in taken(self.receiver.folder)]
@@ -146,3 +151,23 @@ def test_a_worker_that_is_killed_while_senders_wait_loses_nothing(host: Host) ->
 
     eventually(retried, "the next worker answers nobody")
     assert set(bodies) <= set(host.bodies())
+
+
+def test_an_ack_of_an_older_journal_answers_nobody(worker: WorkerProcess) -> None:
+    """Its events had seqs too, and the next journal begins with 0."""
+    source = 'http: {listen: "127.0.0.1:0", ack: delivered, ack_timeout_seconds: 100}'
+    text = flow_text("f", source)
+    used: set[str] = set()
+    with ThreadPoolExecutor(1) as pool:
+        for revision, durability in enumerate(("disk", "spill"), 1):
+            worker.run(f"{text}durability: {durability}\n", revision=revision)
+            answer = pool.submit(post, worker.task("f")["listen"][0], "a", "b")
+            (journal,) = worker.eventually(lambda: set(worker.awaited) - used)
+            worker.send(type="delivered", acks=dict.fromkeys(used, 100))
+            worker.send(type="delivered", acks={journal: 1})
+            time.sleep(0.3)
+            assert not answer.done()
+            worker.send(type="delivered", acks={journal: 2})
+            assert answer.result()[0] == 200
+            used.add(journal)
+    assert len(used) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,17 @@ def task(flow: str, epoch: int = 1, revision: int = 1) -> AssignedTask:
 
 
 class CountingStore(FakeStore):
-    """Counts the records that are asked for."""
+    """Counts the records that are asked for; each request takes what ``passes`` has pass."""
 
     reads = 0
 
+    def __init__(self, cluster: FakeTree | None) -> None:
+        super().__init__(cluster)
+        self.passes: Callable[[], None] = lambda: None
+
     def read_each(self, wanted: Sequence[Any]) -> list[Found[Any]]:
         self.reads += len(wanted)
+        self.passes()
         return super().read_each(wanted)
 
 

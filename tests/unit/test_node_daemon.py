@@ -297,6 +297,27 @@ def test_acks_are_asked_for_often_while_they_are_awaited_and_only_then(tmp_path:
     assert bench.store.reads <= seldom + 4
 
 
+def test_after_a_request_that_took_long_deliveries_are_soon_told_again(tmp_path: Path) -> None:
+    """As after a ZooKeeper that stood still and goes on."""
+    bench = Bench(tmp_path)
+    bench.apply("web")
+    bench.assign(task("web"))
+    bench.turns()
+    journal = "web.n1.0.light"
+
+    def stand_still() -> None:
+        bench.now += 5.0
+
+    bench.store.passes = stand_still
+    bench.node.hear(Said("ingest.0", {"type": "awaits", "journals": [journal]}))
+    bench.node.turn()
+    bench.store.passes = lambda: None
+    bench.store.write(paths.ack("web", "main", journal), Ack(epoch=1, offset=5), ABSENT)
+    bench.told.clear()
+    bench.turns(1.0)
+    assert {"type": "delivered", "acks": {journal: 5}} in bench.told
+
+
 def test_while_zookeeper_is_away_nobody_spins_for_deliveries(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.apply("web")
