@@ -258,15 +258,28 @@ class SparkPipeline:
         name = self.spec.all_sinks[number].name
         if sink.identified and identity.present(batch.schema) != identity.COLUMNS:
             raise UserError(
-                f"sql: the sink {name} has to know of which event each row is, and the statement "
-                "leaves that out: select *, or e.*, or __journal, __seq and __split too"
+                f"{self._rows_of(number)}: the sink {name} has to know of which event each row is, "
+                "which is left out here: select *, or e.*, or __journal, __seq and __split too"
             )
         if sink.identified and sink.writes_at_once and self._by_number[number] and batch.shuffled:
             raise UserError(
-                f"sql: the sink {name} writes each split of a batch under a number of its own, and "
-                "the statement takes rows out of their splits: use delivery at-least-once, or join "
-                "only tables of the filter, without groups, windows, UNION and LIMIT"
+                f"{self._rows_of(number)}: the sink {name} writes each split of a batch under a "
+                "number of its own, and rows are taken out of their splits here: use delivery "
+                "at-least-once, or join only tables of the filter, without groups, windows, UNION, "
+                "LIMIT and `when`"
             )
+
+    def _rows_of(self, number: int) -> str:
+        """The statements before a sink, which alone make rows of their own."""
+        leaf = self._leaves[number].place if number < len(self._leaves) else ""
+        places = [
+            f"{where.place}filters[{place}].{part.name}"
+            for where in Located(self.spec).walk()
+            if leaf.startswith(where.place)
+            for place, part in enumerate(where.segment.filters)
+            if part.name == "sql"
+        ]
+        return " or ".join(places) or "filters"
 
     def _attempt(self, number: int, work: Work, letters: DeadLetters) -> Attempt:
         sink = self._sinks[number]

@@ -1,6 +1,6 @@
 """A filter that is only for the events for which its condition is true; all others pass it by.
 
-Their new columns are null, and they keep their places among the others.
+Columns that only some of the events have are null for the others, and all keep their places.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ import pyarrow.compute as pc
 
 from flumeng.errors import UserError
 from flumeng.filters import Filter
+from flumeng.filters.columns import either, fitted
 from flumeng.filters.lazy_batch import LazyBatch, Stage
-from flumeng.filters.parting import Marks
+from flumeng.filters.parting import WHEN, Marks
 
 if TYPE_CHECKING:
     from flumeng.filters.refreshed_table import RefreshedTable
 
-WHEN, ROW = "_flumeng_when", "_flumeng_row"
+ROW = "_flumeng_row"
 
 
 class ConditionalFilter:
-    """``inner`` for the events for which ``condition`` is true. It has to keep columns that it does
-    not know, as all filters do that take a condition."""
+    """``inner``, which Arrow runs, for the events for which ``condition`` is true. It has to keep
+    columns that it does not know."""
 
     def __init__(self, inner: Filter, condition: str) -> None:
         self._inner = inner
@@ -46,7 +47,7 @@ class ConditionalFilter:
         stage = inner.all_arrow
         if stage is None:
             raise UserError("when: a filter that Spark SQL runs takes no condition")
-        behind = inner.schema.remove(inner.schema.get_field_index(ROW))
+        behind = either(before, inner.schema.remove(inner.schema.get_field_index(ROW)))
         return self._marks.mark(batch).arrow(ConditionalStage(stage, before, behind), behind)
 
 
@@ -65,7 +66,7 @@ class ConditionalStage:
             events = batch.select(self.before.names)
             through = self._through(events, marks)
             if marks.all():
-                yield from (each.select(self.behind.names) for each in through)
+                yield from (fitted(each, self.behind) for each in through)
             else:
                 yield self._merged(events, marks, through)
 
@@ -86,21 +87,13 @@ class ConditionalStage:
     ) -> pa.RecordBatch:
         rest = events.append_column(ROW, pa.array(np.arange(len(events)))).filter(pa.array(~marks))
         if not through:
-            return self._padded(rest)
-        names = [*self.behind.names, ROW]
-        padded = pa.table(self._padded(rest).append_column(ROW, rest[ROW]))
-        tables = [pa.table(each.select(names)).cast(padded.schema) for each in through]
-        found = pa.concat_tables([*tables, padded]).combine_chunks()
+            return fitted(rest, self.behind)
+        numbered = self.behind.append(rest.schema.field(ROW))
+        tables = [pa.table(fitted(each, numbered)) for each in (*through, rest)]
+        found = pa.concat_tables(tables).combine_chunks()
         order = pc.sort_indices(found, [(ROW, "ascending")])
         ordered = found.take(order).select(self.behind.names)
-        (merged,) = ordered.cast(self.behind).combine_chunks().to_batches() or [
+        (merged,) = ordered.combine_chunks().to_batches() or [
             pa.RecordBatch.from_pylist([], self.behind)
         ]
         return merged
-
-    def _padded(self, rest: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [
-            rest[field.name] if field.name in self.before.names else pa.nulls(len(rest), field.type)
-            for field in self.behind
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.behind)

@@ -23,6 +23,7 @@ from flumeng.filters import refreshed_table
 from flumeng.filters.columns import gathered
 from flumeng.filters.ddl import columns_of
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.parting import WHEN, Marks
 from flumeng.spec.filters.lookup import Lookup
 
 log = logging.getLogger(__name__)
@@ -37,12 +38,16 @@ ROWS_AT_ONCE = 131_072
 class LookupFilter:
     identified = False
 
-    def __init__(self, options: Lookup) -> None:
+    def __init__(self, options: Lookup, condition: str | None = None) -> None:
         self._options = options
+        self._marks = None if condition is None else Marks({WHEN: condition})
         self._columns = columns_of(options.table.schema)
         self._on = options.on
         self.tables: tuple[refreshed_table.RefreshedTable, ...] = ()
         self._used: deque[refreshed_table.Version] = deque(maxlen=KEPT)
+
+    def under(self, condition: str) -> LookupFilter:
+        return LookupFilter(self._options, condition)
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         if not self.tables:
@@ -52,6 +57,8 @@ class LookupFilter:
         self._require_fitting(batch.schema)
         added = [field for field in self._columns if field.name not in self._on]
         schema = pa.schema([*batch.schema, *added])
+        if self._marks is not None:
+            batch = self._marks.mark(batch)
         (table,) = self.tables
         version = table.version
         if version is None:
@@ -126,7 +133,8 @@ def _together(numbers: pa.Array, more: pa.Array, count: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class LookupStage:
-    """A stage; ``directory`` is in a broadcast variable of Spark's, unless it is empty."""
+    """A stage; ``directory`` is in a broadcast variable of Spark's, unless it is empty. With a
+    column WHEN, which ends here, only events that it marks are looked up."""
 
     directory: Directory | Broadcast[Directory]
     how: str
@@ -140,8 +148,13 @@ class LookupStage:
 
     def _looked_up(self, events: pa.Table, directory: Directory) -> pa.Table:
         rows = directory.rows_of(events)
+        kept = pc.is_valid(rows)
+        if WHEN in events.schema.names:
+            rows = pc.if_else(events[WHEN], rows, None)
+            kept = pc.or_(pc.is_valid(rows), pc.invert(events[WHEN]))
+            events = events.drop_columns([WHEN])
         if self.how == "inner":
-            events, rows = events.filter(pc.is_valid(rows)), rows.drop_null()
+            events, rows = events.filter(kept), rows.filter(kept)
         added = [
             directory.table[field.name].take(rows)
             for field in self.schema

@@ -32,7 +32,15 @@ def marking(part: Component) -> Filter:
     step: Filter = cls(options)
     if part.on_error != KEEP:
         step = MarkFailures(step)
-    return step if part.when is None else ConditionalFilter(step, part.when)
+    return step if part.when is None else _under(step, part.when)
+
+
+def _under(step: Filter, condition: str) -> Filter:
+    """Filters that do more than change each event where it is say themselves what they do under a
+    condition."""
+    if hasattr(step, "under"):
+        return cast("Filter", step.under(condition))
+    return ConditionalFilter(step, condition)
 
 
 class _InOrder:

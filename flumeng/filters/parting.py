@@ -17,6 +17,8 @@ from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.spec.branch import Branch
 
 MARK = "_flumeng_branch_"
+WHEN = "_flumeng_when"
+"""Whether a filter is for the event."""
 
 
 class Marks:

@@ -4,10 +4,18 @@ identity of the events."""
 from __future__ import annotations
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark's users know
 
 from flumeng.filters import arrow_sql, expression_stages, identity
+from flumeng.filters.conditional import ROW, ConditionalFilter
 from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.parting import WHEN, Marks
 from flumeng.spec.filters.select import Select
+
+HIDDEN = (*identity.COLUMNS, ROW)
+"""What stays whatever is chosen."""
+CHOSEN = "_flumeng_chosen"
 
 
 class SelectFilter:
@@ -15,15 +23,68 @@ class SelectFilter:
     identified = False
 
     def __init__(self, options: Select) -> None:
-        self._expressions = options.expressions
+        self._options = options
         self._stages: dict[pa.Schema, arrow_sql.ProjectStage | None] = {}
 
+    def under(self, condition: str) -> ConditionalSelect:
+        return ConditionalSelect(self, condition)
+
     def apply(self, batch: LazyBatch) -> LazyBatch:
-        kept = () if "*" in self._expressions else identity.present(batch.schema)
-        expressions = (*self._expressions, *kept)
-        if batch.schema not in self._stages:
-            self._stages[batch.schema] = expression_stages.columns(batch, expressions)
-        stage = self._stages[batch.schema]
+        stage = self.stage(batch)
         if stage is not None:
             return batch.arrow(stage, stage.schema)
-        return batch.sql(lambda rows: rows.selectExpr(*expressions))
+        return batch.sql(lambda rows: rows.selectExpr(*self.expressions(batch.schema)))
+
+    def stage(self, batch: LazyBatch) -> arrow_sql.ProjectStage | None:
+        """What does it in Arrow; None where Spark has to."""
+        if batch.schema not in self._stages:
+            expressions = self.expressions(batch.schema)
+            self._stages[batch.schema] = expression_stages.columns(batch, expressions)
+        return self._stages[batch.schema]
+
+    def expressions(self, columns: pa.Schema) -> tuple[str, ...]:
+        """One for each column behind the filter."""
+        hidden = [name for name in columns.names if name in HIDDEN]
+        given = [f"`{name}`" for name in columns.names if name not in hidden]
+        chosen = (given if text.strip() == "*" else [text] for text in self._options.expressions)
+        return (*(text for texts in chosen for text in texts), *hidden)
+
+
+class ConditionalSelect:
+    """``select`` for the events for which ``condition`` is true; the others keep their columns."""
+
+    tables = ()
+    identified = False
+
+    def __init__(self, select: SelectFilter, condition: str) -> None:
+        self._select = select
+        self._marks = Marks({WHEN: condition})
+        self._in_arrow = ConditionalFilter(select, condition)
+
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        numbered = batch.schema.append(pa.field(ROW, pa.int64()))
+        if self._select.stage(batch.beginning(numbered)) is not None:
+            return self._in_arrow.apply(batch)
+        expressions = self._select.expressions(batch.schema)
+        return self._marks.mark(batch).sql(lambda rows: _either(rows, expressions))
+
+
+def _either(marked: DataFrame, expressions: tuple[str, ...]) -> DataFrame:
+    """The columns of ``expressions`` where the column WHEN is true, and those that there are, of
+    other events; null where there is none."""
+    names = marked.selectExpr(*expressions).columns
+    chosen = F.struct(*(F.expr(text).alias(f"c{n}") for n, text in enumerate(expressions)))
+    rows = marked.withColumn(CHOSEN, F.when(F.col(WHEN), chosen))
+    made = {name: F.col(f"{CHOSEN}.c{number}") for number, name in enumerate(names)}
+    passing = [name for name in marked.columns if name != WHEN]
+
+    def column(name: str) -> Column:
+        if name in HIDDEN:
+            return F.col(name)
+        if name not in passing:
+            return made[name].alias(name)
+        old = F.col(f"`{name}`")
+        new = made.get(name, F.lit(None))
+        return F.when(F.col(WHEN), new).otherwise(old).alias(name)
+
+    return rows.select(*map(column, dict.fromkeys([*passing, *names])))

@@ -23,6 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from flumeng.errors import UserError
 from flumeng.filters import ddl, identity, refreshed_table, spark_statement
 from flumeng.filters.arrow_sql import ProjectStage
+from flumeng.filters.conditional_sql import ConditionalSql
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.filters.refreshed_table import RefreshedTable
 from flumeng.spec.filters.sql import Sql
@@ -58,6 +59,9 @@ class SqlFilter:
         self._tables: dict[str, RefreshedTable] = {}
         self._shapes: dict[pa.Schema, _Shape] = {}
         self.identified = any(name in options.query.lower() for name in identity.COLUMNS)
+
+    def under(self, condition: str) -> ConditionalSql:
+        return ConditionalSql(self, condition)
 
     @property
     def tables(self) -> tuple[RefreshedTable, ...]:

@@ -15,7 +15,7 @@ from flumeng.spec.filters.sql import Sql
 from flumeng.spec.flow import FlowSpec
 from flumeng.spec.functions import BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
 from flumeng.spec.kafka_source import KafkaSource
-from flumeng.spec.kinds import EVENT, MESSAGE, RECEIVED, Columns
+from flumeng.spec.kinds import EVENT, MESSAGE, RECEIVED, Columns, either
 from flumeng.spec.patterns import FIELD, split_query
 from flumeng.spec.problems import nearest
 from flumeng.spec.sinks import exactly_once, members, numbered, one_row_an_event
@@ -49,6 +49,8 @@ def _of_segment(
         before_it = columns
         try:
             columns = behind(part.options, columns)
+            if part.when is not None:
+                columns = either(before_it, columns)
         except EntryError as wrong:
             yield f"{path}[{wrong.number}]", str(wrong)
             return

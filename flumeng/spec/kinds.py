@@ -72,6 +72,32 @@ def require_column(columns: Columns, name: str) -> Kind:
     return columns[name]
 
 
+def either(passing: Columns, through: Columns) -> Columns:
+    """Of events of which some pass a filter by, and the others go ``through`` it: all columns of
+    both, null where an event has none. Raises ValueError."""
+    require_new(passing, [name for name in through if name not in passing])
+    found = {**passing, **through}
+    for name in passing.keys() & through.keys():
+        old, new = passing[name], through[name]
+        if not _alike(old, new):
+            other = "another" if new.name == old.name else "a"
+            raise ValueError(
+                f"{name} is a {old.name} of the events that pass by, for which `when` is not true, "
+                f"and {other} {new.name} of the others: CAST it, or give it another name"
+            )
+        found[name] = Kind(new.name, new.inner, max(old.growth, new.growth))
+    return found
+
+
+def _alike(one: Kind, other: Kind) -> bool:
+    """Whether they differ in nothing but how large they may grow."""
+    return (
+        one.name == other.name
+        and [name for name, _ in one.inner] == [name for name, _ in other.inner]
+        and all(_alike(a, b) for (_, a), (_, b) in zip(one.inner, other.inner, strict=True))
+    )
+
+
 def require_keys(columns: Columns, names: Iterable[str]) -> None:
     """Raises ValueError when one of ``names`` is no column that can be a key."""
     for name in names:

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.filters.conditional import ROW, WHEN, ConditionalStage
+from flumeng.errors import UserError
+from flumeng.filters.columns import either, fitted
+from flumeng.filters.conditional import ROW, ConditionalStage
+from flumeng.filters.parting import WHEN
 from flumeng.spec import SpecError, check_flow
 from flumeng.spec.filters.where import Where
 
@@ -78,11 +81,44 @@ def test_the_condition_is_read_and_checked() -> None:
         check_flow(flow("parse: {format: syslog}\n    when: \"hst = 'a'\""))
     with pytest.raises(SpecError, match=r"filters\[0\].when: expected"):
         check_flow(flow("parse: {format: syslog}\n    when: [a]"))
-    with pytest.raises(SpecError, match=r"select takes no condition: .*CASE WHEN"):
-        check_flow(flow("select: [ts]\n    when: \"host = 'a'\""))
+    with pytest.raises(SpecError, match=r"drop takes no condition: .*the same columns"):
+        check_flow(flow("drop: [body]\n    when: \"host = 'a'\""))
     with pytest.raises(SpecError, match="expected one filter in each entry"):
         check_flow(flow("parse: {format: syslog}\n    where: \"host = 'a'\""))
 
 
 def test_where_keeps_the_events_that_it_is_not_for() -> None:
     assert Where("a > 1").only_when("b").expression == "coalesce(NOT (b), true) OR (a > 1)"
+
+
+@pytest.mark.parametrize(
+    ("step", "later", "message"),
+    [
+        ('select: [ts, "upper(host) AS name"]', "body IS NULL AND name = 'A'", ""),
+        ('select: [ts, "length(body) AS host"]', "", "host is a string of the events that pass by"),
+        ('select: [ts, "host AS Host"]', "", "there is a column Host already"),
+        ('sql: "SELECT host, count(*) AS n FROM events GROUP BY host"', "n > 1 OR seq = 1", ""),
+        ('sql: "SELECT count(*) AS body FROM events"', "", "body is a binary of the events that"),
+    ],
+)
+def test_events_that_pass_by_keep_their_columns(step: str, later: str, message: str) -> None:
+    filters = [f"{step}\n    when: \"host = 'a'\"", *([f'where: "{later}"'] if later else [])]
+    try:
+        check_flow(flow(*filters))
+        assert not message
+    except SpecError as error:
+        assert message
+        assert message in str(error)
+
+
+def test_columns_of_both_have_a_type_that_holds_both() -> None:
+    """So an event that leaves a column out, or has a smaller number in it, loses nothing."""
+    before = pa.schema([("a", pa.int32()), ("b", pa.string()), ("c", pa.list_(pa.int32()))])
+    through = pa.schema([("a", pa.int64()), ("c", pa.list_(pa.int64())), ("d", pa.float32())])
+    found = either(before, through)
+    assert found.names == ["a", "b", "c", "d"]
+    assert (found.field("a").type, found.field("c").type) == (pa.int64(), pa.list_(pa.int64()))
+    batch = pa.RecordBatch.from_pylist([{"a": 1, "b": "x", "c": [2]}], before)
+    assert fitted(batch, found).to_pylist() == [{"a": 1, "b": "x", "c": [2], "d": None}]
+    with pytest.raises(UserError, match=r"when: .*another type"):
+        either(pa.schema([("a", pa.int32())]), pa.schema([("a", pa.list_(pa.int32()))]))

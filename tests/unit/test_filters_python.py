@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from flumeng.errors import UserError
-from flumeng.filters.conditional import ROW, WHEN, ConditionalStage
+from flumeng.filters.conditional import ROW, ConditionalStage
+from flumeng.filters.parting import WHEN
 from flumeng.filters.python import PythonFilter, PythonStage
 from flumeng.node import policy
 from flumeng.runtime.user_functions import FunctionError

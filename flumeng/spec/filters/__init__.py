@@ -5,7 +5,8 @@ that have ``columns`` before it. It raises ValueError when they do not fit, and 
 that is one entry of a list. A class may say: ``looks_up``, that it looks things up in tables;
 ``needs()``, what the policy of a node has to allow; ``unconditional``, why it takes no ``when``;
 ``only_when(condition)``, the options that do the same under a condition, without which the filter
-is run for the events that meet it, and has to keep columns that it does not know; ``notes_errors``,
+is run for the events that meet it: its implementation keeps columns that it does not know, or has
+``under(condition)``, which gives the filter that does so; ``notes_errors``,
 that it says in ``attrs.parse_error`` why it could not process an event, which makes it take
 ``on_error``; it too has to keep columns that it does not know; ``multiplies``, that several rows of
 an event leave it; ``regroups``, that its rows depend on where batches are cut.

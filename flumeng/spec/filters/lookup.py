@@ -33,9 +33,6 @@ class Lookup:
     )
 
     looks_up: ClassVar[bool] = True
-    unconditional: ClassVar[str] = (
-        "put a select before it, in which the key is null for the other events"
-    )
 
     def needs(self) -> Iterator[tuple[str, str]]:
         yield from self.table.needs()

@@ -15,9 +15,6 @@ class Select:
     """Chooses and computes columns in Spark SQL; all others are dropped."""
 
     bare: ClassVar[str] = "expressions"
-    unconditional: ClassVar[str] = (
-        "it chooses the columns of all events: write CASE WHEN ... END in its expressions"
-    )
 
     expressions: tuple[str, ...] = option(
         doc="The columns to keep, each an expression.",

@@ -27,7 +27,6 @@ class Sql:
     """
 
     bare: ClassVar[str] = "query"
-    unconditional: ClassVar[str] = "put the condition into the statement"
 
     query: str = option(
         doc="The statement.",

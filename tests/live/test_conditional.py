@@ -1,0 +1,132 @@
+"""``select``, ``lookup`` and ``sql`` under a condition, in a real Spark: each event goes through
+the filter or passes it by, once, and all rows have the columns that were told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from flumeng.collector.pipeline import SparkPipeline
+from flumeng.collector.testing import TASK
+from flumeng.errors import UserError
+from flumeng.filters import identity
+from flumeng.filters.lazy_batch import LazyBatch
+from flumeng.filters.making import made
+from flumeng.inputs.journals.reader import JournalReader
+from flumeng.journal.schema import READ_SCHEMA
+from flumeng.spec import check_flow, parse_flow
+
+EVENTS = 6
+SCHEMA = identity.with_identity(READ_SCHEMA)
+IN_SPARK = "upper(host) = 'A'"
+
+
+def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """EVENTS in each split, in turn of the hosts a and b."""
+    for batch in numbers:
+        for split in batch[0].to_pylist():
+            seqs = range(split * EVENTS, (split + 1) * EVENTS)
+            rows = [
+                {
+                    "body": b"%d" % seq,
+                    "ts": seq,
+                    "host": "ab"[seq % 2],
+                    "attrs": [("source", "test")],
+                    "journal": "j",
+                    "seq": seq,
+                    "replayed": False,
+                }
+                for seq in seqs
+            ]
+            yield identity.identify(pa.RecordBatch.from_pylist(rows, READ_SCHEMA), split)
+
+
+def flow(step: str, when: str) -> str:
+    return (
+        "flow: f\nsources: [tail: {paths: [/a]}]\nfilters:\n"
+        f'  - {step}\n    when: "{when}"\nsinks: [noop]\n'
+    )
+
+
+def through(spark: SparkSession, step: str, when: str) -> tuple[LazyBatch, list[dict[str, Any]]]:
+    (part,) = check_flow(flow(step, when)).filters
+    one = made(part)
+    batch = LazyBatch.of_splits(spark, 2, read, SCHEMA)
+    one.apply(batch)
+    for table in one.tables:
+        table.refresh()
+    found = one.apply(batch)
+    rows = found.rows()
+    assert [field.name for field in found.schema] == rows.columns
+    return found, [row.asDict() for row in rows.collect()]
+
+
+@pytest.mark.parametrize("when", ["host = 'a'", IN_SPARK])
+@pytest.mark.parametrize("computed", [False, True])
+def test_select_chooses_of_some(spark: SparkSession, when: str, computed: bool) -> None:
+    number = "seq + 1 AS seq" if computed else "seq"
+    batch, rows = through(spark, f'select: ["host AS machine", body, "{number}"]', when)
+    assert batch.schema.names[:7] == READ_SCHEMA.names
+    assert batch.schema.field("seq").type == pa.int64()
+    assert not batch.shuffled
+    for at, row in enumerate(rows):
+        chosen = at % 2 == 0
+        assert row["machine"] == ("a" if chosen else None)
+        assert row["host"] == (None if chosen else "b")
+        assert (row["ts"] is None) == chosen
+        assert row["body"] == b"%d" % at
+        assert row["seq"] == at + (1 if chosen and computed else 0)
+        assert (row["__journal"], row["__seq"], row["__split"]) == ("j", at, at // EVENTS)
+    assert len(rows) == 2 * EVENTS
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+@pytest.mark.parametrize("when", ["host = 'a' OR seq = 1", f"{IN_SPARK} OR seq = 1"])
+def test_lookup_is_for_some(spark: SparkSession, tmp_path: Path, how: str, when: str) -> None:
+    """Of host b there is a row, and of host a there is none: those that pass by have neither."""
+    (tmp_path / "racks.csv").write_text("host,rack\nb,7\n")
+    table = f"{{csv: {tmp_path}/racks.csv, schema: 'host STRING, rack INT'}}"
+    _, rows = through(spark, f"lookup: {{on: [host], table: {table}, how: {how}}}", when)
+    assert [(row["seq"], row["rack"]) for row in rows] == [
+        (seq, 7 if seq == 1 else None) for seq in range(2 * EVENTS) if how == "left" or seq % 2 == 1
+    ]
+
+
+@pytest.mark.parametrize("when", ["host = 'a'", IN_SPARK])
+def test_a_statement_is_over_some(spark: SparkSession, when: str) -> None:
+    query = "SELECT host, count(*) AS n, CAST(max(seq) AS DOUBLE) AS top FROM events GROUP BY host"
+    batch, rows = through(spark, f'sql: "{query}"', when)
+    assert batch.schema.names == [*READ_SCHEMA.names, "n", "top"]
+    found = sorted((row["host"], row["n"], row["top"], row["seq"]) for row in rows if row["n"])
+    assert found == [("a", EVENTS, 2.0 * EVENTS - 2, None)]
+    assert sorted(row["seq"] for row in rows if not row["n"]) == list(range(1, 2 * EVENTS, 2))
+    assert {row["ts"] is None for row in rows if not row["n"]} == {False}
+
+
+def test_a_statement_that_keeps_what_an_event_is_keeps_it_for_all(spark: SparkSession) -> None:
+    batch, rows = through(spark, 'sql: "SELECT * FROM events WHERE seq > 3"', "host = 'a'")
+    assert identity.present(batch.schema) == identity.COLUMNS
+    assert batch.shuffled
+    wanted = sorted([1, 3, *range(4, 2 * EVENTS)])
+    assert sorted((row["__seq"], row["__split"]) for row in rows) == [
+        (seq, seq // EVENTS) for seq in wanted
+    ]
+
+
+def test_sinks_that_cannot_take_it_refuse_the_flow(spark: SparkSession) -> None:
+    by_split = (
+        "sinks: [sql: {url: 'postgresql://h/d', username: u, table: t}]\ndelivery: exactly-once\n"
+    )
+    by_event = "sinks: [elasticsearch: {hosts: ['http://s:9200'], index: a}]\n"
+    for query, sink, message in (
+        ("SELECT * FROM events", by_split, r"^filters\[0\]\.sql: .* taken out of their splits"),
+        ("SELECT ts, host FROM events", by_event, r"^filters\[0\]\.sql: .* left out here"),
+    ):
+        text = flow(f'sql: "{query}"', "host = 'a'").replace("sinks: [noop]\n", sink)
+        with pytest.raises(UserError, match=message):
+            SparkPipeline(spark, parse_flow(text), TASK, JournalReader())
