@@ -33,6 +33,7 @@ COMMANDS = {
     "backfill": Lazy(
         "cli.flow_backfill:backfill", "Deliver a part of Kafka's messages once more, beside it."
     ),
+    "dead": Lazy("cli.flow_dead:dead", "List, show, replay and purge dead letters."),
 }
 
 

@@ -28,6 +28,8 @@ from flumeng.inputs.flows.flows import Subscriptions
 from flumeng.inputs.journals.journals import Journals
 from flumeng.inputs.kafka.kafka import KafkaInput
 from flumeng.inputs.kafka.names import INPUT as KAFKA
+from flumeng.inputs.letters.letters import LettersInput
+from flumeng.inputs.letters.names import INPUT as LETTERS
 from flumeng.inputs.routing import Inputs
 from flumeng.journal.action_server import ActionServer
 from flumeng.journal.server import COUNTERS
@@ -108,7 +110,14 @@ def run(
         instruments.page.add(store.readings)
         instruments.page.add_process("flumeng_spark", spark.pid(session))
     journals = Journals(store)
-    inputs = Inputs({JOURNAL: journals, FLOW: Subscriptions(journals), KAFKA: KafkaInput()})
+    inputs = Inputs(
+        {
+            JOURNAL: journals,
+            FLOW: Subscriptions(journals),
+            KAFKA: KafkaInput(),
+            LETTERS: LettersInput(),
+        }
+    )
     probes_of_life = [lambda: spark.ask(session), measures.health.turned]
     Liveness(parent.send, probes_of_life, application.held).start()
 

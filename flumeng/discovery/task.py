@@ -230,6 +230,8 @@ class DiscoveryTask:
         found = self._store.read(paths.flow(self._flow))
         if found is None or found.value.state != "running":
             return
+        for finder in self._finders:
+            finder.finished()
         entry = Audit(
             who=AUTHOR,
             command=f"flow stop {self._flow}",

@@ -88,5 +88,9 @@ class Finder(Protocol):
         """When the event at the offset of each partition came, or the next one that can be read, in
         microseconds since the epoch; lacks those that do not say in time."""
 
+    def finished(self) -> None:
+        """All that was found has an end, and is read up to there; the flow stops when this has
+        returned. It may be called again."""
+
     def close(self) -> None:
         """Nothing is asked any more."""

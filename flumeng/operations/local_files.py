@@ -24,19 +24,33 @@ def on_several_hosts(store: ReadableStore, texts: Mapping[str, str]) -> dict[str
     at_risk = [spec for spec in specs if spec.delivery == EXACTLY_ONCE and local_paths(spec)]
     if not at_risk:
         return {}
+    nodes = _nodes(store)
+    refused = {}
+    for spec in at_risk:
+        hosts = _hosts(nodes, spec)
+        if len(hosts) > 1:
+            refused[spec.flow] = _why(spec, hosts)
+    return refused
+
+
+def collecting_hosts(store: ReadableStore, spec: FlowSpec) -> list[str]:
+    """The nodes that may collect the flow."""
+    return _hosts(_nodes(store), spec)
+
+
+def _nodes(store: ReadableStore) -> dict[str, records.Node]:
+    """Without those that cannot be read."""
     names = store.children(paths.nodes())
     found = store.read_each([paths.node(name) for name in names])
-    nodes = {
+    return {
         name: node.value
         for name, node in zip(names, found, strict=True)
         if node is not None and not isinstance(node, Unreadable)
     }
-    refused = {}
-    for spec in at_risk:
-        hosts = sorted(name for name, node in nodes.items() if _may_collect(node, spec))
-        if len(hosts) > 1:
-            refused[spec.flow] = _why(spec, hosts)
-    return refused
+
+
+def _hosts(nodes: Mapping[str, records.Node], spec: FlowSpec) -> list[str]:
+    return sorted(name for name, node in nodes.items() if _may_collect(node, spec))
 
 
 def _why(spec: FlowSpec, hosts: list[str]) -> str:

@@ -59,5 +59,8 @@ class ModelFinder:
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
         return dict.fromkeys(at, 0)
 
+    def finished(self) -> None:
+        """Nobody has to know."""
+
     def close(self) -> None:
         """It has no connection."""

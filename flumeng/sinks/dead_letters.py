@@ -19,21 +19,16 @@ from flumeng.errors import FlumengError
 from flumeng.filters import identity
 from flumeng.filters.lazy_batch import HELD_BYTES, Stage, write_stream
 from flumeng.runtime.scrubbing import scrub
+from flumeng.sinks.letter_columns import ADDED
 
 Refuse = Callable[[pa.RecordBatch, Sequence[str]], None]
 """Takes events that the sink refuses for good, as it was given them, and why: a reason each."""
 RefusingStage = Callable[[Iterator[pa.RecordBatch], Refuse], Iterator[pa.RecordBatch]]
 
+KEPT = {identity.JOURNAL: "journal", identity.SEQ: "seq"}
+"""What of an event's identity a letter keeps, under the names that events have it."""
 LETTERS = "dead_letters"
 """The column in which a sink's last row carries what the stage for its dead letters has yielded."""
-ADDED = pa.schema(
-    [
-        pa.field("dead_reason", pa.string()),
-        pa.field("dead_place", pa.string()),
-        pa.field("dead_revision", pa.int64()),
-        pa.field("dead_time", pa.timestamp("us", "UTC")),
-    ]
-)
 
 
 class RefusedError(FlumengError):
@@ -63,7 +58,7 @@ def schema_around(schema: pa.Schema) -> pa.Schema:
 
 def schema_of_letters(events: pa.Schema, *, identified: bool = False) -> pa.Schema:
     """What the sink for dead letters is given, of a sink that takes ``events``."""
-    return pa.schema([*(events if identified else identity.without(events)), *ADDED])
+    return pa.schema([*_event_schema(events, identified=identified), *ADDED])
 
 
 @dataclass(frozen=True)
@@ -137,13 +132,12 @@ class ToLetters:
 def _letters(
     events: pa.RecordBatch, reasons: Sequence[str], letters: DeadLetters
 ) -> pa.RecordBatch:
-    plain = events if letters.identified else identity.strip(events)
     count = len(reasons)
     now = round(time.time() * 1e6)
     shown = {reason: scrub(reason) for reason in set(reasons)}
     return pa.RecordBatch.from_arrays(
         [
-            *plain.columns,
+            *_event_columns(events, identified=letters.identified),
             pa.array(map(shown.__getitem__, reasons), pa.string()),
             pa.repeat(letters.place, count).cast(pa.string()),
             pa.repeat(pa.scalar(letters.revision, pa.int64()), count),
@@ -151,6 +145,27 @@ def _letters(
         ],
         schema=schema_of_letters(events.schema, identified=letters.identified),
     )
+
+
+def _event_schema(events: pa.Schema, *, identified: bool) -> pa.Schema:
+    """What a letter has of its event: its columns, and which event it is when that is known, also
+    where a filter has dropped it."""
+    plain = events if identified else identity.without(events)
+    return pa.schema([*plain, *(field for _, field in _dropped(events))])
+
+
+def _event_columns(events: pa.RecordBatch, *, identified: bool) -> list[pa.Array]:
+    plain = events if identified else identity.strip(events)
+    return [*plain.columns, *(events[name] for name, _ in _dropped(events.schema))]
+
+
+def _dropped(events: pa.Schema) -> list[tuple[str, pa.Field]]:
+    """The columns of the identity whose own ones are not there, and what these are."""
+    return [
+        (name, events.field(name).with_name(own))
+        for name, own in KEPT.items()
+        if name in events.names and own not in events.names
+    ]
 
 
 def is_letters(row: Mapping[str, Any]) -> bool:

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 import yaml
 
 from flumeng.errors import UserError
-from flumeng.spec import FlowSpec, document, parse_flow
+from flumeng.spec import FlowSpec, document, nodes, parse_flow
 from flumeng.spec.kafka_source import KafkaSource
 
 SOURCE = "kafka"
 BOUNDS = ("start_offsets", "end_offsets", "start_from")
-TAGS = "tag:yaml.org,2002:"
 
 
 def require_kafka(flow: str, spec: FlowSpec) -> None:
@@ -33,7 +32,7 @@ def backfill_text(text: str, name: str, bounds: Mapping[str, tuple[int, int]]) -
     """
     sources = parse_flow(text).sources
     root = document.compose(text)
-    _put(root, "flow", _text(name))
+    nodes.put(root, "flow", nodes.text(name))
     listed = document.items(root)["sources"]
     listed.value = [
         item
@@ -48,22 +47,5 @@ def backfill_text(text: str, name: str, bounds: Mapping[str, tuple[int, int]]) -
 def _bound(options: yaml.Node, bounds: Mapping[str, tuple[int, int]]) -> None:
     options.value = [pair for pair in options.value if pair[0].value not in BOUNDS]
     for number, key in enumerate(("start_offsets", "end_offsets")):
-        pairs = [(_text(label), _number(ends[number])) for label, ends in bounds.items()]
-        _put(options, key, yaml.MappingNode(f"{TAGS}map", pairs))
-
-
-def _put(mapping: yaml.Node, key: str, value: yaml.Node) -> None:
-    """In its place when it is there."""
-    for number, (known, _) in enumerate(mapping.value):
-        if known.value == key:
-            mapping.value[number] = (known, value)
-            return
-    mapping.value.append((_text(key), value))
-
-
-def _text(value: str) -> yaml.Node:
-    return yaml.ScalarNode(f"{TAGS}str", value)
-
-
-def _number(value: int) -> yaml.Node:
-    return yaml.ScalarNode(f"{TAGS}int", str(value))
+        pairs = [(nodes.text(label), nodes.number(ends[number])) for label, ends in bounds.items()]
+        nodes.put(options, key, nodes.mapping(pairs))

@@ -16,6 +16,7 @@ from flumeng.spec.flow import FlowSpec
 from flumeng.spec.functions import BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
 from flumeng.spec.kafka_source import KafkaSource
 from flumeng.spec.kinds import EVENT, MESSAGE, RECEIVED, Columns, either
+from flumeng.spec.letters_source import LettersSource
 from flumeng.spec.patterns import FIELD, split_query
 from flumeng.spec.problems import nearest
 from flumeng.spec.sinks import exactly_once, members, numbered, one_row_an_event
@@ -80,7 +81,11 @@ def _has_attrs(columns: Columns) -> bool:
 
 def _read(spec: FlowSpec) -> Columns:
     """Those of the events as they are read. A journal in Kafka has none of its own."""
-    messages = any(isinstance(part.options, KafkaSource) for part in spec.sources)
+    messages = any(
+        isinstance(part.options, KafkaSource)
+        or (isinstance(part.options, LettersSource) and part.options.messages)
+        for part in spec.sources
+    )
     return {**EVENT, **MESSAGE} if messages else EVENT
 
 

@@ -136,7 +136,7 @@ def _value(hint: Any, option: Option) -> str:
         (item, _) = get_args(hint)
         if dataclasses.is_dataclass(item):
             return "list of components" if item is Component else "list, see below"
-        return "list of texts"
+        return "list of numbers" if item is int else "list of texts"
     if get_origin(hint) is Mapping:
         (_, item) = get_args(hint)
         if dataclasses.is_dataclass(item):

@@ -84,6 +84,14 @@ _ENTRIES = (
         "partitioned",
     ),
     Entry(
+        "source",
+        "letters",
+        "flumeng.spec.letters_source:LettersSource",
+        "flumeng.inputs.letters.finder:LettersFinder",
+        frozenset({"replayable"}),
+        "partitioned",
+    ),
+    Entry(
         "filter", "parse", "flumeng.spec.filters.parse:Parse", "flumeng.filters.parse:ParseFilter"
     ),
     Entry("filter", "set", "flumeng.spec.filters.set:Set", "flumeng.filters.set:SetFilter"),

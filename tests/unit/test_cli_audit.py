@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,8 +34,9 @@ SIGN: AuditFields = {"author": "a", "reason": "", "now": 0.0}
 PROCESSES = {"standalone", "zookeeper", "master", "node:run", "shell"}
 READS = {
     "flow:validate", "flow:list", "flow:show", "flow:history", "flow:diff", "flow:wait",
-    "flow:counters", "flow:graph", "flow:lag", "flow:rollout:status", "node:list", "node:show",
-    "node:story", "task:list", "task:show", "task:wait", "ack:list", "ack:commits", "ack:intents",
+    "flow:counters", "flow:dead:list", "flow:dead:show", "flow:graph", "flow:lag",
+    "flow:rollout:status", "node:list", "node:show", "node:story", "task:list",
+    "task:show", "task:wait", "ack:list", "ack:commits", "ack:intents",
     "cluster:show", "cluster:audit", "schema:show", "schema:export",
     "status", "top",
 }  # fmt: skip
@@ -97,6 +99,16 @@ def of_kafka(store: FakeStore) -> None:
     store.write(paths.partitions("orders"), found, ABSENT)
 
 
+def with_a_dead_letter(store: FakeStore) -> None:
+    """A flow dying, of which one event has died."""
+    folder = Path(tempfile.mkdtemp(prefix="flumeng-letters-"))
+    letter = {"body": "x", "dead_reason": "why", "dead_place": "sinks[0].http",
+              "dead_revision": 1, "dead_time": "2026-11-22T12:00:00Z"}  # fmt: skip
+    (folder / f"part-{'0' * 32}.json").write_text(json.dumps(letter) + "\n")
+    sinks = f"dead_letters: {{files: {{path: {folder}, format: json, shared: true}}}}\n"
+    apply_flow(store, FLOW.replace("flow: web", "flow: dying") + sinks, **SIGN)
+
+
 def orphan(store: FakeStore) -> None:
     store.write(paths.acks("gone"), None, ABSENT)
 
@@ -131,6 +143,8 @@ CHANGES = {
     "flow:choke": Change("web 10MB"),
     "flow:handoff": Change("web"),
     "flow:backfill": Change("orders --from earliest --to latest", of_kafka),
+    "flow:dead:replay": Change("dying", with_a_dead_letter),
+    "flow:dead:purge": Change("dying --yes", with_a_dead_letter),
     "flow:reset": Change("web --to latest --yes", resting),
     "flow:delete": Change("web"),
     "flow:rollout:pause": Change("web", rolling),

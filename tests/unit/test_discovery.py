@@ -66,6 +66,7 @@ class FakeFinder:
     trouble: FlumengError | None = None
     asked: list[Before] = field(default_factory=list)
     closed: bool = False
+    ended: int = 0
 
     def find(self, before: Before) -> Findings:
         self.asked.append(before)
@@ -81,6 +82,9 @@ class FakeFinder:
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
         return dict.fromkeys(at, 1_000_000)
+
+    def finished(self) -> None:
+        self.ended += 1
 
     def close(self) -> None:
         self.closed = True
@@ -311,9 +315,12 @@ def test_a_bounded_flow_stops_when_all_is_read(
     ack(store, P, 9)
     task.look()
     assert store.read(paths.flow("web")).value.state == "running"  # type: ignore[union-attr]
+    assert finder.ended == 0
     ack(store, P, 10)
     task.look()
     assert store.read(paths.flow("web")).value.state == "stopped"  # type: ignore[union-attr]
+    task.look()
+    assert finder.ended == 1, "it is told before the flow stops, and not after"
     (name,) = store.children(paths.audits())
     entry = store.read(paths.audit(name))
     assert entry is not None

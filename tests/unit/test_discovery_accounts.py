@@ -55,6 +55,8 @@ class Broker:
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
         return {name: offset * 1_000_000 for name, offset in at.items()}
 
+    def finished(self) -> None: ...
+
     def close(self) -> None:
         self.gate.set()
 

@@ -121,3 +121,26 @@ def test_an_identity_is_added_and_taken_away() -> None:
     assert identity.strip(batch).schema.names == ["body", "journal", "seq"]
     assert identity.name_of(batch) == "the event web.n1.0.a-5"
     assert identity.strip(identity.strip(batch)).num_columns == 3
+
+
+def test_a_letter_keeps_which_event_it_was_when_a_filter_has_dropped_that() -> None:
+    found: list[pa.RecordBatch] = []
+
+    def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found.extend(batches)
+        yield pa.RecordBatch.from_pylist([{"events": 2}], ROWS)
+
+    selected = events(0, 4).drop_columns(["journal", "seq"])
+    stage = DeadLetters("sinks[0].any", 7, keep).around(refuse_all, ROWS)
+    list(stage(iter([selected])))
+    (letters,) = found
+    assert letters.schema == dead_letters.schema_of_letters(selected.schema)
+    assert letters.schema.names[:3] == ["body", "journal", "seq"]
+    assert letters["journal"].to_pylist() == ["web.n1.0.a"] * 4
+    assert letters["seq"].to_pylist() == [0, 1, 2, 3]
+
+
+def refuse_all(batches: Iterator[pa.RecordBatch], refuse: Refuse) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        refuse(batch, ["no"] * batch.num_rows)
+    yield pa.RecordBatch.from_pylist([{"events": 0}], ROWS)

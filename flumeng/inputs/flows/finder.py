@@ -130,6 +130,9 @@ class FlowFinder:
         found = zip(addresses, self._threads.map(time_of, addresses), strict=True)
         return {subscribed(name): moment for name, moment in found if moment is not None}
 
+    def finished(self) -> None:
+        """Nobody has to know."""
+
     def close(self) -> None:
         self._threads.shutdown(wait=False)
 

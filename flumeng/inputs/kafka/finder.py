@@ -76,6 +76,9 @@ class KafkaFinder:
         found = self._brokers.times({place: at[name] for place, name in names.items()})
         return {names[place]: moment for place, moment in found.items()}
 
+    def finished(self) -> None:
+        """Nobody has to know."""
+
     def close(self) -> None:
         self._brokers.close()
 

@@ -1,0 +1,377 @@
+"""``flumeng flow dead``: the dead letters of a flow, after they were written to files."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import click
+
+from cli.context import CliContext, with_store
+from cli.name_argument import Name
+from cli.options import json_option, reason_option
+from cli.output import count, show_json, show_table
+from flumeng.errors import ConflictError, UserError
+from flumeng.operations import replays as operations
+from flumeng.operations.replays import LettersOf
+from flumeng.spec.kafka_source import time_of
+from flumeng.store import Store
+
+if TYPE_CHECKING:
+    from flumeng.letters.choice import Choice
+    from flumeng.letters.listing import Listing
+    from flumeng.letters.place import LetterFile, LetterPlace
+    from flumeng.letters.replays import Replays
+
+P = ParamSpec("P")
+R = TypeVar("R")
+NAMED = 5
+MOST_SHOWN = 10_000
+name_argument = click.argument("name", type=Name("flow"), metavar="FLOW")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask before letters are deleted.")
+
+
+@click.group()
+def dead() -> None:
+    """List, show, replay and purge the dead letters of a flow.
+
+    Of flows whose `dead_letters` is a sink `files` in parquet or json. The command reads the files
+    itself: run it where they can be reached, with the secrets of the sink.
+    """
+
+
+@dataclass(frozen=True)
+class _Letters:
+    """The letters of a flow, and which of them were replayed."""
+
+    of: LettersOf
+    place: LetterPlace
+    files: list[LetterFile]
+    replays: Replays
+
+    @classmethod
+    def open(cls, store: Store, name: str) -> _Letters:
+        from flumeng.letters import replays  # noqa: PLC0415  loads pyarrow
+        from flumeng.letters.place import LetterPlace  # noqa: PLC0415
+
+        of = operations.letters_of(store, name)
+        place = LetterPlace(of.files.location)
+        if of.files.local and not place.store.exists(place.root):
+            raise UserError(
+                f"{place.root} is not on this host: either flow {name} has no dead letters yet, or "
+                "they are on the host that collects it: run this there"
+            )
+        known = replays.replays(place, name, of.current.values())
+        return cls(of, place, place.files(), known)
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The flows of replays that have not read all."""
+        return sorted(
+            flow for flow, listed in self.of.current.items() if listed not in self.replays.done
+        )
+
+
+def with_choice(command: Callable[P, R]) -> Callable[P, R]:
+    """Add the options that say which letters are meant; the command gets them as ``choice``."""
+
+    @click.option("--dead-reason", default="", metavar="TEXT", help="With this in the reason.")
+    @click.option(
+        "--place",
+        default="",
+        metavar="PLACE",
+        help="Of this filter or sink, such as sinks[0].elasticsearch; or of all that begin so.",
+    )
+    @click.option(
+        "--revision", type=click.IntRange(min=1), metavar="N", help="Of this revision of the flow."
+    )
+    @click.option(
+        "--since", metavar="TIME", help="Dead since 2026-11-22T08:00:00Z, or a time like that."
+    )
+    @click.option("--until", metavar="TIME", help="Dead before that time.")
+    @functools.wraps(command)
+    def chosen(*args: P.args, **options: P.kwargs) -> R:
+        from flumeng.letters.choice import Choice  # noqa: PLC0415  loads pyarrow
+
+        given: Any = {name: options.pop(name) for name in ("place", "revision")}
+        reason, since, until = (options.pop(it) for it in ("dead_reason", "since", "until"))
+        options["choice"] = Choice(
+            reason=str(reason),
+            since=_moment("--since", since),
+            until=_moment("--until", until),
+            **given,
+        )
+        return command(*args, **options)
+
+    return chosen
+
+
+@dead.command(name="list")
+@name_argument
+@with_choice
+@json_option
+@with_store
+def list_(_context: CliContext, store: Store, *, name: str, choice: Choice, as_json: bool) -> None:
+    """Count the dead letters of a flow: by place, revision, and what their reasons share."""
+    from flumeng.letters.summary import summarize  # noqa: PLC0415  loads pyarrow
+
+    letters = _Letters.open(store, name)
+    found = summarize(letters.place, letters.files, choice, letters.replays)
+    if as_json:
+        kinds = [
+            {**asdict(kind), "first": _utc(kind.first), "last": _utc(kind.last)}
+            for kind in found.kinds
+        ]
+        show_json({"flow": name, "path": letters.of.files.path, **asdict(found), "kinds": kinds})
+        return
+    _warn(found.damaged)
+    show_table(
+        ("PLACE", "REVISION", "REASON", "LETTERS", "REPLAYED", "FIRST (UTC)", "LAST (UTC)"),
+        (
+            (
+                kind.place,
+                kind.revision,
+                kind.reason,
+                kind.letters,
+                kind.replayed,
+                _utc(kind.first),
+                _utc(kind.last),
+            )
+            for kind in found.kinds
+        ),
+    )
+    click.echo(
+        f"{count(found.letters, 'letter')} in {count(found.files, 'file')} of {found.bytes:,} "
+        f"bytes in {letters.of.files.path}, {found.replayed} of them replayed"
+    )
+
+
+@dead.command()
+@name_argument
+@with_choice
+@click.option(
+    "--limit",
+    type=click.IntRange(1, MOST_SHOWN),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="How many.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print each letter as a line of JSON.")
+@with_store
+def show(
+    _context: CliContext, store: Store, *, name: str, choice: Choice, limit: int, as_json: bool
+) -> None:
+    """Show dead letters, those that died last first."""
+    from flumeng.letters.newest import newest  # noqa: PLC0415  loads pyarrow
+
+    letters = _Letters.open(store, name)
+    found, damaged = newest(letters.place, letters.files, choice, limit)
+    _warn(damaged)
+    for text in found:
+        if as_json:
+            click.echo(text)
+        else:
+            _show_letter(json.loads(text))
+
+
+@dead.command()
+@name_argument
+@with_choice
+@click.option("--as", "own_name", metavar="NAME", help="Its name. [default: FLOW-replay-N]")
+@click.option("--again", is_flag=True, help="Letters that a replay has taken before too.")
+@click.option("--dry-run", is_flag=True, help="Only print what it would take.")
+@reason_option
+@json_option
+@with_store
+def replay(
+    context: CliContext,
+    store: Store,
+    *,
+    name: str,
+    choice: Choice,
+    own_name: str | None,
+    again: bool,
+    dry_run: bool,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Let dead letters go through the current revision of their flow, as events with `replayed`.
+
+    A flow of its own with that revision's text and acks of its own reads them, beside the live one,
+    and is stopped when all are read: wait for that with `flumeng flow wait NAME --stopped`, then
+    delete it. Each letter is taken by one replay only, unless --again is given. What dies again is
+    a new letter. An event that only one of several sinks has refused goes into all of them.
+    """
+    from flumeng.letters import replays  # noqa: PLC0415  loads pyarrow
+    from flumeng.letters.listing import list_letters  # noqa: PLC0415
+
+    letters = _Letters.open(store, name)
+    operations.require_own_place(store, letters.of)
+    operations.refuse_hosts(store, letters.of)
+    made = own_name or operations.free_name(store, name)
+    operations.check_replay(store, letters.of, made)
+    taken = replays.Replays() if again else letters.replays
+    listing = list_letters(letters.place, letters.files, choice, taken)
+    if not as_json:
+        _warn(listing.damaged)
+        _tell_left_out(listing)
+    if not listing.files:
+        raise UserError(_nothing(name, listing))
+    listed = replays.ReplayList.of(operations.list_name(made), choice, listing.files)
+    if not dry_run:
+        for unused in letters.replays.unused:
+            replays.remove(letters.place, name, unused)
+        replays.write(letters.place, name, listed)
+        operations.start_replay(
+            store,
+            letters.of,
+            made,
+            listed.name,
+            listed.rows,
+            chosen=f"{count(listed.chosen, 'letter')}{choice.words}",
+            **context.audit_fields(reason),
+        )
+    if as_json:
+        found = asdict(listing)
+        del found["files"]
+        files = len(listing.files)
+        show_json(
+            {"flow": made, "replay_of": name, "letters": listed.chosen, "files": files, **found}
+        )
+        return
+    show_table(("PLACE", "LETTERS"), sorted(listing.places.items()))
+    would = "would replay" if dry_run else "replays"
+    click.echo(
+        f"flow {made} {would} {count(listed.chosen, 'letter')} of "
+        f"{count(len(listing.files), 'file')}"
+    )
+
+
+@dead.command()
+@name_argument
+@with_choice
+@click.option("--replayed", is_flag=True, help="Only letters that a replay has delivered.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
+@yes_option
+@reason_option
+@json_option
+@with_store
+def purge(
+    context: CliContext,
+    store: Store,
+    *,
+    name: str,
+    choice: Choice,
+    replayed: bool,
+    dry_run: bool,
+    yes: bool,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Delete dead letters. A file of which some are to stay is written anew.
+
+    While a replay reads the letters nothing is deleted. What is interrupted may be begun again.
+    """
+    from flumeng.letters import purging, replays  # noqa: PLC0415  loads pyarrow
+
+    letters = _Letters.open(store, name)
+    operations.require_own_place(store, letters.of)
+    if unfinished := letters.unfinished:
+        raise ConflictError(
+            f"{', '.join(unfinished)} replays dead letters of flow {name}: wait until it has "
+            f"stopped (`flumeng flow wait {unfinished[0]} --stopped`), or delete it"
+        )
+    known = letters.replays
+    wanted = purging.Purge(choice, known.only(known.done) if replayed else None)
+    counted = purging.count(letters.place, letters.files, wanted)
+    whole, parts = len(counted.whole), len(counted.parts)
+    what = f"{count(counted.letters, 'letter')} in {count(whole + parts, 'file')}"
+    rest = f", {parts} of which have others too" if parts else ""
+    _warn(counted.damaged)
+    if not dry_run and counted.letters:
+        if not yes:
+            click.confirm(f"{what}{rest}. Delete them?", abort=True, err=True)
+        operations.note_purge(
+            store,
+            letters.of,
+            f"{count(counted.letters, 'letter')}{' replayed' if replayed else ''}{choice.words}",
+            **context.audit_fields(reason),
+        )
+        purging.delete(letters.place, counted, wanted)
+        replays.forget(letters.place, name, known)
+    if as_json:
+        show_json(
+            {
+                "flow": name,
+                "letters": counted.letters,
+                "files": whole,
+                "rewritten": parts,
+                "bytes": counted.bytes,
+                "damaged": counted.damaged,
+            }
+        )
+        return
+    click.echo(f"flow {name}: {what} {'would be' if dry_run else 'are'} deleted{rest}")
+
+
+def _nothing(name: str, listing: Listing) -> str:
+    if listing.replayed:
+        return (
+            f"all {count(listing.replayed, 'letter')} of flow {name} that are meant were replayed "
+            "before: --again takes them once more"
+        )
+    if listing.bodiless:
+        return f"none of the letters of flow {name} that are meant has a body to replay"
+    return f"flow {name} has no dead letters like that"
+
+
+def _tell_left_out(listing: Listing) -> None:
+    if listing.replayed:
+        click.echo(
+            f"flumeng: {count(listing.replayed, 'letter')} left out that were replayed before "
+            "(--again takes them too)",
+            err=True,
+        )
+    if listing.bodiless:
+        click.echo(
+            f"flumeng: {count(listing.bodiless, 'letter')} left out that have no column body: a "
+            "filter of the flow dropped it before they died",
+            err=True,
+        )
+
+
+def _show_letter(letter: Mapping[str, Any]) -> None:
+    place, revision = letter.get("dead_place"), letter.get("dead_revision")
+    click.echo(f"{letter.get('dead_time')} {place} (revision {revision})")
+    click.echo(f"  reason: {letter.get('dead_reason')}")
+    for name, value in letter.items():
+        if not name.startswith("dead_") and name != "body_base64":
+            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            click.echo(f"  {name}: {shown}")
+
+
+def _warn(damaged: Mapping[str, str]) -> None:
+    for why in list(damaged.values())[:NAMED]:
+        click.echo(f"flumeng: left out: {why}", err=True)
+    if len(damaged) > NAMED:
+        click.echo(f"flumeng: left out: {len(damaged) - NAMED} more damaged files", err=True)
+
+
+def _moment(option: str, text: object) -> int | None:
+    if text is None:
+        return None
+    try:
+        return round(time_of(str(text)).timestamp() * 1e6)
+    except ValueError as error:
+        raise UserError(
+            f"{option} {text}: expected a time with its zone, like 2026-11-22T08:00:00Z"
+        ) from error
+
+
+def _utc(micros: int) -> str:
+    return datetime.fromtimestamp(micros // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")

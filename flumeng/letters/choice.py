@@ -1,0 +1,63 @@
+"""Which dead letters are meant: by reason, place, revision and time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True)
+class Choice:
+    """All that is given holds of a letter that is meant. ``reason`` is a part of its reason,
+    ``place`` its place or the beginning of that. It died at ``since`` or later and before
+    ``until``, in microseconds since the epoch."""
+
+    reason: str = ""
+    place: str = ""
+    revision: int | None = None
+    since: int | None = None
+    until: int | None = None
+
+    def mask(self, letters: pa.RecordBatch) -> pa.BooleanArray:
+        """Which of ``letters``, which have the columns ``dead_letters.ADDED``; no nulls."""
+        found = pa.repeat(pa.scalar(value=True), letters.num_rows)
+        if self.reason:
+            found = pc.and_(found, pc.match_substring(letters["dead_reason"], self.reason))
+        if self.place:
+            found = pc.and_(found, pc.starts_with(letters["dead_place"], self.place))
+        if self.revision is not None:
+            found = pc.and_(found, pc.equal(letters["dead_revision"], self.revision))
+        moments = letters["dead_time"].cast(pa.int64())
+        if self.since is not None:
+            found = pc.and_(found, pc.greater_equal(moments, self.since))
+        if self.until is not None:
+            found = pc.and_(found, pc.less(moments, self.until))
+        return pc.fill_null(found, fill_value=False)
+
+    def misses(self, first: int, last: int) -> bool:
+        """Whether it means no letter that died from ``first`` to ``last``."""
+        early = self.since is not None and last < self.since
+        return early or (self.until is not None and first >= self.until)
+
+    def __str__(self) -> str:
+        """As its record has it."""
+        given = {name: value for name, value in asdict(self).items() if value not in ("", None)}
+        return json.dumps(given, ensure_ascii=False)
+
+    @property
+    def words(self) -> str:
+        """For the audit: ``(place=filters)``; nothing when it means all."""
+        given = json.loads(str(self))
+        return (
+            f" ({', '.join(f'{name}={value}' for name, value in given.items())})" if given else ""
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Choice:
+        """The reverse."""
+        found: dict[str, Any] = json.loads(text)
+        return cls(**found)

@@ -1,0 +1,128 @@
+"""Dead letters are deleted: files whole, or written anew without those that are meant.
+
+A file is written anew beside the letters and then put in its place in one step, under its name. So
+whoever is killed in between has lost no letter that was to stay, and may begin again.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+
+from flumeng.errors import CorruptError
+from flumeng.letters.choice import Choice
+from flumeng.letters.place import LetterFile, LetterPlace, each
+from flumeng.letters.reading import open_letters
+from flumeng.letters.replays import DIRECTORY, Replays, taken_mask
+
+ASIDE = "purging"
+"""Where files are written anew, below the directory of the lists."""
+LEFTOVER_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True)
+class Purge:
+    """What is to be deleted: letters of ``choice``; only those that one of ``replays`` has taken,
+    when that is given."""
+
+    choice: Choice
+    replays: Replays | None = None
+
+    def mask(self, file: LetterFile, letters: pa.RecordBatch) -> pa.BooleanArray:
+        found = self.choice.mask(letters)
+        if self.replays is None:
+            return found
+        return pc.and_(found, taken_mask(self.replays.taken(file), letters))
+
+
+@dataclass
+class Counted:
+    """``whole``: files of which nothing is left; ``parts``: those of which something is."""
+
+    letters: int = 0
+    whole: list[LetterFile] = field(default_factory=list)
+    parts: list[LetterFile] = field(default_factory=list)
+    damaged: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Of the files that go."""
+        return sum(file.bytes for file in self.whole)
+
+
+def count(place: LetterPlace, files: list[LetterFile], purge: Purge) -> Counted:
+    """What would be deleted. Raises UserError, UnavailableError."""
+
+    def work(file: LetterFile) -> tuple[int, bool]:
+        meant = left = 0
+        for batch in open_letters(place, file).dead(Choice()):
+            here = purge.mask(file, batch).true_count
+            meant, left = meant + here, left + batch.num_rows - here
+        return meant, left > 0
+
+    counted = Counted()
+    for file, found in each(files, work):
+        if isinstance(found, CorruptError):
+            counted.damaged[file.path] = str(found)
+            continue
+        meant, some_left = found
+        counted.letters += meant
+        if meant:
+            (counted.parts if some_left else counted.whole).append(file)
+    return counted
+
+
+def delete(
+    place: LetterPlace,
+    counted: Counted,
+    purge: Purge,
+    tell: Callable[[int], None] = lambda _done: None,
+) -> None:
+    """What was counted; ``tell`` is given how many files are done. Raises CorruptError, UserError,
+    UnavailableError: what was done until then is done."""
+    done = 0
+    for file in counted.whole:
+        remove(place, file)
+        tell(done := done + 1)
+    aside = f"{place.root.rstrip('/')}/{DIRECTORY}/{ASIDE}"
+    if not counted.parts:
+        return
+    with place.errors(aside):
+        place.store.make_directory(aside)
+        _remove_leftovers(place, aside)
+    for file in counted.parts:
+        _rewrite(place, file, purge, f"{aside}/{uuid.uuid4().hex}")
+        tell(done := done + 1)
+
+
+def remove(place: LetterPlace, file: LetterFile) -> None:
+    """Delete a file; nothing happens when it is gone."""
+    with place.errors(file.path):
+        if place.store.exists(file.path):
+            place.store.files.delete_file(file.path)
+
+
+def _rewrite(place: LetterPlace, file: LetterFile, purge: Purge, aside: str) -> None:
+    def keep(letters: pa.RecordBatch) -> pa.BooleanArray:
+        return pc.invert(purge.mask(file, letters))
+
+    with place.errors(aside):
+        output = place.store.open_output(aside)
+        open_letters(place, file).rewrite(output, keep)
+        place.store.sync(aside)
+        place.store.rename([(aside, file.path)])
+        if place.store.exists(aside):  # a store of objects has no renames
+            place.store.files.delete_file(aside)
+
+
+def _remove_leftovers(place: LetterPlace, aside: str) -> None:
+    """What purges that were killed have left; one that runs has a file there for seconds."""
+    for info in place.store.files.get_file_info(fs.FileSelector(aside, allow_not_found=True)):
+        if time.time() - (info.mtime_ns or 0) / 1e9 > LEFTOVER_SECONDS:
+            place.store.files.delete_file(info.path)

@@ -1,0 +1,437 @@
+"""``flow dead``: dead letters in files are counted, shown, listed for a replay, and deleted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cli.testing import Shell
+from flumeng.errors import ConflictError
+from flumeng.inputs import Range, UnreadableError
+from flumeng.inputs.letters import names
+from flumeng.inputs.letters.finder import LettersFinder
+from flumeng.inputs.letters.reader import LettersReader
+from flumeng.journal.schema import READ_SCHEMA
+from flumeng.letters import purging
+from flumeng.letters.choice import Choice
+from flumeng.letters.place import LetterPlace
+from flumeng.operations import replays
+from flumeng.operations.flows import apply_flow
+from flumeng.sinks import formats
+from flumeng.sinks.letter_columns import ADDED
+from flumeng.spec import check_flow
+from flumeng.spec.letters_source import LettersSource
+from flumeng.store import tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
+LETTERS = pa.schema([*READ_SCHEMA, pa.field("status", pa.int64()), *ADDED])
+FORMS = ("parquet", "json")
+FILTER, SINK = "filters[0].parse", "sinks[0].elasticsearch"
+
+
+def letter(seq: int, reason: str = "json: malformed", place: str = FILTER, **more: Any) -> Any:
+    return {
+        "body": b'{"seq": %d \xff' % seq if seq % 7 == 3 else b'{"seq": "\xc3\xa9%d' % seq,
+        "ts": NOON - timedelta(seconds=5),
+        "host": "h1",
+        "attrs": [("source", "tail"), ("parse_error", reason)],
+        "journal": "web.n1.0.00000000",
+        "seq": seq,
+        "replayed": False,
+        "status": None,
+        "dead_reason": reason,
+        "dead_place": place,
+        "dead_revision": 1,
+        "dead_time": NOON + timedelta(minutes=seq),
+        **more,
+    }
+
+
+class Flow:
+    """A flow ``web`` with dead letters below ``root``."""
+
+    def __init__(self, folder: Path, form: str) -> None:
+        self.root, self.form = folder / "dead", form
+        self.store = FakeStore()
+        tree.init(self.store)
+        self.text = f"""
+flow: web
+sources: [tail: {{paths: [/a]}}]
+filters: [parse: {{format: json, schema: "count BIGINT"}}]
+sinks: [noop]
+dead_letters: {{files: {{path: "{self.root}/dt=%Y-%m-%d", format: {form}}}}}
+"""
+        apply_flow(self.store, self.text, author="ann", reason="", now=0.0)
+        self.shell = Shell(self.store.tree)
+        self.bury()
+
+    def bury(self, *letters: Any, day: str = "2026-11-22", schema: pa.Schema = LETTERS) -> Path:
+        """One file."""
+        directory = self.root / f"dt={day}"
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"part-{uuid.uuid4().hex}{formats.ending(self.form, 'zstd')}"
+        if letters:
+            writer = formats.create(pa.OSFile(str(path), "wb"), schema, self.form, "zstd")
+            for first in range(0, len(letters), 3):
+                writer.write(pa.Table.from_pylist(list(letters[first : first + 3]), schema))
+            writer.close()
+        return path
+
+    def run(self, *words: str) -> Any:
+        return self.shell.run("flow", "dead", words[0], "web", *words[1:])
+
+    def json(self, *words: str) -> Any:
+        return self.shell.json("flow", "dead", words[0], "web", *words[1:])
+
+    def left(self) -> list[int]:
+        """The numbers of all letters that are there."""
+        shown = self.run("show", "--json", "--limit", "1000")
+        assert shown.exit_code == 0, shown.stderr
+        return sorted(json.loads(line)["seq"] for line in shown.stdout.splitlines())
+
+    def source(self, flow: str) -> LettersSource:
+        found = self.store.read(paths.revision(flow, "1"))
+        assert found is not None
+        (source,) = check_flow(found.value.text).sources
+        assert isinstance(source.options, LettersSource)
+        return source.options
+
+    def events(self, flow: str, pieces: int = 1) -> list[dict[str, Any]]:
+        """What the replay reads, in so many ranges."""
+        source = self.source(flow)
+        reader = LettersReader.of(source)
+        found = []
+        for name, rows in names.parts(source).items():
+            cuts = [rows * piece // pieces for piece in range(pieces + 1)]
+            for start, end in itertools.pairwise(cuts):
+                for batch in reader.read(Range(name, start, end), ""):
+                    assert batch.schema == READ_SCHEMA
+                    assert batch.num_rows
+                    found += batch.to_pylist()
+        return found
+
+    def vanish(self, flow: str) -> None:
+        """As if it was never there."""
+        for path in list(self.store.tree.znodes):
+            if path.startswith(f"/flows/{flow}"):
+                del self.store.tree.znodes[path]
+
+    def finish(self, flow: str) -> None:
+        """As the discovery task does when all is read."""
+        LettersFinder.of(self.source(flow), self.store).finished()
+        record = self.store.read(paths.flow(flow))
+        assert record is not None
+        stopped = records.Flow(revision=1, backfill_of="web", state="stopped")
+        self.store.write(paths.flow(flow), stopped, record.version)
+
+
+@pytest.fixture(params=FORMS)
+def flow(tmp_path: Path, request: pytest.FixtureRequest) -> Flow:
+    return Flow(tmp_path, request.param)
+
+
+def seqs(events: Sequence[dict[str, Any]]) -> list[int]:
+    return sorted(event["seq"] for event in events)
+
+
+def test_list_counts_by_place_revision_and_what_reasons_share(flow: Flow) -> None:
+    flow.bury(*(letter(n) for n in range(5)))
+    refused = [f"[1:{n}] failed to parse field [status] in document with id 'web-{n}'"
+               for n in range(5, 8)]  # fmt: skip
+    flow.bury(*(letter(n, why, SINK, dead_revision=2) for n, why in enumerate(refused, 5)),
+              letter(8), day="2026-11-23")  # fmt: skip
+    flow.bury(*(letter(n, f"HTTP 422 at {n}", "sinks[1].http") for n in (9, 10)))
+    found = flow.json("list")
+    assert (found["letters"], found["files"], found["replayed"]) == (11, 3, 0)
+    assert found["path"] == f"{flow.root}/dt=%Y-%m-%d"
+    assert found["bytes"] == sum(path.stat().st_size for path in flow.root.glob("*/part-*"))
+    assert [
+        (kind["place"], kind["revision"], kind["reason"], kind["letters"])
+        for kind in found["kinds"]
+    ] == [
+        (FILTER, 1, "json: malformed", 6),
+        (SINK, 2, "[...] failed to parse field [status] in document with id '...'", 3),
+        ("sinks[1].http", 1, "HTTP 422 at N", 2),
+    ]
+    assert found["kinds"][0]["first"] == "2026-11-22 12:00:00"
+    assert found["kinds"][0]["last"] == "2026-11-22 12:08:00"
+    assert found["kinds"][1]["example"] == refused[0]
+    shown = flow.run("list").stdout.splitlines()
+    assert shown[0].split("\t") == [
+        "PLACE", "REVISION", "REASON", "LETTERS", "REPLAYED", "FIRST (UTC)", "LAST (UTC)",
+    ]  # fmt: skip
+    assert shown[-1].startswith("11 letters in 3 files of ")
+
+
+CHOICES = [
+    ((), range(9)),
+    (("--dead-reason", "malf"), [0, 1, 2, 3, 4, 8]),
+    (("--place", SINK), [5, 6, 7]),
+    (("--place", "filters"), [0, 1, 2, 3, 4, 8]),
+    (("--revision", "2"), [5, 6, 7]),
+    (("--since", "2026-11-22T12:04:00Z"), [4, 5, 6, 7, 8]),
+    (("--until", "2026-11-22T13:04:00+01:00"), [0, 1, 2, 3]),
+    (("--since", "2026-11-22T12:04:00Z", "--revision", "1"), [4, 8]),
+    (("--dead-reason", "nothing like it"), []),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), CHOICES)
+def test_every_command_means_the_same_letters(
+    flow: Flow, words: tuple[str, ...], expected: Sequence[int]
+) -> None:
+    expected = list(expected)
+    flow.bury(*(letter(n) for n in range(5)))
+    refused = [letter(n, "no such field", SINK, dead_revision=2) for n in range(5, 8)]
+    flow.bury(*refused, letter(8), day="2026-11-23")
+    assert flow.json("list", *words)["letters"] == len(expected)
+    shown = flow.run("show", *words, "--json").stdout.splitlines()
+    assert [json.loads(line)["seq"] for line in shown] == expected[::-1], "the newest first"
+    done = flow.run("replay", *words)
+    assert done.exit_code == (0 if expected else 2), done.stderr
+    if expected:
+        assert seqs(flow.events("web-replay-1")) == expected
+        assert seqs(flow.events("web-replay-1", pieces=4)) == expected, "whatever the ranges"
+        assert flow.json("list", *words)["replayed"] == len(expected)
+        flow.finish("web-replay-1")
+    assert flow.json("purge", *words, "--yes")["letters"] == len(expected)
+    assert flow.left() == [n for n in range(9) if n not in expected]
+
+
+def test_a_replayed_event_is_the_one_that_died(flow: Flow) -> None:
+    flow.bury(letter(3), letter(4))
+    assert flow.run("replay").exit_code == 0
+    assert flow.events("web-replay-1") == [
+        {
+            "body": letter(n)["body"],
+            "ts": NOON - timedelta(seconds=5),
+            "host": "h1",
+            "attrs": [("source", "tail")],
+            "journal": "web.n1.0.00000000",
+            "seq": n,
+            "replayed": True,
+        }
+        for n in (3, 4)
+    ]
+
+
+def test_a_letter_is_replayed_once_unless_again(flow: Flow) -> None:
+    flow.bury(*(letter(n) for n in range(4)))
+    assert flow.run("replay", "--until", "2026-11-22T12:02:00Z").exit_code == 0
+    rest = flow.run("replay")
+    assert "2 letters left out that were replayed before" in rest.stderr
+    assert seqs(flow.events("web-replay-2")) == [2, 3]
+    nothing = flow.run("replay")
+    assert (nothing.exit_code, "--again takes them once more" in nothing.stderr) == (2, True)
+    flow.bury(letter(9))
+    assert flow.run("replay").exit_code == 0
+    assert seqs(flow.events("web-replay-3")) == [9]
+    assert flow.run("replay", "--again", "--as", "once-more").exit_code == 0
+    assert seqs(flow.events("once-more")) == [0, 1, 2, 3, 9]
+
+
+def test_a_list_without_a_flow_takes_nothing(flow: Flow) -> None:
+    """As of one who was killed before the flow was made; one that was read counts for ever."""
+    flow.bury(letter(1))
+    assert flow.run("replay").exit_code == 0
+    flow.vanish("web-replay-1")
+    assert flow.json("list")["replayed"] == 0
+    assert flow.run("replay", "--as", "second").exit_code == 0
+    assert seqs(flow.events("second")) == [1]
+    flow.vanish("second")
+    assert flow.json("list")["replayed"] == 1
+    assert flow.run("replay").exit_code == 2
+
+
+def test_two_replays_at_once_do_not_take_the_same_letters(flow: Flow) -> None:
+    flow.bury(letter(1))
+    stale = replays.letters_of(flow.store, "web")
+    assert flow.run("replay").exit_code == 0
+    with pytest.raises(ConflictError):
+        replays.start_replay(
+            flow.store, stale, "other", "other-1", [1], chosen="", author="", reason="", now=0.0
+        )
+    with pytest.raises(ConflictError):
+        replays.note_purge(flow.store, stale, "", author="", reason="", now=0.0)
+
+
+def test_the_replay_is_a_flow_of_its_own_with_the_current_text(flow: Flow) -> None:
+    flow.bury(letter(1))
+    mended = flow.text.replace("BIGINT", "STRING")
+    apply_flow(flow.store, mended, author="ann", reason="", now=0.0)
+    done = flow.run("replay", "--reason", "mended")
+    assert done.stdout.splitlines()[-1] == "flow web-replay-1 replays 1 letter of 1 file"
+    record = flow.store.read(paths.flow("web-replay-1"))
+    revision = flow.store.read(paths.revision("web-replay-1", "1"))
+    assert record is not None
+    assert revision is not None
+    assert record.value == records.Flow(revision=1, backfill_of="web")
+    spec, live = check_flow(revision.value.text), check_flow(mended)
+    assert (spec.filters, spec.sinks, spec.dead_letters) == (
+        live.filters, live.sinks, live.dead_letters,
+    )  # fmt: skip
+    assert revision.value.reason == "replay of dead letters of web: mended"
+    entries = flow.store.read_many(
+        [paths.audit(name) for name in flow.store.children(paths.audits())]
+    )
+    assert [one.value.command for one in entries if one and one.value.reason == "mended"] == [
+        "flow dead replay web as web-replay-1: 1 letter"
+    ]
+    refused = flow.shell.run("flow", "dead", "list", "web-replay-1")
+    assert (refused.exit_code, "name that one" in refused.stderr) == (2, True)
+
+
+def test_a_dry_run_changes_nothing(flow: Flow) -> None:
+    flow.bury(letter(1))
+    before, there = flow.store.dump(), sorted(flow.root.rglob("*"))
+    assert "would replay 1 letter of 1 file" in flow.run("replay", "--dry-run").stdout
+    assert "would be deleted" in flow.run("purge", "--dry-run").stdout
+    assert (flow.store.dump(), sorted(flow.root.rglob("*"))) == (before, there)
+
+
+def test_letters_without_a_body_are_left_out_of_a_replay(flow: Flow) -> None:
+    schema = pa.schema([field for field in LETTERS if field.name != "body"])
+    bodiless = [{k: v for k, v in letter(n).items() if k != "body"} for n in (1, 2)]
+    flow.bury(*bodiless, schema=schema)
+    refused = flow.run("replay")
+    assert (refused.exit_code, "has a body to replay" in refused.stderr) == (2, True)
+    flow.bury(letter(3))
+    done = flow.run("replay")
+    assert "2 letters left out that have no column body" in done.stderr
+    assert seqs(flow.events("web-replay-1")) == [3]
+
+
+def test_a_letter_that_lost_who_it_was_gets_an_identity_of_the_replay(flow: Flow) -> None:
+    schema = pa.schema([LETTERS.field("body"), *ADDED])
+    flow.bury(*({name: letter(n)[name] for name in schema.names} for n in (1, 2)), schema=schema)
+    assert flow.run("replay").exit_code == 0
+    events = flow.events("web-replay-1", pieces=2)
+    (name,) = names.parts(flow.source("web-replay-1"))
+    assert [(event["journal"], event["seq"]) for event in events] == [(name, 0), (name, 1)]
+    assert [(event["host"], event["attrs"]) for event in events] == [("", [])] * 2
+    assert events[0]["ts"] == NOON + timedelta(minutes=1), "when it died"
+
+
+def test_a_damaged_file_is_named_and_the_others_go_on(flow: Flow) -> None:
+    flow.bury(*(letter(n) for n in range(3)))
+    torn = flow.bury(*(letter(n) for n in range(3, 9)))
+    torn.write_bytes(torn.read_bytes()[:-40])
+    flow.bury(letter(9))
+    empty = flow.bury(letter(10))
+    empty.write_bytes(b"")
+    for words in (("list",), ("show",), ("purge", "--dry-run"), ("replay",)):
+        done = flow.run(*words)
+        assert done.exit_code == 0, done.stderr
+        assert str(torn) in done.stderr, words
+    assert flow.json("list")["letters"] == 4
+    assert set(flow.json("list")["damaged"]) >= {str(torn)}
+    assert seqs(flow.events("web-replay-1")) == [0, 1, 2, 9]
+
+
+def test_a_file_that_is_damaged_later_stops_its_part_there(flow: Flow) -> None:
+    first, second = flow.bury(letter(1), letter(2)), flow.bury(*map(letter, range(3, 9)))
+    assert flow.run("replay").exit_code == 0
+    last = max(first, second, key=lambda path: path.name)
+    listed = len(last.read_bytes())
+    last.write_bytes(b"x" * listed)
+    with pytest.raises(UnreadableError) as raised:
+        flow.events("web-replay-1")
+    assert str(last) in raised.value.why
+
+
+def test_purge_waits_for_replays_and_knows_what_they_have_delivered(flow: Flow) -> None:
+    flow.bury(*(letter(n) for n in range(4)))
+    size = flow.bury(*(letter(n) for n in range(4, 6))).stat().st_size
+    assert flow.run("replay", "--since", "2026-11-22T12:03:00Z").exit_code == 0
+    waits = flow.run("purge", "--yes")
+    assert (waits.exit_code, "web-replay-1 replays dead letters" in waits.stderr) == (3, True)
+    flow.finish("web-replay-1")
+    assert flow.json("purge", "--replayed", "--yes") == {
+        "flow": "web", "letters": 3, "files": 1, "rewritten": 1,
+        "bytes": size, "damaged": {},
+    }  # fmt: skip
+    assert flow.left() == [0, 1, 2]
+    assert flow.json("list")["replayed"] == 0
+    assert flow.json("purge", "--replayed", "--yes")["letters"] == 0
+    flow.bury(letter(7))
+    assert flow.run("replay").exit_code == 0, "the rest of a file that was written anew"
+    assert seqs(flow.events("web-replay-2")) == [0, 1, 2, 7]
+
+
+def test_a_file_that_was_purged_in_part_is_not_read_by_its_old_rows(flow: Flow) -> None:
+    flow.bury(*(letter(n) for n in range(6)))
+    assert flow.run("replay").exit_code == 0
+    place = LetterPlace(f"{flow.root}/dt=%Y-%m-%d")
+    some = purging.Purge(Choice(until=round((NOON + timedelta(minutes=2)).timestamp() * 1e6)))
+    purging.delete(place, purging.count(place, place.files(), some), some)
+    with pytest.raises(UnreadableError, match="was purged in part"):
+        flow.events("web-replay-1")
+
+
+def test_purge_asks_first(flow: Flow) -> None:
+    flow.bury(letter(1))
+    assert flow.run("purge").exit_code == 1
+    assert flow.left() == [1]
+
+
+@pytest.mark.parametrize(
+    ("sink", "complaint"),
+    [
+        ("elasticsearch: {hosts: ['http://h:9200'], index: a}", "go to elasticsearch: read them"),
+        ("files: {path: /d, format: csv}", "are csv files"),
+        ("files: {path: /d, columns: flat}", "are flat files"),
+        ("", "has no dead letters: give it"),
+    ],
+)
+def test_letters_elsewhere_are_to_be_read_there(flow: Flow, sink: str, complaint: str) -> None:
+    text = flow.text[: flow.text.index("dead_letters")] + (
+        f"dead_letters: {{{sink}}}\n" if sink else ""
+    )
+    apply_flow(flow.store, text, author="ann", reason="", now=0.0)
+    for command in ("list", "show", "replay", "purge"):
+        done = flow.run(command)
+        assert (done.exit_code, complaint in done.stderr) == (2, True), done.stderr
+
+
+def test_what_makes_no_sense_is_wrong_input(flow: Flow) -> None:
+    flow.bury(letter(1))
+    assert "a time with its zone" in flow.run("list", "--since", "monday").stderr
+    assert flow.run("replay", "--as", "web").exit_code == 3
+    assert flow.run("replay", "--as", "Web").exit_code == 2
+    apply_flow(
+        flow.store, flow.text.replace("flow: web", "flow: other"), author="", reason="", now=0
+    )
+    assert "flow other are in" in flow.run("replay").stderr
+    assert flow.run("purge", "--yes").exit_code == 2
+    assert flow.left() == [1]
+
+
+def test_what_others_have_there_is_no_letter(flow: Flow) -> None:
+    path = flow.bury(letter(1))
+    for other in (
+        flow.root / "_flumeng" / "0.1.x" / path.name,
+        flow.root / "dt=yesterday" / path.name,
+        path.with_name("_SUCCESS"),
+        path.with_name(f"copy-{path.name}"),
+        flow.root / path.name,
+    ):
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.write_bytes(path.read_bytes())
+    assert flow.json("list")["files"] == 1
+
+
+def test_a_directory_that_is_not_here_is_said_so(flow: Flow) -> None:
+    apply_flow(flow.store, flow.text.replace(str(flow.root), "/nowhere/dead"), author="", reason="",
+               now=0)  # fmt: skip
+    done = flow.run("list")
+    assert (done.exit_code, "is not on this host" in done.stderr) == (2, True)
