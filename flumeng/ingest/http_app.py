@@ -139,10 +139,16 @@ class HttpApp:
         return RefusedError(429, f"{cause}: send this again a little later")
 
     async def settle(self, timeout_seconds: float) -> None:
-        """Take no more; return when all that was taken is durable, or time is up."""
+        """Take no more; return when all who wait are answered, or time is up."""
         self._stopping = True
-        if self._undecided:
-            await asyncio.wait(self._undecided, timeout=timeout_seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                while self._waiting:
+                    await asyncio.wait(self._waiting)
+
+    @property
+    def _waiting(self) -> set[asyncio.Future[Any]]:
+        return {*self._undecided, *self._undelivered}
 
     async def _take(self, scope: Scope, headers: Mapping[bytes, bytes], body: _Body) -> None:
         """Return when the request's events are what ``ack`` says. Raises RefusedError."""

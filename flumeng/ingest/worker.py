@@ -94,8 +94,10 @@ class Worker:
         living = asyncio.create_task(stay_alive(self._send))
         asking = asyncio.create_task(self._ask_for_deliveries())
         while (message := await messages.get())["type"] != "stop":
-            await self._handle(message)
+            self._handle(message)
+        telling = asyncio.create_task(self._tell_deliveries(messages))
         await self._quiesce()
+        telling.cancel()
         reporting.cancel()
         living.cancel()
         asking.cancel()
@@ -105,7 +107,14 @@ class Worker:
         await asyncio.to_thread(stopping.join, SERVER_STOP_SECONDS)
         await asyncio.to_thread(self._journal_store.close)
 
-    async def _handle(self, message: Message) -> None:
+    async def _tell_deliveries(self, messages: asyncio.Queue[Message]) -> None:
+        """To those who still wait when nothing else is done any more."""
+        while True:
+            message = await messages.get()
+            if message["type"] == "delivered":
+                self._handle(message)
+
+    def _handle(self, message: Message) -> None:
         kind = message["type"]
         if kind == "configure":
             self._answers = message["number"]
@@ -124,7 +133,7 @@ class Worker:
             for name in message["flows"]:
                 self._do(self._journal_store.forget, name)
         elif kind == "quiesce":
-            await self._quiesce()
+            self._quiesce()
         else:
             log.error("the node sent a message of an unknown type: %s", kind)
 
@@ -163,14 +172,15 @@ class Worker:
             except (FlumengError, OSError) as error:
                 log.error("%s", error)
 
-    async def _quiesce(self) -> None:
+    def _quiesce(self) -> asyncio.Future[list[None]]:
         """Accept nothing more and make durable what was accepted; the journals stay open."""
         self._quiet = True
         flows = list(self._flows.values())
         for flow in flows:
             flow.want(None)
-        await asyncio.gather(*(flow.finished for flow in flows))
-        self._changed.set()
+        ended = asyncio.gather(*(flow.finished for flow in flows))
+        ended.add_done_callback(lambda _: self._changed.set())
+        return ended
 
     def _reconcile(self) -> None:
         self._reconciling = False

@@ -171,3 +171,18 @@ def test_an_ack_of_an_older_journal_answers_nobody(worker: WorkerProcess) -> Non
             assert answer.result()[0] == 200
             used.add(journal)
     assert len(used) == 2
+
+
+@pytest.mark.parametrize("last", ["quiesce", "stop"])
+def test_a_worker_that_is_to_stop_still_tells_what_is_delivered(
+    worker: WorkerProcess, last: str
+) -> None:
+    """A moment later; senders that hear 503 then would double what they have sent."""
+    worker.run(flow_text("f", 'http: {listen: "127.0.0.1:0", ack: delivered}'))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(post, worker.task("f")["listen"][0], "a")
+        (journal,) = worker.eventually(lambda: worker.awaited)
+        worker.send(type=last)
+        time.sleep(0.3)
+        worker.send(type="delivered", acks={journal: 1})
+        assert answer.result()[0] == 200
