@@ -252,11 +252,13 @@ MUTANTS = {
     ),
 }
 NOTICED_SOON_FROM = {
-    "the buckets of a plan are lost": 79,
+    "versions are not compared in an ack": 182,
     "versions are not compared in a plan": 133,
-    "a batch is repeated with other ranges": 21,
+    "the buckets of a plan are lost": 133,
+    "nobody waits for a canary": 126,
+    "a batch is repeated with other ranges": 225,
     "a batch is written before it is decided": 21,
-    "an intent ends before its acks": 90,
+    "an intent ends before its acks": 24,
     "partitions leave a task whose batch is decided": 144,
     "who has lost partitions is not fenced": 1600,
 }
