@@ -26,7 +26,7 @@ class ApplyOutcome:
 
     @property
     def sentence(self) -> str:
-        count = len(self._applied)
+        count = len(self._applied.keys() & set(self.flows.values()))
         return f"{count} of {len(self._files)} files are applied, {len(self._files) - count} not"
 
     def rows(self, error: FlumengError | None = None) -> list[dict[str, Any]]:

@@ -10,7 +10,14 @@ import click
 from cli.apply_outcome import ApplyOutcome
 from cli.context import CliContext, with_store
 from cli.name_argument import Name
-from cli.options import dry_run_option, json_option, reason_option, revision_option, zk_option
+from cli.options import (
+    dry_run_option,
+    json_option,
+    reason_option,
+    revision_option,
+    timeout_option,
+    zk_option,
+)
 from cli.output import show_json
 from cli.preview_output import show_preview
 from flumeng.errors import FlumengError, UserError
@@ -22,9 +29,12 @@ from flumeng.operations.flows import (
     require_flow,
     rollback_flow,
 )
+from flumeng.spec import parse_written
 from flumeng.spec.flow_files import FlowFilesError, read_flows
+from flumeng.spec.flow_names import is_part, whole_of
 from flumeng.spec.guarantees import promise
 from flumeng.store import Store
+from flumeng.views import conditions
 
 files_argument = click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
@@ -49,7 +59,7 @@ def validate(files: tuple[Path, ...], as_json: bool) -> None:
         return
     for file in found:
         click.echo(f"{file.path}: flow {file.spec.flow} is valid")
-        for sentence in promise(file.spec):
+        for sentence in promise(parse_written(file.text)):
             click.echo(f"  {sentence}")
 
 
@@ -118,7 +128,7 @@ def rollback(
     reason: str,
     if_revision: int | None,
 ) -> None:
-    """Make a new revision with the text of revision N."""
+    """Make a new revision with the text of revision N; its isolated parts follow."""
     audit_fields = context.audit_fields(reason)
     _tell(rollback_flow(store, name, number, expect_revision=if_revision, **audit_fields))
 
@@ -127,6 +137,10 @@ def rollback(
 @name_argument
 @click.option("--discard", is_flag=True, help="Drop events that are not in the sinks yet.")
 @click.option("--yes", is_flag=True, help="Do not ask before events are dropped.")
+@click.option(
+    "--wait", is_flag=True, help="Wait until no other flow reads it, and then until it is gone."
+)
+@timeout_option(300.0)
 @reason_option
 @revision_option
 @with_store
@@ -137,15 +151,24 @@ def delete(
     name: str,
     discard: bool,
     yes: bool,
+    wait: bool,
+    timeout: float,
     reason: str,
     if_revision: int | None,
 ) -> None:
-    """Delete a flow, once everything it accepted is in its sinks."""
+    """Delete a flow with its isolated parts, once everything it accepted is in its sinks.
+
+    One that other flows read is refused; with --wait they are waited for. --timeout is for all that
+    is waited for.
+    """
     require_flow(store, name)
     if discard and not yes:
         click.confirm(
             f"Events of flow {name} that are not in its sinks yet will be lost. Go on?", abort=True
         )
+    until = context.monotonic() + timeout
+    if wait:
+        context.wait_for(lambda: conditions.flow_unread(store, name), timeout)
     changed = delete_flow(
         store,
         name,
@@ -162,8 +185,15 @@ def delete(
             f"flow {name}: its sources stop now, its journals are collected to their end, then it "
             "goes (follow with `flumeng ack list`)"
         )
+    if wait:
+        left = max(0.0, until - context.monotonic())
+        context.wait_for(lambda: conditions.flow_gone(store, name), left)
+        click.echo(f"flow {name} is gone")
 
 
 def _tell(applied: Applied) -> None:
+    part = f", an isolated part of flow {whole_of(applied.flow)}," if is_part(applied.flow) else ""
     unchanged = "" if applied.changed else " (unchanged)"
-    click.echo(f"flow {applied.flow} revision {applied.revision}{unchanged}")
+    click.echo(f"flow {applied.flow}{part} revision {applied.revision}{unchanged}")
+    for left in applied.left:
+        click.echo(str(left))

@@ -11,7 +11,7 @@ from cli.name_argument import Name
 from cli.options import json_option, optional_zk_option
 from cli.output import show_json
 from flumeng.errors import UserError
-from flumeng.spec import parse_flow
+from flumeng.spec import parse_written
 from flumeng.spec.flow_files import read_flows
 from flumeng.views import graph_text, overview
 from flumeng.views.flow_graph import FlowGraph, graph_of, rates_of
@@ -45,7 +45,7 @@ def graph(*, hosts: str | None, flow: str, format_: str, as_json: bool) -> None:
 
 def _of_file(path: Path) -> FlowGraph:
     (file,) = read_flows([path])
-    return graph_of(file.spec)
+    return graph_of(parse_written(file.text))
 
 
 def _of_cluster(hosts: str | None, name: str) -> FlowGraph:
@@ -57,4 +57,4 @@ def _of_cluster(hosts: str | None, name: str) -> FlowGraph:
         counts = task_counts(store, context.counters, found.tasks)
     for node in counts.silent:
         click.echo(f"flumeng: node {node} does not say what became of events", err=True)
-    return graph_of(parse_flow(found.text), rates_of(counts, context.clock()))
+    return graph_of(parse_written(found.text), rates_of(counts, context.clock()))

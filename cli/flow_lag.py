@@ -40,6 +40,13 @@ def lag(context: CliContext, store: Store, name: str, as_json: bool) -> None:
         show_json(found)
         return
     click.echo(_headline(found))
+    _show(found)
+    for part in found.parts:
+        click.echo(f"\nisolated part: {_headline(part)}")
+        _show(part)
+
+
+def _show(found: LagOfFlow) -> None:
     show_table(
         (
             "PARTITION", "CURSOR", "ACK", "END", "BEHIND", "SECONDS", "EVENTS/S", "CAUGHT UP IN",

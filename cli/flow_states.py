@@ -17,6 +17,7 @@ from cli.options import json_option, reason_option, revision_option
 from cli.output import count, show_json
 from flumeng.errors import UserError
 from flumeng.operations.flows import StateOutcome, set_flow_state, set_flow_states
+from flumeng.operations.parts import parts_there
 from flumeng.store import Store
 from flumeng.views import overview
 from flumeng.views.overview import UNREADABLE
@@ -82,7 +83,8 @@ def for_flows(command: Callable[..., None]) -> Callable[..., None]:
 @for_flows
 def pause(context: CliContext, store: Store, chosen: Chosen, *, reason: str, as_json: bool) -> None:
     """Stop collecting; the sources go on into the journals, and what Kafka keeps waits there, so
-    nothing is lost for as long as it is kept."""
+    nothing is lost for as long as it is kept. Isolated parts are paused, resumed and stopped with
+    their flow, or one alone by its name, such as web~errors."""
     _set(context, store, chosen, "suspended", reason=reason, told=_paused, as_json=as_json)
 
 
@@ -106,6 +108,8 @@ def stop(context: CliContext, store: Store, chosen: Chosen, *, reason: str, as_j
 def _paused(kept: Receiving) -> str:
     if not kept.others:
         return "collecting stops now, its sources go on into the journals"
+    if kept.flow:
+        return f"collecting stops now, what comes waits in the journals of flow {kept.flow}"
     if not kept.journals:
         return "collecting stops now, what comes waits in Kafka"
     return "collecting stops now, its sources go on into the journals or wait in Kafka"
@@ -118,6 +122,8 @@ def _resumed(_kept: Receiving) -> str:
 def _stopped(kept: Receiving) -> str:
     if not kept.others:
         return "its sources stop now, its journals are collected to their end"
+    if kept.flow:
+        return f"collecting stops now, what is left waits in the journals of flow {kept.flow}"
     if not kept.journals:
         return "collecting stops now, what is left waits in Kafka"
     return (
@@ -155,13 +161,18 @@ def _set(
             if one.error:
                 click.echo(f"flumeng: {one.error}", err=True)
             elif one.changed:
-                click.echo(f"flow {one.flow}: {told(kept[one.flow])}")
+                click.echo(f"flow {one.flow}: {told(kept[one.flow])}{_with(store, one.flow)}")
             else:
                 click.echo(f"flow {one.flow} is {state} already")
         if len(outcomes) != 1:
             click.echo(_total(outcomes))
     if failed:
         raise SystemExit(max(exit_code(one.error) for one in failed if one.error))
+
+
+def _with(store: Store, flow: str) -> str:
+    parts = ", ".join(parts_there(store, [flow]))
+    return f"; with its isolated parts: {parts}" if parts else ""
 
 
 def _row(one: StateOutcome) -> dict[str, Any]:

@@ -47,6 +47,7 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
             "RUNNING",
             "LABELS",
             "BACKFILL OF",
+            "PART OF",
             "HEALTH",
         ),
         lambda row: (
@@ -59,6 +60,7 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
             f"{sum(task.state == 'running' for task in row.tasks)}/{len(row.tasks)}",
             row.labels,
             row.backfill_of,
+            row.part_of,
             row.health,
         ),
         as_json=as_json,
@@ -91,6 +93,10 @@ def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
         click.echo(f"rollout: {found.rollout}")
     if found.backfill:
         click.echo(f"it is a backfill of flow {found.backfill.of}: {found.backfill}")
+    if found.part_of:
+        click.echo(f"it is an isolated part of flow {found.part_of}, and is applied with that")
+    for part, state in found.parts.items():
+        click.echo(f"isolated part {part} is {state}")
     if found.went_back:
         click.echo(f"it went back to this revision by itself: {found.went_back}")
     click.echo(f"\n{found.text.strip()}\n")

@@ -12,6 +12,8 @@ def show_preview(found: Preview, *, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
+    for sentence in found.left:
+        click.echo(sentence)
     if not found.moves:
         click.echo("nothing would move")
         return

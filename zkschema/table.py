@@ -25,7 +25,9 @@ VERSION = 4
 OLDEST = 1
 KIB = 1024
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
-NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:@=+-]{1,200}")
+NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:@=+~-]{1,200}")
+PARTS_SINCE = 4
+"""Flows have isolated parts, whose names have a ``~``, in trees of this version and above."""
 
 ROWS: list[Row[Record]] = []
 

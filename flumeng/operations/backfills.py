@@ -13,7 +13,7 @@ from flumeng.operations import audit
 from flumeng.operations.flows import (
     next_revisions,
     refuse_several_hosts,
-    refuse_undecided,
+    refuse_too_old,
     require_flow,
     require_revision,
     revision_writes,
@@ -59,7 +59,7 @@ def start_backfill(
     schema = tree.require_versioned(store)
     (wanted,) = next_revisions(store, {name: text}, 0)
     refuse_several_hosts(store, [wanted])
-    refuse_undecided(schema.value, [wanted])
+    refuse_too_old(schema.value, [wanted])
     command = f"flow backfill {flow} as {name}: {_said(bounds.items())}"
     entry = records.Audit(who=author, command=command, reason=reason, time=now)
     because = f"backfill of {flow}: {reason}" if reason else f"backfill of {flow}"

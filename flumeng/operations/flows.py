@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby
 
 from flumeng.errors import ConflictError, FlumengError, UserError
-from flumeng.operations import audit
+from flumeng.operations import audit, parts
 from flumeng.operations.local_files import on_several_hosts
+from flumeng.operations.parts import Leaving
 from flumeng.operations.settings import without_chokes
 from flumeng.operations.subscriptions import subscribe, why_not_deleted
 from flumeng.operations.tombstones import tombstone_writes
 from flumeng.spec import check_flow
+from flumeng.spec.flow_names import is_part, parts_among, whole_of, why_not_applied
 from flumeng.spec.problems import nearest
 from flumeng.state import journal_registry
 from flumeng.store import (
@@ -42,11 +44,13 @@ VERBS = {"running": "resume", "suspended": "pause", "stopped": "stop"}
 
 @dataclass(frozen=True)
 class Applied:
-    """What became of an apply: the flow's revision now, and whether this call made it."""
+    """What became of an apply: the flow's revision now, and whether this call made it. ``left``:
+    the isolated parts that it has no more. Each other part is an ``Applied`` of its own."""
 
     flow: str
     revision: int
     changed: bool
+    left: tuple[Leaving, ...] = ()
 
 
 class RefusedError(ConflictError):
@@ -62,7 +66,8 @@ class NextRevision:
     """What an apply makes of a flow: ``number`` is the revision that it has then, the current one
     when ``text`` is its text already. ``kept``: the revisions that are there now. ``decided``: of
     those that are to go, the ones of which a batch is to be repeated. ``cursors`` makes the one at
-    the flow that it reads, when there is none yet."""
+    the flow that it reads, when there is none yet, and says where that begins. ``state`` is that of
+    a new flow. ``leaving`` are the isolated parts that it has no more."""
 
     flow: str
     text: str
@@ -72,6 +77,9 @@ class NextRevision:
     run_by_all: int = 0
     decided: frozenset[int] = frozenset()
     cursors: tuple[Write, ...] = ()
+    state: str = "running"
+    leaving: Mapping[str, Versioned[records.Flow]] = field(default_factory=dict)
+    left: tuple[Leaving, ...] = ()
 
     @property
     def outdated(self) -> list[int]:
@@ -86,7 +94,7 @@ class NextRevision:
 
     @property
     def applied(self) -> Applied:
-        return Applied(self.flow, self.number, self.changed)
+        return Applied(self.flow, self.number, self.changed, self.left if self.changed else ())
 
 
 def apply_flow(
@@ -100,11 +108,10 @@ def apply_flow(
 ) -> Applied:
     """``apply_flows`` for one. Raises ``SpecError`` too."""
     name = check_flow(text).flow
-    parts = apply_flows(
+    made = apply_flows(
         store, {name: text}, author=author, reason=reason, now=now, expect_revision=expect_revision
     )
-    (applied,) = chain.from_iterable(parts)
-    return applied
+    return next(one for one in chain.from_iterable(made) if one.flow == name)
 
 
 def apply_flows(
@@ -122,19 +129,22 @@ def apply_flows(
     flow must not exist). The newest ``KEEP_REVISIONS`` are kept, the one that a rollout goes back
     to, and those of which a batch is to be repeated. A name is free again once no journal is left
     of the flow that had it: the new flow would deliver what they hold, under epochs that begin
-    anew.
+    anew. A flow's isolated parts are made, changed and deleted with it.
 
     All are written in one transaction while that fits; then in the order of ``texts`` in as few as
-    possible, and what each has applied is given when it is done. Raises ``RefusedError`` before
-    anything is written, ``ConflictError`` and ``UnavailableError`` for the transaction that failed.
+    possible, none of which parts a flow from its parts, and what each has applied is given when it
+    is done. Raises ``RefusedError`` before anything is written, ``ConflictError`` and
+    ``UnavailableError`` for the transaction that failed.
     """
     schema = tree.require_versioned(store)
     wanted = next_revisions(store, texts, expect_revision)
     refuse_several_hosts(store, wanted)
-    refuse_undecided(schema.value, wanted)
+    refuse_too_old(schema.value, wanted)
     yield [one.applied for one in wanted if not one.changed]
+    changed = [one for one in wanted if one.changed]
     for part in _in_transactions(
-        (one, revision_writes(one, schema, author, reason, now)) for one in wanted if one.changed
+        [(one, revision_writes(one, schema, author, reason, now)) for one in together]
+        for together in _whole_flows(changed)
     ):
         said = ", ".join(f"{one.flow} (revision {one.number})" for one, _ in part)
         entry = records.Audit(who=author, command=f"flow apply {said}", reason=reason, time=now)
@@ -158,21 +168,29 @@ def rollback_flow(
     Raises as ``apply_flow``, and ``UserError`` when the flow or that revision is not there.
     """
     require_flow(store, flow)
+    if is_part(flow):
+        raise UserError(
+            f"{flow} is an isolated part of flow {whole_of(flow)}, which goes back as a whole: "
+            f"`flumeng flow rollback {whole_of(flow)} N`"
+        )
     text = require_revision(store, flow, number).text
     check_flow(text)
     why = f"rollback to revision {number}"
     schema = tree.require_versioned(store)
-    (wanted,) = next_revisions(store, {flow: text}, expect_revision)
-    if wanted.current is None:
+    wanted = next_revisions(store, {flow: text}, expect_revision)
+    whole = next(one for one in wanted if one.flow == flow)
+    if whole.current is None:
         raise ConflictError(f"flow {flow} was deleted meanwhile")
-    refuse_several_hosts(store, [wanted])
-    refuse_undecided(schema.value, [wanted])
-    if wanted.changed:
+    refuse_several_hosts(store, wanted)
+    refuse_too_old(schema.value, wanted)
+    changed = [one for one in wanted if one.changed]
+    if changed:
         because = f"{why}: {reason}" if reason else why
-        command = f"flow rollback {flow} {number} (revision {wanted.number})"
+        command = f"flow rollback {flow} {number} (revision {whole.number})"
         entry = records.Audit(who=author, command=command, reason=because, time=now)
-        audit.commit(store, revision_writes(wanted, schema, author, because, now), entry)
-    return wanted.applied
+        writes = (revision_writes(one, schema, author, because, now) for one in changed)
+        audit.commit(store, list(chain.from_iterable(writes)), entry)
+    return whole.applied
 
 
 def set_flow_state(
@@ -185,7 +203,8 @@ def set_flow_state(
     now: float,
     expect_revision: int | None = None,
 ) -> bool:
-    """Want the flow ``running``, ``suspended`` or ``stopped``; gives whether that is a change.
+    """Want the flow ``running``, ``suspended`` or ``stopped``, and its isolated parts too; gives
+    whether that is a change.
 
     Suspended: its collect tasks are let go, its sources go on into the journals. Stopped: its
     sources stop, what they accepted is collected to its end. Raises ``UserError`` for a flow that
@@ -194,14 +213,18 @@ def set_flow_state(
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
     refuse_deleted(flow, current.value, f"it cannot become {state} any more")
-    if current.value.state == state:
-        return False
-    entry = records.Audit(
-        who=author, command=f"flow {VERBS[state]} {flow}", reason=reason, time=now
-    )
-    wanted = replace(current.value, state=state)
-    audit.commit(store, [Put(paths.flow(flow), wanted, current.version)], entry)
-    return True
+    every = {flow: current, **parts.parts_there(store, [flow])}
+    writes = [
+        Put(paths.flow(name), replace(found.value, state=state), found.version)
+        for name, found in every.items()
+        if found.value.state != state
+    ]
+    if writes:
+        command = f"flow {VERBS[state]} {flow}"
+        audit.commit(
+            store, writes, records.Audit(who=author, command=command, reason=reason, time=now)
+        )
+    return bool(writes)
 
 
 @dataclass(frozen=True)
@@ -242,18 +265,21 @@ def _set_together(
     store: Store, flows: Sequence[str], state: str, entry: records.Audit
 ) -> list[StateOutcome]:
     """All or none. Raises as ``set_flow_state``."""
-    currents = store.read_each([paths.flow(flow) for flow in flows])
-    writes: list[Write] = []
-    outcomes = []
-    for flow, current in zip(flows, currents, strict=True):
+    currents = dict(zip(flows, store.read_each([paths.flow(flow) for flow in flows]), strict=True))
+    there: dict[str, Versioned[records.Flow]] = {}
+    for flow, current in {**parts.parts_there(store, flows), **currents}.items():
         if not isinstance(current, Versioned) or current.value.state == "deleted":
             raise ConflictError(f"flow {flow} has to be looked at by itself")
-        changed = current.value.state != state
-        outcomes.append(StateOutcome(flow, changed))
-        if changed:
-            wanted = replace(current.value, state=state)
-            writes.append(Put(paths.flow(flow), wanted, current.version))
-    if writes:
+        there[flow] = current
+    changed = {flow: found for flow, found in there.items() if found.value.state != state}
+    outcomes = [
+        StateOutcome(flow, flow in changed or bool(parts_among(changed, flow))) for flow in flows
+    ]
+    if changed:
+        writes = [
+            Put(paths.flow(flow), replace(found.value, state=state), found.version)
+            for flow, found in changed.items()
+        ]
         named = " ".join(one.flow for one in outcomes if one.changed)
         audit.commit(store, writes, replace(entry, command=f"{entry.command} {named}"))
     return outcomes
@@ -269,7 +295,8 @@ def delete_flow(
     discard: bool = False,
     expect_revision: int | None = None,
 ) -> bool:
-    """Want the flow gone; masters drain it first, or with ``discard`` drop what is not collected.
+    """Want the flow gone, and its isolated parts with it; masters drain it first, or with
+    ``discard`` drop what is not collected.
 
     Its chokes go at once: its sources stop, and the next flow of that name is another one. Its
     history stays readable (``/tombstones``).
@@ -278,15 +305,21 @@ def delete_flow(
     """
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
+    if is_part(flow) and store.exists(paths.flow(whole_of(flow))):
+        raise UserError(
+            f"{flow} is an isolated part of flow {whole_of(flow)}: apply that without it"
+        )
     if why := why_not_deleted(store, flow):
         raise ConflictError(why)
     wanted = replace(current.value, state="deleted", discard=discard or current.value.discard)
-    if wanted == current.value:
+    others = parts.parts_there(store, [flow])
+    if wanted == current.value and not others:
         return False
     command = f"flow delete {flow}{' --discard' if discard else ''}"
     entry = records.Audit(who=author, command=command, reason=reason, time=now)
     writes = [
         Put(paths.flow(flow), wanted, current.version),
+        *parts.deletion(others, discard=wanted.discard),
         *without_chokes(store, flow=flow),
         *tombstone_writes(store, flow, author=author, reason=reason, now=now),
     ]
@@ -335,30 +368,33 @@ def refuse_deleted(flow: str, record: records.Flow, advice: str) -> None:
 def next_revisions(
     store: ReadableStore, texts: Mapping[str, str], expect_revision: int | None = None
 ) -> list[NextRevision]:
-    """What an apply of these texts makes of each flow. Raises ``RefusedError`` for all together
-    that may not be applied now."""
+    """What an apply of these texts makes of each flow, and of its isolated parts, which follow it.
+    Raises ``RefusedError`` for all together that may not be applied now."""
+    refused = {flow: why for flow in texts if (why := why_not_applied(flow))}
+    if refused:
+        raise RefusedError(refused)
+    texts = parts.with_parts(texts)
     currents = dict(zip(texts, store.read_each([paths.flow(name) for name in texts]), strict=True))
     holders = _holders_of_journals(store) if None in currents.values() else {}
-    refused: dict[str, str] = {}
     there: dict[str, Versioned[records.Flow]] = {}
     for flow, current in currents.items():
         try:
             if isinstance(current, Unreadable):
                 raise ConflictError(f"flow {flow} cannot be read: `flumeng schema verify --fix`")
-            expect_current(flow, current, expect_revision)
+            expect_current(flow, current, None if is_part(flow) else expect_revision)
             if current is None:
                 _refuse_leftovers(flow, holders.get(flow, set()))
             else:
                 refuse_deleted(flow, current.value, "apply it again when it is gone")
                 there[flow] = current
         except ConflictError as error:
-            refused[flow] = str(error)
+            refused[whole_of(flow)] = str(error)
     if refused:
         raise RefusedError(refused)
     before = _current_texts(store, there)
     cursors, refused = subscribe(store, texts, before)
     if refused:
-        raise RefusedError(refused)
+        raise RefusedError({whole_of(flow): why for flow, why in refused.items()})
     changed = [flow for flow, current in there.items() if before[flow] != texts[flow]]
     plans = store.read_each([paths.plan(flow) for flow in changed])
     run_by_all = {
@@ -374,31 +410,44 @@ def next_revisions(
         else NextRevision(flow, text, there[flow], there[flow].value.revision)
         for flow, text in texts.items()
     }
-    return [
-        replace(one, cursors=tuple(cursors.get(flow, ())))
-        for flow, one in sorted(following.items(), key=lambda item: item[0] in cursors)
-    ]
+    gone = {
+        part: found for part, found in parts.parts_there(store, there).items() if part not in texts
+    }
+    made = []
+    for flow, one in sorted(following.items(), key=lambda item: whole_of(item[0]) in cursors):
+        whole, writes = whole_of(flow), list(cursors.get(flow, ()))
+        if flow != whole and one.current is None and whole in there:
+            writes += parts.beginning(store, whole, texts[whole], flow)
+            one = replace(one, state=there[whole].value.state)  # noqa: PLW2901
+        leaving = {name: gone[name] for name in parts_among(gone, flow)}
+        left = tuple(parts.leaving(store, flow, texts[flow], name) for name in leaving)
+        made.append(replace(one, cursors=tuple(writes), leaving=leaving, left=left))
+    return made
 
 
 def refuse_several_hosts(store: ReadableStore, wanted: Iterable[NextRevision]) -> None:
     """Raises ``RefusedError`` for those that this changes; see ``local_files``."""
     refused = on_several_hosts(store, {one.flow: one.text for one in wanted if one.changed})
     if refused:
-        raise RefusedError(refused)
+        raise RefusedError({whole_of(flow): why for flow, why in refused.items()})
 
 
-def refuse_undecided(schema: records.Schema, wanted: Iterable[NextRevision]) -> None:
-    """Raises ``RefusedError`` for those that this changes whose tasks would have no place for what
-    they decide, in a tree that is as old."""
+def refuse_too_old(schema: records.Schema, wanted: Iterable[NextRevision]) -> None:
+    """Raises ``RefusedError`` for those that this changes of which a tree that is as old has no
+    place: for what their tasks decide, or for isolated parts."""
     since = paths.intent.since
-    if schema.version >= since:
-        return
+    changed = [one for one in wanted if one.changed]
     refused = {
+        whole_of(one.flow): why for one in changed if (why := parts.why_too_old(schema, one.flow))
+    }
+    if not refused and schema.version >= since:
+        return
+    refused |= {
         one.flow: f"flow {one.flow} delivers exactly once to a target that knows batches by number:"
         f" that takes a tree of version {since}, and this one has {schema.version} "
         "(`flumeng schema migrate --finish`)"
-        for one in wanted
-        if one.changed and check_flow(one.text).by_batch
+        for one in changed
+        if schema.version < since and check_flow(one.text).by_batch
     }
     if refused:
         raise RefusedError(refused)
@@ -445,15 +494,15 @@ def revision_writes(
     text = Put(paths.revision(one.flow, str(one.number)), revision, ABSENT)
     if one.current is None:
         folders = bootstrap.flow_folders(one.flow, schema.value.version)
-        flow = Put(
-            paths.flow(one.flow), records.Flow(revision=one.number, backfill_of=backfill_of), ABSENT
-        )
+        new = records.Flow(revision=one.number, state=one.state, backfill_of=backfill_of)
+        flow = Put(paths.flow(one.flow), new, ABSENT)
         return [flow, *(Put(folder, None, ABSENT) for folder in folders), text, *one.cursors]
     record = replace(one.current.value, revision=one.number, went_back="")
     return [
         Put(paths.flow(one.flow), record, one.current.version),
         text,
         *one.cursors,
+        *parts.deletion(one.leaving),
         *(Remove(paths.revision(one.flow, str(number)), ANY) for number in one.outdated),
     ]
 
@@ -461,16 +510,22 @@ def revision_writes(
 Planned = tuple[NextRevision, list[Write]]
 
 
-def _in_transactions(planned: Iterable[Planned]) -> Iterator[list[Planned]]:
-    """In order and in as few parts as fit; one flow's writes stay together."""
+def _whole_flows(wanted: Sequence[NextRevision]) -> Iterator[list[NextRevision]]:
+    """Each flow with its parts."""
+    for _, together in groupby(wanted, key=lambda one: whole_of(one.flow)):
+        yield list(together)
+
+
+def _in_transactions(planned: Iterable[list[Planned]]) -> Iterator[list[Planned]]:
+    """In order and in as few parts as fit; what stands together stays together."""
     part: list[Planned] = []
     room = TRANSACTION_BYTES
-    for one, writes in planned:
-        size = len(one.text.encode()) + len(writes) * WRITE_BYTES
+    for together in planned:
+        size = sum(len(one.text.encode()) + len(writes) * WRITE_BYTES for one, writes in together)
         if part and size > room:
             yield part
             part, room = [], TRANSACTION_BYTES
-        part.append((one, writes))
+        part += together
         room -= size
     if part:
         yield part

@@ -17,6 +17,7 @@ from flumeng.operations.tasks import look, moved, restarted
 from flumeng.plan import plan
 from flumeng.plan.applied import applied
 from flumeng.spec import parse_flow
+from flumeng.spec.flow_names import whole_of
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import ReadableStore, Store, Version
 from zkschema.records import Flow, Node, NodeStatus, PlannedTask, TaskStatus
@@ -36,11 +37,13 @@ class Move:
 
 @dataclass(frozen=True)
 class Preview:
-    """``why`` holds the planner's reasons, in its order. ``complete``: nothing follows."""
+    """``why`` holds the planner's reasons, in its order. ``complete``: nothing follows. ``left``:
+    the isolated parts that flows would have no more, and what these have not read."""
 
     moves: tuple[Move, ...]
     why: tuple[str, ...]
     complete: bool = True
+    left: tuple[str, ...] = ()
 
 
 def drain(store: ReadableStore, node: str) -> Preview:
@@ -68,7 +71,9 @@ def apply(
     """
     now = look(store)
     flows = {
-        name: replace(view, record=replace(view.record, state="deleted")) if name in ended else view
+        name: replace(view, record=replace(view.record, state="deleted"))
+        if whole_of(name) in ended
+        else view
         for name, view in now.flows.items()
     }
     changed = {name: replace(now.nodes[name], record=node) for name, node in (nodes or {}).items()}
@@ -78,17 +83,24 @@ def apply(
         name, spec = wanted.flow, parse_flow(wanted.text)
         view = flows.get(name)
         if view is None or wanted.current is None:
-            view = FlowView(name, Flow(revision=wanted.number), Version(0), spec.place)
+            record = Flow(revision=wanted.number, state=wanted.state)
+            view = FlowView(name, record, Version(0), spec.place)
         elif wanted.changed:
             record = replace(view.record, revision=wanted.number)
             view = replace(view, record=record, place=spec.place, problem="", rollout=None)
         else:
             continue
+        flows |= {
+            part: replace(flows[part], record=replace(flows[part].record, state="deleted"))
+            for part in wanted.leaving
+            if part in flows
+        }
         discovers = bool(spec.partitioned or view.partitions)
         flows[name] = replace(view, pins=bool(spec.pinned), discovers=discovers)
     new = flows.keys() - now.flows.keys()
     wanted_nodes = {**now.nodes, **changed}
-    return _compare(now, replace(now, flows=flows, nodes=wanted_nodes, mine=now.mine | new))
+    found = _compare(now, replace(now, flows=flows, nodes=wanted_nodes, mine=now.mine | new))
+    return replace(found, left=tuple(str(part) for one in revisions for part in one.applied.left))
 
 
 def restart(store: Store, key: str) -> Preview:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flumeng.spec import FlowSpec, SpecError, parse_flow
+from flumeng.spec.flow_names import parts_among
 from flumeng.spec.flow_source import FlowSource
 from flumeng.store import ABSENT, Check, Path, Put, ReadableStore, Versioned, Write
 from zkschema import paths
@@ -24,8 +25,9 @@ def readers_of(store: ReadableStore, flow: str) -> list[str]:
 
 
 def why_not_deleted(store: ReadableStore, flow: str) -> str:
-    """Empty when nobody reads it."""
-    readers = ", ".join(readers_of(store, flow))
+    """Empty when nobody reads it but its own isolated parts, which go with it."""
+    parts = parts_among(readers_of(store, flow), flow)
+    readers = ", ".join(name for name in readers_of(store, flow) if name not in parts)
     return readers and (
         f"flow {flow} is read by {readers}: delete those first, and when they are gone this one"
     )

@@ -13,6 +13,7 @@ from dataclasses import replace
 from flumeng.plan.placement_index import ASSIGNED, DRAINING, WAITING
 from flumeng.plan.plan_builder import PlanBuilder
 from flumeng.spec import CollectPlace
+from flumeng.spec.flow_names import is_part
 from zkschema.records import COLLECT, DISCOVER, PlannedTask
 
 NAME = f"{DISCOVER}.0"
@@ -35,10 +36,12 @@ def place_discovery(builder: PlanBuilder) -> None:
 
 def _is_needed(builder: PlanBuilder) -> bool:
     """A flow that is stopped keeps it while more may come to a partition of it: only its discovery
-    task knows how far that reaches, and from where it can be read again."""
+    task knows how far that reaches, and from where it can be read again. So does an isolated part
+    of a flow that ends: where the journals end it finds out."""
     flow = builder.flow
     waits = flow.record.state == "stopped" and len(flow.ending) < len(flow.partitions)
-    return flow.discovers and (builder.receives or waits)
+    ends = is_part(flow.name) and not flow.record.discard and builder.snapshot.owes(flow.name)
+    return flow.discovers and (builder.receives or waits or ends)
 
 
 def end_discovery(builder: PlanBuilder) -> None:

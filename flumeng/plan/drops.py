@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from flumeng.plan.actions import Drop
 from flumeng.spec import Place
+from flumeng.spec.flow_names import parts_among
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Version
 from zkschema.records import INGEST
 
 
 def drop_of(flow: FlowView, snapshot: Snapshot) -> Drop | None:
-    """The end of a deleted flow. Without ``discard`` nodes that are away are waited for as well:
-    one of them may hold a journal that it could not tell of."""
-    if flow.record.state != "deleted" or flow.tasks:
+    """The end of a deleted flow; its isolated parts, which read its journals, go before it. Without
+    ``discard`` nodes that are away are waited for as well: one of them may hold a journal that it
+    could not tell of."""
+    if flow.record.state != "deleted" or flow.tasks or parts_among(snapshot.flows, flow.name):
         return None
     patient = not flow.record.discard
     owes = snapshot.owes(flow.name)

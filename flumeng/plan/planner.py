@@ -22,6 +22,7 @@ from flumeng.plan.projection import assign
 from flumeng.plan.rollout import revert, roll
 from flumeng.plan.standbys import choose_standbys
 from flumeng.plan.steps import STEP_BYTES, steps
+from flumeng.spec.flow_names import is_part, whole_of
 from flumeng.state.endings import history
 from flumeng.state.partition_changes import changed_names, changed_partitions
 from flumeng.state.snapshot import FlowView, IntentView, NodeView, Snapshot
@@ -187,6 +188,7 @@ class Planner:
                 or resumed
                 or name in other_commits
                 or name in self.held
+                or (is_part(name) and whole_of(name) in partitions)
                 or seen.intents.get(name) != snapshot.intents.get(name),
                 nodes=tuple(sorted({*nodes, *changes.nodes})) if changes.nodes else nodes,
                 partitions=tuple(sorted(partitions.get(name, set()).union(changes.partitions))),

@@ -21,6 +21,7 @@ from flumeng.push.resources import (
     setting_text,
 )
 from flumeng.push.site_copy import SiteCopy
+from flumeng.spec.flow_names import is_part
 from flumeng.store import Unreadable, Versioned
 from zkschema import paths, records, table
 
@@ -119,7 +120,10 @@ def state_of(copy: SiteCopy) -> SiteState:
 
 
 def _flows(copy: SiteCopy, unreadable: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Isolated parts are none: they follow from the text of their flow."""
     for name in copy.children(paths.flows()):
+        if is_part(name):
+            continue
         key = f"{FLOW}/{name}"
         flow = copy.znodes[str(paths.flow(name))]
         if isinstance(flow, Unreadable):

@@ -14,6 +14,7 @@ from typing import TypeVar
 from flumeng.operations import audit
 from flumeng.operations.flows import RefusedError, next_revisions, revision_writes
 from flumeng.operations.local_files import on_several_hosts
+from flumeng.operations.parts import deletion, parts_there
 from flumeng.operations.settings import SETTINGS
 from flumeng.operations.subscriptions import why_not_deleted
 from flumeng.push.comparison import Change
@@ -28,7 +29,8 @@ from flumeng.push.resources import (
     of_node,
 )
 from flumeng.push.site_copy import SiteCopy
-from flumeng.push.site_state import DELETED
+from flumeng.spec import parts_of
+from flumeng.spec.flow_names import is_part
 from flumeng.store import ABSENT, ANY, WIRE_LIMIT_BYTES, Check, Expected, Path, Put, Remove, Write
 from zkschema import paths, records
 from zkschema.records import PushEntry, PushSource, ResourceChange
@@ -49,6 +51,8 @@ def first_part(changes: Sequence[Change]) -> list[Change]:
     room = CHANGES_BYTES
     for change in changes:
         room -= change.weight_bytes + CHANGE_BYTES
+        for text in texts_of([change]).values():
+            room -= sum(len(made.encode()) + CHANGE_BYTES for made in parts_of(text).values())
         if part and room < 0:
             break
         part.append(change)
@@ -132,14 +136,16 @@ def _flows(copy: SiteCopy, changes: Sequence[Change], source: PushSource) -> Ite
     schema = copy.read(paths.schema())
     assert schema is not None
     for wanted in next_revisions(copy, texts):
-        assert wanted.changed
+        if not wanted.changed:
+            assert is_part(wanted.flow)
+            continue
         yield from revision_writes(wanted, schema, source.author, _reason(source), source.time)
     for change in changes:
         if kind_of(change.key) == FLOW and change.verb == "delete":
-            flow = copy.read(paths.flow(name_of(change.key)))
+            name = name_of(change.key)
+            flow = copy.read(paths.flow(name))
             assert flow is not None
-            record = replace(flow.value, state=DELETED)
-            yield Put(paths.flow(name_of(change.key)), record, flow.version)
+            yield from deletion({name: flow, **parts_there(copy, [name])})
 
 
 def _reason(source: PushSource) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from flumeng.spec import document, guarantees
+from flumeng.spec import document, guarantees, isolation
 from flumeng.spec.component import Component
 from flumeng.spec.decode import INVALID, Decoder
 from flumeng.spec.flow import (
@@ -37,43 +37,79 @@ __all__ = [
     "TaskRange",
     "check_flow",
     "parse_flow",
+    "parse_written",
+    "parts_of",
 ]
 
 
 def parse_flow(text: str) -> FlowSpec:
-    """Read one flow; the same text is read once. Raises ``SpecError`` with every problem of it but
-    those of its expressions: see ``check_flow``."""
+    """Read one flow, as its own tasks run it: without what is isolated in it, which runs as flows
+    of its own (see ``parts_of``). The same text is read once. Raises ``SpecError`` with every
+    problem of it but those of its expressions: see ``check_flow``."""
+    return _read(text)[1]
+
+
+def parse_written(text: str) -> FlowSpec:
+    """As ``parse_flow``, with all that its author wrote."""
     return _read(text)[0]
 
 
+def parts_of(text: str) -> dict[str, str]:
+    """The flows as which what is isolated in a flow runs: name -> text. Raises ``SpecError``."""
+    return {part.flow: made for part, made in _read(text)[3].items()}
+
+
 def check_flow(text: str) -> FlowSpec:
-    """Read one flow of which nothing is known yet: its expressions too, and whether its filters and
-    sinks have the columns that they need. Raises ``SpecError``."""
-    spec, lines = _read(text)
-    if spec.filters or spec.branches:
+    """Read one flow of which nothing is known yet, as ``parse_flow`` does: its expressions too, and
+    whether its filters and sinks have the columns that they need. Raises ``SpecError``."""
+    written, spec, lines, parts = _read(text)
+    if written.filters or written.branches:
         from flumeng.spec import columns  # noqa: PLC0415  # loads sqlglot, which nobody else needs
 
         wrong = [
-            Problem(_line(lines, path), path, message) for path, message in columns.check(spec)
+            Problem(_line(lines, path), path, message) for path, message in columns.check(written)
         ]
         if wrong:
             raise SpecError(wrong)
+    for part, made in parts.items():
+        try:
+            check_flow(made)
+        except SpecError as error:
+            place = f"{part.path}.{isolation.ISOLATED}"
+            raise SpecError(
+                Problem(lines[place], place, f"as the flow {part.flow}: {one.path}: {one.message}")
+                for one in error.problems
+            ) from error
     return spec
 
 
 @lru_cache(maxsize=4096)
-def _read(text: str) -> tuple[FlowSpec, Mapping[str, int]]:
+def _read(
+    text: str,
+) -> tuple[FlowSpec, FlowSpec, Mapping[str, int], Mapping[isolation.Part, str]]:
+    """As it is written, as its own tasks run it, the lines of its places, and the texts of its
+    parts."""
     root = document.compose(text)
     decoder = Decoder()
-    spec = decoder.mapping(FlowSpec, root, "")
+    written = decoder.mapping(FlowSpec, root, "")
     together = [
         Problem(decoder.lines[path], path, message)
         for path, message in guarantees.check(decoder.parts)
     ]
-    if spec is INVALID or together:
+    if written is not INVALID:
+        assert isinstance(written, FlowSpec)
+        together += [
+            Problem(decoder.lines[path], path, message)
+            for path, message in isolation.problems(written)
+        ]
+    if written is INVALID or together:
         raise SpecError(decoder.problems + together)
-    assert isinstance(spec, FlowSpec)
-    return spec, decoder.lines
+    parts = isolation.parts(written)
+    if not parts:
+        return written, written, decoder.lines, {}
+    spec = parse_flow(isolation.kept_text(root, written))
+    texts = {part: isolation.part_text(root, written, part) for part in parts}
+    return written, spec, decoder.lines, texts
 
 
 def _line(lines: Mapping[str, int], path: str) -> int:

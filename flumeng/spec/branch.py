@@ -55,6 +55,11 @@ class Branch:
         doc="It takes the events that no branch beside it takes. One branch may, the last.",
         default=False,
     )
+    isolated: bool = option(
+        doc="It reads the flow's journals at its own pace, by tasks of its own: while its sinks "
+        "are down it holds up no other.",
+        default=False,
+    )
     filters: tuple[Component, ...] = option(
         doc="What happens to the events of the branch, in order, as in the flow.", default=()
     )

@@ -17,10 +17,12 @@ DEAD_LETTER: OnError = "dead-letter"
 class Component:
     """``options`` is an instance of the frozen dataclass registered for ``kind`` and ``name``.
     ``when``: of a filter, in Spark SQL, which events it is for; all others pass it by.
-    ``on_error``: what becomes of events that a filter cannot process."""
+    ``on_error``: what becomes of events that a filter cannot process. ``isolated``: of a sink, that
+    it is written at its own pace."""
 
     kind: Kind
     name: str
     options: Any
     when: str | None = None
     on_error: OnError = KEEP
+    isolated: bool = False

@@ -39,11 +39,14 @@ _NUMBERS: Mapping[Unit | None, tuple[Callable[[str], float], str]] = {
 }
 SWITCH = "expected true or false"
 WHEN, ON_ERROR = "when", "on_error"
-BESIDE: Mapping[str, tuple[Any, Option]] = {
-    WHEN: (str, Option(doc="A condition in Spark SQL.", example='"severity <= 4"')),
-    ON_ERROR: (OnError, Option(doc="What becomes of events that the filter cannot process.")),
+BESIDE: Mapping[str, Mapping[str, tuple[Any, Option]]] = {
+    "filters": {
+        WHEN: (str, Option(doc="A condition in Spark SQL.", example='"severity <= 4"')),
+        ON_ERROR: (OnError, Option(doc="What becomes of events that the filter cannot process.")),
+    },
+    "sinks": {"isolated": (bool, Option(doc="Whether the sink is written at its own pace."))},
 }
-"""What may stand beside a filter, as fields of its ``Component``."""
+"""What may stand beside each entry of a list of components, as fields of its ``Component``."""
 _KINDS: Mapping[str, Kind] = {
     "sources": "source",
     "filters": "filter",
@@ -179,7 +182,7 @@ class Decoder:
         name_node: yaml.Node = node
         beside: dict[str, Any] = {}
         if isinstance(node, yaml.MappingNode):
-            known_beside = BESIDE if kind == "filter" else {}
+            known_beside = _beside(path)
             pairs = [pair for pair in node.value if _scalar(pair[0]) not in known_beside]
             for key, value in node.value:
                 if (name := _scalar(key)) in known_beside:
@@ -338,6 +341,13 @@ class Decoder:
 def _kind(path: str) -> Kind:
     """Of the components at a path such as ``branches[0].sinks``."""
     return _KINDS[path.rpartition(".")[2]]
+
+
+def _beside(path: str) -> Mapping[str, tuple[Any, Option]]:
+    """What may stand beside the component at ``path``; nothing beside a member of another one."""
+    segment, _, entry = path.rpartition(".")
+    of_segment = not segment or segment.rpartition(".")[2].startswith("branches[")
+    return BESIDE.get(entry.partition("[")[0], {}) if of_segment else {}
 
 
 def _alternative(hint: Any, node: yaml.Node) -> Any:

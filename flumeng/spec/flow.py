@@ -10,10 +10,10 @@ from typing import ClassVar, Literal
 from flumeng.spec import branch, registry
 from flumeng.spec.branch import Branch, Leaf, Located
 from flumeng.spec.component import DEAD_LETTER, Component
+from flumeng.spec.flow_names import check_flow_name
 from flumeng.spec.kafka_journal import KafkaJournal
 from flumeng.spec.multiline import Multiline
 from flumeng.spec.option import option
-from flumeng.spec.patterns import check_name
 from flumeng.spec.sinks import decided, makes_files, members
 
 Durability = Literal["memory", "spill", "disk", "replicated"]
@@ -260,7 +260,7 @@ class FlowSpec:
 
     needs_one_of: ClassVar[tuple[str, ...]] = branch.SOMEWHERE
 
-    flow: str = option(doc="The flow's name.", check=check_name, example="web-logs")
+    flow: str = option(doc="The flow's name.", check=check_flow_name, example="web-logs")
     sources: tuple[Component, ...] = option(
         doc="Where events come from.",
         minimum=1,
@@ -298,7 +298,8 @@ class FlowSpec:
     )
     sinks: tuple[Component, ...] = option(
         doc="Where events go: every event into each of them. A flow has `sinks`, `branches` or "
-        "both.",
+        "both. With `isolated: true` beside it a sink is written at its own pace, by tasks of its "
+        "own.",
         minimum=1,
         example="[files: {path: /data/app}]",
         default=(),

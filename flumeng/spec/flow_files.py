@@ -11,6 +11,7 @@ from pathlib import Path
 from flumeng.errors import UserError
 from flumeng.spec import FlowSpec, Problem, SpecError, check_flow
 from flumeng.spec.document import MAX_BYTES
+from flumeng.spec.flow_names import why_not_applied
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ def read_flows(files: Sequence[Path]) -> list[FlowFile]:
             if name in first:
                 said = f"flow {name} is also in {first[name]}"
                 problems.append((path, Problem(0, "flow", said)))
+            if why := why_not_applied(name):
+                problems.append((path, Problem(0, "flow", why)))
             first.setdefault(name, path)
             read.append(found)
     if problems:

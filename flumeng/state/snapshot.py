@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from flumeng.spec import CollectPlace, Place, Rollout
+from flumeng.spec.flow_names import is_part, whole_of
+from flumeng.state.partitions import key, subscribed
 from flumeng.state.task_map import Tasks
 from flumeng.store import ABSENT, Expected, Unreadable, Version
 from zkschema import paths
@@ -324,9 +326,16 @@ class Snapshot:
 
     def owes(self, flow: str) -> bool:
         """Whether the flow has accepted what it has not delivered yet: that is in its journals, and
-        lost with them. What others keep is not, and may never end."""
+        lost with them. What others keep is not, and may never end. An isolated part of a flow that
+        ends has to read that one's journals to their end."""
         own = self._journals_by_flow.get(flow, ())
-        return any(name not in self.drained for name in own)
+        if any(name not in self.drained for name in own):
+            return True
+        whole = self.flows.get(whole_of(flow)) if is_part(flow) else None
+        if whole is None or whole.record.state in ("running", "suspended") or whole.record.discard:
+            return False
+        read = self._journals_by_flow.get(whole.name, ())
+        return any(key(flow, subscribed(name)) not in self.drained for name in read)
 
     def open_of(self, flow: str) -> list[str]:
         """The flow's partitions that are still to be read."""

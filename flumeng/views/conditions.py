@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from flumeng.operations.flows import require_flow
 from flumeng.operations.nodes import left, require_node
+from flumeng.operations.parts import parts_there
+from flumeng.operations.subscriptions import why_not_deleted
 from flumeng.plan.task_count import given_tasks, task_count
 from flumeng.spec import SpecError, parse_flow
+from flumeng.spec.flow_names import is_part, parts_among, whole_of
 from flumeng.state import journal_registry, partitions
-from flumeng.store import ReadableStore, Store
+from flumeng.state.partitions import subscribed
+from flumeng.store import ReadableStore, Store, Versioned
 from flumeng.views import overview
 from flumeng.views.overview import FlowDetail
 from flumeng.views.task_status import TaskRow
@@ -50,7 +54,12 @@ def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
 
 def flow_stopped(store: Store, flow: str) -> list[str]:
     """The flow is to be stopped, nothing of it is planned any more but its discovery, and all that
-    it accepted is delivered; raises as above."""
+    it accepted is delivered, by its isolated parts too; raises as above."""
+    every = [flow, *parts_there(store, [flow])]
+    return [line for name in every for line in _not_stopped(store, name)]
+
+
+def _not_stopped(store: Store, flow: str) -> list[str]:
     state = require_flow(store, flow).value.state
     if state != "stopped":
         return [f"flow {flow} is to be {state}"]
@@ -75,10 +84,25 @@ def flow_acked(store: Store, flow: str, ends: Mapping[tuple[str, str], int]) -> 
     return missing
 
 
-def flow_gone(store: Store, flow: str) -> list[str]:
-    """There is no such flow."""
-    found = store.read(paths.flow(flow)) if flow in store.children(paths.flows()) else None
-    return [f"flow {flow} is to be {found.value.state}"] if found else []
+def flow_gone(store: ReadableStore, flow: str) -> list[str]:
+    """There is no such flow, and nothing of it."""
+    known = store.children(paths.flows())
+    names = [name for name in (flow, *parts_among(known, flow)) if name in known]
+    found = zip(names, store.read_each([paths.flow(name) for name in names]), strict=True)
+    return [
+        f"flow {name} is to be {record.value.state}"
+        if isinstance(record, Versioned)
+        else f"flow {name} cannot be read"
+        for name, record in found
+        if record is not None
+    ]
+
+
+def flow_unread(store: ReadableStore, flow: str) -> list[str]:
+    """No other flow reads it. Raises ``UserError`` without the flow."""
+    require_flow(store, flow)
+    why = why_not_deleted(store, flow)
+    return [why] if why else []
 
 
 def node_drained(store: Store, node: str) -> list[str]:
@@ -107,7 +131,11 @@ def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
 
 def _undrained(store: Store, flow: str) -> list[str]:
     known = journal_registry.journals(store)
-    own = [(name, journal) for name, journal in known.items() if journal.flow == flow]
+    own = [
+        (subscribed(name) if is_part(flow) else name, journal)
+        for name, journal in known.items()
+        if journal.flow == whole_of(flow)
+    ]
     acks = store.read_each([partitions.ack_path(flow, name) for name, _ in own])
     return [
         name

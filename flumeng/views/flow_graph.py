@@ -12,6 +12,7 @@ from typing import Literal
 from flumeng.spec import FlowSpec
 from flumeng.spec.branch import Segment
 from flumeng.spec.component import DEAD_LETTER, Component
+from flumeng.spec.flow_names import part_name
 from flumeng.spec.sinks import exactly_once, members
 from flumeng.spec.summary import summary
 from flumeng.views.task_counts import TaskCounts
@@ -120,7 +121,7 @@ class _Building:
 
     def build(self) -> None:
         before = list(self._sources())
-        self._segment(self.spec, before, self.rates.processed)
+        self._segment(self.spec, before, self.rates.processed, (self.spec.flow,))
         if self.spec.dead_letters is None:
             return
         letters = self._add("dead letters", summary(self.spec.dead_letters))
@@ -145,8 +146,15 @@ class _Building:
             self._join(journaled, journal)
             yield journal
 
-    def _segment(self, segment: Segment, before: Sequence[str], entering: float | None) -> None:
-        """The filters of a flow or a branch, and what is behind them."""
+    def _segment(
+        self,
+        segment: Segment,
+        before: Sequence[str],
+        entering: float | None,
+        where: tuple[str, ...],
+    ) -> None:
+        """The filters of a flow or a branch, and what is behind them. ``where``: the names of the
+        flow and of the branches on the way."""
         last, rate = list(before), entering
         for part in segment.filters:
             node = self._add("filter", summary(part), part.when or "")
@@ -157,19 +165,27 @@ class _Building:
         if segment is self.spec:
             rate = self.rates.kept if segment.filters else entering
         for sink in segment.sinks:
-            self._sink(sink, last, rate)
+            apart = self._part(where, sink.name, isolated=sink.isolated)
+            self._sink(sink, last, None if sink.isolated else rate, apart)
         for branch in segment.branches:
             when = branch.when or ("no other branch takes it" if branch.otherwise else "")
-            node = self._add("branch", branch.name, when)
+            named = branch.name + self._part(where, branch.name, isolated=branch.isolated)
+            node = self._add("branch", named, when)
             self._join(last, node)
-            self._segment(branch, [node], None)
+            self._segment(branch, [node], None, (*where, branch.name))
 
-    def _sink(self, part: Component, before: Sequence[str], rate: float | None) -> None:
+    def _part(self, where: Sequence[str], name: str, *, isolated: bool) -> str:
+        """What is isolated is said to be, with the flow as which it runs."""
+        return f" (isolated: flow {part_name(*where, name)})" if isolated else ""
+
+    def _sink(
+        self, part: Component, before: Sequence[str], rate: float | None, isolated: str = ""
+    ) -> None:
         inner = members(part.options)
         if not inner:
-            self._join(before, self._add("sink", self._promising(part)), rate)
+            self._join(before, self._add("sink", self._promising(part) + isolated), rate)
             return
-        group = self._add("group", part.name)
+        group = self._add("group", part.name + isolated)
         self._join(before, group, rate)
         for member in inner:
             self._sink(member, [group], None)

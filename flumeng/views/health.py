@@ -12,7 +12,16 @@ from typing import Any
 
 from flumeng.journal.account import Account
 from flumeng.store import ReadableStore
-from flumeng.views import asking, counters, journals, lag, moments, overview, unreadable
+from flumeng.views import (
+    asking,
+    counters,
+    journals,
+    kept_journals,
+    lag,
+    moments,
+    overview,
+    unreadable,
+)
 from flumeng.views.flow_health import flow_health
 from flumeng.views.lag import FlowLag
 from flumeng.views.overview import AckRow, FlowRow, NodeRow
@@ -56,6 +65,7 @@ def status(
         *_of_flows(flows, reading),
         *_of_held(told),
         *_of_lost(told),
+        *kept_journals.causes(flows, acks, _together(accounts)),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
     return {
@@ -76,6 +86,10 @@ def _accounts(answers: Iterable[Answer]) -> dict[str, Account]:
     return {name: account for accounts, _ in answers for name, account in accounts.items()}
 
 
+def _together(accounts: Mapping[str, Mapping[str, Account]]) -> dict[str, Account]:
+    return {name: account for found in accounts.values() for name, account in found.items()}
+
+
 def _lags(
     flows: Sequence[FlowRow],
     acks: Sequence[AckRow],
@@ -85,7 +99,7 @@ def _lags(
     of_flow: dict[str, list[AckRow]] = {flow.flow: [] for flow in flows}
     for ack in acks:
         of_flow.setdefault(ack.flow, []).append(ack)
-    known = {name: account for found in accounts.values() for name, account in found.items()}
+    known = _together(accounts)
     return {flow: lag.flow_lag(own, known, now) for flow, own in of_flow.items()}
 
 
@@ -103,6 +117,7 @@ def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
     said = flow_health(flow.state, flow.problem, flow.tasks, idle=idle)
     return {
         "flow": flow.flow,
+        "part_of": flow.part_of,
         "state": flow.state,
         "health": {**asdict(said), "shown": str(said)},
         "revision": flow.revision,

@@ -15,6 +15,7 @@ from flumeng.errors import CorruptError, UserError
 from flumeng.operations.flows import require_flow
 from flumeng.spec import FlowSpec, SpecError, parse_flow
 from flumeng.spec.flow import OTHER_SECONDS, Lag
+from flumeng.spec.flow_names import beside, is_part, parts_among, whole_of
 from flumeng.spec.guarantees import local_paths
 from flumeng.spec.outline import Outline, outline
 from flumeng.state import partitions
@@ -82,6 +83,7 @@ class FlowRow:
     local_paths: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     backfill_of: str = ""
+    part_of: str = ""
     health: FlowHealth = UNKNOWN_HEALTH
 
 
@@ -102,7 +104,8 @@ class Backfill:
 
 @dataclass(frozen=True)
 class FlowDetail:
-    """One flow with the text and the history of its current revision. ``spark_uis``: where nodes
+    """One flow with the text and the history of its current revision, and its isolated ``parts``
+    with their states. ``spark_uis``: where nodes
     that collect it show their Spark jobs, by node; those that show them. ``scaling`` is there when
     its number of collect tasks is decided about. ``counts`` is empty unless nodes were asked."""
 
@@ -125,6 +128,8 @@ class FlowDetail:
     scaling: ScalingRow | None = None
     health: FlowHealth = UNKNOWN_HEALTH
     counts: TaskCounts = NO_COUNTS
+    part_of: str = ""
+    parts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -190,12 +195,15 @@ def positions(source: ReadableStore | Reading, ask: Ask) -> Positions:
 
 
 def flows(source: ReadableStore | Reading, *, checked: bool = True) -> list[FlowRow]:
-    """``checked``: say of every text whether this flumeng can read it, which takes longer."""
+    """Isolated parts follow their flow. ``checked``: say of every text whether this flumeng can
+    read it, which takes longer."""
     reading = Reading.of(source)
     statuses = _statuses(reading)
     return [
         _flow_row(seen, task_status.rows(seen.view, statuses))
-        for seen in _flows(reading, reading.children(paths.flows()), checked=checked)
+        for seen in _flows(
+            reading, sorted(reading.children(paths.flows()), key=beside), checked=checked
+        )
     ]
 
 
@@ -221,6 +229,7 @@ def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...]) -> FlowRow:
         health=flow_health(view.record.state, problem, tasks),
         labels=shown.labels,
         backfill_of=view.record.backfill_of,
+        part_of=whole_of(view.name) if is_part(view.name) else "",
         **_limits(seen.spec),
     )
 
@@ -277,7 +286,19 @@ def flow(store: ReadableStore, name: str) -> FlowDetail:
             view.place.collect.tasks if view.place else None,
             discovered.value if discovered else None,
         ),
+        part_of=whole_of(name) if is_part(name) else "",
+        parts=_parts(reading, name),
     )
+
+
+def _parts(reading: Reading, flow: str) -> dict[str, str]:
+    names = parts_among(reading.children(paths.flows()), flow)
+    found = zip(names, reading.read_each([paths.flow(name) for name in names]), strict=True)
+    return {
+        name: record.value.state if isinstance(record, Versioned) else UNREADABLE
+        for name, record in found
+        if record is not None
+    }
 
 
 def _backfill(reading: Reading, name: str, record: records.Flow) -> Backfill:

@@ -5,16 +5,17 @@ Reads only. An end that nobody tells leaves ``None``, never an error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from flumeng.journal.account import Account
 from flumeng.journal.past import AGO_SECONDS
 from flumeng.operations.flows import require_flow
+from flumeng.operations.parts import parts_there
 from flumeng.state.partitions import key
 from flumeng.store import ReadableStore
 from flumeng.views import asking, journals, overview
-from flumeng.views.overview import AckRow
+from flumeng.views.overview import AckRow, Positions
 from flumeng.views.reading import Reading
 from flumeng.views.unreadable import causes
 
@@ -58,20 +59,41 @@ class LagOfFlow:
     silent: tuple[str, ...]
     problems: tuple[str, ...]
     partitions: tuple[PartitionLag, ...]
+    parts: tuple[LagOfFlow, ...] = ()
 
 
 def lag_of_flow(store: ReadableStore, ask: journals.Ask, flow: str, now: float) -> LagOfFlow:
-    """``now`` is in seconds since the epoch. Raises ``UserError`` when there is no such flow."""
+    """With its isolated parts. ``now`` is in seconds since the epoch. Raises ``UserError`` when
+    there is no such flow."""
     state = require_flow(store, flow).value.state
     reading = Reading.of(store)
     told, silent = asking.ask_all(reading, ask)
-    acks = overview.acks(reading, overview.Positions(told, silent), flow)
-    accounts = _newest(told)
+    asked = Positions(told, silent), _newest(told)
+    whole = _lag(reading, flow, state, *asked, now=now)
+    return replace(
+        whole,
+        parts=tuple(
+            _lag(reading, part, record.value.state, *asked, now=now)
+            for part, record in parts_there(store, [flow]).items()
+        ),
+    )
+
+
+def _lag(
+    reading: Reading,
+    flow: str,
+    state: str,
+    where: Positions,
+    accounts: Mapping[str, Account],
+    *,
+    now: float,
+) -> LagOfFlow:
+    acks = overview.acks(reading, where, flow)
     rows = sorted(
         (_row(ack, accounts.get(key(flow, ack.partition)), now) for ack in acks), key=_latest_first
     )
     problems = tuple(cause.what for cause in causes(reading.unreadable.values()))
-    return _total(flow, state, rows, silent, problems)
+    return _total(flow, state, rows, where.silent, problems)
 
 
 def _newest(told: asking.Answers[Account]) -> dict[str, Account]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from flumeng.operations.subscriptions import upstream_of
 from flumeng.spec import SpecError, parse_flow
 from flumeng.store import ReadableStore, Versioned
 from zkschema import paths
@@ -14,10 +15,11 @@ from zkschema import paths
 @dataclass(frozen=True)
 class Receiving:
     """``journals``: it has sources that write journals; ``others``: sources whose events others
-    keep, as Kafka does. One that cannot be read is as most are."""
+    keep, as Kafka does, or ``flow`` in its journals. One that cannot be read is as most are."""
 
     journals: bool = True
     others: bool = False
+    flow: str = ""
 
 
 def receiving(store: ReadableStore, flows: Sequence[str]) -> Mapping[str, Receiving]:
@@ -41,4 +43,4 @@ def _of(text: str) -> Receiving:
         spec = parse_flow(text)
     except SpecError:
         return Receiving()
-    return Receiving(bool(spec.pinned), bool(spec.partitioned))
+    return Receiving(bool(spec.pinned), bool(spec.partitioned), upstream_of(spec) or "")

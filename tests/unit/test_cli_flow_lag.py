@@ -98,6 +98,7 @@ def test_each_partition_is_told_the_latest_first_and_all_together(
         "unknown": [],
         "silent": [],
         "problems": [],
+        "parts": [],
     }
     rows = [
         (row["partition"][-2:], row["ack"], row["end"], row["events"], row["seconds"],

@@ -95,8 +95,9 @@ def cluster(shell: Shell, store: FakeStore, write_flow: Callable[..., Path]) -> 
 
 def test_flow_list(cluster: Shell) -> None:
     assert cluster.run("flow", "list").stdout == (
-        "FLOW\tSTATE\tREVISION\tDELIVERY\tSOURCES\tSINKS\tRUNNING\tLABELS\tBACKFILL OF\tHEALTH\n"
-        "web\trunning\t1\tat-least-once\ttail\tnoop\t2/2\t-\t-\trunning\n"
+        "FLOW\tSTATE\tREVISION\tDELIVERY\tSOURCES\tSINKS\tRUNNING\tLABELS\tBACKFILL OF\t"
+        "PART OF\tHEALTH\n"
+        "web\trunning\t1\tat-least-once\ttail\tnoop\t2/2\t-\t-\t-\trunning\n"
     )
     (row,) = cluster.json("flow", "list")
     assert (row["flow"], row["revision"], row["sources"]) == ("web", 1, ["tail"])

@@ -190,3 +190,40 @@ def test_so_many_entries_are_kept_and_the_oldest_go(monkeypatch: pytest.MonkeyPa
         pushed(sites, sites.inventory(), {"s0": flow("a", number)})
         kept = sites.store("s0").children(paths.push())
         assert kept == [writes.entry_name(n) for n in range(max(0, number - 9), number + 1)]
+
+
+def test_isolated_parts_are_pushed_with_their_flow_and_are_nothing_of_their_own() -> None:
+    sites = FakeSites(1)
+    store = sites.store("s0")
+    text = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks:\n  - noop\n"
+    isolated = text + "  - {files: {path: /data}, isolated: true}\n"
+    pushed(sites, sites.inventory(), {"s0": {"flow/web": isolated}})
+    assert store.children(paths.flows()) == ["web", "web~files"]
+    assert state_of(copy_site(store)).resources == {"flow/web": isolated}
+    again = planning.plan_push(
+        sites.inventory(), {"s0": {"flow/web": isolated}}, sites.connect(), prune=True
+    )
+    assert not again.sites["s0"].comparison.changes
+    pushed(sites, sites.inventory(), {"s0": {"flow/web": text}})
+    sites.obey_all()
+    assert store.children(paths.flows()) == ["web"]
+    pushed(sites, sites.inventory(), {"s0": {"flow/web": isolated}})
+    over = planning.plan_push(sites.inventory(), {"s0": {}}, sites.connect(), prune=True)
+    sites.push(over, sites.inventory(), manner(over))
+    sites.obey_all()
+    assert store.children(paths.flows()) == []
+
+
+def test_a_push_deletes_no_flow_that_others_read() -> None:
+    sites = FakeSites(1)
+    pushed(sites, sites.inventory(), {"s0": flow("a")})
+    reader = "flow: copy\nsources: [flow: {name: a}]\nsinks: [noop]\n"
+    apply_flow(sites.store("s0"), reader, author="hand", reason="", now=NOON)
+    plan = planning.plan_push(sites.inventory(), {"s0": {}}, sites.connect(), prune=True)
+    said = "flow a is read by copy: delete those first, and when they are gone this one"
+    assert plan.sites["s0"].comparison.conflicts == {"flow/a": said}
+    assert not plan.sites["s0"].comparison.changes
+    sites.push(plan, sites.inventory(), manner(plan))
+    record = sites.store("s0").read(paths.flow("a"))
+    assert record is not None
+    assert record.value.state == "running"

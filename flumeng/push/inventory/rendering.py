@@ -31,6 +31,7 @@ from flumeng.push.inventory.layers import Layer, LayerFile
 from flumeng.push.inventory.overlays import Origin, Problems
 from flumeng.push.resources import FLOW, Resources
 from flumeng.spec import check_flow, document
+from flumeng.spec.flow_names import why_not_applied
 from flumeng.spec.problems import Problem, SpecError, nearest
 
 _UNFOLDED = 2**20
@@ -204,7 +205,8 @@ def written(tree: yaml.Node) -> str:
 
 
 def _check_flow(text: str) -> None:
-    check_flow(text)
+    if why := why_not_applied(check_flow(text).flow):
+        raise SpecError([Problem(1, "flow", why)])
 
 
 def _wrong_chokes(

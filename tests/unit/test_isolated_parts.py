@@ -1,0 +1,413 @@
+"""Isolated sinks and branches: what their flows are, and that these are made, changed, paused and
+deleted with the flow that they are parts of."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.context import AuditFields
+from flumeng.errors import ConflictError, UserError
+from flumeng.journal.account import Account
+from flumeng.operations.flows import (
+    RefusedError,
+    apply_flow,
+    apply_flows,
+    delete_flow,
+    rollback_flow,
+    set_flow_state,
+    set_flow_states,
+)
+from flumeng.plan.drops import drop_of
+from flumeng.spec import Place, SpecError, check_flow, parse_flow, parse_written, parts_of
+from flumeng.state import discovered
+from flumeng.state.partitions import ack_path
+from flumeng.state.snapshot import FlowView, Snapshot
+from flumeng.store import ABSENT, Version, Versioned, tree
+from flumeng.testing import FakeStore
+from flumeng.views import kept_journals, overview
+from flumeng.views.overview import AckRow
+from zkschema import paths, records
+
+BY: AuditFields = {"author": "a", "reason": "", "now": 0.0}
+HEAD = "flow: web\nsources: [{syslog: {listen: '127.0.0.1:5514'}}]\n"
+SIMPLE = HEAD + "sinks:\n  - noop\n"
+WITH = SIMPLE + "  - {files: {path: /data/web}, isolated: true}\n"
+TREE = (
+    HEAD
+    + """
+delivery: exactly-once
+batch: {seconds: 2}
+filters:
+  - parse: {format: syslog}
+    on_error: dead-letter
+dead_letters: {files: {path: /data/dead, format: json}}
+branches:
+  - name: errors
+    when: severity <= 3
+    filters: [{parse: {format: json, into: j}, on_error: dead-letter}]
+    sinks:
+      - files: {path: /data/errors}
+      - {files: {path: /data/alarms}, isolated: true}
+  - name: logins
+    when: facility = 4
+    isolated: true
+    filters: [{parse: {format: json, into: j}, on_error: dead-letter}]
+    sinks: [files: {path: /data/logins}]
+    branches:
+      - {name: root, when: "app = 'su'", isolated: true, sinks: [files: {path: /data/root}]}
+      - {name: users, otherwise: true, sinks: [files: {path: /data/users}]}
+  - name: rest
+    otherwise: true
+    isolated: true
+    sinks: [files: {path: /data/rest}]
+"""
+)
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    return store
+
+
+def states(store: FakeStore) -> dict[str, str]:
+    names = store.children(paths.flows())
+    found = store.read_each([paths.flow(name) for name in names])
+    return {
+        name: one.value.state
+        for name, one in zip(names, found, strict=True)
+        if isinstance(one, Versioned)
+    }
+
+
+def text_of(store: FakeStore, flow: str) -> str:
+    record = store.read(paths.flow(flow))
+    assert record is not None
+    found = store.read(paths.revision(flow, str(record.value.revision)))
+    assert found is not None
+    return found.value.text
+
+
+def places(text: str) -> list[str]:
+    return [leaf.place for leaf in parse_flow(text).leaves]
+
+
+def test_a_flow_runs_what_is_left_and_each_part_the_way_to_it() -> None:
+    own = check_flow(TREE)
+    assert [leaf.place for leaf in own.leaves] == ["branches[errors].sinks[0].files"]
+    assert len(parse_written(TREE).leaves) == 6
+    parts = parts_of(TREE)
+    assert {name: places(text) for name, text in parts.items()} == {
+        "web~errors~files": ["branches[errors].sinks[0].files"],
+        "web~logins": [
+            "branches[logins].sinks[0].files",
+            "branches[logins].branches[users].sinks[0].files",
+        ],
+        "web~logins~root": ["branches[logins].branches[root].sinks[0].files"],
+        "web~rest": ["branches[rest].sinks[0].files"],
+    }
+    for name, text in parts.items():
+        spec = check_flow(text)
+        assert (spec.flow, spec.delivery, spec.batch.seconds) == (name, "exactly-once", 2)
+        assert spec.sources[0].options.name == "web"
+        assert not parts_of(text)
+
+
+def test_each_dead_letter_is_written_once() -> None:
+    """By whom a filter is in; every other one that runs it drops the event."""
+    ends = {
+        name: [(one.name, [part.on_error for part in one.segment.filters]) for one in spec.segments]
+        for name, text in {"web": TREE, **parts_of(TREE)}.items()
+        for spec in [parse_flow(text)]
+    }
+    assert ends == {
+        "web": [("", ["dead-letter"]), ("errors", ["dead-letter"])],
+        "web~errors~files": [("", ["drop"]), ("errors", ["drop"])],
+        "web~logins": [("", ["drop"]), ("logins", ["dead-letter"]), ("logins/users", [])],
+        "web~logins~root": [("", ["drop"]), ("logins", ["drop"]), ("logins/root", [])],
+        "web~rest": [("", ["drop"]), ("rest", [])],
+    }
+
+
+def test_otherwise_takes_what_no_sibling_takes_wherever_they_run() -> None:
+    neither = (
+        "(NOT (severity <= 3) OR (severity <= 3) IS NULL) AND "
+        "(NOT (facility = 4) OR (facility = 4) IS NULL)"
+    )
+    parts = {name: parse_flow(text) for name, text in parts_of(TREE).items()}
+    (rest,) = parts["web~rest"].branches
+    assert (rest.when, rest.otherwise) == (neither, False)
+    users = parts["web~logins"].branches[0].branches[-1]
+    assert users.when == "(NOT (app = 'su') OR (app = 'su') IS NULL)"
+    kept = parse_flow(TREE.replace("otherwise: true\n    isolated: true", "otherwise: true"))
+    assert kept.branches[-1].when == neither
+    alone = HEAD + "sinks: [noop]\nbranches: [{name: all, otherwise: true, sinks: [noop]}]\n"
+    assert parse_flow(alone).branches[0].otherwise
+
+
+def problem(text: str) -> str:
+    with pytest.raises(SpecError) as caught:
+        check_flow(text)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (WITH.replace("  - noop\n", ""), "sinks[0].isolated: all sinks and branches are isolated"),
+        (
+            WITH + "  - {files: {path: /data/b}, isolated: true}\n",
+            "line 6: sinks[2].isolated: sinks[1] would be the flow web~files too: put it into a "
+            "branch with a name of its own",
+        ),
+        (
+            WITH + "branches: [{name: a, sinks: [{noop: , isolated: true}]}]\n",
+            "branches[0]: all that is in it is isolated: say `isolated` of the branch itself",
+        ),
+        (WITH + "rollout: {canary: 1}\n", "rollout: while some tasks run the revision before"),
+        (
+            WITH.replace(
+                "syslog: {listen: '127.0.0.1:5514'}", "kafka: {brokers: ['k:1'], topics: [t]}"
+            ),
+            "sinks[1].isolated: what Kafka keeps every flow reads at its own pace",
+        ),
+        (
+            HEAD
+            + "sinks: [noop]\nbranches:\n"
+            + "".join(
+                f"{'  ' * d}- name: {'n' * 63}\n{'  ' * d}  sinks: [noop]\n{'  ' * d}  branches:\n"
+                for d in range(3)
+            )
+            + f"{'  ' * 3}- {{name: {'x' * 63}, isolated: true, sinks: [noop]}}\n",
+            "expected at most 200 characters",
+        ),
+        (
+            HEAD + "sinks: [noop]\ndead_letters: {noop: , isolated: true}\n",
+            "dead_letters: expected one sink",
+        ),
+        (
+            HEAD + f"branches:\n  - {{name: a, when: \"host = '{'x' * 5000}'\", sinks: [noop]}}\n"
+            "  - {name: b, otherwise: true, isolated: true, sinks: [noop]}\n",
+            "branches[1].isolated: as the flow web~b: branches[0].when: expected at most 8192",
+        ),
+    ],
+)
+def test_what_cannot_be_isolated_is_told(text: str, expected: str) -> None:
+    assert expected in problem(text)
+
+
+def test_a_part_of_a_flow_that_reads_a_flow_reads_the_same_one() -> None:
+    text = WITH.replace("syslog: {listen: '127.0.0.1:5514'}", "flow: {name: other}")
+    (part,) = parts_of(text).values()
+    assert parse_flow(part).sources[0].options.name == "other"
+
+
+def test_parts_are_made_with_their_flow(store: FakeStore) -> None:
+    made = [one for part in apply_flows(store, {"web": WITH}, **BY) for one in part]
+    assert [(one.flow, one.revision) for one in made] == [("web", 1), ("web~files", 1)]
+    assert store.children(paths.acks("web")) == ["main", "web~files"]
+    assert store.read(paths.partitions("web~files")) is None
+    (entry,) = store.children(paths.audits())
+    said = store.read(paths.audit(entry))
+    assert said is not None
+    assert said.value.command == "flow apply web (revision 1), web~files (revision 1)"
+
+
+def test_a_part_cannot_be_applied_rolled_back_or_deleted_alone(store: FakeStore) -> None:
+    apply_flow(store, WITH, **BY)
+    (part,) = parts_of(WITH).values()
+    with pytest.raises(RefusedError, match="web~files is an isolated part of flow web: apply that"):
+        apply_flow(store, part, **BY)
+    with pytest.raises(UserError, match="goes back as a whole"):
+        rollback_flow(store, "web~files", 1, **BY)
+    with pytest.raises(UserError, match="apply that without it"):
+        delete_flow(store, "web~files", **BY)
+
+
+def acked(store: FakeStore, flow: str, partition: str, offset: int, **more: object) -> None:
+    path = ack_path(flow, partition)
+    found = store.read(path)
+    record = records.Ack(epoch=3, offset=offset, **more)  # type: ignore[arg-type]
+    store.write(path, record, found.version if found else ABSENT)
+
+
+A, B = "web.n1.0.aa", "web.n2.0.bb"
+
+
+def test_a_new_part_begins_where_its_flow_is(store: FakeStore) -> None:
+    """And behind the batch that is decided, which goes into all sinks of before."""
+    apply_flow(store, SIMPLE, **BY)
+    acked(store, "web", A, 700)
+    acked(store, "web", B, 20)
+    decided = records.Intent(
+        epoch=3, series="s", number=4, revision=1, splits=1, ranges={A: (700, 900)}
+    )
+    store.write(paths.intent("web", "collect.0"), decided, ABSENT)
+    set_flow_state(store, "web", "suspended", **BY)
+    apply_flow(store, WITH, **BY)
+    (found,) = discovered.read(store, ["web~files"])
+    assert isinstance(found, Versioned)
+    starts = {name: one.start for name, one in found.value.partitions.items()}
+    assert starts == {f"{A}@flow": 900, f"{B}@flow": 20}
+    assert found.value.scope is None
+    assert states(store) == {"web": "suspended", "web~files": "suspended"}
+
+
+def test_of_lines_that_are_joined_a_part_begins_with_those_in_no_sink(store: FakeStore) -> None:
+    lines = "multiline: {preset: java}\n"
+    apply_flow(store, SIMPLE + lines, **BY)
+    joined = records.Joined(offset=700, emitted=720, rules="r")
+    acked(store, "web", A, 700, joined=joined)
+    apply_flow(store, WITH + lines, **BY)
+    ack = store.read(ack_path("web~files", f"{A}@flow"))
+    assert ack is not None
+    assert (ack.value.epoch, ack.value.offset, ack.value.emitted) == (0, 700, 720)
+
+
+def test_parts_change_with_their_flow_and_go_back_with_it(store: FakeStore) -> None:
+    apply_flow(store, WITH, **BY)
+    other = WITH + "filters: [where: \"host = 'a'\"]\n"
+    apply_flow(store, other, **BY)
+    assert parse_flow(text_of(store, "web~files")).filters
+    rollback_flow(store, "web", 1, **BY)
+    assert not parse_flow(text_of(store, "web~files")).filters
+    before = store.children(paths.revisions("web~files"))
+    apply_flow(store, WITH.replace("noop", "console"), **BY)
+    assert store.children(paths.revisions("web~files")) == before == ["1", "2", "3"]
+
+
+def test_a_part_that_is_no_more_is_deleted_and_what_it_had_not_read_is_told(
+    store: FakeStore,
+) -> None:
+    apply_flow(store, WITH, **BY)
+    acked(store, "web", A, 700)
+    acked(store, "web", B, 20)
+    acked(store, "web~files", f"{A}@flow", 650)
+    acked(store, "web~files", f"{B}@flow", 25)
+    applied = apply_flow(store, SIMPLE, **BY)
+    assert [str(one) for one in applied.left] == [
+        "flow web~files is deleted; it had not read 50 events that flow web has delivered, and "
+        "nobody delivers them in its place; it had read 5 events that flow web has yet to deliver"
+    ]
+    assert states(store) == {"web": "running", "web~files": "deleted"}
+    with pytest.raises(RefusedError, match="web~files is being deleted") as caught:
+        apply_flow(store, WITH, **BY)
+    assert caught.value.refused.keys() == {"web"}
+
+
+def test_a_flow_is_deleted_with_its_parts_and_for_no_reader(store: FakeStore) -> None:
+    apply_flow(store, WITH, **BY)
+    copy = "flow: copy\nsources: [{flow: {name: web}}]\nsinks: [noop]\n"
+    apply_flow(store, copy, **BY)
+    with pytest.raises(ConflictError, match="flow web is read by copy: delete"):
+        delete_flow(store, "web", **BY)
+    store.remove(paths.cursor("web", "copy"), store.read(paths.flow("copy")).version)  # type: ignore[union-attr]
+    delete_flow(store, "web", discard=True, **BY)
+    assert states(store) == {"copy": "running", "web": "deleted", "web~files": "deleted"}
+    record = store.read(paths.flow("web~files"))
+    assert record is not None
+    assert record.value.discard
+
+
+def test_states_are_of_the_flow_with_its_parts_or_of_one_part_alone(store: FakeStore) -> None:
+    apply_flow(store, WITH, **BY)
+    assert set_flow_state(store, "web", "suspended", **BY)
+    assert states(store) == {"web": "suspended", "web~files": "suspended"}
+    assert set_flow_state(store, "web~files", "running", **BY)
+    assert states(store) == {"web": "suspended", "web~files": "running"}
+    assert set_flow_state(store, "web", "running", **BY)
+    assert states(store) == {"web": "running", "web~files": "running"}
+    assert not set_flow_state(store, "web", "running", **BY)
+    (outcome,) = set_flow_states(store, ["web"], "stopped", **BY)
+    assert outcome.changed
+    assert states(store) == {"web": "stopped", "web~files": "stopped"}
+    both = list(set_flow_states(store, ["web", "web~files"], "running", **BY))
+    assert [one.changed for one in both] == [True, True]
+
+
+def test_an_older_tree_has_no_parts(store: FakeStore) -> None:
+    schema = store.read(paths.schema())
+    assert schema is not None
+    store.write(paths.schema(), records.Schema(version=3), schema.version)
+    with pytest.raises(RefusedError, match="takes a tree of version 4, and this one has 3"):
+        apply_flow(store, WITH, **BY)
+    assert not store.children(paths.flows())
+
+
+def test_a_thousand_flows_with_parts_are_applied(store: FakeStore) -> None:
+    texts = {
+        f"web{n}": WITH.replace("web", f"web{n}").replace("5514", str(2000 + n))
+        for n in range(1000)
+    }
+    for text in texts.values():
+        check_flow(text)
+    made = [one for part in apply_flows(store, texts, **BY) for one in part]
+    assert len(made) == 2000
+    assert not [one for part in apply_flows(store, texts, **BY) for one in part if one.changed]
+
+
+def row(flow: str, partition: str, offset: int) -> AckRow:
+    return AckRow(flow, "main", partition, 1, offset, None, None)
+
+
+def test_status_names_the_reader_that_fills_a_journal_before_it_is_full(store: FakeStore) -> None:
+    """The slowest, once it keeps half of what the journal may hold, with what to do."""
+    apply_flow(store, WITH, **BY)
+    set_flow_state(store, "web~files", "suspended", **BY)
+    flows = overview.flows(store)
+    acks = [row("web", A, 900), row("web~files", f"{A}@flow", 390), row("web", B, 50)]
+
+    def account(size: int, safe: int = 1000) -> Account:
+        return Account(1, "disk", 0, 0, safe, size, 1000, 0, None, False, None)
+
+    assert not list(kept_journals.causes(flows, acks, {A: account(800), B: account(900, 51)}))
+    (cause,) = kept_journals.causes(flows, acks, {A: account(1000), B: account(900, 51)})
+    assert cause.what == (
+        f"journal {A} of flow web is kept for flow web~files, which is suspended, that has not "
+        "read 610 events of it: 61% of `max_bytes`; at 100% the senders of flow web wait"
+    )
+    assert cause.advice == (
+        "`flumeng flow resume web~files`, or give flow web more `journal.max_bytes`; to give up "
+        "what it has not read: apply flow web without it"
+    )
+    (cause,) = kept_journals.causes(flows, [row("web", A, 100)], {A: account(1000)})
+    assert "is kept for flow web that has not read 900 events" in cause.what
+    assert cause.advice.startswith("see why it is behind (`flumeng flow lag web`)")
+
+
+def seen(state: str, drained: frozenset[str] = frozenset(), **parts: str) -> Snapshot:
+    """The flow web, which has a journal, and these of its parts."""
+    views = {
+        name: FlowView(name, records.Flow(revision=1, state=said), Version(0), Place())
+        for name, said in {
+            "web": state,
+            **{f"web~{part}": of for part, of in parts.items()},
+        }.items()
+    }
+    journal = records.Journal(
+        flow="web", node="n1", primary="n1", term=1, in_sync=(), closed=True, end=9
+    )
+    return Snapshot(views, {}, {A: journal}, drained, frozenset(views))
+
+
+def test_a_part_of_a_flow_that_ends_reads_its_journals_to_their_end() -> None:
+    assert not seen("running", files="deleted").owes("web~files")
+    assert not seen("suspended", files="stopped").owes("web~files")
+    assert seen("deleted", files="deleted").owes("web~files")
+    assert seen("stopped", files="stopped").owes("web~files")
+    own = frozenset({A})
+    assert not seen("deleted", own, files="deleted").owes("web")
+    assert seen("deleted", own, files="deleted").owes("web~files")
+    every = frozenset({A, f"web~files/{A}@flow"})
+    assert not seen("deleted", every, files="deleted").owes("web~files")
+
+
+def test_a_flow_goes_after_its_parts() -> None:
+    """Its cursors are theirs too."""
+    every = frozenset({A, f"web~files/{A}@flow"})
+    both = seen("deleted", every, files="deleted")
+    assert drop_of(both.flows["web"], both) is None
+    assert drop_of(both.flows["web~files"], both) is not None
+    alone = seen("deleted", every)
+    assert drop_of(alone.flows["web"], alone) is not None
