@@ -3,6 +3,8 @@ deleted with the flow that they are parts of."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from cli.context import AuditFields
@@ -22,7 +24,7 @@ from flumeng.spec import Place, SpecError, check_flow, parse_flow, parse_written
 from flumeng.state import discovered
 from flumeng.state.partitions import ack_path
 from flumeng.state.snapshot import FlowView, Snapshot
-from flumeng.store import ABSENT, Version, Versioned, tree
+from flumeng.store import ABSENT, Put, Version, Versioned, Write, tree
 from flumeng.testing import FakeStore
 from flumeng.views import kept_journals, overview
 from flumeng.views.overview import AckRow
@@ -411,3 +413,39 @@ def test_a_flow_goes_after_its_parts() -> None:
     assert drop_of(both.flows["web~files"], both) is not None
     alone = seen("deleted", every)
     assert drop_of(alone.flows["web"], alone) is not None
+
+
+class NotingStore(FakeStore):
+    """Notes which flows each transaction writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[list[str]] = []
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        flows = sorted(
+            w.path.name for w in writes if isinstance(w, Put) and w.path.row is paths.flow
+        )
+        self.written += [flows] if flows else []
+        return super().commit(writes)
+
+
+def test_a_flow_and_its_parts_change_in_one_transaction() -> None:
+    store = NotingStore()
+    tree.init(store)
+    other = "filters: [where: \"host = 'a'\"]\n"
+    apply_flow(store, WITH, **BY)
+    apply_flow(store, WITH + other, **BY)
+    rollback_flow(store, "web", 1, **BY)
+    set_flow_state(store, "web", "suspended", **BY)
+    list(set_flow_states(store, ["web"], "running", **BY))
+    apply_flow(store, SIMPLE, **BY)
+    assert store.written == [["web", "web~files"]] * 6
+
+
+def test_parts_are_deleted_in_the_transaction_of_their_flow() -> None:
+    store = NotingStore()
+    tree.init(store)
+    apply_flow(store, WITH, **BY)
+    delete_flow(store, "web", **BY)
+    assert store.written == [["web", "web~files"]] * 2
