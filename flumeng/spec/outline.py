@@ -5,7 +5,7 @@ A text that was applied has been checked; reading all of it again takes several 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import yaml
@@ -38,19 +38,32 @@ def outline(text: str) -> Outline:
     delivery = found.get("delivery")
     return Outline(
         str(delivery.value) if isinstance(delivery, yaml.ScalarNode) else FlowSpec.delivery,
-        _names(found.get("sources")),
+        _names(_entries(found.get("sources"))),
         tuple(_sinks(found)),
         _labels(found.get("labels")),
     )
 
 
 def _sinks(segment: Mapping[str, yaml.Node]) -> Iterator[str]:
-    """Of a flow or a branch, as ``spec.branch.leaves`` gives them."""
-    yield from _names(segment.get("sinks"))
-    branches = segment.get("branches")
-    for branch in branches.value if isinstance(branches, yaml.SequenceNode) else ():
+    """Of a flow or a branch, as ``spec.branch.leaves`` gives them; what is isolated is another
+    flow's."""
+    yield from _names(_own(segment.get("sinks")))
+    for branch in _own(segment.get("branches")):
         if isinstance(branch, yaml.MappingNode):
             yield from _sinks(document.items(branch))
+
+
+def _own(node: yaml.Node | None) -> list[yaml.Node]:
+    return [item for item in _entries(node) if not _is_isolated(item)]
+
+
+def _entries(node: yaml.Node | None) -> list[yaml.Node]:
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _is_isolated(entry: yaml.Node) -> bool:
+    said = document.items(entry).get("isolated")
+    return said is not None and said.value == "true"
 
 
 def _labels(node: yaml.Node | None) -> dict[str, str]:
@@ -62,8 +75,7 @@ def _labels(node: yaml.Node | None) -> dict[str, str]:
     }
 
 
-def _names(node: yaml.Node | None) -> tuple[str, ...]:
-    listed = node.value if isinstance(node, yaml.SequenceNode) else ()
+def _names(listed: Sequence[yaml.Node]) -> tuple[str, ...]:
     return tuple(
         str(item.value)
         if isinstance(item, yaml.ScalarNode)

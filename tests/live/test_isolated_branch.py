@@ -20,7 +20,7 @@ batch: {{seconds: 0.2}}
 filters:
   - parse: {{format: json, schema: "n INT"}}
     on_error: dead-letter
-dead_letters: {{files: {{path: "{folder}/dead", format: json}}}}
+dead_letters: {{files: {{path: "{folder}/dead", format: json, compression: none}}}}
 sinks: [{{files: {{path: "{folder}/lake"}}}}]
 """
 BRANCH = """

@@ -185,6 +185,10 @@ def problem(text: str) -> str:
             "expected at most 200 characters",
         ),
         (
+            HEAD + "sinks: [noop, {first_of: {sinks: [noop, {console: , isolated: true}]}}]\n",
+            "sinks[1].first_of.sinks[1]: expected one sink in each entry",
+        ),
+        (
             HEAD + "sinks: [noop]\ndead_letters: {noop: , isolated: true}\n",
             "dead_letters: expected one sink",
         ),
@@ -197,6 +201,12 @@ def problem(text: str) -> str:
 )
 def test_what_cannot_be_isolated_is_told(text: str, expected: str) -> None:
     assert expected in problem(text)
+
+
+def test_a_group_of_sinks_is_isolated_as_one() -> None:
+    text = SIMPLE + "  - {first_of: [{files: {path: /a}}, console], isolated: true}\n"
+    (part,) = parts_of(text)
+    assert part == "web~first-of"
 
 
 def test_a_part_of_a_flow_that_reads_a_flow_reads_the_same_one() -> None:

@@ -1,0 +1,113 @@
+"""What commands say of isolated parts, and of flows that others read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.testing import Shell
+from flumeng.operations.flows import delete_flow
+from flumeng.spec import parts_of
+from flumeng.state.partitions import ack_path
+from flumeng.store import ABSENT, ANY, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+SIMPLE = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks:\n  - noop\n"
+WITH = SIMPLE + "  - {files: {path: /data/web}, isolated: true}\n"
+READER = "flow: copy\nsources: [flow: {name: web}]\nsinks: [noop]\n"
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    return store
+
+
+@pytest.fixture
+def shell(store: FakeStore) -> Shell:
+    return Shell(store.tree)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "web.yaml").write_text(WITH)
+    return tmp_path / "web.yaml"
+
+
+def test_what_becomes_of_parts_is_told(shell: Shell, store: FakeStore, file: Path) -> None:
+    assert shell.run("flow", "apply", file).stdout == (
+        "flow web revision 1\nflow web~files, an isolated part of flow web, revision 1\n"
+    )
+    rows = shell.json("flow", "list")
+    assert [(row["flow"], row["part_of"], row["sinks"]) for row in rows] == [
+        ("web", "", ["noop"]),
+        ("web~files", "web", ["files"]),
+    ]
+    assert "isolated part web~files is running\n" in shell.run("flow", "show", "web").stdout
+    assert "it is an isolated part of flow web" in shell.run("flow", "show", "web~files").stdout
+    assert [row["part_of"] for row in shell.json("status")["flows"]] == ["", "web"]
+    said = shell.run("flow", "lag", "web").stdout
+    assert "isolated part: flow web~files is running, 0 events behind" in said
+    assert shell.run("flow", "pause", "web").stdout == (
+        "flow web: collecting stops now, its sources go on into the journals; with its isolated "
+        "parts: web~files\n"
+    )
+    shell.run("flow", "resume", "web")
+    assert shell.run("flow", "pause", "web~files").stdout == (
+        "flow web~files: collecting stops now, what comes waits in the journals of flow web\n"
+    )
+    store.write(ack_path("web", "web.n1.0.a"), records.Ack(epoch=1, offset=70), ABSENT)
+    file.write_text(SIMPLE)
+    left = (
+        "flow web~files is deleted; it had not read 70 events that flow web has delivered, and "
+        "nobody delivers them in its place\n"
+    )
+    assert left in shell.run("flow", "apply", file, "--dry-run").stdout
+    assert shell.run("flow", "apply", file).stdout == f"flow web revision 2\n{left}"
+
+
+def test_the_text_of_a_part_is_no_file_to_apply(shell: Shell, file: Path) -> None:
+    (text,) = parts_of(WITH).values()
+    file.write_text(text)
+    for command in ("validate", "apply"):
+        result = shell.run("flow", command, file, zk=None if command == "validate" else "zk:1/c")
+        assert result.exit_code == 2
+        said = f"{file}: flow: web~files is an isolated part of flow web: apply that"
+        assert said in result.stderr
+
+
+def test_a_graph_shows_where_parts_leave(shell: Shell, file: Path) -> None:
+    said = shell.run("flow", "graph", file, zk=None).stdout
+    assert "(isolated: flow web~files)" in said
+
+
+def test_a_delete_may_wait_for_readers_and_for_the_end(
+    shell: Shell, store: FakeStore, file: Path
+) -> None:
+    shell.run("flow", "apply", file)
+    (file.parent / "copy.yaml").write_text(READER)
+    shell.run("flow", "apply", file.parent / "copy.yaml")
+    late = shell.run("flow", "delete", "web", "--wait", "--timeout", "3")
+    assert late.exit_code == 1
+    assert "- flow web is read by copy: delete those first" in late.stderr
+    record = store.read(paths.flow("web"))
+    assert record is not None
+    assert record.value.state == "running"
+
+    def goes_on() -> None:
+        """What an operator and masters do meanwhile, a step each time that somebody sleeps."""
+        found = store.read(paths.flow("web"))
+        if store.exists(paths.flow("copy")):
+            delete_flow(store, "copy", author="a", reason="", now=0.0)
+            store.remove(paths.cursor("web", "copy"), ANY)
+            del store.tree.znodes[str(paths.flow("copy"))]
+        elif found and found.value.state == "deleted":
+            gone = "web~files" if store.exists(paths.flow("web~files")) else "web"
+            del store.tree.znodes[str(paths.flow(gone))]
+
+    shell.meanwhile = goes_on
+    done = shell.run("flow", "delete", "web", "--wait")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "flow web is gone")
