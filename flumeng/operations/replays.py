@@ -20,13 +20,14 @@ from flumeng.operations.flows import (
     NextRevision,
     next_revisions,
     refuse_several_hosts,
-    refuse_undecided,
+    refuse_too_old,
     require_flow,
     require_revision,
     revision_writes,
 )
 from flumeng.operations.local_files import collecting_hosts
 from flumeng.spec import FlowSpec, check_flow, parse_flow
+from flumeng.spec.flow_names import is_part, whole_of
 from flumeng.spec.letters_source import LettersSource
 from flumeng.spec.locations import place_of
 from flumeng.spec.problems import SpecError
@@ -52,9 +53,14 @@ class LettersOf:
 
 
 def letters_of(store: ReadableStore, flow: str) -> LettersOf:
-    """Raises ``UserError`` for a flow whose dead letters cannot be read here, or that is a replay
-    or backfill of another one, ``UnavailableError``."""
+    """Raises ``UserError`` for a flow whose dead letters cannot be read here, or that is a replay,
+    a backfill or a part of another one, ``UnavailableError``."""
     record = require_flow(store, flow)
+    if is_part(flow):
+        raise UserError(
+            f"the dead letters of flow {flow} lie with those of flow {whole_of(flow)}, of which it "
+            "is a part: name that one"
+        )
     if record.value.backfill_of:
         raise UserError(
             f"the dead letters of flow {flow} are those of flow {record.value.backfill_of}, of "
@@ -73,12 +79,14 @@ def letters_of(store: ReadableStore, flow: str) -> LettersOf:
 
 
 def require_own_place(store: ReadableStore, letters: LettersOf) -> None:
-    """Raises ``UserError`` when another flow writes its dead letters into the same directory:
-    nobody could tell whose they are."""
+    """Raises ``UserError`` when another flow, but for its isolated parts, writes its dead letters
+    into the same directory: nobody could tell whose they are."""
     own = place_of(letters.files.path)
     for name, spec, of in _others(store, letters.flow, letters.files.path):
         options = spec.dead_letters.options if spec.dead_letters else None
-        if of != letters.flow and isinstance(options, Files) and place_of(options.path) == own:
+        if letters.flow in (of, whole_of(name)):
+            continue
+        if isinstance(options, Files) and place_of(options.path) == own:
             raise UserError(
                 f"the dead letters of flow {name} are in {letters.files.path} too, so nobody can "
                 "tell whose they are: give each flow a directory of its own"
@@ -165,7 +173,7 @@ def _wanted(store: Store, text: str, name: str) -> tuple[NextRevision, Versioned
     schema = tree.require_versioned(store)
     (wanted,) = next_revisions(store, {name: text}, 0)
     refuse_several_hosts(store, [wanted])
-    refuse_undecided(schema.value, [wanted])
+    refuse_too_old(schema.value, [wanted])
     return wanted, schema
 
 

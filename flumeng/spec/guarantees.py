@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flumeng.spec import registry
+from flumeng.spec import isolation, registry
 from flumeng.spec.component import DEAD_LETTER, DROP, Component
 from flumeng.spec.flow import FlowSpec, JournalOptions, TaskRange
 from flumeng.spec.flow_source import FlowSource
@@ -42,6 +42,7 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
         sentences.append(f"What is lost nevertheless is read again by {', '.join(replayed)}.")
     sentences += _unprocessed(spec)
     sentences += _parting(spec)
+    sentences += _apart(spec)
     if paths := local_paths(spec):
         sentences.append(_one_host(spec, paths))
     sentences += _of_sinks(spec)
@@ -83,6 +84,15 @@ def _parting(spec: FlowSpec) -> Iterator[str]:
             yield f"{which} goes into {', '.join(sink.name for sink in one.segment.sinks)} only."
         else:
             yield f"{which} is dropped: a last branch with `otherwise: true` would take it."
+
+
+def _apart(spec: FlowSpec) -> Iterator[str]:
+    """What it means that sinks and branches are isolated."""
+    for part in isolation.parts(spec):
+        yield (
+            f"{part.path} is isolated, as the flow {part.flow}: nobody waits for it, until a "
+            "journal is full of what it has not read."
+        )
 
 
 def local_paths(spec: FlowSpec) -> list[str]:

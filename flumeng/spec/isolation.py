@@ -17,14 +17,13 @@ from dataclasses import dataclass
 
 import yaml
 
-from flumeng.spec import document
+from flumeng.spec import document, nodes
 from flumeng.spec.branch import Branch, Segment
 from flumeng.spec.component import DEAD_LETTER, DROP
 from flumeng.spec.flow import FlowSpec
 from flumeng.spec.flow_names import check_flow_name, part_name
 from flumeng.spec.flow_source import FlowSource
 
-TAGS = "tag:yaml.org,2002:"
 ISOLATED = "isolated"
 
 
@@ -125,11 +124,25 @@ def kept_text(root: yaml.Node, spec: FlowSpec) -> str:
 def part_text(root: yaml.Node, spec: FlowSpec, part: Part) -> str:
     """The text of a part; ``spec`` as above."""
     tree = _way(root, spec, part.steps, part.sink)
-    replaced: dict[str, yaml.Node] = {"flow": _text(part.flow)}
+    replaced: dict[str, yaml.Node] = {"flow": nodes.text(part.flow)}
     if not any(isinstance(source.options, FlowSource) for source in spec.sources):
-        read = _mapping(flow=_mapping(name=_text(spec.flow)))
-        replaced["sources"] = yaml.SequenceNode(f"{TAGS}seq", [read])
+        named = nodes.mapping([(nodes.text("name"), nodes.text(spec.flow))])
+        replaced["sources"] = nodes.listed([nodes.mapping([(nodes.text("flow"), named)])])
     return str(yaml.serialize(_with(tree, replaced)))
+
+
+def together(node: yaml.Node) -> yaml.Node:
+    """A flow or a branch with nothing isolated in it."""
+    said = document.items(node)
+    inner = {"sinks": _plain, "branches": lambda branch: _plain(together(branch))}
+    return _with(
+        node,
+        {
+            key: nodes.listed(map(change, said[key].value))
+            for key, change in inner.items()
+            if key in said
+        },
+    )
 
 
 def _way(node: yaml.Node, segment: Segment, steps: Sequence[int], sink: int | None) -> yaml.Node:
@@ -146,11 +159,13 @@ def _way(node: yaml.Node, segment: Segment, steps: Sequence[int], sink: int | No
         way = _way(inner, branch, rest, sink)
         end = {
             "sinks": None,
-            "branches": _list([_alone(way, branch, segment.branches, [branch])]),
+            "branches": nodes.listed([_alone(way, branch, segment.branches, [branch])]),
         }
     filters = document.items(node).get("filters")
-    shared = None if filters is None else _list([_without_letters(one) for one in filters.value])
-    return _with(node, {**end, "filters": shared, ISOLATED: None})
+    shared = () if filters is None else map(_without_letters, filters.value)
+    return _with(
+        node, {**end, "filters": nodes.listed(shared) if filters else None, ISOLATED: None}
+    )
 
 
 def _kept(node: yaml.Node, segment: Segment) -> yaml.Node:
@@ -167,7 +182,7 @@ def _kept(node: yaml.Node, segment: Segment) -> yaml.Node:
         node,
         {
             "sinks": _some(node, "sinks", sinks, lambda one: one) if sinks else None,
-            "branches": _list(branches) if branches else None,
+            "branches": nodes.listed(branches) if branches else None,
             ISOLATED: None,
         },
     )
@@ -180,7 +195,7 @@ def _alone(
     if not branch.otherwise or len(stay) == len(siblings):
         return node
     others = [one.when for one in siblings if one.when is not None]
-    return _with(node, {"otherwise": None, "when": _text(none_of(others)) if others else None})
+    return _with(node, {"otherwise": None, "when": nodes.text(none_of(others)) if others else None})
 
 
 def none_of(conditions: Sequence[str]) -> str:
@@ -193,7 +208,7 @@ def _without_letters(entry: yaml.Node) -> yaml.Node:
     said = document.items(entry).get("on_error")
     if said is None or said.value != DEAD_LETTER:
         return entry
-    return _with(entry, {"on_error": _text(DROP)})
+    return _with(entry, {"on_error": nodes.text(DROP)})
 
 
 def _plain(entry: yaml.Node) -> yaml.Node:
@@ -208,7 +223,7 @@ def _inner(node: yaml.Node, key: str, number: int) -> yaml.Node:
 def _some(
     node: yaml.Node, key: str, numbers: Sequence[int], change: Callable[[yaml.Node], yaml.Node]
 ) -> yaml.Node:
-    return _list([change(_inner(node, key, number)) for number in numbers])
+    return nodes.listed([change(_inner(node, key, number)) for number in numbers])
 
 
 def _with(mapping: yaml.Node, values: Mapping[str, yaml.Node | None]) -> yaml.Node:
@@ -221,7 +236,7 @@ def _with(mapping: yaml.Node, values: Mapping[str, yaml.Node | None]) -> yaml.No
         if value is None:
             known.pop(name, None)
         else:
-            known[name] = (known[name][0] if name in known else _text(name), value)
+            known[name] = (known[name][0] if name in known else nodes.text(name), value)
     return yaml.MappingNode(
         mapping.tag,
         list(known.values()),
@@ -229,16 +244,3 @@ def _with(mapping: yaml.Node, values: Mapping[str, yaml.Node | None]) -> yaml.No
         mapping.end_mark,
         flow_style=mapping.flow_style,
     )
-
-
-def _list(entries: list[yaml.Node]) -> yaml.Node:
-    return yaml.SequenceNode(f"{TAGS}seq", entries)
-
-
-def _mapping(**values: yaml.Node) -> yaml.Node:
-    pairs = [(_text(name), value) for name, value in values.items()]
-    return yaml.MappingNode(f"{TAGS}map", pairs)
-
-
-def _text(value: str) -> yaml.Node:
-    return yaml.ScalarNode(f"{TAGS}str", value)

@@ -8,7 +8,7 @@ from copy import deepcopy
 import yaml
 
 from flumeng.errors import UserError
-from flumeng.spec import FlowSpec, document, nodes, parse_flow
+from flumeng.spec import FlowSpec, document, isolation, nodes, parse_flow
 from flumeng.spec.kafka_source import KafkaSource
 from flumeng.spec.sinks.files import Files
 
@@ -44,13 +44,13 @@ def require_files(flow: str, spec: FlowSpec) -> Files:
 
 def replay_text(flow: str, current: str, name: str, replay: str, rows: Sequence[int]) -> str:
     """The flow of this text as ``name``, with a source that reads the list ``replay`` of its dead
-    letters, whose parts have so many ``rows``. Comments are lost.
+    letters, whose parts have so many ``rows``. Nothing in it is isolated. Comments are lost.
 
     Raises ``SpecError`` for a text that is no flow's, ``UserError`` as ``require_files``.
     """
     spec = parse_flow(current)
     require_files(flow, spec)
-    root = document.compose(current)
+    root = isolation.together(document.compose(current))
     root.value = [pair for pair in root.value if pair[0].value not in OF_SOURCES]
     sink = document.items(document.items(root)["dead_letters"])[FILES]
     options = nodes.mapping(deepcopy(pair) for pair in sink.value if pair[0].value in REACHED)

@@ -21,6 +21,7 @@ from flumeng.operations.flows import (
 )
 from flumeng.plan.drops import drop_of
 from flumeng.spec import Place, SpecError, check_flow, parse_flow, parse_written, parts_of
+from flumeng.spec.replay import replay_text
 from flumeng.state import discovered
 from flumeng.state.partitions import ack_path
 from flumeng.state.snapshot import FlowView, Snapshot
@@ -459,3 +460,11 @@ def test_parts_are_deleted_in_the_transaction_of_their_flow() -> None:
     apply_flow(store, WITH, **BY)
     delete_flow(store, "web", **BY)
     assert store.written == [["web", "web~files"]] * 2
+
+
+def test_a_replay_of_dead_letters_is_one_flow_and_goes_everywhere() -> None:
+    text = parse_flow(replay_text("web", TREE, "again", "list", [3]))
+    assert [leaf.place for leaf in text.leaves] == [
+        leaf.place for leaf in parse_written(TREE).leaves
+    ]
+    assert not parts_of(replay_text("web", TREE, "again", "list", [3]))
