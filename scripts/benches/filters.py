@@ -36,6 +36,11 @@ ACCESS_REGEX = (
     r'(?P<bytes>[0-9]+|-) "(?P<referrer>[^"]*)" "(?P<agent>[^"]*)"'
 )
 
+LOG_FORMAT = (
+    '$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent '
+    '"$http_referer" "$http_user_agent"'
+)
+
 Body = Callable[[int], str]
 
 
@@ -206,6 +211,7 @@ CASES: dict[str, Case] = {
         ),
     ),
     "access_log": Case(_access, parse(Parse("access_log"))),
+    "access_log_format": Case(_access, parse(Parse("access_log", log_format=LOG_FORMAT))),
     "cef": Case(
         _cef, parse(Parse("cef", schema="src STRING, spt INT, dst STRING, act STRING, msg STRING"))
     ),

@@ -43,7 +43,7 @@ _READERS: Mapping[str, str] = {
     "regex": "regex:RegexReader.of",
     "key_value": "key_value:PairsReader.of",
     "csv": "csv:CsvReader.of",
-    "access_log": "access_log:AccessLogReader.of",
+    "access_log": "log_format:reader",
     "cri": "containers:CriReader.of",
     "docker": "containers:DockerReader.of",
     "cef": "cef:CefReader.of",

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,21 +23,16 @@ from flumeng.filters.timestamps import (
     month_number,
 )
 from flumeng.journal.schema import EVENT_SCHEMA
-from flumeng.spec.filters.parse import ACCESS_LOG, Parse
+from flumeng.spec.filters.parse import ACCESS_LOG
 
 _NUMBERS = {"status": pa.int32(), "bytes": pa.int64()}
-_TIME_WIDTH = 26
+TIME_WIDTH = 26
 _MOST_DIGITS = 18
 _MARKS = ((2, "/"), (6, "/"), (11, ":"), (14, ":"), (17, ":"), (20, " "))
 _DIGITS = (0, 1, 7, 8, 9, 10, 12, 13, 15, 16, 18, 19, 22, 23, 24, 25)
 
 
-@dataclass(frozen=True)
 class AccessLogReader:
-    @classmethod
-    def of(cls, _options: Parse) -> AccessLogReader:
-        return cls()
-
     @property
     def columns(self) -> pa.Schema:
         return pa.schema([pa.field(name, _NUMBERS.get(name, pa.string())) for name in ACCESS_LOG])
@@ -73,11 +66,12 @@ class _Lines:
         bracket = following(flat.find("["), places, flat.ends)
         self.bounds["user"] = places, np.maximum(bracket - 1, places)
         named = (bracket > places + 1) & (flat.at(bracket - 1, flat.ends) == ord(" "))
-        self.micros, timed = _times(flat.window(bracket + 1, _TIME_WIDTH + 1, flat.ends))
-        opening, closing = self._quoted(np.minimum(bracket + _TIME_WIDTH + 2, flat.ends))
-        requested = opening == np.minimum(bracket + _TIME_WIDTH + 3, flat.ends)
+        self.micros, timed = times(flat.window(bracket + 1, TIME_WIDTH, flat.ends))
+        timed &= flat.at(bracket + TIME_WIDTH + 1, flat.ends) == ord("]")
+        opening, closing = self._quoted(np.minimum(bracket + TIME_WIDTH + 2, flat.ends))
+        requested = opening == np.minimum(bracket + TIME_WIDTH + 3, flat.ends)
         requested &= closing < flat.ends
-        self._read_request(opening + 1, closing)
+        self.bounds |= request_parts(flat, self.spaces, opening + 1, closing)
         places = closing + 2
         counted = flat.at(closing + 1, flat.ends) == ord(" ")
         for name in _NUMBERS:
@@ -96,19 +90,6 @@ class _Lines:
         opening = following(self.quotes, places, self.flat.ends)
         behind = np.minimum(opening + 1, self.flat.ends)
         return opening, following(self.quotes, behind, self.flat.ends)
-
-    def _read_request(self, starts: Positions, ends: Positions) -> None:
-        """``GET /path HTTP/1.1``; the protocol may be missing, and what has one word is a path."""
-        starts = np.minimum(starts, ends)
-        first = following(self.spaces, starts, ends)
-        last = np.append(self.spaces, -1)[np.searchsorted(self.spaces, ends) - 1]
-        behind = self.flat.window(last + 1, 5, ends)
-        versioned = (last > first) & (behind == np.frombuffer(b"HTTP/", np.uint8)[:, None]).all(0)
-        path = np.where(first < ends, first + 1, starts)
-        path_end = np.where(versioned, last, ends)
-        self.bounds["method"] = starts, np.where(first < ends, first, starts)
-        self.bounds["path"] = path, path_end
-        self.bounds["protocol"] = np.where(versioned, last + 1, ends), ends
 
     def _number(self, name: str, places: Positions) -> tuple[Positions, Mask]:
         """A number or ``-`` and a space or the end: what is behind it, and where one stands."""
@@ -158,11 +139,27 @@ class _Lines:
         return found
 
 
-def _times(window: Bytes) -> tuple[Positions, Mask]:
-    """``09/Nov/2026:10:00:15 +0100]``: microseconds since the epoch in UTC, and validity."""
+def request_parts(
+    flat: ByteColumn, spaces: Positions, starts: Positions, ends: Positions
+) -> dict[str, tuple[Positions, Positions]]:
+    """``GET /path HTTP/1.1``; the protocol may be missing, and what has one word is a path."""
+    starts = np.minimum(starts, ends)
+    first = following(spaces, starts, ends)
+    last = np.append(spaces, -1)[np.searchsorted(spaces, ends) - 1]
+    behind = flat.window(last + 1, 5, ends)
+    versioned = (last > first) & (behind == np.frombuffer(b"HTTP/", np.uint8)[:, None]).all(0)
+    return {
+        "method": (starts, np.where(first < ends, first, starts)),
+        "path": (np.where(first < ends, first + 1, starts), np.where(versioned, last, ends)),
+        "protocol": (np.where(versioned, last + 1, ends), ends),
+    }
+
+
+def times(window: Bytes) -> tuple[Positions, Mask]:
+    """``09/Nov/2026:10:00:15 +0100``: microseconds since the epoch in UTC, and validity."""
     digits = (window - np.uint8(ord("0"))).astype(np.int64)
     valid = digits[list(_DIGITS)].max(axis=0) <= 9
-    for place, mark in (*_MARKS, (_TIME_WIDTH, "]")):
+    for place, mark in _MARKS:
         valid &= window[place] == ord(mark)
     valid &= (window[21] == ord("+")) | (window[21] == ord("-"))
     month, month_valid = month_number(window[3:6].astype(np.int64))

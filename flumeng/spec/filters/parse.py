@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.spec import grok
+from flumeng.spec import grok, log_formats
 from flumeng.spec.filters.fields import check_quote, check_separator, kinds
 from flumeng.spec.functions import INTEGER, TEXT
 from flumeng.spec.kinds import EVENT, RECEIVED, Columns, Kind, check_column, require_new
@@ -78,7 +78,7 @@ _FORMATS: Mapping[str, _Format] = {
     "key_value": _Format(needs=(_NAMED,), others=("pair_separator", "value_separator")),
     "logfmt": _Format(needs=(_NAMED,)),
     "csv": _Format(needs=(("schema",),), others=("delimiter", "quote")),
-    "access_log": _Format(columns=ACCESS_LOG),
+    "access_log": _Format(others=("log_format",), columns=ACCESS_LOG),
     "cri": _Format(columns=CONTAINER),
     "docker": _Format(columns=CONTAINER),
     "cef": _Format(others=_NAMED, columns=CEF),
@@ -122,6 +122,11 @@ class Parse:
         doc="For `grok`: patterns of your own, by their names.",
         check=grok.check_name,
         example="{ORDER: '[A-Z]{2}[0-9]+'}",
+        default=None,
+    )
+    log_format: str | None = option(
+        doc="For `access_log`: what nginx has in `log_format`, or Apache in `LogFormat`.",
+        example="'$remote_addr [$time_local] \"$request\" $status $request_time'",
         default=None,
     )
     schema: str | None = option(
@@ -218,6 +223,11 @@ class Parse:
                 self._columns_of_grok()
             except ValueError as error:
                 yield "pattern", str(error)
+        if self.log_format is not None:
+            try:
+                log_formats.read(self.log_format)
+            except ValueError as error:
+                yield "log_format", str(error)
         try:
             kinds(None, self.fields, nested=self.format == "json")
         except ValueError as error:
@@ -239,6 +249,8 @@ class Parse:
             return dict.fromkeys(group_names(self.pattern_list[0]), _TEXT)
         if self.format == "grok":
             return self._columns_of_grok()
+        if self.log_format is not None:
+            return columns_of(log_formats.columns(self.log_format))
         more = kinds(self.schema, self.fields, nested=self.format == "json")
         named = _without_own(more)
         if self.into is not None:
@@ -249,12 +261,17 @@ class Parse:
 
     def _columns_of_grok(self) -> Columns:
         types = grok.all_types(self.pattern_list, self.patterns or {})
-        schema = ", ".join(f"{name} {kind}" for name, kind in types.items())
-        found = _without_own(kinds(schema, None, nested=False))
+        found = _without_own(columns_of(types))
         for name in found:
             if name in EVENT:
                 raise ValueError(f"every event has a column {name} already: rename the field")
         return found
+
+
+def columns_of(types: Mapping[str, str]) -> Columns:
+    """Those of names and types in Spark DDL. Raises ValueError."""
+    schema = ", ".join(f"{name} {kind}" for name, kind in types.items())
+    return kinds(schema, None, nested=False)
 
 
 def _without_own(columns: Columns) -> dict[str, Kind]:

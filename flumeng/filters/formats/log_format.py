@@ -1,0 +1,155 @@
+"""Access logs in a format of a site's own: each value ends where the text behind it begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flumeng.errors import UserError
+from flumeng.filters import ddl
+from flumeng.filters.byte_column import ByteColumn, Mask, Positions, following, text
+from flumeng.filters.formats import Found, Reader, because
+from flumeng.filters.formats.access_log import (
+    TIME_WIDTH,
+    AccessLogReader,
+    request_parts,
+    times,
+)
+from flumeng.filters.formats.fields import found_of
+from flumeng.filters.formats.key_value import unescape
+from flumeng.filters.formats.pairs import typed
+from flumeng.filters.formats.quotes import behind_backslash
+from flumeng.filters.time_texts import TextFormat
+from flumeng.journal.schema import EVENT_SCHEMA
+from flumeng.spec import log_formats
+from flumeng.spec.filters.parse import Parse
+from flumeng.spec.log_formats import Part, Variable
+
+
+def reader(options: Parse) -> Reader:
+    """Of the flow's own format, or of those that all servers know. Raises UserError."""
+    if options.log_format is None:
+        return AccessLogReader()
+    try:
+        return LogFormatReader(log_formats.read(options.log_format))
+    except ValueError as error:
+        raise UserError(f"parse: {error}") from error
+
+
+@dataclass(frozen=True)
+class LogFormatReader:
+    parts: tuple[Part, ...]
+
+    @property
+    def columns(self) -> pa.Schema:
+        return pa.schema(
+            [
+                pa.field(name, ddl.type_of(kind))
+                for part in self.parts
+                if isinstance(part, Variable)
+                for name, kind in part.columns.items()
+            ]
+        )
+
+    def read(self, bodies: pa.Array, received: pa.Array) -> Found:
+        line = _Lines(ByteColumn(bodies), received)
+        if isinstance(first := self.parts[0], str):
+            line.fail(f"access_log: no {first!r}", ~line.is_at(first.encode(), line.places))
+        for part, behind in pairwise([*self.parts, ""]):
+            if isinstance(part, Variable):
+                line.value(part, str(behind))
+            else:
+                line.places = np.minimum(line.places + len(part.encode()), line.flat.ends)
+        line.fail("access_log: more than the format has", line.places < line.flat.ends)
+        return found_of([*line.columns, "ts"], [*line.columns.values(), line.ts], line.reasons)
+
+
+class _Lines:
+    """The work on one column of bodies; ``places`` is where the next part of each line begins."""
+
+    def __init__(self, flat: ByteColumn, received: pa.Array) -> None:
+        self.flat = flat
+        self.received = received.cast(pa.int64()).fill_null(0).to_numpy(False)
+        self.places = flat.starts
+        self._found: dict[bytes, Positions] = {}
+        self.columns: dict[str, pa.Array] = {}
+        self.ts = pa.nulls(len(flat), EVENT_SCHEMA.field("ts").type)
+        self.reasons = pa.nulls(len(flat), pa.string())
+
+    def fail(self, why: str, where: Mask) -> None:
+        """The first reason stays."""
+        if where.any():
+            self.reasons = pc.coalesce(self.reasons, because(why, where))
+
+    def value(self, of: Variable, behind: str) -> None:
+        """What lies before the text ``behind``, which is told where it is missing, or before the
+        end of the line."""
+        starts, ends = self.places, self._next(behind.encode())
+        self.places = ends
+        if behind:
+            missing = ends == self.flat.ends
+            self.fail(f"access_log: no {behind!r} behind {of.said}", missing)
+        escaped = behind.startswith('"')
+        if of.time == "common_log":
+            micros, valid = times(self.flat.window(starts, TIME_WIDTH, ends))
+            self._set_ts(of, micros, valid & (ends - starts == TIME_WIDTH))
+        elif of.time is not None:
+            said = self._texts(starts, ends, escaped=False)
+            self._set_ts(of, *TextFormat.named(of.time, "UTC").read(said, self.received))
+        elif of.column == "":
+            bounds = request_parts(self.flat, self._finds(b" "), starts, ends)
+            for name, (first, last) in bounds.items():
+                self.columns[name] = self._texts(first, last, escaped=name == "path")
+        else:
+            column, failed = typed(self._texts(starts, ends, escaped=escaped), ddl.type_of(of.type))
+            self.columns[of.column] = column
+            self.fail(f"access_log: {of.said} is no {of.type}", failed)
+
+    def _set_ts(self, of: Variable, micros: Positions, valid: Mask) -> None:
+        self.fail(f"access_log: {of.said} is no time", ~valid)
+        self.ts = pa.array(micros, pa.int64(), mask=~valid).cast(self.ts.type)
+
+    def _next(self, wanted: bytes) -> Positions:
+        """The next place of each line where that stands, else its end."""
+        if not wanted:
+            return self.flat.ends
+        return following(self._finds(wanted), self.places, self.flat.ends)
+
+    def _finds(self, wanted: bytes) -> Positions:
+        """All places where that stands whole in a line, sorted."""
+        if wanted not in self._found:
+            places = self._begins(wanted[:1])
+            for ahead, byte in enumerate(wanted[1:], 1):
+                within = places[places + ahead < len(self.flat.data)]
+                places = within[self.flat.data[within + ahead] == byte]
+            if len(wanted) > 1:
+                line = np.searchsorted(self.flat.ends, places, side="right")
+                places = places[places + len(wanted) <= self.flat.ends[line]]
+            self._found[wanted] = places
+        return self._found[wanted]
+
+    def _begins(self, first: bytes) -> Positions:
+        if first not in self._found:
+            places = self.flat.find(first.decode("latin-1"))
+            if first == b'"':
+                places = places[~behind_backslash(self.flat, places)]
+            self._found[first] = places
+        return self._found[first]
+
+    def is_at(self, wanted: bytes, places: Positions) -> Mask:
+        window = self.flat.window(places, len(wanted), self.flat.ends)
+        found: Mask = (window == np.frombuffer(wanted, np.uint8)[:, None]).all(axis=0)
+        return found
+
+    def _texts(self, starts: Positions, ends: Positions, *, escaped: bool) -> pa.Array:
+        """What is empty or ``-`` is nothing."""
+        given = ends > starts
+        given &= (ends - starts != 1) | (self.flat.at(starts, ends) != ord("-"))
+        found = text(self.flat.column(starts, ends, given))
+        if escaped and pc.any(pc.match_substring(found, "\\")).as_py():
+            return unescape(found)
+        return found
