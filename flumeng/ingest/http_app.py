@@ -108,7 +108,9 @@ class HttpApp:
                 future.set_exception(_stopping())
         for waiting in self._undelivered:
             if not waiting.done():
-                waiting.set_exception(_stopping("what was sent is durable, not known as delivered"))
+                waiting.set_exception(
+                    _stopping("what was sent is journaled, not known as delivered")
+                )
 
     def pause(self) -> None:
         self._paused = True
@@ -179,7 +181,10 @@ class HttpApp:
                 if not pieces:
                     return 0
                 durable = self._submit(pieces, self._origin(scope, content_type))
-                return 0 if self._options.ack == "received" else await self._until_durable(durable)
+                if self._options.ack == "received":
+                    durable.cancel()
+                    return 0
+                return await self._until_durable(durable)
         except OverBoundError as error:
             raise RefusedError(429, "too much at once: send this again a little later") from error
 
@@ -243,8 +248,8 @@ class HttpApp:
         if not in_time:
             raise RefusedError(
                 504,
-                f"accepted and durable, but not delivered within {seconds:g} s: it will be, and "
-                "sent again it is there twice",
+                f"accepted and journaled, but not delivered within {seconds:g} s yet: sent again "
+                "it is there twice",
             )
 
     def _origin(self, scope: Scope, content_type: str) -> Origin:

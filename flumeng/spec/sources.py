@@ -195,8 +195,8 @@ class Http:
         default="journaled",
     )
     ack_timeout_seconds: float = option(
-        doc="With `delivered`, a request whose events are durable and not delivered for so long is "
-        "answered with 504. They will be delivered; a sender that repeats them doubles them.",
+        doc="With `delivered`, a request whose events are journaled and not delivered for so long "
+        "is answered with 504. They will be delivered; a sender that repeats them doubles them.",
         unit="seconds",
         minimum=0.1,
         maximum=3600,

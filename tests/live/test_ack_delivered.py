@@ -126,7 +126,7 @@ def test_a_process_that_stands_still_ends_no_wait_late_and_loses_nothing(
     with host.frozen(module):
         status, text, took = host.post(body, port=host.bounded_port)
     assert status == 504
-    assert "accepted and durable, but not delivered" in text
+    assert "accepted and journaled, but not delivered" in text
     assert BOUND_SECONDS <= took < BOUND_SECONDS + 2.0
     eventually(lambda: body in host.bodies(), "what was accepted is not delivered")
     assert host.post("afterwards")[0] == 200

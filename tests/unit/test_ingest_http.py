@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import json
 import threading
@@ -153,7 +154,9 @@ async def silent(client: Client) -> None:
         await asyncio.wait_for(client.reader.readline(), 0.2)
 
 
-def test_ack_received_waits_for_nothing() -> None:
+def test_ack_received_waits_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """What becomes of it then is no error of somebody who does not wait."""
+
     async def test() -> None:
         journal = Journal(durable=False)
         async with serving(journal, ack="received") as (_, connect):
@@ -161,9 +164,18 @@ def test_ack_received_waits_for_nothing() -> None:
             client.post(b"x")
             assert await client.status() == 200
             assert journal.bodies() == [b"x"]
-            journal.make_durable()
+            client.post(b"y")
+            assert await client.status() == 200
+            taken, unfit = journal.blocks
+            assert taken.on_durable is not None
+            taken.on_durable(1)
+            assert unfit.on_unfit is not None
+            unfit.on_unfit("too large")
+            journal.blocks.clear()
 
     run(test)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_ack_delivered_waits_for_the_ack_of_the_last_event() -> None:
@@ -202,7 +214,9 @@ def test_what_is_not_delivered_in_time_is_504_and_lets_the_next_one_in() -> None
             journal.make_durable(1)
             status, _, said = await client.answer()
             assert status == 504
-            assert said["error"].startswith("accepted and durable, but not delivered within 0.3 s")
+            assert said["error"].startswith(
+                "accepted and journaled, but not delivered within 0.3 s"
+            )
             assert not journal.context.deliveries.awaited
             client.post(b"y")
             await silent(client)
@@ -225,7 +239,7 @@ def test_what_waits_for_delivery_is_answered_when_the_source_stops() -> None:
             await source.stop()
             status, _, said = await client.answer()
             assert status == 503
-            assert "what was sent is durable" in said["error"]
+            assert "what was sent is journaled" in said["error"]
 
     run(test)
 
