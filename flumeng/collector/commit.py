@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from flumeng.collector.acks import Acks
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 OpenStore = Callable[[str], tuple[FileStore, str]]
 STAGING = "_flumeng"
+UNREACHED = (UnavailableError, OSError)
 
 
 class Commits:
@@ -45,13 +46,22 @@ class Commits:
         self._task = task
         self._open_store = open_store
 
-    def leftovers(self, roots: Iterable[str], partitions: Iterable[str]) -> list[str]:
-        """Staging directories for batches of ``partitions``. Call this before claiming them."""
+    def leftovers(
+        self, roots: Iterable[str], partitions: Iterable[str], spare: Collection[str] = ()
+    ) -> list[str]:
+        """Staging directories for batches of ``partitions``. Call this before claiming them. What
+        is left under a root of ``spare`` that cannot be reached is for a later owner."""
         mine = frozenset(partitions)
         found = []
         for root in sorted(set(roots)):
             store, path = self._open_store(below(root, STAGING))
-            names = store.directories(path)
+            try:
+                names = store.directories(path)
+            except UNREACHED as error:
+                if root not in spare:
+                    raise
+                log.warning("%s/%s goes on without %s: %s", self._flow, self._task, root, error)
+                continue
             found += [below(root, STAGING, name) for name in names if _partition(name) in mine]
         return found
 
@@ -81,9 +91,15 @@ class Commits:
                 removable -= set(staged)
         self._remove(*sorted(removable))
 
-    def stage(self, root: str, partition: str, epoch: int) -> str:
-        """A new directory (URI) for a batch that reads ``partition`` among others."""
+    def name(self, root: str, partition: str, epoch: int) -> str:
+        """Where a directory (URI) for a batch that reads ``partition`` among others may be made."""
         staging = below(root, STAGING, f"{partition}.{epoch}.{uuid.uuid4().hex}")
+        self._open_store(staging)
+        return staging
+
+    def stage(self, root: str, partition: str, epoch: int) -> str:
+        """A new directory of such a name."""
+        staging = self.name(root, partition, epoch)
         store, path = self._open_store(staging)
         store.make_directory(path)
         return staging
@@ -124,6 +140,14 @@ class Commits:
         if missing:
             raise UnavailableError(f"{missing[0][0]} was removed, perhaps by a later owner")
         self._remove(*staging)
+
+    def discard(self, staging: Iterable[str]) -> None:
+        """Remove what no commit needs; where that cannot be reached, a later owner does."""
+        for place in staging:
+            try:
+                self._remove(place)
+            except UNREACHED as error:
+                log.warning("%s/%s leaves %s behind: %s", self._flow, self._task, place, error)
 
     def _finish(self, path: Path, record: Commit) -> None:
         missing = self._rename(record.files)

@@ -72,6 +72,10 @@ class SparkPipeline:
             sink.identified for sink in self._sinks
         )
         self.roots = tuple(sorted({root for sink in self._sinks for root in sink.roots}))
+        groups = [sink for sink in self._sinks if isinstance(sink, GroupSink)]
+        needed = {root for sink in self._sinks if sink not in groups for root in sink.roots}
+        self.spare_roots = frozenset(self.roots) - needed
+        self._groups = groups
         self._key = object()
         self._leaves = spec.leaves
         counts = session.sparkContext.accumulator
@@ -92,7 +96,7 @@ class SparkPipeline:
 
     @property
     def trouble(self) -> str:
-        groups = [sink.trouble for sink in self._sinks if isinstance(sink, GroupSink)]
+        groups = (group.trouble for group in self._groups)
         return next(filter(None, (*(table.trouble for table in self._tables), *groups)), "")
 
     @property

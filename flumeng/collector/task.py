@@ -173,7 +173,9 @@ class Task:
         self._caught_up = False
         self._next_look = -math.inf
         self._commits = Commits(store, assignment.flow, assignment.task, open_store)
-        leftovers = self._commits.leftovers(pipeline.roots, assignment.partitions)
+        leftovers = self._commits.leftovers(
+            pipeline.roots, assignment.partitions, pipeline.spare_roots
+        )
         self._acks = Acks.claim(
             store,
             publisher,
@@ -311,8 +313,11 @@ class Task:
         reread = 0 if gaps or self._multiline is None else self._reread(ranges)
         for piece in ranges:
             self.planned[piece.partition] = max(self.planned[piece.partition], piece.end)
+        spare, commits = self._pipeline.spare_roots, self._commits
         staging = {
-            root: self._commits.stage(root, ranges[0].partition, self._acks.epoch)
+            root: (commits.name if root in spare else commits.stage)(
+                root, ranges[0].partition, self._acks.epoch
+            )
             for root in self._pipeline.roots
         }
         addresses = {piece.partition: reached[piece.partition].address for piece in ranges}
@@ -336,7 +341,8 @@ class Task:
             raise batch.outcome
         joined = self._joined(batch)
         files = [move for part in batch.outcome for move in part.files]
-        staging = list(batch.staging.values())
+        spare = self._pipeline.spare_roots - {root for one in batch.outcome for root in one.staged}
+        staging = [place for root, place in batch.staging.items() if root not in spare]
         if self._pipeline.spec.delivery == "exactly-once":
             self._commit_once(batch, batch.outcome, staging, files, joined)
         else:
@@ -347,6 +353,8 @@ class Task:
                 self._end_intent()
             elif self._pipeline.spec.delivery == "at-least-once":
                 self._acks.advance(batch.ranges, joined=joined)
+        left = {root for one in batch.outcome for root in one.abandoned} & spare
+        self._commits.discard(batch.staging[root] for root in sorted(left))
         seconds = batch.ended - max(batch.began, self._last_end)
         self._size.measured(batch.events, seconds)
         if (event_bytes := self._pipeline.event_bytes()) is not None:

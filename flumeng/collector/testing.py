@@ -92,6 +92,7 @@ class ScriptedPipeline:
     spec: FlowSpec
     before_write: Callable[[Sequence[Range]], None] = lambda _: None
     roots: tuple[str, ...] = ()
+    spare_roots: frozenset[str] = frozenset()
     shareable: bool = False
     intent: Intent | None = None
     trouble: str = ""

@@ -45,7 +45,8 @@ class Filtered:
 
 
 class Pipeline(Protocol):
-    """A flow's filters and sinks. ``roots``: where its sinks stage. ``shareable``: all of its
+    """A flow's filters and sinks. ``roots``: where its sinks stage; under ``spare_roots`` among
+    them the stages make their directories, if they get so far at all. ``shareable``: all of its
     stages are Arrow, so that a batch may be written in one job with batches of other flows.
     ``intent``: of a flow with a target that knows batches by number, an intent is written before
     the stages run, or after that and before the commit."""
@@ -55,6 +56,9 @@ class Pipeline(Protocol):
 
     @property
     def roots(self) -> tuple[str, ...]: ...
+
+    @property
+    def spare_roots(self) -> frozenset[str]: ...
 
     @property
     def shareable(self) -> bool: ...

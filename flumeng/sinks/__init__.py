@@ -61,13 +61,17 @@ another owner seems to be at it, UnavailableError when trying again may help."""
 class Written:
     """``events`` went in; each of ``files``, source to target (URIs), is to be renamed. ``commit``
     makes the batch visible. ``refused``: so many have a time that was not believed.
-    ``dead_letters``: so many are events that other sinks of the flow have refused for good."""
+    ``dead_letters``: so many are events that other sinks of the flow have refused for good. When
+    the stages make their directories: ``files`` come from those of the roots ``staged``, and in
+    those of the roots ``abandoned`` may be what nobody needs."""
 
     events: int
     files: tuple[tuple[str, str], ...] = ()
     refused: int = 0
     commit: Commit | None = None
     dead_letters: int = 0
+    staged: tuple[str, ...] = ()
+    abandoned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,14 @@ class Attempt:
     sink's roots; it is empty when nothing will be run. ``batch`` is known only to sinks that write
     at once, and None when the flow does not deliver exactly once. ``dead_letters`` is for what the
     sink refuses for good. ``patience_seconds``: a server that has taken nothing for so long, and
-    fails, is given up; None: as the sink finds right."""
+    fails, is given up; None: as the sink finds right. ``makes_staging``: the directories are not
+    there, and the stage makes them."""
 
     staging: Mapping[str, str] = field(default_factory=dict)
     batch: BatchId | None = None
     dead_letters: DeadLetters = field(default_factory=DeadLetters)
     patience_seconds: float | None = None
+    makes_staging: bool = False
 
 
 class BatchTooWideError(FlumengError):

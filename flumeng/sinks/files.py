@@ -61,7 +61,8 @@ class FilesSink:
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         formats.require_fit(self._columns(batch.schema), self._options.format)
         staging = attempt.staging.get(self._path.root, "")
-        return batch.arrow(StageFiles(self._options, staging, self._secrets), DONE_SCHEMA)
+        stage = StageFiles(self._options, staging, self._secrets, attempt.makes_staging)
+        return batch.arrow(stage, DONE_SCHEMA)
 
     def _columns(self, schema: pa.Schema) -> pa.Schema:
         flat = self._options.columns == "flat"
@@ -86,9 +87,12 @@ class StageFiles:
     options: Files
     staging: str
     secrets: Mapping[str, Secret] = field(default_factory=dict)
+    makes_staging: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store, path = open_store(self.staging, self.secrets.__getitem__)
+        if self.makes_staging:
+            store.make_directory(path)
         files = _StagedFiles(self.options, self.staging, store, path)
         for events in chunks.tables(batches, GATHERED_BYTES):
             try:

@@ -8,7 +8,7 @@ nothing, and what it has staged is never shown.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from tempfile import SpooledTemporaryFile
 from typing import Any
@@ -99,7 +99,13 @@ class GroupSink:
             letters = replace(letters, stage=None)
         stage = member.stage(
             begun if member.identified else begun.without_identity(),
-            Attempt(staging, None, letters, PATIENCE_SECONDS if patient else AGAIN_SECONDS),
+            Attempt(
+                staging,
+                None,
+                letters,
+                PATIENCE_SECONDS if patient else AGAIN_SECONDS,
+                makes_staging=True,
+            ),
         ).all_arrow
         if stage is None:
             raise UserError(
@@ -121,11 +127,17 @@ class GroupSink:
         if any(row["member"] is None for row in rows):
             raise UnavailableError(self._told("no member takes events", failed))
         parts = [self._members[number].written(found) for number, found in by_member.items()]
+        staged = self._roots(by_member)
         return Written(
             sum(part.events for part in parts),
             tuple(move for part in parts for move in part.files),
             sum(part.refused for part in parts),
+            staged=staged,
+            abandoned=tuple(root for root in self._roots(failed) if root not in staged),
         )
+
+    def _roots(self, members: Iterable[int]) -> tuple[str, ...]:
+        return tuple({root: None for number in members for root in self._members[number].roots})
 
     def _told(self, what: str, reasons: Mapping[int, str]) -> str:
         if not reasons:

@@ -38,6 +38,7 @@ class UnrunPipeline:
     intent: Intent | None
     sink: Any = None
     roots: tuple[str, ...] = ()
+    spare_roots: frozenset[str] = frozenset()
     shareable: bool = False
     trouble: str = ""
 

@@ -99,6 +99,7 @@ class FakePipeline:
     shareable = False
     intent = None
     trouble = ""
+    spare_roots: frozenset[str] = frozenset()
 
     def event_bytes(self) -> None:
         return None

@@ -72,6 +72,7 @@ class NumberedPipeline:
     revision: int
     parts: int
     roots: tuple[str, ...] = ()
+    spare_roots: frozenset[str] = frozenset()
     shareable: bool = False
     trouble: str = ""
 

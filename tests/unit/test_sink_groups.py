@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flumeng.collector.commit import Commits
 from flumeng.collector.daemon import require_allowed
 from flumeng.collector.testing import TASK
 from flumeng.errors import UnavailableError, UserError
 from flumeng.filters.lazy_batch import LazyBatch
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.node.policy import Policy
+from flumeng.runtime import file_store
 from flumeng.sinks import Attempt, Row, TaskRevision, Written, availability, groups
 from flumeng.sinks.availability import Availability
 from flumeng.sinks.dead_letters import DeadLetters, Refuse, is_letters, rows, schema_around
@@ -24,6 +26,7 @@ from flumeng.spec import FlowSpec, SpecError, check_flow, parse_flow
 from flumeng.spec.guarantees import promise
 from flumeng.spec.sinks.groups import FirstOf
 from flumeng.spec.spark import SparkOptions
+from flumeng.testing import FakeStore
 from flumeng.views import graph_text
 from flumeng.views.flow_graph import graph_of
 
@@ -261,8 +264,6 @@ def test_files_of_a_member_that_has_failed_are_not_shown(tmp_path: Path) -> None
     sink = sink_of(spec)
     staging = {root: f"{root}/_flumeng/x" for root in sink.roots}
     assert sorted(staging) == paths
-    for place in staging.values():
-        Path(place).mkdir(parents=True)
     (stage,) = sink.stage(trial(), Attempt(staging)).pending
     assert isinstance(stage, WriteToOne)
 
@@ -279,6 +280,38 @@ def test_files_of_a_member_that_has_failed_are_not_shown(tmp_path: Path) -> None
     assert written.events == 5
     assert [target.rpartition("/")[0] for _, target in written.files] == [paths[1]]
     assert len(list(Path(staging[paths[0]]).iterdir())) == 1
+    assert (written.staged, written.abandoned) == ((paths[1],), (paths[0],))
+
+
+def test_a_root_that_is_away_is_left_to_a_later_owner_when_it_is_spare(tmp_path: Path) -> None:
+    lake, spare = tmp_path / "lake", tmp_path / "spare"
+    commits = Commits(FakeStore(), "web", "collect.0", lambda uri: (Unmounted(), uri))
+    lake.mkdir()
+    left = commits.stage(str(lake), "web.n1.0.a", 1)
+    unseen = commits.name(str(spare), "web.n1.0.a", 1)
+    assert not spare.exists()
+    roots = (str(lake), str(spare))
+    assert commits.leftovers(roots, ["web.n1.0.a"], {str(spare)}) == [left]
+    with pytest.raises(OSError, match="Stale"):
+        commits.leftovers(roots, ["web.n1.0.a"])
+    commits.discard([unseen, left])
+    assert not Path(left).exists()
+
+
+class Unmounted(file_store.LocalFileStore):
+    """All below ``spare`` is away."""
+
+    def directories(self, path: str) -> list[str]:
+        self._reach(path)
+        return super().directories(path)
+
+    def remove_tree(self, path: str) -> None:
+        self._reach(path)
+        super().remove_tree(path)
+
+    def _reach(self, path: str) -> None:
+        if "/spare/" in path:
+            raise OSError("Stale file handle")
 
 
 @pytest.mark.parametrize(
