@@ -8,55 +8,20 @@ its registration says, and is gone when nobody needs it any more.
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import lru_cache
-from typing import cast
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
+from flumeng.errors import UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, Offer
+from flumeng.inputs.flows.flow_journals import ANSWER_SECONDS, FlowJournals
 from flumeng.journal.client import JournalClient
-from flumeng.journal.names import flow_of, is_journal, worker_of
-from flumeng.journal.position import Position
+from flumeng.journal.names import flow_of
 from flumeng.spec.flow_source import FlowSource
-from flumeng.state import journal_registry
 from flumeng.state.partitions import FLOW, input_of, journal_of, subscribed
-from flumeng.store import Store, Versioned
+from flumeng.store import Store
 from zkschema import paths
-from zkschema.records import Journal
 
-ANSWER_SECONDS = 1.5
-LISTED_SECONDS = 1.0
-THREADS = 16
 MOST_TIMES = 64
 """Of more partitions the times are not asked for."""
-
-
-class _Listing:
-    """The names of all journals of the cluster, listed once for all finders of a process. ``names``
-    may be called from any thread."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._names: list[str] = []
-        self._at = float("-inf")
-
-    def names(self) -> list[str]:
-        """Those of at most ``LISTED_SECONDS`` ago. Raises UnavailableError."""
-        with self._lock:
-            if time.monotonic() - self._at > LISTED_SECONDS:
-                self._names = self._store.children(paths.journals())
-                self._at = time.monotonic()
-            return self._names
-
-
-@lru_cache(maxsize=1)
-def _listing_of(store: Hashable) -> _Listing:
-    return _Listing(cast("Store", store))
 
 
 class FlowFinder:
@@ -71,9 +36,7 @@ class FlowFinder:
         self._flow = options.name
         self._latest = options.start_from == "latest"
         self._store = store
-        self._listing = _listing_of(cast("Hashable", store))
-        self._connect = connect
-        self._threads = ThreadPoolExecutor(THREADS, "journal servers")
+        self._journals = FlowJournals(self._flow, store, connect)
 
     @classmethod
     def of(cls, options: FlowSource, store: Store) -> FlowFinder:
@@ -81,7 +44,7 @@ class FlowFinder:
 
     def find(self, before: Before) -> Findings:
         known = self._mine(before.partitions)
-        journals = self._journals()
+        journals = self._journals.registered()
         fresh = [name for name in journals if name not in known]
         reached = self._bounds(fresh) if fresh else {}
         at_end = self._latest and before.scope is None
@@ -118,23 +81,14 @@ class FlowFinder:
         names = self._mine(at)
         if not names or len(names) > MOST_TIMES:
             return {}
-        addresses = self._addresses(names)
-
-        def time_of(name: str) -> int | None:
-            offset = at[subscribed(name)]
-            with suppress(FlumengError), self._connect(addresses[name]) as client:
-                for batch in client.read(name, offset, offset + 1):
-                    return int(batch["ts"].cast("int64")[0].as_py())
-            return None
-
-        found = zip(addresses, self._threads.map(time_of, addresses), strict=True)
-        return {subscribed(name): moment for name, moment in found if moment is not None}
+        found = self._journals.times({name: at[subscribed(name)] for name in names})
+        return {subscribed(name): moment for name, moment in found.items()}
 
     def finished(self) -> None:
         """Nobody has to know."""
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False)
+        self._journals.close()
 
     def _is_there(self) -> bool:
         return self._store.exists(paths.flow(self._flow))
@@ -144,50 +98,7 @@ class FlowFinder:
         names = {journal_of(name) for name in partitions if input_of(name) == FLOW}
         return {name for name in names if flow_of(name) == self._flow}
 
-    def _journals(self) -> dict[str, Journal]:
-        """Those of the flow that is read. One that cannot be read is what its name says of it."""
-        listed = [name for name in self._listing.names() if flow_of(name) == self._flow]
-        wanted = [paths.journal(name) for name in sorted(filter(is_journal, listed))]
-        return {
-            path.name: journal_registry.as_known(path, record)
-            for path, record in zip(wanted, self._store.read_each(wanted), strict=True)
-            if record is not None
-        }
-
-    def _addresses(self, journals: Iterable[str]) -> dict[str, str]:
-        """Where each is served; lacks those whose node is not live."""
-        names = sorted(journals)
-        records = self._store.read_each([paths.journal(name) for name in names])
-        nodes = {
-            name: record.value.primary
-            for name, record in zip(names, records, strict=True)
-            if isinstance(record, Versioned)
-        }
-        listed = sorted(set(nodes.values()))
-        lives = self._store.read_each([paths.live_node(node) for node in listed])
-        served = {
-            node: live.value.addresses
-            for node, live in zip(listed, lives, strict=True)
-            if isinstance(live, Versioned) and live.value.addresses
-        }
-        return {
-            name: served[node][worker_of(name, len(served[node]))]
-            for name, node in nodes.items()
-            if node in served
-        }
-
     def _bounds(self, journals: Iterable[str]) -> dict[str, Bounds]:
         """Lacks those of servers that do not answer."""
-        addresses = self._addresses(journals)
-        servers = sorted(set(addresses.values()))
-        answers = dict(zip(servers, self._threads.map(self._ask, servers), strict=True))
-        return {
-            name: Bounds(position.floor, position.safe)
-            for name, address in addresses.items()
-            if (position := answers[address].get(name)) is not None
-        }
-
-    def _ask(self, address: str) -> Mapping[str, Position]:
-        with suppress(UnavailableError, CorruptError), self._connect(address) as client:
-            return client.positions()
-        return {}
+        found = self._journals.positions(self._journals.addresses(journals))
+        return {name: Bounds(position.floor, position.safe) for name, position in found.items()}
