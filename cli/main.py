@@ -16,6 +16,7 @@ COMMANDS = {
         "cli.task:task", "See which tasks there are and how they do; restart and move them."
     ),
     "ack": Lazy("cli.ack:ack", "See how far each flow has delivered."),
+    "cursor": Lazy("cli.cursor:cursor", "See who else reads a flow; end cursors of Spark jobs."),
     "journal": Lazy("cli.journal:journal", "See which journals there are and what they hold."),
     "cluster": Lazy(
         "cli.cluster:cluster",

@@ -70,12 +70,17 @@ def _add_tombstones(tree: Tree) -> list[Change]:
     return [] if "/tombstones" in tree else [Set("/tombstones", None)]
 
 
+def _add_leases(tree: Tree) -> list[Change]:
+    return [] if "/leases" in tree else [Set("/leases", None)]
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         1, "queues become logs; intents of tasks and pushes get a place", _add_intents_and_logs
     ),
     Migration(2, "pushes keep what they change, to be undone", _nothing),
     Migration(3, "deleted flows leave their history", _add_tombstones),
+    Migration(4, "readers that are no flows get a place", _add_leases),
 )
 
 

@@ -30,6 +30,11 @@ def orphans(tree: Mapping[str, bytes]) -> list[Problem]:
         for flow in _names(tree, row)
         if str(table.flow(flow)) not in tree
     ]
+    gone += [
+        Problem(str(table.lease(*names)), f"orphan: it has no cursor at flow {names[0]}")
+        for path in tree
+        if (names := table.lease.matches(path)) and str(table.cursor(*names)) not in tree
+    ]
     plans = dict(_records(tree, table.plan))
     extra = [
         Problem(path, "orphan: the plan has no such bucket")

@@ -21,7 +21,7 @@ from zkschema.records import Record
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
-VERSION = 4
+VERSION = 5
 OLDEST = 1
 KIB = 1024
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
@@ -180,6 +180,16 @@ ack = _row(
     "owner of the task",
     "high-water mark: all below the offset is durably in every sink of the cursor",
     size_bytes=4 * KIB,
+)
+leases = _folder("/leases", "bootstrap", "for whom journals are kept who is no flow", since=5)
+lease = _row(
+    "/leases/{flow}@{cursor}",
+    records.Lease,
+    "the cursor's reader",
+    "the cursor of a reader that is no flow, such as a Spark job: who it is, for how long it keeps "
+    "what it has not read; removed by masters when it was not renewed",
+    size_bytes=4 * KIB,
+    since=5,
 )
 all_commits = _folder("/commits", "bootstrap", "sink commits of all flows, unwatched")
 commits = _folder("/commits/{flow}", "operators", "sink commits in progress")

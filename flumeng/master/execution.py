@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import subscriptions
+from flumeng.operations.cursors import remove_cursor
 from flumeng.operations.nodes import removal
 from flumeng.plan import (
     Action,
@@ -20,6 +21,7 @@ from flumeng.plan import (
     Forget,
     Maintain,
     MarkAway,
+    Release,
     Replan,
     Revert,
     together,
@@ -70,6 +72,8 @@ def carry_out(store: Store, actions: Sequence[Action], snapshot: Snapshot) -> Ou
             if refused is None:
                 outcome.done.append(action)
                 continue
+            if isinstance(action, Release):
+                continue  # it was renewed meanwhile; if not, the next look finds it again
             if isinstance(action, Maintain):
                 outcome.cluster = refused
                 if action.cluster.maintenance is None:  # all else was planned as if it had ended
@@ -88,7 +92,7 @@ def _waits(action: Action, outcome: Outcome, kept: set[Key]) -> bool:
     """Whether the action depends on one that was refused."""
     if isinstance(action, Replan | Revert | Drop):
         return action.flow in outcome.flows
-    if isinstance(action, Maintain | MarkAway):
+    if isinstance(action, Maintain | MarkAway | Release):
         return False
     if isinstance(action, Forget):
         return action.node in outcome.nodes
@@ -112,17 +116,19 @@ def _held(tasks: Sequence[AssignedTask]) -> Iterator[Key]:
 
 def _commit(store: Store, group: Sequence[Action]) -> list[Refused]:
     """The group's actions are independent of each other, or one."""
-    if len(group) == 1 and isinstance(group[0], Drop | Forget):
+    if len(group) == 1 and isinstance(first := group[0], Drop | Forget | Release):
         try:
-            if isinstance(group[0], Drop):
-                _drop(store, group[0].flow)
+            if isinstance(first, Drop):
+                _drop(store, first.flow)
+            elif isinstance(first, Release):
+                remove_cursor(store, first.flow, first.cursor, first.expect)
             else:
-                store.commit(removal(store, group[0].node, group[0].expect))
+                store.commit(removal(store, first.node, first.expect))
         except (ConflictError, UserError) as error:
             return [error]
         return [None]
     return store.commit_each(
-        [action.writes() for action in group if not isinstance(action, Drop | Forget)]
+        [action.writes() for action in group if not isinstance(action, Drop | Forget | Release)]
     )
 
 

@@ -1,4 +1,7 @@
-"""Flows that read other flows: each has a cursor at the flow that it reads, made with it."""
+"""Flows that read other flows: each has a cursor at the flow that it reads, made with it.
+
+Readers that are no flows have cursors there too, see ``flumeng.state.leases``.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Mapping
 from flumeng.spec import FlowSpec, SpecError, parse_flow
 from flumeng.spec.flow_names import parts_among
 from flumeng.spec.flow_source import FlowSource
+from flumeng.state import leases
 from flumeng.store import ABSENT, Check, Path, Put, ReadableStore, Versioned, Write
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
@@ -19,17 +23,27 @@ def upstream_of(spec: FlowSpec) -> str | None:
 
 
 def readers_of(store: ReadableStore, flow: str) -> list[str]:
-    """The flows that read it."""
+    """Whose cursors it has besides its own: flows, by their names, and other readers."""
     cursors = store.children(paths.acks(flow))
     return sorted(cursor for cursor in cursors if cursor != CURSOR_MAIN)
 
 
 def why_not_deleted(store: ReadableStore, flow: str) -> str:
     """Empty when nobody reads it but its own isolated parts, which go with it."""
-    parts = parts_among(readers_of(store, flow), flow)
-    readers = ", ".join(name for name in readers_of(store, flow) if name not in parts)
-    return readers and (
-        f"flow {flow} is read by {readers}: delete those first, and when they are gone this one"
+    names = readers_of(store, flow)
+    parts = parts_among(names, flow)
+    readers = [name for name in names if name not in parts]
+    if not readers:
+        return ""
+    commands = [
+        f"`flumeng cursor delete {flow} {name}`"
+        for name in readers
+        if not store.exists(paths.flow(name))
+    ]
+    how = f" ({', '.join(commands)})" if commands else ""
+    return (
+        f"flow {flow} is read by {', '.join(readers)}: delete those first{how}, and when they are "
+        "gone this one"
     )
 
 
@@ -52,7 +66,14 @@ def subscribe(
     writes, flow -> reason. ``texts`` are applied together; ``before`` are the texts of now."""
     writes: dict[str, list[Write]] = {}
     refused: dict[str, str] = {}
+    taken = {cursor: read for read, cursor in leases.names(store)}
     for flow, text in texts.items():
+        if flow in taken:
+            refused[flow] = (
+                f"a reader of flow {taken[flow]} has a cursor of the name {flow}: take another "
+                f"name, or `flumeng cursor delete {taken[flow]} {flow}`"
+            )
+            continue
         upstream = upstream_of(parse_flow(text))
         said = _upstream_of_text(before.get(flow))
         if said not in (None, upstream):
@@ -80,7 +101,7 @@ def _cursor(
     if text is None and record is not None:
         found = store.read(paths.revision(upstream, str(record.value.revision)))
         text = found.value.text if found else None
-    if not _has_journals(text):
+    if not has_journals(text):
         return (
             f"flow {flow} reads the flow {upstream}, which has no journals: read what that flow "
             "reads",
@@ -103,7 +124,8 @@ def _upstream_of_text(text: str | None) -> str | None:
         return None
 
 
-def _has_journals(text: str | None) -> bool:
+def has_journals(text: str | None) -> bool:
+    """Whether a flow of that text puts what it receives into journals of its own nodes."""
     try:
         spec = parse_flow(text or "")
     except SpecError:

@@ -172,7 +172,17 @@ class Drop:
     why: tuple[str, ...]
 
 
-Action = Replan | Assign | Revert | Maintain | MarkAway | Forget | Drop
+@dataclass(frozen=True)
+class Release:
+    """Remove a cursor whose lease has run out: journals keep nothing for it any more."""
+
+    flow: str
+    cursor: str
+    expect: Version
+    why: tuple[str, ...]
+
+
+Action = Replan | Assign | Revert | Maintain | MarkAway | Forget | Drop | Release
 
 
 def together(actions: Sequence[Action]) -> list[Sequence[Action]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flumeng.plan.actions import Action, Assign, Forget, Maintain, MarkAway, Replan, Revert
+from flumeng.plan.actions import Action, Assign, Forget, Maintain, MarkAway, Release, Replan, Revert
 from flumeng.state.snapshot import IntentView, Snapshot
 from flumeng.state.task_map import next_version
 
@@ -20,6 +20,10 @@ def applied(snapshot: Snapshot, action: Action) -> Snapshot:
     if isinstance(action, Forget):
         left = {name: node for name, node in snapshot.nodes.items() if name != action.node}
         return replace(snapshot, nodes=left)
+    if isinstance(action, Release):
+        left_out = (action.flow, action.cursor)
+        kept_on = (one for one in snapshot.run_out if (one.flow, one.cursor) != left_out)
+        return replace(snapshot, run_out=tuple(kept_on))
     if isinstance(action, Assign):
         node = snapshot.nodes[action.node]
         told = replace(node, assignment=action.assignment, assignment_version=action.version_after)

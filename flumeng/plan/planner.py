@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from flumeng.plan import absences
-from flumeng.plan.actions import Action, Fence, Maintain, Replan, Revert
+from flumeng.plan.actions import Action, Fence, Maintain, Release, Replan, Revert
 from flumeng.plan.balance import balance
 from flumeng.plan.drops import drop_of
 from flumeng.plan.endings import endings
@@ -24,6 +24,7 @@ from flumeng.plan.standbys import choose_standbys
 from flumeng.plan.steps import STEP_BYTES, steps
 from flumeng.spec.flow_names import is_part, whole_of
 from flumeng.state.endings import history
+from flumeng.state.leases import RunOut
 from flumeng.state.partition_changes import changed_names, changed_partitions
 from flumeng.state.snapshot import FlowView, IntentView, NodeView, Snapshot
 from flumeng.state.task_map import Change, Tasks
@@ -143,9 +144,10 @@ class Planner:
         assigns = assign(after, self._index, sorted(behind))
         drops = [drop for flow in _mine(snapshot) if (drop := drop_of(flow, snapshot))]
         forgets = absences.forgets(snapshot, self._index, assigns) if snapshot.leads else []
+        releases = [_release(lease) for lease in snapshot.run_out]
         self._remember(after, {action.node for action in assigns})
         self.held = {name: frozenset(b.held) for name, b in builders.items() if b.held}
-        return [*round_.first, *round_.back, *replans, *assigns, *drops, *forgets]
+        return [*round_.first, *round_.back, *replans, *assigns, *drops, *forgets, *releases]
 
     def _recoveries(self, snapshot: Snapshot) -> int | None:
         """How many lost tasks may be given away now."""
@@ -368,3 +370,8 @@ def _after(snapshot: Snapshot, replans: list[Replan]) -> Snapshot:
             flows[action.flow], plan=action.plan, plan_version=action.version_after
         )
     return replace(snapshot, flows=flows)
+
+
+def _release(lease: RunOut) -> Release:
+    why = f"cursor {lease.cursor} of {lease.flow} is removed: {lease.reader} did not renew it"
+    return Release(lease.flow, lease.cursor, lease.version, (why,))

@@ -36,6 +36,7 @@ FOLDERS = (
     paths.journals(),
     paths.push(),
     paths.audits(),
+    paths.leases(),
 )
 
 

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from flumeng.state.absences import Absences
+from flumeng.state.leases import Leases
 from flumeng.state.masters import looked_after, looks_after, shares
 from flumeng.state.mirror import Mirror, changed_in, first_name
 from flumeng.state.resync import LOOK_SECONDS, Round
@@ -82,6 +83,7 @@ class Reader:
         self._unwatched = Unwatched(store, self._moments)
         self._absences = Absences(self._moments)
         self._rollouts = Rollouts(self._moments)
+        self._leases = Leases(store, clock)
         self._pauses = Pauses(clock)
 
     def on_watch(self, path: str) -> None:
@@ -219,6 +221,8 @@ class Reader:
         if pause:
             self._moments.look_in(pause)
         drained = self._unwatched.drained(self._flows, self._journals)
+        leads = found is not None and looks_after("", masters.keys()) in (self._me, None)
+        now = self._wall()
         snapshot = Snapshot(
             flows=self._flows,
             nodes=self._nodes,
@@ -237,8 +241,9 @@ class Reader:
             cluster=cluster,
             cluster_version=found.version if found else Version(0),
             cluster_known=not self._mirror.unreadable_of(paths.cluster()),
-            leads=found is not None and looks_after("", masters.keys()) in (self._me, None),
-            now=self._wall(),
+            leads=leads,
+            now=now,
+            run_out=self._leases.run_out(now) if leads else (),
             unreadable=self._mirror.unreadable,
         )
         stalled = self._rollouts.stalled(snapshot)

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from flumeng.spec import CollectPlace, Place, Rollout
 from flumeng.spec.flow_names import is_part, whole_of
+from flumeng.state.leases import RunOut
 from flumeng.state.partitions import key, subscribed
 from flumeng.state.task_map import Tasks
 from flumeng.store import ABSENT, Expected, Unreadable, Version
@@ -262,6 +263,7 @@ class Snapshot:
     for as long as it may, ``slow`` the tasks (``flow/task``) that are starting for so long that
     nobody waits for them. ``balance_moves`` may be under way at once. ``leads`` is set for the one
     master that decides about the whole cluster. ``now`` is for people to read, in records.
+    ``run_out`` are leases of cursors whose readers were not heard of in time.
     ``unreadable`` are all records that were set aside. While that of the cluster is, ``cluster`` is
     in maintenance mode and ``cluster_known`` is not set.
     """
@@ -283,6 +285,7 @@ class Snapshot:
     cluster_known: bool = True
     leads: bool = False
     now: float = 0.0
+    run_out: tuple[RunOut, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
 
     @property

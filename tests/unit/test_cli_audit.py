@@ -37,6 +37,7 @@ READS = {
     "flow:counters", "flow:dead:list", "flow:dead:show", "flow:graph", "flow:lag",
     "flow:rollout:status", "node:list", "node:show", "node:story", "task:list",
     "task:show", "task:wait", "ack:list", "ack:commits", "ack:intents",
+    "cursor:list",
     "cluster:show", "cluster:audit", "schema:show", "schema:export",
     "status", "top",
 }  # fmt: skip
@@ -118,6 +119,12 @@ def stuck(store: FakeStore) -> None:
     store.write(paths.commit("web", "collect.0@u"), lost, ABSENT)
 
 
+def read_by_a_notebook(store: FakeStore) -> None:
+    lease = records.Lease(holder="u", reader="r", keep_seconds=60.0, renewed=0.0)
+    store.write(paths.cursor("web", "report"), None, ABSENT)
+    store.write(paths.lease("web", "report"), lease, ABSENT)
+
+
 def of_version_1(store: FakeStore) -> None:
     store.write(paths.schema(), records.Schema(version=1), ANY)
     for path in (paths.intents("web"), paths.all_intents()):
@@ -160,6 +167,7 @@ CHANGES = {
     "task:restart": Change("web/collect.0"),
     "task:move": Change("web/collect.0 n2"),
     "ack:advance": Change("web.n1.0.aa"),
+    "cursor:delete": Change("web report", read_by_a_notebook),
     "ack:drop": Change("web collect.0@u --yes", stuck),
     "cluster:set": Change("grace_seconds 5"),
     "cluster:maintenance on": Change(""),

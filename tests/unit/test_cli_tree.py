@@ -65,6 +65,8 @@ PROMISED = [
     "ack:intents",
     "ack:drop",
     "ack:list",
+    "cursor:list",
+    "cursor:delete",
     "journal:list",
     "journal:show",
     "journal:verify",
