@@ -1,0 +1,97 @@
+"""What a user says with ``option(...)``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from flumeng.errors import UserError
+from flumeng.spec.patterns import check_name
+from flumeng.spec.problems import nearest
+from zkschema.bootstrap import CURSOR_MAIN
+
+KEEP_SECONDS = 86_400.0
+KEEP_LEAST_SECONDS = 60.0
+EVENTS_PER_BATCH = 1_000_000
+NAMES = (
+    "zookeeper",
+    "flow",
+    "cursor",
+    "startFrom",
+    "keepSeconds",
+    "maxEventsPerBatch",
+    "failOnDataLoss",
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """``cursor`` is empty for a reader that keeps no place, for which nothing is kept."""
+
+    zookeeper: str
+    flow: str
+    cursor: str = ""
+    start_from: Literal["earliest", "latest"] = "earliest"
+    keep_seconds: float = KEEP_SECONDS
+    max_events: int = EVENTS_PER_BATCH
+    fail_on_data_loss: bool = True
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Options:
+        """Raises UserError for what is missing, unknown or wrong. Spark gives names in any case."""
+        known = {name.lower(): name for name in NAMES}
+        told: dict[str, str] = {}
+        for name, value in given.items():
+            if name.lower() not in known:
+                raise UserError(f'flumeng has no option "{name}"; {nearest(name, list(NAMES))}')
+            told[known[name.lower()]] = str(value)
+        zookeeper = told.get("zookeeper") or os.environ.get("FLUMENG_ZK", "")
+        if not zookeeper:
+            raise UserError('option("zookeeper", "host:port/chroot") is missing, as for --zk')
+        if not told.get("flow"):
+            raise UserError('option("flow", ...) is missing: which flow to read')
+        start_from = told.get("startFrom", "earliest")
+        if start_from not in ("earliest", "latest"):
+            raise UserError(f"startFrom is earliest or latest, not {start_from!r}")
+        return cls(
+            zookeeper=zookeeper,
+            flow=_name("flow", told["flow"]),
+            cursor=_cursor(told.get("cursor", "")),
+            start_from=cast("Literal['earliest', 'latest']", start_from),
+            keep_seconds=_number(told, "keepSeconds", KEEP_SECONDS, KEEP_LEAST_SECONDS),
+            max_events=int(_number(told, "maxEventsPerBatch", EVENTS_PER_BATCH, 1)),
+            fail_on_data_loss=_flag(told, "failOnDataLoss"),
+        )
+
+
+def _name(option: str, text: str) -> str:
+    try:
+        check_name(text)
+    except ValueError as error:
+        raise UserError(f"{option} {text!r}: {error}") from error
+    return text
+
+
+def _cursor(text: str) -> str:
+    if text == CURSOR_MAIN:
+        raise UserError(f"{CURSOR_MAIN} is the cursor of the flow itself: take another name")
+    return _name("cursor", text) if text else ""
+
+
+def _number(told: Mapping[str, str], name: str, default: float, least: float) -> float:
+    try:
+        number = float(told.get(name, default))
+    except ValueError as error:
+        raise UserError(f"{name} is a number, not {told[name]!r}") from error
+    if not least <= number < float("inf"):
+        raise UserError(f"{name} is {least:g} or more, not {told[name]}")
+    return number
+
+
+def _flag(told: Mapping[str, str], name: str) -> bool:
+    text = told.get(name, "true").lower()
+    if text not in ("true", "false"):
+        raise UserError(f"{name} is true or false, not {told[name]!r}")
+    return text == "true"

@@ -1,0 +1,306 @@
+"""The data source for Spark without Spark: offsets, options, and cursors of readers that are no
+flows: who may have them, what is kept for them, and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.context import AuditFields
+from cli.testing import Reached, Shell
+from flumeng.datasource import offsets
+from flumeng.datasource.cursor import Cursor
+from flumeng.datasource.options import NAMES, Options
+from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.master.daemon import Master
+from flumeng.operations.cursors import delete_cursor
+from flumeng.operations.flows import RefusedError, apply_flow, delete_flow
+from flumeng.store import ABSENT, ANY, Version, Write, tree
+from flumeng.testing import FakeStore
+from zkschema import paths, records
+
+BY: AuditFields = {"author": "a", "reason": "", "now": 0.0}
+WEB = "flow: web\nsources: [{syslog: {listen: '127.0.0.1:5514'}}]\nsinks: [noop]\n"
+COPY = "flow: copy\nsources: [{flow: {name: web}}]\nsinks: [noop]\n"
+A, B = "web.n1.0.aa", "web.n1.0.bb"
+NOON = 1_700_000_000.0
+
+positions = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 1000))
+
+
+@given(positions, positions, st.integers(1, 500))
+def test_a_batch_is_limited_goes_on_and_never_back(
+    start: dict[str, int], reached: dict[str, int], most: int
+) -> None:
+    at = offsets.ordered(start)
+    wanted = {name: max(at.get(name, 0), reached.get(name, 0)) for name in {*at, *reached}}
+    for _ in range(4000):
+        end = offsets.limited(at, reached, most)
+        events = sum(end[name] - at.get(name, 0) for name in end)
+        assert all(end.get(name, 0) >= offset for name, offset in at.items())
+        assert events <= most
+        if not events:
+            break
+        at = end
+    assert at == offsets.ordered(wanted)
+    assert list(at) == sorted(at), "Spark compares offsets as text"
+
+
+@given(positions, positions, st.integers(1, 500))
+def test_parts_are_exactly_what_lies_between(
+    start: dict[str, int], end: dict[str, int], events: int
+) -> None:
+    wanted = offsets.ranges(start, end)
+    parts = offsets.splits(wanted, events)
+    assert all(sum(piece.events for piece in part) == events for part in parts[:-1])
+    read = [(p.partition, seq) for part in parts for p in part for seq in range(p.start, p.end)]
+    assert read == [(n, seq) for n in sorted(end) for seq in range(start.get(n, 0), end[n])]
+
+
+def test_names_of_options_come_in_any_case_as_spark_gives_them() -> None:
+    given = {name.lower(): "7000" for name in NAMES}
+    given |= {"flow": "web", "cursor": "report", "startfrom": "latest", "failondataloss": "False"}
+    found = Options.parse(given | {"zookeeper": "h:1/c"})
+    assert found == Options("h:1/c", "web", "report", "latest", 7000.0, 7000, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"flow": ""}, "which flow to read"),
+        ({"zookeeper": ""}, "zookeeper"),
+        ({"startFrom": "now"}, "earliest or latest"),
+        ({"keepSeconds": "5"}, "60 or more"),
+        ({"keepSeconds": "nan"}, "60 or more"),
+        ({"maxEventsPerBatch": "many"}, "is a number"),
+        ({"maxEventsPerBatch": "0"}, "1 or more"),
+        ({"failOnDataLoss": "no"}, "true or false"),
+        ({"cursor": "a b"}, "cursor 'a b'"),
+        ({"cursor": "main"}, "take another name"),
+        ({"path": "/x"}, 'no option "path"'),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(
+    given: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLUMENG_ZK", raising=False)
+    with pytest.raises(UserError, match=why):
+        Options.parse({"zookeeper": "h:1/c", "flow": "web", **given})
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    apply_flow(store, WEB, **BY)
+    for name in (A, B):
+        journal(store, name)
+    return store
+
+
+def journal(store: FakeStore, name: str) -> None:
+    record = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=())
+    store.write(paths.journal(name), record, ABSENT)
+
+
+def take(store: FakeStore, begin: dict[str, int] | None = None, wall: float = NOON) -> Cursor:
+    return Cursor.take(
+        store, "web", "report", keep_seconds=100.0, begin=lambda: begin or {}, wall=lambda: wall
+    )
+
+
+def test_a_cursor_begins_once_and_goes_on_where_it_is(store: FakeStore) -> None:
+    cursor = take(store, {A: 5})
+    assert (cursor.existed, cursor.offsets()) == (False, {A: 5})
+    cursor.commit({A: 9, B: 3})
+    cursor.commit({A: 7})
+    again = take(store, {A: 1})
+    assert (again.existed, again.offsets()) == (True, {A: 9, B: 3})
+
+
+def test_who_took_it_last_moves_it_and_nobody_else(store: FakeStore) -> None:
+    first = take(store)
+    second = take(store)
+    writes: list[Callable[[], None]] = [lambda: first.commit({A: 9}), first.renew]
+    for write in writes:
+        with pytest.raises(ConflictError, match="two readers cannot share one"):
+            write()
+    second.commit({A: 4})
+    assert second.offsets() == {A: 4}
+
+
+def test_a_reader_that_is_overtaken_between_its_look_and_its_write_moves_nothing(
+    store: FakeStore,
+) -> None:
+    class Overtaken(FakeStore):
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            if any(write.path == paths.ack("web", "report", A) for write in writes):
+                take(store)
+            return super().commit(writes)
+
+    cursor = Cursor.take(
+        Overtaken(store.tree), "web", "report", keep_seconds=100.0, begin=dict, wall=lambda: NOON
+    )
+    with pytest.raises(ConflictError, match="was taken by"):
+        cursor.commit({A: 9})
+    assert cursor.offsets() == {}
+
+
+def test_a_commit_whose_answer_was_lost_is_said_again(store: FakeStore) -> None:
+    class Mute(FakeStore):
+        answers = True
+
+        def commit(self, writes: Sequence[Write]) -> list[Version]:
+            done = super().commit(writes)
+            if not self.answers:
+                raise UnavailableError("no answer")
+            return done
+
+    mute = Mute(store.tree)
+    cursor = Cursor.take(mute, "web", "report", keep_seconds=100.0, begin=dict, wall=lambda: NOON)
+    mute.answers = False
+    with pytest.raises(UnavailableError):
+        cursor.commit({A: 9})
+    mute.answers = True
+    cursor.commit({A: 12})
+    assert cursor.offsets() == {A: 12}
+
+
+def test_acks_of_journals_that_are_gone_go_once_nobody_names_them(store: FakeStore) -> None:
+    cursor = take(store, {A: 5, B: 5})
+    store.remove(paths.journal(A), ANY)
+    cursor.commit({A: 5, B: 6})
+    assert cursor.offsets() == {A: 5, B: 6}
+    cursor.commit({B: 7})
+    assert cursor.offsets() == {B: 7}
+    cursor.commit({A: 5, B: 7})
+    assert cursor.offsets() == {B: 7}, "one that is not registered gets none"
+
+
+def test_a_cursor_of_many_journals_is_made_in_parts(store: FakeStore) -> None:
+    begin = {f"web.n1.0.{number:08x}": number + 1 for number in range(2500)}
+    for name in begin:
+        journal(store, name)
+    cursor = take(store, begin)
+    assert cursor.offsets() == begin
+    cursor.commit({name: offset + 1 for name, offset in begin.items()})
+    assert sum(cursor.offsets().values()) == sum(begin.values()) + 2500
+    delete_cursor(store, "web", "report", **BY)
+    assert store.children(paths.acks("web")) == ["main"]
+
+
+def test_what_was_interrupted_when_it_was_made_is_begun_anew_or_deleted(store: FakeStore) -> None:
+    for _ in range(2):
+        store.write(paths.cursor("web", "report"), None, ABSENT)
+        store.write(paths.ack("web", "report", A), records.Ack(epoch=0, offset=3), ABSENT)
+        delete_cursor(store, "web", "report", **BY)
+    store.write(paths.cursor("web", "report"), None, ABSENT)
+    store.write(paths.ack("web", "report", A), records.Ack(epoch=0, offset=3), ABSENT)
+    assert take(store, {A: 8}).offsets() == {A: 8}
+
+
+def test_no_flow_has_the_name_of_a_cursor_nor_the_other_way(store: FakeStore) -> None:
+    take(store)
+    report = COPY.replace("flow: copy", "flow: report")
+    with pytest.raises(RefusedError, match="`flumeng cursor delete web report`"):
+        apply_flow(store, report, **BY)
+    delete_cursor(store, "web", "report", **BY)
+    apply_flow(store, report, **BY)
+    with pytest.raises(UserError, match="there is a flow report"):
+        take(store)
+    with pytest.raises(UserError, match="`flumeng flow delete report`"):
+        delete_cursor(store, "web", "report", **BY)
+
+
+def test_a_flow_that_is_read_is_not_deleted_and_says_what_to_do(store: FakeStore) -> None:
+    cursor = take(store)
+    apply_flow(store, COPY, **BY)
+    with pytest.raises(ConflictError) as refused:
+        delete_flow(store, "web", **BY)
+    assert "is read by copy, report" in str(refused.value)
+    assert "(`flumeng cursor delete web report`)" in str(refused.value)
+    delete_flow(store, "copy", **BY)
+    delete_cursor(store, "web", "report", **BY)
+    with pytest.raises(ConflictError, match="was removed"):
+        cursor.commit({A: 1})
+
+
+def test_a_tree_of_before_has_no_place_for_it(store: FakeStore) -> None:
+    found = store.read(paths.schema())
+    assert found is not None
+    store.write(paths.schema(), records.Schema(version=4), found.version)
+    with pytest.raises(UserError, match="`flumeng schema migrate --finish`"):
+        take(store)
+
+
+def test_masters_remove_what_was_not_renewed_in_time(store: FakeStore) -> None:
+    moment = [0.0]
+    master = Master(FakeStore(store.tree), "m1", lambda: moment[0], lambda: NOON + moment[0])
+    cursor = take(store, {A: 5})
+    master.tick()
+    moment[0] = 90.0
+    master.tick()
+    take(store, wall=NOON + 90.0)
+    moment[0] = 160.0
+    master.tick()
+    assert cursor.offsets() == {A: 5}, "it was renewed"
+    moment[0] = 260.0
+    said = master.tick()
+    assert "cursor report of web is removed" in said
+    assert store.children(paths.acks("web")) == ["main"]
+    assert store.children(paths.leases()) == []
+    assert tree.verify(store) == []
+
+
+def test_a_lease_that_cannot_be_read_is_kept_and_shown(store: FakeStore) -> None:
+    take(store, {A: 5})
+    store.tree.znodes[str(paths.lease("web", "report"))].data = b"{"
+    master = Master(FakeStore(store.tree), "m1", lambda: 0.0, lambda: NOON + 1e6)
+    master.tick()
+    assert store.children(paths.acks("web")) == ["main", "report"]
+    row = shell(store).json("cursor", "list")[0]
+    assert (row["cursor"], row["until"]) == ("report", None)
+    assert "/leases/web@report" in row["problem"]
+
+
+def shell(store: FakeStore) -> Shell:
+    if not store.exists(paths.live_node("n1")):
+        live = records.LiveNode(
+            uuid="u", incarnation="i", pid=1, version="0", since=0.0, addresses=("n1:1",)
+        )
+        store.write(paths.live_node("n1"), live, ABSENT)
+    return Shell(store.tree, {"n1:1": {A: Reached(0, 20), B: Reached(0, 30)}})
+
+
+def test_an_operator_sees_who_reads_and_ends_it(store: FakeStore) -> None:
+    apply_flow(store, COPY, **BY)
+    take(store, {A: 5})
+    at = shell(store)
+    lines = at.run("cursor", "list").stdout.splitlines()
+    assert lines[0].split("\t") == [
+        "FLOW", "CURSOR", "READER", "UNTIL", "JOURNALS", "LAG", "PROBLEM",
+    ]  # fmt: skip
+    assert lines[1].split("\t") == ["web", "copy", "flow copy", "-", "2", "50", "-"]
+    cells = lines[2].split("\t")
+    assert (cells[1], *cells[3:6]) == ("report", "2023-11-14 22:15:00", "2", "45")
+    assert at.run("cursor", "list", "copy").stdout.splitlines() == lines[:1]
+    done = at.run("cursor", "delete", "web", "report", "--reason", "notebook is gone")
+    assert done.stdout == "cursor report of flow web is gone: nothing is kept for it any more\n"
+    for words, why in (
+        (("web", "report"), 'flow web has no cursor "report"'),
+        (("web", "main"), "the flow's own cursor"),
+        (("wbe", "report"), 'there is no flow "wbe"'),
+    ):
+        refused = at.run("cursor", "delete", *words)
+        assert refused.exit_code == 2
+        assert why in refused.stderr
+
+
+def test_a_lease_without_its_cursor_is_an_orphan(store: FakeStore) -> None:
+    take(store)
+    store.remove(paths.cursor("web", "report"), ANY)
+    found = shell(store).run("schema", "verify")
+    assert "/leases/web@report" in found.stdout
