@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from flumeng.journal.account import Account
+from flumeng.operations.subscriptions import readers_of
 from flumeng.store import ReadableStore
 from flumeng.views import (
     asking,
@@ -63,7 +64,7 @@ def status(
         *_of_maintenance(maintenance),
         *_of_nodes(nodes, silent),
         *_of_flows(flows, reading),
-        *_of_held(told),
+        *_of_held(told, store),
         *_of_lost(told),
         *kept_journals.causes(flows, acks, _together(accounts)),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
@@ -134,16 +135,18 @@ def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
     }
 
 
-def _of_held(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
-    """The sources that take nothing now, and why."""
+def _of_held(told: Mapping[str, Mapping[str, Answer]], store: ReadableStore) -> Iterator[Cause]:
+    """The sources that take nothing now, and why. What others have not read is kept as well."""
     for node, answers in sorted(told.items()):
         for _, counted in answers.values():
             for row in counted:
                 if row.get("held_by") and row.get("held_seconds", 0.0) >= HELD_SECONDS:
+                    readers = ", ".join(readers_of(store, row["flow"]))
+                    others = readers and f", or {readers}: `flumeng cursor list {row['flow']}`"
                     yield Cause(
                         f"flow {row['flow']}: {row['source']} on node {node} takes nothing for "
                         f"{row['held_seconds']:.0f} s: {row['held_by']}",
-                        "senders wait meanwhile; make room, or see why the flow is behind",
+                        f"senders wait meanwhile; make room, or see why the flow is behind{others}",
                         about=f"flow {row['flow']}: {row['source']} on node {node} takes nothing",
                     )
 

@@ -153,6 +153,10 @@ def test_a_source_that_is_held_is_named_with_what_holds_it(shell: Cluster) -> No
     shell.counted[ADDRESS] = [row]
     (cause,) = status(shell)["causes"]
     assert cause["what"] == ("flow web: tail on node n1 takes nothing for 31 s: the disk is full")
+    assert cause["advice"].endswith("see why the flow is behind")
+    FakeStore(shell.tree).write(paths.cursor("web", "report"), None, ABSENT)
+    (cause,) = status(shell)["causes"]
+    assert cause["advice"].endswith("is behind, or report: `flumeng cursor list web`")
 
 
 def test_a_cause_is_known_again_though_its_numbers_change(shell: Cluster) -> None:
