@@ -10,9 +10,9 @@ from pyspark.sql.datasource import InputPartition
 from flumeng.inputs.journals.reader import JournalReader
 
 
-def read(part: InputPartition) -> Iterator[pa.RecordBatch]:
+def read(part: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """Each range whole and in order, or an error. The part's value is ranges, each with the address
-    of who serves it; None where Spark makes a part of nothing. Raises as ``JournalClient.read``."""
+    of who serves it; Spark makes a part of nothing, too. Raises as ``JournalClient.read``."""
     reader = JournalReader()
-    for piece, address in part.value or ():
+    for piece, address in (part and part.value) or ():
         yield from reader.read(piece, address)

@@ -83,6 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._connect = connect
         self._held: _Open | None = None
         self._at: dict[str, int] | None = None
+        self._begun: dict[str, int] | None = None
         self._until: dict[str, int] | None = None
         self._planned: tuple[Offsets, Offsets, list[InputPartition]] | None = None
         self._resumed = True
@@ -90,18 +91,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's
         """The same until the first batch is committed: what a cursor has not read stays."""
         held = self._open()
-        if held.cursor is None:
-            self._at = held.planning.begin()
-        else:
-            self._at = offsets.ordered({**held.look().floors, **held.cursor.offsets()})
         self._resumed = held.cursor is not None and held.cursor.existed
-        return self._at
+        begun = self._begin(held)
+        if self._at is None:
+            self._at = begun
+        return begun
 
     def latestOffset(  # noqa: N802  Spark's
         self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, int]:
-        """``start`` and ``limit`` are there since Spark 4.2. Raises ConflictError when another
-        reader has taken the cursor, DataLossError."""
+        """``start`` and ``limit`` are there since Spark 4.2; before, nobody says where the first
+        batch begins, so it has no limit. Raises ConflictError when another reader has taken the
+        cursor, DataLossError, and UnavailableError when a first batch needs who does not answer."""
         held = self._open()
         at = start if start is not None else self._at
         most = self._options.max_events if limit is None else getattr(limit, "max_rows", None)
@@ -115,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return offsets.ordered(at)
         if at is None:
             look.require_all("only the checkpoint knows how far they were read")
-            self._at = offsets.ordered(look.reached)
+            self._at = offsets.ordered({**self._begin(held), **held.look().reached})
             return self._at
         at = self._without_gone(held, at, before, look)
         named = {**look.floors, **self._acks(held, look, at), **at}
@@ -176,6 +177,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._held is None:
             self._held = _Open(self._options, self._connect(self._options.zookeeper))
         return self._held
+
+    def _begin(self, held: _Open) -> dict[str, int]:
+        """Where a stream begins that has no checkpoint."""
+        if self._begun is None:
+            if held.cursor is None:
+                self._begun = held.planning.begin()
+            else:
+                self._begun = offsets.ordered({**held.look().floors, **held.cursor.offsets()})
+        return self._begun
 
     def _renew(self, held: _Open) -> None:
         due = held.renewed_at + self._options.keep_seconds / RENEW_SHARE

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.query import StreamingQuery
 
 from flumeng.datasource import FlumengDataSource, commit, next_offsets
@@ -244,7 +245,8 @@ def test_a_stream_with_its_checkpoint_has_each_event_once(
     reader = Reader(spark, flow, maxEventsPerBatch=300)
     reader.start(tmp_path / "checkpoint")
     reader.wait_for(1000)
-    assert max(map(len, reader.batches.values())) <= 300
+    if hasattr(DataSourceStreamReader, "getDefaultReadLimit"):  # Spark 4.2 and newer
+        assert max(map(len, reader.batches.values())) <= 300
     b = flow.journal("n2")
     flow.append(b, 200)
     reader.wait_for(1200)
