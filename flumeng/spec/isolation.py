@@ -105,7 +105,7 @@ def _said_twice(part: Part, other: Part) -> str:
 def _left_empty(path: str) -> str:
     if not path:
         return "all sinks and branches are isolated, and one has to stay: leave `isolated` out"
-    return "all that is in it is isolated: say `isolated` of the branch itself"
+    return "all that is in it is isolated, and one has to stay: say `isolated` of the branch alone"
 
 
 def _segments(segment: Segment, path: str) -> Iterator[tuple[str, Segment]]:

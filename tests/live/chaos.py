@@ -36,7 +36,6 @@ KILLS_OF_EACH = 2
 PACE_SECONDS = 0.06
 LOOK_SECONDS = 2.0
 FLOW = "chaos"
-TASK = f"{FLOW}/collect.0"
 
 FLOW_TEXT = """
 flow: chaos
@@ -51,8 +50,8 @@ sinks:
 
 
 class Operator(threading.Thread):
-    """Restarts the flow's task whenever the node has set it aside, as it does with a flow during
-    whose batches the collector has ended three times within 15 minutes."""
+    """Restarts tasks whenever the node has set them aside, as it does with a flow during whose
+    batches the collector has ended three times within 15 minutes."""
 
     def __init__(self, hosts: str) -> None:
         super().__init__(name="operator", daemon=True)
@@ -66,14 +65,14 @@ class Operator(threading.Thread):
                 contextlib.closing(connect(self._hosts)) as store,
             ):
                 while not self.enough.wait(LOOK_SECONDS):
-                    if self._is_set_aside(store):
-                        restart_task(store, TASK, author="test", reason="", now=0.0)
+                    for task in self._set_aside(store):
+                        restart_task(store, task, author="test", reason="", now=0.0)
 
     @staticmethod
-    def _is_set_aside(store: Store) -> bool:
+    def _set_aside(store: Store) -> list[str]:
         status = store.read(paths.status("n1"))
-        task = status.value.tasks.get(TASK) if status else None
-        return task is not None and "set aside: " in (task.error or "")
+        tasks = status.value.tasks if status else {}
+        return [key for key, task in tasks.items() if "set aside: " in (task.error or "")]
 
 
 class Cluster:

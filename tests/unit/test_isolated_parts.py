@@ -166,7 +166,7 @@ def problem(text: str) -> str:
         ),
         (
             WITH + "branches: [{name: a, sinks: [{noop: , isolated: true}]}]\n",
-            "branches[0]: all that is in it is isolated: say `isolated` of the branch itself",
+            "branches[0]: all that is in it is isolated, and one has to stay",
         ),
         (WITH + "rollout: {canary: 1}\n", "rollout: while some tasks run the revision before"),
         (
