@@ -17,6 +17,7 @@ from flumeng.collector import class_archive, spark, spark_ui
 from flumeng.collector.application import Application
 from flumeng.collector.commit import OpenStore
 from flumeng.collector.engine import SparkEngine
+from flumeng.collector.letter_limits import LetterLimits
 from flumeng.collector.liveness import Liveness
 from flumeng.collector.measures import Measures
 from flumeng.collector.pipeline import SparkPipeline
@@ -121,11 +122,16 @@ def run(
     probes_of_life = [lambda: spark.ask(session), measures.health.turned]
     Liveness(parent.send, probes_of_life, application.held).start()
 
+    letter_limits = LetterLimits(store, measures)
+    vital.start("letter-limits", letter_limits.follow)
+
     def build(assignment: Assignment) -> SparkPipeline:
         spec = check_flow(assignment.spec)
         require_allowed(spec, allowed, options, in_progress.data)
         task = TaskRevision(assignment.flow, assignment.task, assignment.revision)
-        return SparkPipeline(session, spec, task, inputs.reader(spec))
+        pipeline = SparkPipeline(session, spec, task, inputs.reader(spec))
+        letter_limits.watch(pipeline)
+        return pipeline
 
     asked = _tell(measures, host, port)
     task_metrics = TaskMetrics(StatusStore(session), measures.used)

@@ -56,6 +56,7 @@ class Measures:
         self._refused: Counter[str] = Counter()
         self._dead_letters: Counter[str] = Counter()
         self._gone: Counter[str] = Counter()
+        self._letter_files_deleted: Counter[str] = Counter()
         self._lines_closed: Counter[tuple[str, str]] = Counter()
         self._batches: Counter[str] = Counter()
         self._taken: Counter[tuple[str, str]] = Counter()
@@ -101,6 +102,11 @@ class Measures:
             for reason, count in counts.items():
                 self._lines_closed[flow, reason] += count
 
+    def letter_files_deleted(self, flow: str, files: int) -> None:
+        """So many files of dead letters were more than the flow keeps."""
+        with self._lock:
+            self._letter_files_deleted[flow] += files
+
     def failed(self, flow: str, error: Exception) -> None:
         """A task of the flow has to begin anew."""
         cause = next(cause for kind, cause in CAUSES if isinstance(error, kind))
@@ -118,6 +124,8 @@ class Measures:
             for flow in [flow for flow in self._events if flow not in flows]:
                 del self._events[flow], self._refused[flow], self._batches[flow]
                 del self._dead_letters[flow], self._gone[flow]
+            for flow in [flow for flow in self._letter_files_deleted if flow not in flows]:
+                del self._letter_files_deleted[flow]
             for counts in (self._taken, self._unprocessed):
                 for key in [key for key in counts if key[0] not in flows]:
                     del counts[key]
@@ -134,7 +142,7 @@ class Measures:
             batches, letters = dict(self._batches), dict(self._dead_letters)
             gone, taken = dict(self._gone), dict(self._taken)
             unprocessed = dict(self._unprocessed)
-            closed = dict(self._lines_closed)
+            closed, deleted = dict(self._lines_closed), dict(self._letter_files_deleted)
             failures, spark = dict(self._failures), dict(self._used)
         for flow, count in events.items():
             yield table.COLLECT_EVENTS.of(count, flow)
@@ -142,6 +150,8 @@ class Measures:
             yield table.COLLECT_REFUSED.of(count, flow)
         for flow, count in letters.items():
             yield table.COLLECT_DEAD_LETTERS.of(count, flow)
+        for flow, count in deleted.items():
+            yield table.COLLECT_LETTER_FILES_DELETED.of(count, flow)
         for flow, count in gone.items():
             yield table.COLLECT_GONE.of(count, flow)
         for (flow, branch), count in taken.items():

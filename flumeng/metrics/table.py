@@ -334,6 +334,12 @@ COLLECT_DEAD_LETTERS = _counter(
     "could not process them.",
     FLOW,
 )
+COLLECT_LETTER_FILES_DELETED = _counter(
+    "flumeng_collect_dead_letter_files_deleted_total",
+    COLLECT,
+    "Files of dead letters that were older, or more, than the flow keeps (`keep`).",
+    FLOW,
+)
 COLLECT_GONE = _counter(
     "flumeng_collect_gone_total",
     COLLECT,

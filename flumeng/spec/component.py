@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flumeng.spec.option import option
 from flumeng.spec.registry import Kind
 
 OnError = Literal["keep", "drop", "dead-letter"]
@@ -14,11 +16,33 @@ DEAD_LETTER: OnError = "dead-letter"
 
 
 @dataclass(frozen=True)
+class Keep:
+    """How long dead letters in files are kept, and how many bytes of them; older files go."""
+
+    days: int | None = option(
+        doc="Files that are older go.", minimum=1, maximum=36_500, example="30", default=None
+    )
+    bytes: int | None = option(
+        doc="Of more the oldest files go.",
+        unit="bytes",
+        minimum=2**20,
+        maximum=2**60,
+        example="10 GiB",
+        default=None,
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.days is None and self.bytes is None:
+            yield "", "expected days, bytes or both"
+
+
+@dataclass(frozen=True)
 class Component:
     """``options`` is an instance of the frozen dataclass registered for ``kind`` and ``name``.
     ``when``: of a filter, in Spark SQL, which events it is for; all others pass it by.
     ``on_error``: what becomes of events that a filter cannot process. ``isolated``: of a sink, that
-    it is written at its own pace."""
+    it is written at its own pace. ``keep``: of the sink for dead letters, how many of these are
+    kept; all, when it is None."""
 
     kind: Kind
     name: str
@@ -26,3 +50,4 @@ class Component:
     when: str | None = None
     on_error: OnError = KEEP
     isolated: bool = False
+    keep: Keep | None = None

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 import yaml
 
 from flumeng.spec import document, quantities, registry
-from flumeng.spec.component import Component, OnError
+from flumeng.spec.component import Component, Keep, OnError
 from flumeng.spec.filters import notes_errors, unconditional
 from flumeng.spec.option import Option, Unit, described, is_required
 from flumeng.spec.patterns import SECRET
@@ -45,8 +45,9 @@ BESIDE: Mapping[str, Mapping[str, tuple[Any, Option]]] = {
         ON_ERROR: (OnError, Option(doc="What becomes of events that the filter cannot process.")),
     },
     "sinks": {"isolated": (bool, Option(doc="Whether the sink is written at its own pace."))},
+    "dead_letters": {"keep": (Keep, Option(doc="How many dead letters are kept."))},
 }
-"""What may stand beside each entry of a list of components, as fields of its ``Component``."""
+"""What may stand beside a component, as fields of its ``Component``; by where it stands."""
 _KINDS: Mapping[str, Kind] = {
     "sources": "source",
     "filters": "filter",

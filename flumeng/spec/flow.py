@@ -15,6 +15,7 @@ from flumeng.spec.kafka_journal import KafkaJournal
 from flumeng.spec.multiline import Multiline
 from flumeng.spec.option import option
 from flumeng.spec.sinks import decided, makes_files, members
+from flumeng.spec.sinks.files import Files
 
 Durability = Literal["memory", "spill", "disk", "replicated"]
 Delivery = Literal["at-most-once", "at-least-once", "exactly-once"]
@@ -314,7 +315,9 @@ class FlowSpec:
         doc="A sink for the events that a sink refuses for good, or that a filter with `on_error: "
         "dead-letter` cannot process, with `dead_reason`, `dead_place`, `dead_revision` and "
         "`dead_time`, in the same commit as all others. Without it the flow stops at an event that "
-        "a sink refuses, and says so.",
+        "a sink refuses, and says so. Beside a sink `files` in parquet or json `keep: {days: 30, "
+        "bytes: 10 GiB}`, or one of the two, says how long letters are kept and how many bytes of "
+        "them: older files are deleted.",
         example="{files: {path: /data/dead, format: json}}",
         default=None,
     )
@@ -336,7 +339,15 @@ class FlowSpec:
                     f"after delivery come too late for {seconds:g} s: set a lower `batch.seconds`, "
                     "or wait longer",
                 )
-        if self.dead_letters is None:
+        if self.dead_letters is not None:
+            options = self.dead_letters.options
+            if self.dead_letters.keep and not (isinstance(options, Files) and options.readable):
+                yield (
+                    "dead_letters.keep",
+                    "expected a sink files in parquet or json with nested columns: of others the "
+                    "letters are deleted where they are",
+                )
+        else:
             for one in self.segments:
                 for number, part in enumerate(one.segment.filters):
                     if part.on_error == DEAD_LETTER:

@@ -15,7 +15,6 @@ from flumeng.spec.sinks.files import Files
 SOURCE, FILES = "letters", "files"
 OF_SOURCES = ("journal", "multiline")
 """What a flow says of how its sources are read, beside them: a letter is a whole event."""
-READABLE = ("parquet", "json")
 REACHED = ("path", "shared", "credentials")
 """What the source has of the sink for dead letters, word for word."""
 
@@ -33,8 +32,8 @@ def require_files(flow: str, spec: FlowSpec) -> Files:
             f"the dead letters of flow {flow} go to {part.name}: read them there. Only those of "
             "`files` (parquet or json) are listed, shown, replayed and purged here"
         )
-    if part.options.format not in READABLE or part.options.columns == "flat":
-        form = part.options.format if part.options.columns != "flat" else "flat"
+    if not part.options.readable:
+        form = "flat" if part.options.columns == "flat" else part.options.format
         raise UserError(
             f"the dead letters of flow {flow} are {form} files: read them with what reads those. "
             "Only parquet and json with nested columns are listed, shown, replayed and purged here"

@@ -71,6 +71,11 @@ class Files(InStore):
     makes_files: ClassVar[bool] = True
     exactly_once: ClassVar[ExactlyOnce] = "staged"
 
+    @property
+    def readable(self) -> bool:
+        """Whether dead letters in such files can be listed, replayed and purged."""
+        return self.format in ("parquet", "json") and self.columns == "nested"
+
     def claims(self) -> Iterator[tuple[str, str]]:
         yield "path", self.path
 
