@@ -25,6 +25,7 @@ from flumeng.letters.choice import Choice
 from flumeng.letters.place import LetterPlace
 from flumeng.operations import replays
 from flumeng.operations.flows import apply_flow
+from flumeng.runtime.file_store import LocalFileStore
 from flumeng.sinks import formats
 from flumeng.sinks.letter_columns import ADDED
 from flumeng.spec import check_flow
@@ -73,6 +74,7 @@ dead_letters: {{files: {{path: "{self.root}/dt=%Y-%m-%d", format: {form}}}}}
 """
         apply_flow(self.store, self.text, author="ann", reason="", now=0.0)
         self.shell = Shell(self.store.tree)
+        self.location = f"{self.root}/dt=%Y-%m-%d"
         self.bury()
 
     def bury(self, *letters: Any, day: str = "2026-11-22", schema: pa.Schema = LETTERS) -> Path:
@@ -371,7 +373,7 @@ def test_purge_waits_for_replays_and_knows_what_they_have_delivered(flow: Flow) 
 def test_a_file_that_was_purged_in_part_is_not_read_by_its_old_rows(flow: Flow) -> None:
     flow.bury(*(letter(n) for n in range(6)))
     assert flow.run("replay").exit_code == 0
-    place = LetterPlace(f"{flow.root}/dt=%Y-%m-%d")
+    place = LetterPlace(flow.location)
     some = purging.Purge(Choice(until=round((NOON + timedelta(minutes=2)).timestamp() * 1e6)))
     purging.delete(place, purging.count(place, place.files(), some), some)
     with pytest.raises(UnreadableError, match="was purged in part"):
@@ -435,3 +437,65 @@ def test_a_directory_that_is_not_here_is_said_so(flow: Flow) -> None:
                now=0)  # fmt: skip
     done = flow.run("list")
     assert (done.exit_code, "is not on this host" in done.stderr) == (2, True)
+
+
+class KilledError(Exception):
+    pass
+
+
+class MortalStore(LocalFileStore):
+    """Is killed before the step of that number."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.left = last
+
+    def step(self) -> None:
+        if self.left == 0:
+            raise KilledError
+        self.left -= 1
+
+    def exists(self, path: str) -> bool:
+        self.step()
+        return super().exists(path)
+
+    def open_output(self, path: str) -> pa.NativeFile:
+        self.step()
+        return super().open_output(path)
+
+    def sync(self, path: str) -> None:
+        self.step()
+        super().sync(path)
+
+    def rename(self, moves: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        self.step()
+        return super().rename(moves)
+
+
+def test_a_purge_that_is_killed_loses_no_letter_that_was_to_stay(tmp_path: Path) -> None:
+    """At each of its steps; and whoever begins again ends it."""
+    odd = purging.Purge(Choice(place=SINK))
+    last = 0
+    while True:
+        flow = Flow(tmp_path / str(last), FORMS[last % 2])
+        for first in (0, 4, 8):
+            places = [SINK if n % 2 else FILTER for n in range(first, first + 4)]
+            flow.bury(*(letter(n, place=place) for n, place in enumerate(places, first)))
+        flow.bury(letter(13, place=SINK), letter(15, place=SINK))
+        kept, meant = list(range(0, 12, 2)), [1, 3, 5, 7, 9, 11, 13, 15]
+        place = LetterPlace(flow.location)
+        counted = purging.count(place, place.files(), odd)
+        place.store = MortalStore(last)
+        try:
+            purging.delete(place, counted, odd)
+        except KilledError:
+            left = flow.left()
+            assert set(kept) <= set(left) <= {*kept, *meant}
+            assert len(left) == len(set(left)), "none is there twice"
+            assert flow.json("purge", "--place", SINK, "--yes")["damaged"] == {}
+        else:
+            break
+        assert flow.left() == kept
+        last += 1
+    assert flow.left() == kept
+    assert last > 8
