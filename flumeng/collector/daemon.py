@@ -123,7 +123,7 @@ def run(
     Liveness(parent.send, probes_of_life, application.held).start()
 
     letter_limits = LetterLimits(store, measures)
-    vital.start("letter-limits", letter_limits.follow)
+    threading.Thread(target=letter_limits.follow, name="letter-limits", daemon=True).start()
 
     def build(assignment: Assignment) -> SparkPipeline:
         spec = check_flow(assignment.spec)

@@ -78,6 +78,8 @@ class LetterLimits:
                     log.info("the dead letters of flow %s are left alone: %s", flow, error)
                 except FlumengError as error:
                     log.warning("the dead letters of flow %s stay for now: %s", flow, error)
+                except Exception:  # a fault here harms no events
+                    log.exception("the dead letters of flow %s stay", flow)
 
     def apply(self, spec: FlowSpec) -> int:
         """Delete what is too much; gives how many files. A replay or backfill has no letters of its

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+import pyarrow as pa
 from pyarrow import fs
 
 from flumeng.errors import CorruptError, UnavailableError, UserError
@@ -24,6 +25,8 @@ from flumeng.spec.patterns import FIELD, fixed_part, split_query
 THREADS = 8
 NAME = r"part-[0-9a-f]{32}\.(?:parquet|json(?:\.zst|\.gz)?)"
 _PATTERN = re.compile(rf"(%[YmdHM]|{FIELD.pattern})")
+DAMAGE = (OSError, ValueError, TypeError, LookupError, pa.ArrowException)
+"""What reading a damaged file raises."""
 T = TypeVar("T")
 
 
@@ -110,7 +113,7 @@ class Explained:
             if isinstance(explained, OSError):
                 raise UnavailableError(f"{self._path}: {error}") from error
             raise explained from error
-        if isinstance(error, OSError | ValueError | TypeError):  # as pyarrow says it of damage
+        if isinstance(error, DAMAGE):
             raise CorruptError(f"{self._path}: {error}") from error
 
 

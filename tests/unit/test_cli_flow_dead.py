@@ -499,3 +499,19 @@ def test_a_purge_that_is_killed_loses_no_letter_that_was_to_stay(tmp_path: Path)
         last += 1
     assert flow.left() == kept
     assert last > 8
+
+
+def test_a_list_that_is_damaged_stops_what_would_take_letters_twice(flow: Flow) -> None:
+    """Nobody knows then what was replayed."""
+    flow.bury(letter(1))
+    assert flow.run("replay").exit_code == 0
+    (listed,) = (flow.root / "_replays" / "web").glob("*.parquet")
+    content = listed.read_bytes()
+    listed.write_bytes(b"x" * 9)
+    for command in ("list", "replay", "purge"):
+        done = flow.run(command)
+        assert (done.exit_code, str(listed) in done.stderr) == (1, True), command
+    with pytest.raises(UnreadableError, match=r"partition letters\.0"):
+        flow.events("web-replay-1")
+    listed.write_bytes(content)
+    assert seqs(flow.events("web-replay-1")) == [1]
