@@ -18,6 +18,7 @@ from cli.output import count, show_json, show_table
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import replays as operations
 from flumeng.operations.replays import LettersOf
+from flumeng.spec import parse_flow
 from flumeng.spec.kafka_source import time_of
 from flumeng.store import Store
 
@@ -220,6 +221,7 @@ def replay(
     if not as_json:
         _warn(listing.damaged)
         _tell_left_out(listing)
+        _tell_of_others(listing, letters.of)
     if not listing.files:
         raise UserError(_nothing(name, listing))
     listed = replays.ReplayList.of(operations.list_name(made), choice, listing.files)
@@ -341,6 +343,17 @@ def _tell_left_out(listing: Listing) -> None:
         click.echo(
             f"flumeng: {count(listing.bodiless, 'letter')} left out that have no column body: a "
             "filter of the flow dropped it before they died",
+            err=True,
+        )
+
+
+def _tell_of_others(listing: Listing, letters: LettersOf) -> None:
+    """What one sink has refused may be in the others."""
+    refused = sum(n for place, n in listing.places.items() if "sinks[" in place)
+    if refused and len(parse_flow(letters.text).leaves) > 1:
+        click.echo(
+            f"flumeng: {count(refused, 'letter')} of sinks: the other sinks of the flow that have "
+            "these events get them once more",
             err=True,
         )
 

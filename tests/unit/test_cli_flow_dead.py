@@ -293,6 +293,15 @@ def test_the_replay_is_a_flow_of_its_own_with_the_current_text(flow: Flow) -> No
     assert (refused.exit_code, "name that one" in refused.stderr) == (2, True)
 
 
+def test_it_is_said_when_other_sinks_have_the_events(flow: Flow) -> None:
+    flow.bury(letter(1), letter(2, place=SINK))
+    assert "once more" not in flow.run("replay", "--dry-run").stderr
+    several = flow.text.replace("sinks: [noop]", "sinks: [noop, console]")
+    apply_flow(flow.store, several, author="ann", reason="", now=0.0)
+    assert "1 letter of sinks: the other sinks" in flow.run("replay", "--dry-run").stderr
+    assert "once more" not in flow.run("replay", "--dry-run", "--place", FILTER).stderr
+
+
 def test_a_dry_run_changes_nothing(flow: Flow) -> None:
     flow.bury(letter(1))
     before, there = flow.store.dump(), sorted(flow.root.rglob("*"))
