@@ -25,6 +25,7 @@ COMMANDS = {
     "stop": Lazy("cli.flow_states:stop", "Stop the sources, and collect what they accepted."),
     "delete": Lazy("cli.flow_changes:delete", "Delete a flow, once all of it is in its sinks."),
     "wait": Lazy("cli.flow_views:wait", "Wait until a flow runs, is rolled out, stopped or gone."),
+    "tap": Lazy("cli.flow_tap:tap", "Show events of a running flow at one of its steps."),
     "choke": Lazy("cli.flow_rates:choke", "Limit how much each node takes in of a flow."),
     "counters": Lazy("cli.flow_rates:counters", "Show what the sources of a flow took and lost."),
     "lag": Lazy("cli.flow_lag:lag", "Show how far a flow is behind in each partition."),

@@ -112,7 +112,7 @@ def _write_no_more() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _write(content: memoryview) -> None:
+def write(content: memoryview) -> None:
     """Raises BrokenPipeError, UnavailableError."""
     try:
         sys.stdout.buffer.write(content)
@@ -122,6 +122,13 @@ def _write(content: memoryview) -> None:
     except OSError as error:
         _write_no_more()
         raise UnavailableError(f"cannot write: {error.strerror}") from error
+
+
+def end_of(found: Found, spec: FlowSpec) -> str | None:
+    """What is said of where events came out."""
+    if found.failed:
+        return f"dead letter of {found.failed}"
+    return found.branch if spec.branches else None
 
 
 def _run(
@@ -141,16 +148,14 @@ def _run(
     tally = running.Tally()
 
     def show(found: Found) -> list[memoryview]:
-        end = found.branch if spec.branches else None
-        if found.failed:
-            end = f"dead letter of {found.failed}"
+        end = end_of(found, spec)
         return [render(events, end) for events in found.batches]
 
     alone = calls_users_code(spec)
     try:
         for texts in running.run(way, received, inputs, tally, show, alone=alone):
             for text in texts:
-                _write(text)
+                write(text)
     finally:
         errors = f", {tally.parse_errors} of them with parse_error" if tally.parse_errors else ""
         letters = f", {count(tally.dead_letters, 'dead letter')}" if tally.dead_letters else ""

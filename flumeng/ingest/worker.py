@@ -88,6 +88,7 @@ class Worker:
             journals=lambda: self._journal_store.journals,
             counters=self._counters,
             minute_ago=self.measures.minute_ago,
+            may_tap=self._policy.may_tap,
         )
         await asyncio.to_thread(self._send, {"type": "ready", "address": server.address})
         reporting = asyncio.create_task(self._report_changes())

@@ -21,6 +21,7 @@ from pyarrow import flight
 from flumeng.errors import CorruptError, FlumengError, UnavailableError
 from flumeng.journal import reading
 from flumeng.journal.account import Account
+from flumeng.journal.errors import DataLossError
 from flumeng.journal.position import Position
 from flumeng.journal.server import (
     ACCOUNTS,
@@ -29,6 +30,7 @@ from flumeng.journal.server import (
     FRAMES_SCHEMA,
     OFFSETS,
     POSITIONS,
+    make_ticket,
 )
 
 T = TypeVar("T")
@@ -86,6 +88,22 @@ class JournalClient:
             else:
                 return
 
+    def tap(self, journal: str, start: int, end: int) -> list[pa.RecordBatch]:
+        """The first events of [start, end) in READ_SCHEMA, as many as the server lets a tap have at
+        once. Raises TapDeniedError, TapsBusyError, UserError of a server that knows no taps, and
+        what ``read`` raises."""
+        found: list[pa.RecordBatch] = []
+        seq = start
+        frames = self._frames(journal, start, end, tapped=True)
+        try:
+            for batch in reading.rows(frames, journal, start, end, replayed=False):
+                found.append(batch)
+                seq = batch.column("seq")[-1].as_py() + 1
+        except DataLossError:
+            if seq == start:
+                raise
+        return found
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
@@ -114,9 +132,11 @@ class JournalClient:
                 f"{self._address} answers {action} with what this flumeng does not understand"
             ) from error
 
-    def _frames(self, journal: str, start: int, end: int) -> Iterator[pa.Buffer]:
+    def _frames(
+        self, journal: str, start: int, end: int, *, tapped: bool = False
+    ) -> Iterator[pa.Buffer]:
         """One call. Its time limit spans the caller's own work between frames as well."""
-        ticket = json.dumps({"journal": journal, "start": start, "end": end}).encode()
+        ticket = make_ticket(journal, start, end, tapped=tapped)
         try:
             reader = self._connect().do_get(flight.Ticket(ticket), self._options())
             try:

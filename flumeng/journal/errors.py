@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flumeng.errors import CorruptError, UnavailableError
+from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.journal.disk import FULL, OUT_OF_DESCRIPTORS
 
 
@@ -32,6 +32,14 @@ class OutOfDescriptorsError(HeldError):
 
 class NotServedError(UnavailableError):
     """The server does not have that journal now."""
+
+
+class TapDeniedError(UserError):
+    """The node's policy does not allow to look at events of that flow."""
+
+
+class TapsBusyError(UnavailableError):
+    """Taps read already what all of them may read there. Nothing is wrong: ask again."""
 
 
 class DataLossError(CorruptError):

@@ -26,13 +26,21 @@ from pyarrow import flight
 from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.journal import reading
 from flumeng.journal.account import Account
-from flumeng.journal.errors import AboveSafeError, BelowFloorError, DataLossError, NotServedError
+from flumeng.journal.errors import (
+    AboveSafeError,
+    BelowFloorError,
+    DataLossError,
+    NotServedError,
+    TapDeniedError,
+    TapsBusyError,
+)
 from flumeng.journal.log import Log
 from flumeng.journal.names import is_id
 from flumeng.journal.past import Note
 from flumeng.journal.places import Places
 from flumeng.journal.position import Position
 from flumeng.journal.segment import Window
+from flumeng.journal.taps import Taps
 from flumeng.journal.watch import Watch, WatchRequest, parse_request
 
 log = logging.getLogger(__name__)
@@ -54,6 +62,8 @@ STILL_SECONDS = 120.0
 """A call whose reader took nothing for so long does not count."""
 # What an error is called on the wire; the first that fits.
 ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
+    ("tap-denied", TapDeniedError),
+    ("taps-busy", TapsBusyError),
     ("bad-request", UserError),
     ("not-served", NotServedError),
     ("below-floor", BelowFloorError),
@@ -70,6 +80,7 @@ class JournalServer:
     ``journals`` is called for each request, from those threads, and gives a mapping that is
     replaced and never changed. ``counters`` is called in the same way, and gives what else a
     process wants to tell of itself, as JSON; ``minute_ago`` gives how far a journal was then.
+    ``may_tap`` says of which flows people may look at events.
     Raises UserError when the address cannot be used.
     """
 
@@ -81,10 +92,13 @@ class JournalServer:
         journals: Callable[[], Mapping[str, Log]],
         counters: Callable[[], list[dict[str, Any]]] = list,
         minute_ago: Callable[[str], Note | None] = lambda _journal: None,
+        may_tap: Callable[[str], bool] = lambda _flow: True,
     ) -> None:
         host = f"[{host}]" if ":" in host else host
         try:
-            self._service = _Service(host, port, journals, counters, minute_ago)
+            self._service = _Service(
+                host, port, journals, counters, minute_ago=minute_ago, taps=Taps(may_tap)
+            )
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"cannot listen on {host}:{port}: {error}") from error
         self.address = f"{host}:{self._service.port}"
@@ -111,10 +125,13 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         port: int,
         journals: Callable[[], Mapping[str, Log]],
         counters: Callable[[], list[dict[str, Any]]],
+        *,
         minute_ago: Callable[[str], Note | None],
+        taps: Taps,
     ) -> None:
         self._stopping = False
         self._minute_ago = minute_ago
+        self._taps = taps
         self._journals = journals
         self._answers: Mapping[str, Callable[[], object]] = {
             POSITIONS: self._positions,
@@ -168,19 +185,34 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, _context: Any, ticket: Any) -> Any:
         try:
-            name, start, end = parse_ticket(ticket.ticket)
+            name, start, end, tapped = parse_ticket(ticket.ticket)
+            if tapped:
+                self._taps.admit(name)
             journal = self._journals().get(name)
             if journal is None:
                 raise NotServedError(f"journal {name} is not served here")
-            windows = journal.read_frames(start, end)
+            windows = (
+                self._taps.windows(journal, start, end)
+                if tapped
+                else self._counted(journal.read_frames(start, end))
+            )
         except FlumengError as error:
             refuse(error)
         return flight.GeneratorStream(FRAMES_SCHEMA, self._batches(windows))
 
+    def _counted(self, windows: Iterator[Window]) -> Iterator[Window]:
+        """The same, as one of the reads that run at once."""
+        if not self._reading.take(windows):
+            raise UnavailableError(f"{READS_AT_ONCE} reads run here already")
+        try:
+            for window in windows:
+                yield window
+                self._reading.moved(windows)
+        finally:
+            self._reading.leave(windows)
+
     def _batches(self, windows: Iterator[Window]) -> Iterator[pa.RecordBatch]:
         """One record batch per window: its buffer is the one that was read into."""
-        if not self._reading.take(windows):
-            refuse(UnavailableError(f"{READS_AT_ONCE} reads run here already"))
         try:
             for window in windows:
                 if self._stopping:
@@ -191,11 +223,8 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
                     pa.binary(), len(window.offsets) - 1, [None, offsets, window.buffer]
                 )
                 yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
-                self._reading.moved(windows)
         except FlumengError as error:
             refuse(error)
-        finally:
-            self._reading.leave(windows)
 
 
 def _account(journal: Log, past: Note | None, *, reads: bool) -> Account:
@@ -229,12 +258,21 @@ def received_us(journal: Log, seq: int) -> int | None:
     return None
 
 
-def parse_ticket(ticket: bytes) -> tuple[str, int, int]:
-    """Raises UserError for anything but a journal's name and a range."""
+def make_ticket(journal: str, start: int, end: int, *, tapped: bool = False) -> bytes:
+    """What ``parse_ticket`` reads. That of a tap is none to a server that knows no taps."""
+    wanted = {"journal": journal, "start": start, "end": end}
+    return json.dumps({"tap": wanted} if tapped else wanted).encode()
+
+
+def parse_ticket(ticket: bytes) -> tuple[str, int, int, bool]:
+    """A journal's id, a range, and whether a tap asks. Raises UserError for anything else."""
     if len(ticket) > MAX_TICKET_BYTES:
         raise UserError(f"a ticket has at most {MAX_TICKET_BYTES} bytes")
     try:
         wanted = json.loads(ticket)
+        tapped = "tap" in wanted
+        if tapped:
+            wanted = wanted["tap"]
         name, start, end = wanted["journal"], wanted["start"], wanted["end"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError("a ticket is a JSON object with journal, start and end") from error
@@ -242,7 +280,7 @@ def parse_ticket(ticket: bytes) -> tuple[str, int, int]:
         raise UserError("a ticket holds a journal's id and two whole numbers")
     if not 0 <= start <= end:
         raise UserError(f"a ticket's range is 0 <= start <= end, not {start} to {end}")
-    return name, start, end
+    return name, start, end, tapped
 
 
 def refuse(error: FlumengError) -> NoReturn:

@@ -27,6 +27,7 @@ from flumeng.spec.patterns import (
     NETWORK_SCHEMES,
     SECRET,
     check_lake_path,
+    check_name,
     check_target,
     fixed_part,
     split_query,
@@ -82,6 +83,11 @@ def check_output(text: str) -> None:
 def check_secret(text: str) -> None:
     if not SECRET.fullmatch(f"${{secret:{text}}}"):
         raise ValueError("expected the NAME of ${secret:NAME}: letters, digits, _ and -")
+
+
+def check_tapped(text: str) -> None:
+    if text != _ANYWHERE:
+        check_name(text)
 
 
 def check_bound(text: str) -> None:
@@ -226,6 +232,13 @@ class Policy:
         example="[company.sinks]",
         default=(),
     )
+    tap: tuple[str, ...] = option(
+        doc="The flows whose events people may look at with `flumeng flow tap` in the journals of "
+        "this node; `*` for all, an empty list for none.",
+        check=check_tapped,
+        example="[web-logs]",
+        default=("*",),
+    )
     journal_bytes: int | None = option(
         doc="What all journals of this node together may hold on its disk; at that, senders wait. "
         "Each ingest worker has an equal part of it.",
@@ -278,6 +291,10 @@ class Policy:
         """Raises UserError when a sink may not write where ``uri`` leads to now."""
         if not _is_in(self.outputs, uri):
             raise UserError(f"this node's policy file does not allow to write to {place_of(uri)}")
+
+    def may_tap(self, flow: str) -> bool:
+        """Whether people may look at the flow's events here."""
+        return flow in self.tap or _ANYWHERE in self.tap
 
     def allows_file(self, path: str) -> bool:
         """Whether what ``path`` leads to now may be read."""

@@ -98,13 +98,14 @@ def _events(received: ReceivedLines, inputs: Sequence[Path]) -> Iterator[list[pa
 
 
 def joined(
-    pieces: Iterable[list[pa.RecordBatch]], multiline: Multiline | None
+    pieces: Iterable[list[pa.RecordBatch]], multiline: Multiline | None, first: int = 0
 ) -> Iterator[list[pa.RecordBatch]]:
-    """The events of these lines; the last of a stream is one when nothing more comes."""
+    """The events of these lines, of which the first has the seq ``first``; the last of a stream is
+    one when nothing more comes."""
     if multiline is None:
         yield from pieces
         return
-    joining, end = Joining(Rules.of(multiline), Progress(0, 0)), 0
+    joining, end = Joining(Rules.of(multiline), Progress(first, first)), first
     for piece in pieces:
         for batch in piece:
             joining.add(batch)

@@ -48,6 +48,8 @@ PUSH_READS = {
 }  # fmt: skip
 """That these change nothing, and what pushes leave, ``test_cli_push`` shows."""
 PUSHES = {"push:apply", "push:rollback"}
+TAPS = {"flow:tap"}
+"""It changes nothing, and the audit keeps who looked, as the tests of real taps show."""
 SITES = 'inventory: test\nsites: {here: {zookeeper: "zk:1/c"}}\n'
 
 
@@ -205,14 +207,20 @@ def store() -> FakeStore:
 def test_every_command_is_known_as_what_it_is() -> None:
     """``journal`` looks at nodes and at files on this host, and never changes the tree."""
     known = (
-        PROCESSES | READS | LOCAL | PUSH_READS | PUSHES | {name.split(" ")[0] for name in CHANGES}
+        PROCESSES
+        | READS
+        | LOCAL
+        | PUSH_READS
+        | PUSHES
+        | TAPS
+        | {name.split(" ")[0] for name in CHANGES}
     )
     named = {name for name, _ in leaves(commands) if not name.startswith("journal:")}
     assert named - {"schema:verify"} == known - {"schema:verify"}
 
 
 def test_every_change_takes_a_reason() -> None:
-    changing = PUSHES | {name.split(" ")[0] for name in CHANGES} - {"schema:init"}
+    changing = PUSHES | TAPS | {name.split(" ")[0] for name in CHANGES} - {"schema:init"}
     for name, command in leaves(commands):
         options = {option for parameter in command.params for option in parameter.opts}
         assert ("--reason" in options) == (name in changing), name

@@ -45,6 +45,7 @@ PROMISED = [
     "flow:stop",
     "flow:delete",
     "flow:wait",
+    "flow:tap",
     "flow:choke",
     "flow:counters",
     "flow:backfill",

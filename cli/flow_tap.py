@@ -1,0 +1,138 @@
+"""``flumeng flow tap``: events of a running flow at one of its steps, as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from cli.context import CliContext, with_store
+from cli.flow_try import end_of, quiet_end, write
+from cli.name_argument import Name
+from cli.options import reason_option
+from cli.output import count
+from flumeng.errors import UserError
+from flumeng.operations.taps import keep_tap
+from flumeng.spec import FlowSpec, parse_flow
+from flumeng.spec.branch import Located
+from flumeng.store import Store
+from flumeng.views import overview
+
+MOST_RATE = 1000
+STATEFUL = ("dedupe", "limit")
+
+
+@click.command()
+@click.argument("name", type=Name("flow"), metavar="FLOW")
+@click.option(
+    "--at",
+    metavar="STEP",
+    help="Where: sources, filters[1] or 1 or its name, branches[errors], sinks; else at all ends.",
+)
+@click.option("--where", metavar="SQL", help="Only events for which this is true there.")
+@click.option(
+    "--rate",
+    type=click.IntRange(1, MOST_RATE),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Show at most so many events a second.",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after so many events.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 3600, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="End after so long.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print each event as a line of JSON.")
+@reason_option
+@with_store
+def tap(
+    context: CliContext,
+    store: Store,
+    *,
+    name: str,
+    at: str | None,
+    where: str | None,
+    rate: int,
+    limit: int | None,
+    seconds: float,
+    as_json: bool,
+    reason: str,
+) -> None:
+    """Show events of a running flow as they come, before or behind its filters.
+
+    The newest events are read out of the journals, a few of them each second, and the filters of
+    the current revision run on them here: the flow does not notice. Nodes say in their policy file
+    of which flows they allow it, and the audit keeps who looked. What is shown and what was passed
+    over is said at the end, on standard error.
+    """
+    spec = parse_flow(overview.flow(store, name).text)
+    _require_journals(spec)
+    from flumeng.journal.schema import READ_SCHEMA  # noqa: PLC0415  loads pyarrow
+    from flumeng.trial import rendering, steps  # noqa: PLC0415  loads pyarrow
+    from flumeng.trial import tap as taps  # noqa: PLC0415  loads pyarrow
+    from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
+    from flumeng.trial.ways import ways_of  # noqa: PLC0415  loads pyarrow
+
+    wanted = spec
+    if at is not None or where is not None:
+        if at is None and spec.branches:
+            raise UserError("--where is for one step of a flow with branches: say which with --at")
+        wanted = steps.as_far_as(spec, steps.find(spec, at or "sinks"), where)
+    addresses = taps.servers(store, name)
+    render = rendering.json_lines if as_json else rendering.text_lines
+    spark = LocalSpark(lambda text: click.echo(f"flumeng: {text}", err=True))
+    with quiet_end(spark):
+        way = ways_of(wanted, spark, READ_SCHEMA)
+        keep_tap(store, name, at=at, where=where, **context.audit_fields(reason))
+        for said in _partial(wanted, len(addresses), taps.MOST_SERVERS):
+            click.echo(f"flumeng: {said}", err=True)
+        tapped = taps.Tap(name, addresses)
+        shown = 0
+        try:
+            for found in taps.shown(tapped, way, wanted.multiline, rate, seconds):
+                if isinstance(found, taps.Lost):
+                    click.echo(f"flumeng: {found.error}: it is not asked any more", err=True)
+                elif not (found.failed and at is not None):
+                    events = found.batches[0].slice(0, None if limit is None else limit - shown)
+                    write(render(events, end_of(found, wanted) if at is None else None))
+                    shown += events.num_rows
+                if limit is not None and shown >= limit:
+                    break
+        finally:
+            tapped.stop()
+            looked = f"{tapped.came} came, {tapped.given} of them were looked at"
+            click.echo(f"flumeng: {count(shown, 'event')} shown; {looked}", err=True)
+
+
+def _require_journals(spec: FlowSpec) -> None:
+    """Raises UserError for a flow whose events are in no journal of a node."""
+    for source in spec.sources:
+        if source.name == "kafka":
+            topics = ", ".join(source.options.topics)
+            raise UserError(
+                f"flow {spec.flow} reads topics of Kafka, which no node of the cluster serves: let "
+                f"a consumer of Kafka write {topics} into `flumeng flow try`"
+            )
+        if source.name == "flow":
+            raise UserError(f"flow {spec.flow} reads another flow: tap that one")
+
+
+def _partial(spec: FlowSpec, servers: int, most: int) -> Iterator[str]:
+    """What is not as in the cluster, since not all events are looked at."""
+    if servers > most:
+        yield f"{servers} servers have events of the flow; {most} of them are looked at"
+    parts = [part for one in Located(spec).walk() for part in one.segment.filters]
+    partial = [
+        part.name
+        for part in parts
+        if part.name in STATEFUL or getattr(part.options, "regroups", False)
+    ]
+    partial += ["multiline"] if spec.multiline is not None else []
+    if partial:
+        names = ", ".join(dict.fromkeys(partial))
+        yield f"{names}: sees only the events that are looked at, so the flow has other results"

@@ -1,0 +1,108 @@
+"""The steps of a flow behind which events can be looked at, and a flow as far as one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from flumeng.errors import UserError
+from flumeng.spec import columns
+from flumeng.spec.branch import Branch, Located
+from flumeng.spec.component import Component
+from flumeng.spec.filters.where import Where
+from flumeng.spec.flow import FlowSpec
+from flumeng.spec.problems import nearest
+from flumeng.spec.sinks.console import Noop
+
+SOURCES = "sources"
+_END = (Component("sink", "noop", Noop()),)
+
+
+@dataclass(frozen=True)
+class Step:
+    """``place`` is what messages call it; ``branch`` the name of the branch in which it is, with
+    those that it is in before it; ``filters`` how many of that branch's own events have passed.
+    ``name``: of the filter, if it is one."""
+
+    place: str
+    branch: str
+    filters: int
+    name: str = ""
+
+
+def steps(spec: FlowSpec) -> Iterator[Step]:
+    """What the sources received, what is behind each filter, what goes into each branch, and into
+    the sinks."""
+    yield Step(SOURCES, "", 0)
+    for one in Located(spec).walk():
+        filters = one.segment.filters
+        if one.name:
+            yield Step(one.place.removesuffix("."), one.name, 0)
+        for number, part in enumerate(filters):
+            place = f"{one.place}filters[{number}].{part.name}"
+            yield Step(place, one.name, number + 1, part.name)
+        yield Step(f"{one.place}sinks", one.name, len(filters))
+
+
+def find(spec: FlowSpec, text: str) -> Step:
+    """``filters[2].parse``, or as much of that as is enough: ``filters[2]``, ``2``, ``parse``.
+    Raises UserError."""
+    known = list(steps(spec))
+    filters = [step for step in known if step.name]
+    same = [step for step in filters if text == step.place.removesuffix(f".{step.name}")]
+    short = [
+        step
+        for step in filters
+        if text == step.name or (not step.branch and text == str(step.filters - 1))
+    ]
+    for found in ([step for step in known if step.place == text], same, short):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            places = ", ".join(step.place for step in found)
+            raise UserError(f"--at: several filters are called {text}: {places}")
+    hint = nearest(text, [step.place for step in known])
+    raise UserError(f"--at: flow {spec.flow} has no step {text!r}; {hint}")
+
+
+def as_far_as(spec: FlowSpec, step: Step, where: str | None = None) -> FlowSpec:
+    """The same flow whose events end behind ``step``; of them those for which ``where`` is true.
+    Raises UserError when it does not fit them."""
+    last = () if where is None else (Component("filter", "where", Where(where)),)
+    names = step.branch.split("/") if step.branch else []
+    filters, branches = _shortened(spec.filters, spec.branches, names, step.filters, last)
+    multiline = None if step.place == SOURCES else spec.multiline
+    sinks = () if names else _END
+    found = replace(
+        spec,
+        filters=filters,
+        branches=branches,
+        sinks=sinks,
+        dead_letters=None,
+        multiline=multiline,
+    )
+    if where is not None:
+        for _, message in columns.check(found):
+            raise UserError(f"--where: {message}")
+    return found
+
+
+def _shortened(
+    filters: tuple[Component, ...],
+    branches: tuple[Branch, ...],
+    names: list[str],
+    count: int,
+    last: tuple[Component, ...],
+) -> tuple[tuple[Component, ...], tuple[Branch, ...]]:
+    """Branches beside the way stay as they are asked for, since one may take what others leave."""
+    if not names:
+        return (*filters[:count], *last), ()
+    found = []
+    for branch in branches:
+        inner: tuple[tuple[Component, ...], tuple[Branch, ...]] = ((), ())
+        on_the_way = branch.name == names[0]
+        if on_the_way:
+            inner = _shortened(branch.filters, branch.branches, names[1:], count, last)
+        ends = _END if on_the_way and len(names) == 1 else ()
+        found.append(replace(branch, filters=inner[0], branches=inner[1], sinks=ends))
+    return filters, tuple(found)

@@ -1,0 +1,96 @@
+"""What a server lets taps have: by the node's policy, and in all a bounded part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from flumeng.errors import UserError
+from flumeng.journal import taps
+from flumeng.journal.errors import TapDeniedError, TapsBusyError
+from flumeng.journal.limits import Limits
+from flumeng.journal.memory import MemoryJournal
+from flumeng.journal.server import make_ticket, parse_ticket
+from flumeng.journal.taps import Taps
+from flumeng.journal.testing import numbered_events
+from flumeng.node import policy
+
+ID = "web.n1.0.0a1b2c3d"
+EVENTS = 24_000
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemoryJournal]:
+    """12 MB, which do not compress to less than a window each."""
+    place = tmp_path_factory.mktemp("journals")
+    journal = MemoryJournal.create(place, ID, limits=Limits(1 << 30))
+    for first in range(0, EVENTS, 100):
+        journal.append(numbered_events(first, 100, body_bytes=65_536))
+    journal.sync()
+    yield journal
+    journal.close()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def read(found: Taps, journal: MemoryJournal) -> int:
+    return sum(window.buffer.size for window in found.windows(journal, 0, EVENTS))
+
+
+def test_of_a_flow_that_is_not_allowed_nothing_is_given() -> None:
+    allowed = Taps(policy.parse("tap: [web]", "node.yaml").may_tap)
+    allowed.admit(ID)
+    with pytest.raises(TapDeniedError, match="policy file does not allow to tap the flow app"):
+        allowed.admit("app.n1.0.0a1b2c3d")
+    with pytest.raises(TapDeniedError):
+        Taps(policy.parse("tap: []", "node.yaml").may_tap).admit(ID)
+    Taps(policy.UNRESTRICTED.may_tap).admit(ID)
+    with pytest.raises(UserError, match=r"tap\[0\]: expected 1 to 63 small letters"):
+        policy.parse("tap: [A.b]", "node.yaml")
+
+
+def test_what_all_taps_read_in_a_second_is_bounded(
+    journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taps, "BYTES_A_SECOND", 100_000)
+    monkeypatch.setattr(taps, "READ_BYTES", 20_000)
+    clock = Clock()
+    found = Taps(lambda _: True, clock)
+    one = read(found, journal)
+    assert one < journal.bytes
+    total = one
+    with pytest.raises(TapsBusyError, match="100000 bytes a second here already"):
+        for _ in range(100):
+            total += read(found, journal)
+    assert 100_000 <= total <= 100_000 + one
+    clock.now += total / 100_000
+    assert read(found, journal) == one
+
+
+def test_so_many_may_read_at_once(journal: MemoryJournal) -> None:
+    found = Taps(lambda _: True)
+    running = [found.windows(journal, 0, EVENTS) for _ in range(taps.READS_AT_ONCE)]
+    for windows in running:
+        next(windows)
+    with pytest.raises(TapsBusyError, match="taps read here already"):
+        next(found.windows(journal, 0, EVENTS))
+    del running[0], windows
+    assert next(found.windows(journal, 0, EVENTS))
+
+
+def test_a_server_that_knows_no_taps_refuses_their_tickets() -> None:
+    """It takes what has these at its top for a read like any other."""
+    ticket = make_ticket(ID, 3, 9, tapped=True)
+    assert not {"journal", "start", "end"} & set(json.loads(ticket))
+    assert parse_ticket(ticket) == (ID, 3, 9, True)
+    assert parse_ticket(make_ticket(ID, 3, 9)) == (ID, 3, 9, False)
+    for wrong in (b'{"tap": 3}', b'{"tap": {"journal": "a"}}', b'["tap"]', b'"tap"', b"3"):
+        with pytest.raises(UserError, match="a ticket is a JSON object"):
+            parse_ticket(wrong)

@@ -1,0 +1,128 @@
+"""Which step of a flow is meant, and what comes out behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flumeng.errors import UserError
+from flumeng.ingest.framing import Messages
+from flumeng.spec import check_flow
+from flumeng.trial import steps
+from flumeng.trial.received import ReceivedLines
+from flumeng.trial.tap import Pace, spread
+from flumeng.trial.ways import ways_of
+
+FLOW = check_flow("""\
+flow: web
+sources: [syslog: {listen: "127.0.0.1:0"}]
+filters:
+  - parse: {format: syslog}
+    on_error: dead-letter
+  - where: "severity <= 4"
+dead_letters: noop
+sinks: [noop]
+branches:
+  - name: bad
+    when: "severity <= 2"
+    filters: [where: "app = 'su'"]
+    sinks: [noop]
+    branches: [{name: web, when: "host = 'w'", filters: [select: [app]], sinks: [noop]}]
+  - {name: rest, otherwise: true, sinks: [noop]}
+""")
+LINES = b"junk\n" + b"".join(
+    b"<%d>1 2026-11-23T10:15:03Z %s %s - - - x\n" % (severity, host, app)
+    for severity in range(8)
+    for host in (b"w", b"v")
+    for app in (b"su", b"cron")
+)
+
+
+def no_spark() -> Any:
+    raise AssertionError("nothing here needs Spark")
+
+
+def count(at: str, where: str | None = None) -> int:
+    """Events behind a step, dead letters aside; nothing else comes out of a flow cut there."""
+    spec = steps.as_far_as(FLOW, steps.find(FLOW, at), where)
+    received = ReceivedLines(spec)
+    way = ways_of(spec, no_spark, received.schema)
+    ends = [end for end in way.run(received.events(Messages(LINES))) if not end.failed]
+    assert len(ends) == 1
+    return sum(batch.num_rows for batch in ends[0].batches)
+
+
+def test_a_flow_has_these_steps() -> None:
+    assert [step.place for step in steps.steps(FLOW)] == [
+        "sources",
+        "filters[0].parse",
+        "filters[1].where",
+        "sinks",
+        "branches[bad]",
+        "branches[bad].filters[0].where",
+        "branches[bad].sinks",
+        "branches[bad].branches[web]",
+        "branches[bad].branches[web].filters[0].select",
+        "branches[bad].branches[web].sinks",
+        "branches[rest]",
+        "branches[rest].sinks",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("at", "events"),
+    [
+        ("sources", 33),
+        ("filters[0].parse", 32),
+        ("filters[0]", 32),
+        ("0", 32),
+        ("parse", 32),
+        ("1", 20),
+        ("sinks", 20),
+        ("branches[bad]", 12),
+        ("branches[bad].filters[0]", 6),
+        ("branches[bad].branches[web]", 3),
+        ("select", 3),
+        ("branches[rest]", 8),
+    ],
+)
+def test_behind_each_step_is_what_has_passed_it(at: str, events: int) -> None:
+    assert count(at) == events
+
+
+def test_a_condition_is_of_the_columns_at_the_step() -> None:
+    assert count("parse", "severity = 7 AND app = 'su'") == 2
+    assert count("sources", "seq = 0") == 1
+    with pytest.raises(UserError, match='--where: there is no column "severity"'):
+        count("sources", "severity = 7")
+    with pytest.raises(UserError, match="--where: "):
+        count("parse", "severity =")
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("where", r"several filters are called where: filters\[1\].where, branches\[bad\]"),
+        ("filters[9]", r"flow web has no step 'filters\[9\]'; "),
+        ("branches[bda]", r"did you mean \"branches\[bad\]\""),
+        ("", "flow web has no step ''"),
+    ],
+)
+def test_a_step_that_is_not_there_is_told(at: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        steps.find(FLOW, at)
+
+
+def test_a_few_of_many_are_from_all_places() -> None:
+    events = pa.RecordBatch.from_pydict({"n": range(1000)})
+    assert spread(events, 4)["n"].to_pylist() == [0, 250, 500, 750]
+    assert spread(events, 1000) is events
+
+
+def test_no_more_than_the_rate_may_be_shown() -> None:
+    pace = Pace(10)
+    assert pace.room() == 10
+    pace.shown(10)
+    assert pace.room() == 1
