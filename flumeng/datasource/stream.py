@@ -73,7 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     ``_at``: where the next batch begins, as far as this process knows. ``_planned`` is the batch
     that was planned last, which Spark asks for twice; ``_resumed`` says that the events of the
-    first one may have been delivered before.
+    first one that has any may have been delivered before; ``_delivered``, that it was planned.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._begun: dict[str, int] | None = None
         self._until: dict[str, int] | None = None
         self._planned: tuple[Offsets, Offsets, list[InputPartition]] | None = None
-        self._resumed = True
+        self._resumed, self._delivered = True, False
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's
         """The same until the first batch is committed: what a cursor has not read stays."""
@@ -142,11 +142,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._planned[2]
         if self._at is None:
             self._at = end
-        planning, replayed = self._open().planning, self._resumed and self._planned is None
+        planning, replayed = self._open().planning, self._resumed and not self._delivered
         back = [name for name in end if name in start and end[name] < start[name]]
         planning.lose(back, "were first read at their ends, which have moved on")
         parts = planning.partitions(start, end, replayed=replayed)
-        self._planned = (start, end, parts)
+        self._planned, self._delivered = (start, end, parts), bool(parts) or self._delivered
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
