@@ -60,9 +60,13 @@ def parts_of(text: str) -> dict[str, str]:
 
 
 def check_flow(text: str) -> FlowSpec:
-    """Read one flow of which nothing is known yet, as ``parse_flow`` does: its expressions too, and
-    whether its filters and sinks have the columns that they need. Raises ``SpecError``."""
+    """Read one flow of which nothing is known yet, as ``parse_flow`` does: its expressions too,
+    whether its filters and sinks have the columns that they need, and whether its senders wait long
+    enough. Raises ``SpecError``."""
     written, spec, lines, parts = _read(text)
+    late = [Problem(lines[path], path, message) for path, message in guarantees.too_late(spec)]
+    if late:
+        raise SpecError(late)
     if written.filters or written.branches:
         from flumeng.spec import columns  # noqa: PLC0415  # loads sqlglot, which nobody else needs
 

@@ -330,15 +330,6 @@ class FlowSpec:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from branch.problems(self)
-        for number, source in enumerate(self.sources):
-            seconds = getattr(source.options, "delivered_within_seconds", None)
-            if seconds is not None and seconds <= self.batch_seconds:
-                yield (
-                    f"sources[{number}].{source.name}.ack",
-                    f"a small batch gathers events for {self.batch_seconds:g} s, so that answers "
-                    f"after delivery come too late for {seconds:g} s: set a lower `batch.seconds`, "
-                    "or wait longer",
-                )
         if self.dead_letters is not None:
             options = self.dead_letters.options
             if self.dead_letters.keep and not (isinstance(options, Files) and options.readable):

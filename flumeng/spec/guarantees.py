@@ -248,6 +248,22 @@ def _of_flow_source(
             yield f"{path}.name", "a flow cannot read itself"
 
 
+def too_late(spec: FlowSpec) -> Iterator[tuple[str, str]]:
+    """Yield ``(path, message)`` for sources whose senders give up before a small batch is written.
+
+    ``spec`` is the flow as its own tasks run it: nobody waits for what is isolated.
+    """
+    for number, source in enumerate(spec.sources):
+        seconds = getattr(source.options, "delivered_within_seconds", None)
+        if seconds is not None and seconds <= spec.batch_seconds:
+            yield (
+                f"sources[{number}].{source.name}.ack",
+                f"a small batch gathers events for {spec.batch_seconds:g} s, so that answers after "
+                f"delivery come too late for {seconds:g} s: set a lower `batch.seconds`, or wait "
+                "longer",
+            )
+
+
 def _of_delivered(
     parts: Mapping[str, Any],
     components: list[tuple[str, Component]],

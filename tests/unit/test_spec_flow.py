@@ -234,10 +234,19 @@ def test_what_may_happen_before_acceptance_is_told_for_each_source(source: str, 
 def test_answers_after_delivery_are_refused_where_they_cannot_come(rest: str, message: str) -> None:
     source = 'http: {listen: "[::]:80", ack: delivered, ack_timeout_seconds: 5}'
     with pytest.raises(SpecError) as refused:
-        parse_flow(f"flow: f\nsources:\n  - {source}\n{rest}\n")
+        check_flow(f"flow: f\nsources:\n  - {source}\n{rest}\n")
     told = [(one.path, message in one.message) for one in refused.value.problems]
     assert told == [("sources[0].http.ack", True)]
-    parse_flow(f"flow: f\nsources:\n  - {source.replace('delivered', 'received')}\n{rest}\n")
+    check_flow(f"flow: f\nsources:\n  - {source.replace('delivered', 'received')}\n{rest}\n")
+
+
+def test_answers_after_delivery_wait_for_nothing_that_is_isolated() -> None:
+    source = 'http: {listen: "[::]:80", ack: delivered, ack_timeout_seconds: 5}'
+    sinks = "  - noop\n  - files: {path: /x}\n"
+    text = f"flow: f\nsources:\n  - {source}\nsinks:\n{sinks}"
+    with pytest.raises(SpecError):
+        check_flow(text)
+    check_flow(f"{text}    isolated: true\n")
 
 
 def test_a_flow_without_a_journal_promises_nothing_of_one() -> None:
