@@ -58,14 +58,15 @@ def _of_segment(
         except ValueError as error:
             yield path, str(error)
             return
+        if _leaves_lines(spec, part):
+            yield path, "LIMIT leaves lines unread that multiline has to join: add an ORDER BY"
         if part.on_error != KEEP and not all(map(_has_attrs, (before_it, columns))):
             yield f"{place}.on_error", "it needs the column attrs as it was received: keep it"
     for number, sink in enumerate(where.segment.sinks):
         path = f"{where.path}sinks[{number}].{sink.name}"
         yield from _of_sinks(path, sink, columns)
         problems = (_unsteady(spec.delivery, filters, sink), _multiplied(filters, sink))
-        for problem in filter(None, problems):
-            yield path, problem
+        yield from ((path, problem) for problem in problems if problem is not None)
     for branch, inner in zip(where.segment.branches, where.parts(), strict=True):
         if branch.when is not None:
             try:
@@ -73,6 +74,14 @@ def _of_segment(
             except ValueError as error:
                 yield f"{inner.path}when", str(error)
         yield from _of_segment(spec, inner, columns, filters)
+
+
+def _leaves_lines(spec: FlowSpec, part: Component) -> bool:
+    return (
+        spec.multiline is not None
+        and isinstance(part.options, Sql)
+        and statements.leaves_unread(part.options.query)
+    )
 
 
 def _has_attrs(columns: Columns) -> bool:

@@ -91,6 +91,14 @@ def unsteady(text: str) -> str | None:
     return None
 
 
+def leaves_unread(text: str) -> bool:
+    """Whether an accepted statement may have enough before it has read all events."""
+    return any(
+        query.args.get("limit") is not None and query.args.get("order") is None
+        for query in sql_text.parse_query(text).find_all(exp.Query)
+    )
+
+
 def _is_total(parts: Sequence[Any]) -> bool:
     keys = [
         key

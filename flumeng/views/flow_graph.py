@@ -11,7 +11,7 @@ from typing import Literal
 
 from flumeng.spec import FlowSpec
 from flumeng.spec.branch import Segment
-from flumeng.spec.component import DEAD_LETTER, Component
+from flumeng.spec.component import DEAD_LETTER, KEEP, Component
 from flumeng.spec.flow_names import part_name
 from flumeng.spec.sinks import exactly_once, members
 from flumeng.spec.summary import summary
@@ -25,12 +25,14 @@ KEPT = {"disk": "on disk", "spill": "on disk, synced later", "memory": "in memor
 @dataclass(frozen=True)
 class GraphNode:
     """A place that events pass. ``id`` is unique in its graph, and a word; ``when`` is the
-    condition under which it is for an event."""
+    condition under which it is for an event, ``on_error`` what becomes of those that a filter
+    cannot process, unless it keeps them."""
 
     id: str
     kind: NodeKind
     label: str
     when: str = ""
+    on_error: str = ""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ class _Building:
         flow and of the branches on the way."""
         last, rate = list(before), entering
         for part in segment.filters:
-            node = self._add("filter", summary(part), part.when or "")
+            on_error = "" if part.on_error == KEEP else part.on_error
+            node = self._add("filter", summary(part), part.when or "", on_error)
             if part.on_error == DEAD_LETTER:
                 self.failing.append(node)
             self._join(last, node, rate)
@@ -195,9 +198,9 @@ class _Building:
         way = exactly_once(part.options) if self.spec.delivery == "exactly-once" else None
         return f"{summary(part)} ({way})" if way else summary(part)
 
-    def _add(self, kind: NodeKind, label: str, when: str = "") -> str:
+    def _add(self, kind: NodeKind, label: str, when: str = "", on_error: str = "") -> str:
         id_ = f"n{len(self.nodes)}"
-        self.nodes.append(GraphNode(id_, kind, label, when))
+        self.nodes.append(GraphNode(id_, kind, label, when, on_error))
         return id_
 
     def _join(self, sources: Sequence[str], target: str, per_second: float | None = None) -> None:

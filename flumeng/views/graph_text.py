@@ -101,7 +101,8 @@ def _labelled(node: GraphNode) -> str:
 
 
 def _condition(node: GraphNode) -> str:
-    return f" when {node.when}" if node.when else ""
+    condition = f" when {node.when}" if node.when else ""
+    return f"{condition}, on error {node.on_error}" if node.on_error else condition
 
 
 def _said(edge: GraphEdge) -> str:

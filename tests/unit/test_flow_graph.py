@@ -55,6 +55,14 @@ def test_text_leads_from_the_sources_down() -> None:
     ]
 
 
+def test_filters_say_what_becomes_of_what_they_cannot_process() -> None:
+    for action in ("drop", "dead-letter"):
+        flow = FLOW.replace("  - where", f"    on_error: {action}\n  - where")
+        graph = graph_of(parse_flow(flow))
+        said = f"when attrs['source'] = 'syslog', on error {action}"
+        assert all(said in show(graph) for show in (graph_text.text, graph_text.dot))
+
+
 def test_branches_are_indented() -> None:
     spec = parse_flow(
         "{flow: a, sources: [tail: {paths: [/a]}], branches: [{name: b, when: seq > 1, filters: "

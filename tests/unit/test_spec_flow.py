@@ -431,3 +431,23 @@ def test_a_range_needs_a_discovery_task() -> None:
     assert parse_flow(range_.replace(source, f"{source}, {syslog}"))
     journal = 'journal: {kafka: {brokers: ["k:9092"], topic: t}}\n'
     assert parse_flow(range_.replace(source, syslog) + journal)
+
+
+@pytest.mark.parametrize(
+    ("more", "step", "said"),
+    [
+        ("multiline: {preset: java}", "sql: SELECT * FROM events LIMIT 5", "LIMIT leaves lines"),
+        ("multiline: {preset: java}", "sql: SELECT * FROM events ORDER BY seq LIMIT 5", ""),
+        ("", "sql: SELECT * FROM events LIMIT 5", ""),
+        ("", "parse: {format: json, fields: {a: x NUMBER}}", "a: expected a type such as STRING"),
+        ("", "parse: {format: json, fields: {a: x BIGINT, b: y}}", ""),
+    ],
+)
+def test_what_would_fail_when_it_runs_is_said_before(more: str, step: str, said: str) -> None:
+    text = f"flow: f\nsources: [tail: {{paths: [/a]}}]\nfilters:\n  - {step}\nsinks: [noop]\n{more}"
+    try:
+        check_flow(text)
+        assert not said
+    except SpecError as error:
+        assert said
+        assert said in str(error)

@@ -14,6 +14,11 @@ from flumeng.spec.kinds import Columns, Kind
 
 _NAME = r"(?:[^\s.`]+|`[^`]+`)"
 _FIELD = re.compile(rf"({_NAME}(?:\.{_NAME})*)(?:\s+(\S.*))?")
+_TYPE = re.compile(
+    r"(STRING|BINARY|BOOLEAN|TINYINT|SMALLINT|INT|INTEGER|BIGINT|FLOAT|DOUBLE|DECIMAL|DATE|"
+    r"TIMESTAMP|STRUCT|ARRAY|MAP)\b"
+)
+"""Spark's own names, of which another dialect of SQL has more."""
 _NAMES = re.compile(_NAME)
 
 
@@ -61,6 +66,11 @@ def kinds(schema: str | None, fields: Mapping[str, str] | None, *, nested: bool)
     for column, field in named(None, fields).items():
         if column in found:
             raise ValueError(f"{column} is in schema and in fields")
+        if not _TYPE.match(field.type):
+            raise ValueError(
+                f"{column}: expected a type such as STRING, BIGINT, DOUBLE, BOOLEAN or TIMESTAMP "
+                f'behind the path, not "{field.type}"'
+            )
         found.update(expressions.columns_of_ddl(f"`{column}` {field.type}"))
     for column, kind in found.items():
         if kind.inner and not nested:

@@ -135,7 +135,8 @@ class Parse:
         default=None,
     )
     fields: Mapping[str, str] | None = option(
-        doc="The columns to take, each with the path of its value and perhaps a type.",
+        doc="The columns to take, each with the path of its value and perhaps a type (`STRING` "
+        "when there is none; `INT`, `BIGINT`, `DOUBLE`, `BOOLEAN`, `TIMESTAMP`, ...).",
         check=check_column,
         example='{user: user.name, took_ms: "took.ms BIGINT"}',
         default=None,
