@@ -66,7 +66,7 @@ def status(
         *_of_flows(flows, reading),
         *_of_held(told, store),
         *_of_lost(told),
-        *kept_journals.causes(flows, acks, _together(accounts)),
+        *kept_journals.causes(flows, reading, _together(accounts)),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
     return {

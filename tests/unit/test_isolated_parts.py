@@ -25,10 +25,11 @@ from flumeng.spec.replay import replay_text
 from flumeng.state import discovered
 from flumeng.state.partitions import ack_path
 from flumeng.state.snapshot import FlowView, Snapshot
-from flumeng.store import ABSENT, Put, Version, Versioned, Write, tree
+from flumeng.store import ABSENT, ANY, Put, Version, Versioned, Write, tree
 from flumeng.testing import FakeStore
 from flumeng.views import kept_journals, overview
-from flumeng.views.overview import AckRow
+from flumeng.views.reading import Reading
+from flumeng.views.unreadable import Cause
 from zkschema import paths, records
 
 BY: AuditFields = {"author": "a", "reason": "", "now": 0.0}
@@ -360,22 +361,25 @@ def test_a_thousand_flows_with_parts_are_applied(store: FakeStore) -> None:
     assert not [one for part in apply_flows(store, texts, **BY) for one in part if one.changed]
 
 
-def row(flow: str, partition: str, offset: int) -> AckRow:
-    return AckRow(flow, "main", partition, 1, offset, None, None)
-
-
 def test_status_names_the_reader_that_fills_a_journal_before_it_is_full(store: FakeStore) -> None:
     """The slowest, once it keeps half of what the journal may hold, with what to do."""
     apply_flow(store, WITH, **BY)
     set_flow_state(store, "web~files", "suspended", **BY)
     flows = overview.flows(store)
-    acks = [row("web", A, 900), row("web~files", f"{A}@flow", 390), row("web", B, 50)]
+    acked(store, "web", A, 900)
+    acked(store, "web~files", f"{A}@flow", 390)
+    acked(store, "web", B, 50)
+    acked(store, "web~files", f"{B}@flow", 50)
+
+    def told(**accounts: Account) -> list[Cause]:
+        named = {{"a": A, "b": B}[name]: one for name, one in accounts.items()}
+        return list(kept_journals.causes(flows, Reading(store), named))
 
     def account(size: int, safe: int = 1000) -> Account:
         return Account(1, "disk", 0, 0, safe, size, 1000, 0, None, False, None)
 
-    assert not list(kept_journals.causes(flows, acks, {A: account(800), B: account(900, 51)}))
-    (cause,) = kept_journals.causes(flows, acks, {A: account(1000), B: account(900, 51)})
+    assert not told(a=account(800), b=account(900, 51))
+    (cause,) = told(a=account(1000), b=account(900, 51))
     assert cause.what == (
         f"journal {A} of flow web is kept for flow web~files, which is suspended, that has not "
         "read 610 events of it: 61% of `max_bytes`; at 100% the senders of flow web wait"
@@ -384,7 +388,13 @@ def test_status_names_the_reader_that_fills_a_journal_before_it_is_full(store: F
         "`flumeng flow resume web~files`, or give flow web more `journal.max_bytes`; to give up "
         "what it has not read: apply flow web without it"
     )
-    (cause,) = kept_journals.causes(flows, [row("web", A, 100)], {A: account(1000)})
+    store.write(paths.cursor("web", "notebook"), None, ABSENT)
+    (cause,) = told(a=account(1000))
+    assert "is kept for the reader notebook that has not read 1000 events" in cause.what
+    assert cause.advice.endswith("`flumeng cursor delete web notebook`")
+    store.remove(paths.cursor("web", "notebook"), ANY)
+    acked(store, "web", A, 100)
+    (cause,) = told(a=account(1000))
     assert "is kept for flow web that has not read 900 events" in cause.what
     assert cause.advice.startswith("see why it is behind (`flumeng flow lag web`)")
 
