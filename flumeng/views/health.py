@@ -12,6 +12,7 @@ from typing import Any
 
 from flumeng.journal.account import Account
 from flumeng.operations.subscriptions import readers_of
+from flumeng.state import leases
 from flumeng.store import ReadableStore
 from flumeng.views import (
     asking,
@@ -56,6 +57,7 @@ def status(
     acks = overview.acks(reading, overview.Positions(accounts, silent))
     lags = _lags(flows, acks, accounts, now)
     cluster = reading.read(paths.cluster())
+    reading.read_each([paths.lease(*name) for name in leases.names(store)])
     maintenance = cluster.value.maintenance if cluster else None
     causes = [
         *unreadable.causes(reading.unreadable.values()),

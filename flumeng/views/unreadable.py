@@ -45,6 +45,7 @@ MEANINGS: dict[str, str] = {
     paths.status.pattern: "nobody knows what the node runs; it is taken to have let go of nothing",
     paths.live_node.pattern: "the node counts as live, and cannot be asked anything",
     paths.live_master.pattern: "it counts as a master that plans its share",
+    paths.lease.pattern: "its cursor stays, and journals keep what it has not read",
     paths.journal.pattern: "the journal is kept, and is not taken for drained",
 }
 WORST = 20
