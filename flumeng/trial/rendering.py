@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.filters import identity
+from flumeng.filters.reasons import PARSE_ERROR
 from flumeng.journal.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.sinks import json_text
 
@@ -31,7 +32,8 @@ def json_lines(events: pa.RecordBatch, end: str | None = None) -> memoryview:
 
 def text_lines(events: pa.RecordBatch, end: str | None = None) -> memoryview:
     """A line for each event: the ``end`` if that is given, its time, its host, and what there is
-    beside that, by name. The body is shown while no filter has taken anything from it."""
+    beside that, by name. The body is shown while no filter has taken anything from it, or when
+    one could not."""
     parts = list(_parts(identity.strip(events)))
     if parts and end is not None:
         parts.insert(0, f"[{end}] ".encode())
@@ -53,6 +55,9 @@ def _parts(events: pa.RecordBatch) -> Iterator[pa.Array | bytes]:
             names.remove(name)
     if "body" in names and taken and _is_as_received(events, "body"):
         names.remove("body")
+        unread = _unread_bodies(events)
+        if unread is not None:
+            yield from _between(b' body="', json_text.of_bodies(unread), b'"')
     if "attrs" in names and _is_as_received(events, "attrs"):
         names.remove("attrs")
         yield from _attributes(events["attrs"])
@@ -64,6 +69,16 @@ def _parts(events: pa.RecordBatch) -> Iterator[pa.Array | bytes]:
         else:
             before, texts, after = json_text.parts(name, events[name])
             yield from _between(prefix + before, texts, after)
+
+
+def _unread_bodies(events: pa.RecordBatch) -> pa.Array | None:
+    """The bodies of events that have a ``parse_error``, null for all others; None without any."""
+    if "attrs" not in events.schema.names or not _is_as_received(events, "attrs"):
+        return None
+    if not pc.any(pc.equal(events["attrs"].keys, PARSE_ERROR)).as_py():
+        return None
+    reasons = pc.map_lookup(events["attrs"], PARSE_ERROR, "last")
+    return pc.if_else(reasons.is_valid(), events["body"], pa.scalar(None, pa.binary()))
 
 
 def _between(before: bytes, texts: pa.Array, after: bytes) -> Iterator[pa.Array | bytes]:

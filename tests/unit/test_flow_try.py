@@ -67,7 +67,7 @@ def test_people_see_what_the_filters_found(flow: str) -> None:
     assert result.stdout.splitlines() == [
         '2026-11-23T10:15:03.003000Z web1 facility=4 severity=2 app="su" msgid="ID47" '
         'message="failed \ufffd"',
-        '2026-11-23T12:00:00.000000Z 127.0.0.1 attrs.parse_error="syslog: no priority"',
+        '2026-11-23T12:00:00.000000Z 127.0.0.1 body="junk" attrs.parse_error="syslog: no priority"',
     ]
     assert result.stderr == "flumeng: 3 events in, 2 out, 1 of them with parse_error\n"
 
@@ -203,7 +203,7 @@ def test_dead_letters_of_filters_are_an_end_of_their_own(tmp_path: Path) -> None
     result = run(str(path), *TIME)
     assert result.stdout.splitlines()[0] == (
         "[dead letter of filters[0].parse] 2026-11-23T12:00:00.000000Z 127.0.0.1 "
-        'attrs.parse_error="syslog: no priority"'
+        'body="junk" attrs.parse_error="syslog: no priority"'
     )
     assert result.stderr == "flumeng: 3 events in, 1 out, 1 dead letter\n"
     letter, kept = rows(str(path))
