@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from flumeng.plan.capacity_index import CapacityIndex
 from flumeng.plan.indexed_heap import IndexedHeap
+from flumeng.spec import CollectPlace
 from flumeng.state.snapshot import Amounts, FlowView, NodeView
 from zkschema.records import COLLECT, PlannedTask
 
@@ -26,7 +27,8 @@ class FlowIndex:
     ``unsettled``: those that are not simply assigned. ``task_of``: partition -> task. ``sizes``:
     the tasks by number of partitions, then by number. ``nodes``: how many tasks each node has.
     ``replicated``: those with standbys; ``unprotected``: those that should have more of them, or in
-    another zone than their own; ``zones`` are those in which the standbys were chosen.
+    another zone than their own; ``zones`` and ``place``: those under which the standbys were
+    chosen.
     """
 
     def __init__(self) -> None:
@@ -37,6 +39,7 @@ class FlowIndex:
         self.replicated: set[str] = set()
         self.unprotected: set[str] = set()
         self.zones: frozenset[str] = frozenset()
+        self.place: CollectPlace | None = None
 
 
 class PlacementIndex:

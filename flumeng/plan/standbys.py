@@ -39,11 +39,11 @@ class Standbys:
             return
         zones = self._zones_of(settled.collect)
         everything = changes.everything or builder.flow.moves_in_rollout
-        if everything or zones != flow_index.zones:
+        if everything or (zones, settled.collect) != (flow_index.zones, flow_index.place):
             names: Iterable[str] = [n for n, t in builder.tasks.items() if t.kind == COLLECT]
         else:
             names = self._suspects(builder, changes)
-        flow_index.zones = zones
+        flow_index.zones, flow_index.place = zones, settled.collect
         for name in sorted(names, key=lambda name: (len(name), name)):
             task = builder.task(name)
             if task is None:

@@ -260,7 +260,7 @@ NOTICED_SOON_FROM = {
     "a batch is written before it is decided": 21,
     "an intent ends before its acks": 24,
     "partitions leave a task whose batch is decided": 144,
-    "who has lost partitions is not fenced": 1600,
+    "who has lost partitions is not fenced": 84,
 }
 
 

@@ -25,7 +25,9 @@ def test_what_a_command_printed_waits_for_the_end_of_a_pause(
 
     async def test() -> None:
         context = SourceContext("me", {}, blocks.append, lambda _: None, lambda: None)
-        source = ExecSource(Exec(command=("/usr/bin/seq", "1000"), mode="once"), context)
+        source = ExecSource(
+            Exec(command=("/bin/sh", "-c", "sleep 0.3; seq 1000"), mode="once"), context
+        )
         source.pause()
         await source.start()
         await asyncio.sleep(1.0)
