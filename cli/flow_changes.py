@@ -194,6 +194,7 @@ def delete(
 def _tell(applied: Applied) -> None:
     part = f", an isolated part of flow {whole_of(applied.flow)}," if is_part(applied.flow) else ""
     unchanged = "" if applied.changed else " (unchanged)"
-    click.echo(f"flow {applied.flow}{part} revision {applied.revision}{unchanged}")
+    because = f" ({applied.because})" if applied.because else ""
+    click.echo(f"flow {applied.flow}{part} revision {applied.revision}{unchanged}{because}")
     for left in applied.left:
         click.echo(str(left))

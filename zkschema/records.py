@@ -136,12 +136,19 @@ class Flow(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Revision(Record):
-    """One immutable version of a flow's text."""
+    """One immutable version of a flow's text. ``runs`` is what its tasks run instead of it: a text
+    made of this one and those of the flows that it reads; empty when they run this one."""
 
     text: str
     author: str
     reason: str
     time: float
+    runs: str = ""
+
+    @property
+    def effective(self) -> str:
+        """The text that the flow's tasks run. ``text`` is what its author wrote."""
+        return self.runs or self.text
 
 
 @dataclass(frozen=True, kw_only=True)

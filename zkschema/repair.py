@@ -208,7 +208,7 @@ def _newest_text(problem: Problem, flow: str, tree: Tree) -> Repair | None:
     number = max(*taken, wanted.revision) + 1
     why = f"repair: revision {newest} again, because revision {wanted.revision} cannot be read"
     text = readable[newest]
-    revision = records.Revision(text=text.text, author=text.author, reason=why, time=text.time)
+    revision = replace(text, reason=why)
     flow_document = _document(replace(wanted, revision=number))
     state = "" if known else ", and the flow is suspended: resume it when that is right"
     return Repair(

@@ -284,7 +284,7 @@ class Runner:
                 f"a batch of revision {revision} is to be repeated, and that revision is gone: "
                 f"give the batch up with `flumeng ack drop {assignment.flow} {assignment.task}`"
             )
-        return replace(assignment, revision=revision, spec=found.value.text)
+        return replace(assignment, revision=revision, spec=found.value.effective)
 
     def _go_on(self, claim: Claim) -> float | None:
         """Commit what is written, else ask for the next batch, until the task is let go."""

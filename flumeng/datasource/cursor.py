@@ -33,7 +33,7 @@ def require_readable(store: Store, flow: str) -> Versioned[Flow]:
     record = require_flow(store, flow)
     if record.value.state == "deleted":
         raise UserError(f"flow {flow} is being deleted")
-    if not has_journals(require_revision(store, flow, record.value.revision).text):
+    if not has_journals(require_revision(store, flow, record.value.revision).effective):
         raise UserError(f"flow {flow} has no journals: read what that flow reads")
     return record
 

@@ -236,7 +236,7 @@ class Registration:
         wanted = {(flow, number): paths.revision(flow, str(number)) for flow, number in missing}
         for key, revision in zip(wanted, self._read_each([*wanted.values()]), strict=True):
             if isinstance(revision, Versioned):
-                self._texts[key] = revision.value.text
+                self._texts[key] = revision.value.effective
             else:
                 unreadable[key] = str(revision or f"{wanted[key]}: there is no such revision")
         return unreadable

@@ -32,7 +32,7 @@ Bounds = Mapping[str, tuple[int, int]]
 
 def current_text(store: Store, flow: str) -> str:
     """Of a flow that can be backfilled. Raises ``UserError`` for another one."""
-    text = require_revision(store, flow, require_flow(store, flow).value.revision).text
+    text = require_revision(store, flow, require_flow(store, flow).value.revision).effective
     require_kafka(flow, parse_flow(text))
     return text
 

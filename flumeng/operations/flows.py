@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
+from itertools import chain
 
 from flumeng.errors import ConflictError, FlumengError, UserError
 from flumeng.operations import audit, parts
+from flumeng.operations.compositions import Composition, compositions
 from flumeng.operations.local_files import on_several_hosts
 from flumeng.operations.parts import Leaving
 from flumeng.operations.settings import without_chokes
@@ -22,6 +23,7 @@ from flumeng.store import (
     ANY,
     WIRE_LIMIT_BYTES,
     Check,
+    Found,
     Put,
     ReadableStore,
     Remove,
@@ -45,12 +47,14 @@ VERBS = {"running": "resume", "suspended": "pause", "stopped": "stop"}
 @dataclass(frozen=True)
 class Applied:
     """What became of an apply: the flow's revision now, and whether this call made it. ``left``:
-    the isolated parts that it has no more. Each other part is an ``Applied`` of its own."""
+    the isolated parts that it has no more. Each other part is an ``Applied`` of its own, and so is
+    each flow that changes ``because`` of one that is applied."""
 
     flow: str
     revision: int
     changed: bool
     left: tuple[Leaving, ...] = ()
+    because: str = ""
 
 
 class RefusedError(ConflictError):
@@ -67,7 +71,10 @@ class NextRevision:
     when ``text`` is its text already. ``kept``: the revisions that are there now. ``decided``: of
     those that are to go, the ones of which a batch is to be repeated. ``cursors`` makes the one at
     the flow that it reads, when there is none yet, and says where that begins. ``state`` is that of
-    a new flow. ``leaving`` are the isolated parts that it has no more."""
+    a new flow. ``leaving`` are the isolated parts that it has no more. ``runs`` is what its tasks
+    run instead of ``text``, ``made_of`` the flows of which that is made, ``root`` the
+    one of them whose journals it reads, ``because`` why it changes
+    although nobody applies it."""
 
     flow: str
     text: str
@@ -80,6 +87,15 @@ class NextRevision:
     state: str = "running"
     leaving: Mapping[str, Versioned[records.Flow]] = field(default_factory=dict)
     left: tuple[Leaving, ...] = ()
+    runs: str = ""
+    made_of: Mapping[str, Versioned[records.Flow]] = field(default_factory=dict)
+    root: str = ""
+    because: str = ""
+
+    @property
+    def effective(self) -> str:
+        """The text that its tasks run."""
+        return self.runs or self.text
 
     @property
     def outdated(self) -> list[int]:
@@ -94,7 +110,8 @@ class NextRevision:
 
     @property
     def applied(self) -> Applied:
-        return Applied(self.flow, self.number, self.changed, self.left if self.changed else ())
+        left = self.left if self.changed else ()
+        return Applied(self.flow, self.number, self.changed, left, self.because)
 
 
 def apply_flow(
@@ -129,12 +146,13 @@ def apply_flows(
     flow must not exist). The newest ``KEEP_REVISIONS`` are kept, the one that a rollout goes back
     to, and those of which a batch is to be repeated. A name is free again once no journal is left
     of the flow that had it: the new flow would deliver what they hold, under epochs that begin
-    anew. A flow's isolated parts are made, changed and deleted with it.
+    anew. A flow's isolated parts are made, changed and deleted with it, and flows that read it
+    ``after: filters`` get a revision of the same text with its filters.
 
     All are written in one transaction while that fits; then in the order of ``texts`` in as few as
-    possible, none of which parts a flow from its parts, and what each has applied is given when it
-    is done. Raises ``RefusedError`` before anything is written, ``ConflictError`` and
-    ``UnavailableError`` for the transaction that failed.
+    possible, none of which parts a flow from its parts or from flows that are made of it, and what
+    each has applied is given when it is done. Raises ``RefusedError`` before anything is written,
+    ``ConflictError`` and ``UnavailableError`` for the transaction that failed.
     """
     schema = tree.require_versioned(store)
     wanted = next_revisions(store, texts, expect_revision)
@@ -149,7 +167,8 @@ def apply_flows(
         said = ", ".join(f"{one.flow} (revision {one.number})" for one, _ in part)
         entry = records.Audit(who=author, command=f"flow apply {said}", reason=reason, time=now)
         unchanged = Check(paths.schema(), schema.version)  # it tells which folders a flow has
-        audit.commit(store, [unchanged, *(write for _, writes in part for write in writes)], entry)
+        writes = [write for _, made in part for write in made]
+        audit.commit(store, [unchanged, *writes, *touched(one for one, _ in part)], entry)
         yield [one.applied for one, _ in part]
 
 
@@ -189,7 +208,7 @@ def rollback_flow(
         command = f"flow rollback {flow} {number} (revision {whole.number})"
         entry = records.Audit(who=author, command=command, reason=because, time=now)
         writes = (revision_writes(one, schema, author, because, now) for one in changed)
-        audit.commit(store, list(chain.from_iterable(writes)), entry)
+        audit.commit(store, [*chain.from_iterable(writes), *touched(changed)], entry)
     return whole.applied
 
 
@@ -373,15 +392,21 @@ def next_revisions(
     refused = {flow: why for flow in texts if (why := why_not_applied(flow))}
     if refused:
         raise RefusedError(refused)
-    texts = parts.with_parts(texts)
-    currents = dict(zip(texts, store.read_each([paths.flow(name) for name in texts]), strict=True))
+    found = compositions(store, texts)
+    if found.refused:
+        raise RefusedError(found.refused)
+    texts = parts.with_parts({flow: one.effective for flow, one in found.made.items()})
+    others = [name for name in texts if name not in found.made]
+    currents = {name: found.flows[name] for name in found.made}
+    currents |= zip(others, store.read_each([paths.flow(name) for name in others]), strict=True)
     holders = _holders_of_journals(store) if None in currents.values() else {}
     there: dict[str, Versioned[records.Flow]] = {}
     for flow, current in currents.items():
         try:
             if isinstance(current, Unreadable):
                 raise ConflictError(f"flow {flow} cannot be read: `flumeng schema verify --fix`")
-            expect_current(flow, current, None if is_part(flow) else expect_revision)
+            applied = not is_part(flow) and not found.made[flow].because
+            expect_current(flow, current, expect_revision if applied else None)
             if current is None:
                 _refuse_leftovers(flow, holders.get(flow, set()))
             else:
@@ -391,11 +416,17 @@ def next_revisions(
             refused[whole_of(flow)] = str(error)
     if refused:
         raise RefusedError(refused)
-    before = _current_texts(store, there)
+    revisions = _current_revisions(store, there)
+    before = {flow: one.effective if one else None for flow, one in revisions.items()}
     cursors, refused = subscribe(store, texts, before)
     if refused:
         raise RefusedError({whole_of(flow): why for flow, why in refused.items()})
-    changed = [flow for flow, current in there.items() if before[flow] != texts[flow]]
+    written = {**texts, **{flow: one.text for flow, one in found.made.items()}}
+    changed = [
+        flow
+        for flow, one in revisions.items()
+        if one is None or (one.text, one.effective) != (written[flow], texts[flow])
+    ]
     plans = store.read_each([paths.plan(flow) for flow in changed])
     run_by_all = {
         flow: plan.value.revision
@@ -421,13 +452,16 @@ def next_revisions(
             one = replace(one, state=there[whole].value.state)  # noqa: PLW2901
         leaving = {name: gone[name] for name in parts_among(gone, flow)}
         left = tuple(parts.leaving(store, flow, texts[flow], name) for name in leaving)
-        made.append(replace(one, cursors=tuple(writes), leaving=leaving, left=left))
+        one = replace(one, cursors=tuple(writes), leaving=leaving, left=left)  # noqa: PLW2901
+        made.append(_composed(one, found.made[flow], found.flows) if flow in found.made else one)
+    for together in _whole_flows(made):
+        _refuse_too_many(together)
     return made
 
 
 def refuse_several_hosts(store: ReadableStore, wanted: Iterable[NextRevision]) -> None:
     """Raises ``RefusedError`` for those that this changes; see ``local_files``."""
-    refused = on_several_hosts(store, {one.flow: one.text for one in wanted if one.changed})
+    refused = on_several_hosts(store, {one.flow: one.effective for one in wanted if one.changed})
     if refused:
         raise RefusedError({whole_of(flow): why for flow, why in refused.items()})
 
@@ -447,7 +481,7 @@ def refuse_too_old(schema: records.Schema, wanted: Iterable[NextRevision]) -> No
         f" that takes a tree of version {since}, and this one has {schema.version} "
         "(`flumeng schema migrate --finish`)"
         for one in changed
-        if schema.version < since and check_flow(one.text).by_batch
+        if schema.version < since and check_flow(one.effective).by_batch
     }
     if refused:
         raise RefusedError(refused)
@@ -467,14 +501,14 @@ def _following(
     return replace(following, decided=frozenset(decided))
 
 
-def _current_texts(
+def _current_revisions(
     store: ReadableStore, flows: Mapping[str, Versioned[records.Flow]]
-) -> dict[str, str | None]:
-    """None where there is no text that can be read: whatever is applied is another one."""
+) -> dict[str, records.Revision | None]:
+    """None where there is none that can be read: whatever is applied is another one."""
     wanted = [paths.revision(flow, str(it.value.revision)) for flow, it in flows.items()]
     found = store.read_each(wanted)
     return {
-        flow: revision.value.text if isinstance(revision, Versioned) else None
+        flow: revision.value if isinstance(revision, Versioned) else None
         for flow, revision in zip(flows, found, strict=True)
     }
 
@@ -490,7 +524,9 @@ def revision_writes(
 ) -> list[Write]:
     """What makes the revision the current one; all of it in one transaction. A new flow may be a
     backfill of another one."""
-    revision = records.Revision(text=one.text, author=author, reason=reason, time=now)
+    revision = records.Revision(
+        text=one.text, runs=one.runs, author=author, reason=one.because or reason, time=now
+    )
     text = Put(paths.revision(one.flow, str(one.number)), revision, ABSENT)
     if one.current is None:
         folders = bootstrap.flow_folders(one.flow, schema.value.version)
@@ -507,13 +543,70 @@ def revision_writes(
     ]
 
 
+def touched(wanted: Iterable[NextRevision]) -> list[Write]:
+    """What goes last into the transaction that changes these flows: it holds only while those are
+    as they were of which they are made, and whoever changes one of those meanwhile is refused."""
+    changed = [one for one in wanted if one.changed]
+    written = {one.flow for one in changed}
+    others = {name: found for one in changed for name, found in one.made_of.items()}
+    return [
+        Put(paths.flow(name), found.value, found.version)
+        for name, found in others.items()
+        if name not in written
+    ]
+
+
+def _composed(
+    one: NextRevision, composition: Composition, flows: Mapping[str, Found[records.Flow]]
+) -> NextRevision:
+    """With what its author wrote, and of what it is made."""
+    of = {name: flows.get(name) for name in composition.made_of}
+    there = {name: found for name, found in of.items() if isinstance(found, Versioned)}
+    return replace(
+        one,
+        text=composition.text,
+        runs=composition.runs,
+        made_of=there,
+        root=composition.made_of[-1] if composition.made_of else "",
+        because=composition.because,
+    )
+
+
+def _refuse_too_many(together: Sequence[NextRevision]) -> None:
+    """Raises ``RefusedError`` for flows that are made of each other and do not fit into one
+    transaction."""
+    changed = [one for one in together if one.changed]
+    root = next((one.root for one in changed if one.root), "")
+    size = sum(
+        len(one.text.encode()) + len(one.runs.encode()) + _writes_of(one) * WRITE_BYTES
+        for one in changed
+    )
+    if root and size > TRANSACTION_BYTES:
+        raise RefusedError(
+            {
+                changed[0].flow: f"{len(changed)} flows and parts that read flow {root} through "
+                f"filters of others change together: that takes {size // 1024} KiB, and at most "
+                f"{TRANSACTION_BYTES // 1024} KiB fit into a transaction: let fewer flows read "
+                "`after: filters`, or apply new ones in smaller groups"
+            }
+        )
+
+
+def _writes_of(one: NextRevision) -> int:
+    return 10 if one.current is None else 3
+
+
 Planned = tuple[NextRevision, list[Write]]
 
 
 def _whole_flows(wanted: Sequence[NextRevision]) -> Iterator[list[NextRevision]]:
-    """Each flow with its parts."""
-    for _, together in groupby(wanted, key=lambda one: whole_of(one.flow)):
-        yield list(together)
+    """Each flow with its parts, and with the flows that are made of the same one."""
+    roots = {one.flow: one.root for one in wanted if one.root}
+    groups: dict[str, list[NextRevision]] = {}
+    for one in wanted:
+        whole = whole_of(one.flow)
+        groups.setdefault(roots.get(whole, whole), []).append(one)
+    yield from groups.values()
 
 
 def _in_transactions(planned: Iterable[list[Planned]]) -> Iterator[list[Planned]]:
@@ -521,7 +614,10 @@ def _in_transactions(planned: Iterable[list[Planned]]) -> Iterator[list[Planned]
     part: list[Planned] = []
     room = TRANSACTION_BYTES
     for together in planned:
-        size = sum(len(one.text.encode()) + len(writes) * WRITE_BYTES for one, writes in together)
+        size = sum(
+            len((one.text + one.runs).encode()) + len(writes) * WRITE_BYTES
+            for one, writes in together
+        )
         if part and size > room:
             yield part
             part, room = [], TRANSACTION_BYTES

@@ -80,7 +80,7 @@ def apply(
     revisions = next_revisions(store, texts, expect_revision)
     refuse_several_hosts(store, revisions)
     for wanted in revisions:
-        name, spec = wanted.flow, parse_flow(wanted.text)
+        name, spec = wanted.flow, parse_flow(wanted.effective)
         view = flows.get(name)
         if view is None or wanted.current is None:
             record = Flow(revision=wanted.number, state=wanted.state)

@@ -66,7 +66,7 @@ def letters_of(store: ReadableStore, flow: str) -> LettersOf:
             f"the dead letters of flow {flow} are those of flow {record.value.backfill_of}, of "
             "which it is a replay or backfill: name that one"
         )
-    text = require_revision(store, flow, record.value.revision).text
+    text = require_revision(store, flow, record.value.revision).effective
     files = require_files(flow, parse_flow(text))
     current = {
         name: source.replay
@@ -200,10 +200,10 @@ def _others(
         if (
             revision is None
             or isinstance(revision, Unreadable)
-            or holding not in revision.value.text
+            or holding not in revision.value.effective
         ):
             continue
         try:
-            yield name, parse_flow(revision.value.text), record.backfill_of
+            yield name, parse_flow(revision.value.effective), record.backfill_of
         except SpecError:
             continue

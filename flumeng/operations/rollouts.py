@@ -117,7 +117,7 @@ def _rolls(store: Store, flow: str, record: Flow, plan: Plan) -> bool:
         return False
     text = store.read(paths.revision(flow, str(record.revision)))
     try:
-        return text is not None and parse_flow(text.value.text).rollout is not None
+        return text is not None and parse_flow(text.value.effective).rollout is not None
     except SpecError:
         return False
 

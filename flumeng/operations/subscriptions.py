@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flumeng.operations.compositions import made_of
 from flumeng.spec import FlowSpec, SpecError, parse_flow
+from flumeng.spec.composition import source_of
 from flumeng.spec.flow_names import parts_among
-from flumeng.spec.flow_source import FlowSource
 from flumeng.state import leases
 from flumeng.store import ABSENT, Check, Path, Put, ReadableStore, Versioned, Write
 from zkschema import paths
@@ -18,8 +19,8 @@ from zkschema.bootstrap import CURSOR_MAIN
 
 def upstream_of(spec: FlowSpec) -> str | None:
     """The flow that a flow reads."""
-    options = (part.options for part in spec.sources)
-    return next((one.name for one in options if isinstance(one, FlowSource)), None)
+    source = source_of(spec)
+    return source.name if source else None
 
 
 def readers_of(store: ReadableStore, flow: str) -> list[str]:
@@ -32,7 +33,7 @@ def why_not_deleted(store: ReadableStore, flow: str) -> str:
     """Empty when nobody reads it but its own isolated parts, which go with it."""
     names = readers_of(store, flow)
     parts = parts_among(names, flow)
-    readers = [name for name in names if name not in parts]
+    readers = sorted({name for name in names if name not in parts} | set(made_of(store, flow)))
     if not readers:
         return ""
     commands = [
@@ -63,7 +64,8 @@ def subscribe(
     store: ReadableStore, texts: Mapping[str, str], before: Mapping[str, str | None]
 ) -> tuple[dict[str, list[Write]], dict[str, str]]:
     """What makes the cursors of those of the flows that read others, and why some may not: flow ->
-    writes, flow -> reason. ``texts`` are applied together; ``before`` are the texts of now."""
+    writes, flow -> reason. ``texts`` are what these run when they are applied together; ``before``
+    is what they run now."""
     writes: dict[str, list[Write]] = {}
     refused: dict[str, str] = {}
     taken = {cursor: read for read, cursor in leases.names(store)}
@@ -100,7 +102,7 @@ def _cursor(
     text = texts.get(upstream)
     if text is None and record is not None:
         found = store.read(paths.revision(upstream, str(record.value.revision)))
-        text = found.value.text if found else None
+        text = found.value.effective if found else None
     if not has_journals(text):
         return (
             f"flow {flow} reads the flow {upstream}, which has no journals: read what that flow "

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from flumeng.operations import audit
-from flumeng.operations.flows import RefusedError, next_revisions, revision_writes
+from flumeng.operations.flows import RefusedError, next_revisions, revision_writes, touched
 from flumeng.operations.local_files import on_several_hosts
 from flumeng.operations.parts import deletion, parts_there
 from flumeng.operations.settings import SETTINGS
@@ -135,11 +135,13 @@ def _flows(copy: SiteCopy, changes: Sequence[Change], source: PushSource) -> Ite
     texts = texts_of(changes)
     schema = copy.read(paths.schema())
     assert schema is not None
-    for wanted in next_revisions(copy, texts):
+    revisions = next_revisions(copy, texts)
+    for wanted in revisions:
         if not wanted.changed:
             assert is_part(wanted.flow)
             continue
         yield from revision_writes(wanted, schema, source.author, _reason(source), source.time)
+    yield from touched(revisions)
     for change in changes:
         if kind_of(change.key) == FLOW and change.verb == "delete":
             name = name_of(change.key)

@@ -21,6 +21,7 @@ from flumeng.spec.flow import (
     Rollout,
     TaskRange,
 )
+from flumeng.spec.flow_source import FlowSource
 from flumeng.spec.problems import Problem, SpecError
 
 __all__ = [
@@ -62,12 +63,17 @@ def parts_of(text: str) -> dict[str, str]:
 def check_flow(text: str) -> FlowSpec:
     """Read one flow of which nothing is known yet, as ``parse_flow`` does: its expressions too,
     whether its filters and sinks have the columns that they need, and whether its senders wait long
-    enough. Raises ``SpecError``."""
+    enough. Columns that come from filters of another flow are checked in what it runs with those:
+    see ``flumeng.spec.composition``. Raises ``SpecError``."""
     written, spec, lines, parts = _read(text)
     late = [Problem(lines[path], path, message) for path, message in guarantees.too_late(spec)]
     if late:
         raise SpecError(late)
-    if written.filters or written.branches:
+    behind_others = any(
+        isinstance(part.options, FlowSource) and part.options.after == "filters"
+        for part in spec.sources
+    )
+    if (written.filters or written.branches) and not behind_others:
         from flumeng.spec import columns  # noqa: PLC0415  # loads sqlglot, which nobody else needs
 
         wrong = [

@@ -15,7 +15,8 @@ class FlowSource:
     neither of the two waits for the other. What this flow has not read yet the other's journals
     keep, up to their `max_bytes`: then senders wait.
 
-    The events are as the other flow's sources have received them, with their identity.
+    The events are as they arrive at the other flow's filters, or as these leave them, with their
+    identity.
     """
 
     name: str = option(doc="The flow to read.", check=check_name, example="web-logs")
@@ -23,6 +24,12 @@ class FlowSource:
         doc="Where a journal begins that is there when this flow is: at the first event that it "
         "still keeps, or behind the last. All that come later are read whole.",
         default="earliest",
+    )
+    after: Literal["sources", "filters"] = option(
+        doc="Whether events are as they arrive at that flow's filters, or go through its "
+        "`multiline` and `filters` first, but not through its branches. When those change, this "
+        "flow gets a new revision in the same transaction.",
+        default="sources",
     )
     discovery_seconds: float = option(
         doc="How often to look for new journals of that flow.",
@@ -33,4 +40,5 @@ class FlowSource:
     )
 
     def arrival(self) -> str:
-        return f"each event that {self.name} has accepted and still keeps is taken once"
+        behind = f", through the filters of {self.name}" if self.after == "filters" else ""
+        return f"each event that {self.name} has accepted and still keeps is taken once{behind}"

@@ -162,7 +162,7 @@ def _way(node: yaml.Node, segment: Segment, steps: Sequence[int], sink: int | No
             "branches": nodes.listed([_alone(way, branch, segment.branches, [branch])]),
         }
     filters = document.items(node).get("filters")
-    shared = () if filters is None else map(_without_letters, filters.value)
+    shared = () if filters is None else map(without_letters, filters.value)
     return _with(
         node, {**end, "filters": nodes.listed(shared) if filters else None, ISOLATED: None}
     )
@@ -204,7 +204,9 @@ def none_of(conditions: Sequence[str]) -> str:
     return " AND ".join(f"(NOT ({one}) OR ({one}) IS NULL)" for one in map(str.strip, conditions))
 
 
-def _without_letters(entry: yaml.Node) -> yaml.Node:
+def without_letters(entry: yaml.Node) -> yaml.Node:
+    """A filter that drops the events of which another flow, which runs it too, writes dead
+    letters."""
     said = document.items(entry).get("on_error")
     if said is None or said.value != DEAD_LETTER:
         return entry

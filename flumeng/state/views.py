@@ -185,7 +185,7 @@ class Views:
             if isinstance(found, Unreadable):
                 return None, found.why
             try:
-                kept[key] = parse_flow(found.value.text), ""
+                kept[key] = parse_flow(found.value.effective), ""
             except SpecError as error:
                 kept[key] = None, str(error)
         return kept[key]

@@ -13,6 +13,7 @@ from flumeng.spec import FlowSpec
 from flumeng.spec.branch import Segment
 from flumeng.spec.component import DEAD_LETTER, KEEP, Component
 from flumeng.spec.flow_names import part_name
+from flumeng.spec.flow_source import FlowSource
 from flumeng.spec.sinks import exactly_once, members
 from flumeng.spec.summary import summary
 from flumeng.views.task_counts import TaskCounts
@@ -135,7 +136,9 @@ class _Building:
         """The nodes from which collect tasks read."""
         journaled: list[str] = []
         for part in self.spec.sources:
-            node = self._add("source", summary(part))
+            options = part.options
+            filtered = isinstance(options, FlowSource) and options.after == "filters"
+            node = self._add("source", summary(part) + (" after filters" if filtered else ""))
             if part in self.spec.pinned:
                 journaled.append(node)
             else:

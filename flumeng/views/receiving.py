@@ -33,7 +33,7 @@ def receiving(store: ReadableStore, flows: Sequence[str]) -> Mapping[str, Receiv
     texts = dict(zip(known, store.read_each(list(known.values())), strict=True))
     found = {flow: texts.get(flow) for flow in flows}
     return {
-        flow: _of(text.value.text) if isinstance(text, Versioned) else Receiving()
+        flow: _of(text.value.effective) if isinstance(text, Versioned) else Receiving()
         for flow, text in found.items()
     }
 

@@ -18,6 +18,15 @@ delivery: exactly-once
 batch: {{seconds: 0.2}}
 sinks: [{{files: {{path: "{lake}"}}}}]
 """
+FILTERED = """
+flow: filtered
+sources: [{{flow: {{name: web, after: filters, discovery_seconds: 0.5}}}}]
+filters: [{{where: "team IN ('first', 'second')"}}]
+batch: {{seconds: 0.2}}
+sinks: [{{files: {{path: "{lake}"}}}}]
+"""
+FIRST = """filters:
+  - set: {team: first}"""
 
 
 @pytest.fixture
@@ -67,3 +76,29 @@ def test_both_flows_have_each_event_once(cluster: Standalone, tmp_path: Path) ->
     eventually(lambda: "copy" not in cluster.command("flow", "list"), "copy stays")
     assert cluster.command("flow", "delete", "web") != ""
     eventually(lambda: "web" not in cluster.command("flow", "list"), "web stays")
+
+
+def test_a_flow_goes_through_the_filters_of_another(cluster: Standalone, tmp_path: Path) -> None:
+    lake, filtered = tmp_path / "filtered", tmp_path / "filtered.yaml"
+    filtered.write_text(FILTERED.format(lake=lake))
+
+    def seen() -> set[str]:
+        files = [str(file) for file in lake.glob("**/*.parquet")]
+        rows = ds.dataset(files).to_table(columns=["team"]).to_pylist() if files else []
+        return {row["team"] for row in rows}
+
+    text = cluster.flow.read_text()
+    cluster.flow.write_text(text.replace("filters:", FIRST))
+    said = cluster.command("flow", "apply", str(cluster.flow), str(filtered))
+    assert "flow filtered revision 1" in said, said
+    cluster.send(100)
+    eventually(lambda: seen() == {"first"}, "the filters of the other do not run")
+    cluster.flow.write_text(text.replace("filters:", FIRST.replace("first", "second")))
+    said = cluster.command("flow", "apply", str(cluster.flow))
+    assert "flow filtered revision 2 (filters of web changed)" in said, said
+
+    def sends_and_sees() -> bool:
+        cluster.send(10)
+        return "second" in seen()
+
+    eventually(sends_and_sees, "the new filters do not run")

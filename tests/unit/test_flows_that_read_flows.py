@@ -33,6 +33,7 @@ from zkschema import paths, records
 
 WEB = "flow: web\nsources: [{syslog: {listen: '127.0.0.1:5514'}}]\nsinks: [noop]\n"
 COPY = "flow: copy\nsources: [{flow: {name: web}}]\nsinks: [noop]\n"
+KAFKA = "flow: kafka\nsources: [{kafka: {brokers: ['k:9092'], topics: [t]}}]\nsinks: [noop]\n"
 JOURNAL = "web.n1.0.ab"
 OTHER = "web.n2.0.cd"
 BY: AuditFields = {"author": "a", "reason": "", "now": 0.0}
@@ -76,11 +77,11 @@ def test_a_cursor_is_made_with_the_flow_and_goes_with_it(store: FakeStore) -> No
     ("text", "why"),
     [
         (COPY.replace("web", "wbe"), "reads the flow wbe, which is not there"),
-        (COPY.replace("copy", "again").replace("web", "copy"), "which has no journals"),
+        (COPY.replace("copy", "again").replace("web", "kafka"), "which has no journals"),
     ],
 )
 def test_what_cannot_be_read_is_refused(store: FakeStore, text: str, why: str) -> None:
-    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    list(apply_flows(store, {"web": WEB, "kafka": KAFKA}, **BY))
     with pytest.raises(RefusedError, match=why):
         apply_flow(store, text.replace("flow: copy", "flow: again"), **BY)
 

@@ -1,0 +1,233 @@
+"""Flows that read others behind their filters, or read flows that read flows: what they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import yaml
+
+from cli.context import AuditFields
+from flumeng.errors import ConflictError
+from flumeng.operations.flows import (
+    RefusedError,
+    apply_flow,
+    apply_flows,
+    delete_flow,
+    next_revisions,
+    rollback_flow,
+)
+from flumeng.push.site_copy import copy_site
+from flumeng.spec import SpecError, check_flow
+from flumeng.spec.composition import composed, way_of
+from flumeng.spec.guarantees import promise
+from flumeng.store import Version, Write, tree
+from flumeng.testing import FakeStore
+from flumeng.views.flow_graph import graph_of
+from flumeng.views.overview import flow as flow_detail
+from zkschema import paths, records
+
+WEB = """
+flow: web
+sources: [{syslog: {listen: '127.0.0.1:5514'}}]
+multiline: {starts: '^[0-9]'}
+filters:
+  - parse: {format: syslog}
+    on_error: dead-letter
+  - set: {team: "'web'"}
+sinks: [noop]
+dead_letters: noop
+branches: [{name: all, when: 'true', filters: [{where: "severity < 3"}], sinks: [noop]}]
+"""
+COPY = """
+flow: copy  # for the second team
+sources: [{flow: {name: web, start_from: latest, after: filters}}]
+filters: [{where: "team = 'web'"}]
+sinks: [noop]
+"""
+NEXT = "flow: next\nsources: [{flow: {name: copy}}]\nsinks: [noop]\n"
+BY: AuditFields = {"author": "ann", "reason": "asked for", "now": 0.0}
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    return new_store()
+
+
+class CountingStore(FakeStore):
+    """``before`` is called once, before the next transaction."""
+
+    commits = 0
+    before: Callable[[], object] | None = None
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        self.commits += 1
+        call, self.before = self.before, None
+        if call:
+            call()
+        return super().commit(writes)
+
+
+def new_store() -> CountingStore:
+    store = CountingStore()
+    tree.init(store)
+    return store
+
+
+def revision(store: FakeStore, flow: str) -> records.Revision:
+    record = store.read(paths.flow(flow))
+    assert record is not None
+    found = store.read(paths.revision(flow, str(record.value.revision)))
+    assert found is not None
+    return found.value
+
+
+def filters(store: FakeStore, flow: str) -> list[str]:
+    found = yaml.safe_load(revision(store, flow).effective).get("filters", [])
+    return [next(iter(one)) for one in found]
+
+
+def test_it_runs_the_filters_of_the_other_before_its_own(store: FakeStore) -> None:
+    text = COPY + "dead_letters: noop\n"
+    list(apply_flows(store, {"web": WEB, "copy": text}, **BY))
+    kept = revision(store, "copy")
+    assert kept.text == text
+    assert flow_detail(store, "copy").text == text
+    assert yaml.safe_load(kept.effective) == {
+        "flow": "copy",
+        "sources": [{"flow": {"name": "web", "start_from": "latest"}}],
+        "multiline": {"starts": "^[0-9]"},
+        "filters": [
+            {"parse": {"format": "syslog"}, "on_error": "drop"},
+            {"set": {"team": "'web'"}},
+            {"where": "team = 'web'"},
+        ],
+        "sinks": ["noop"],
+        "dead_letters": "noop",
+    }
+    assert revision(store, "web").effective == WEB
+    assert store.children(paths.acks("web")) == ["copy", "main"]
+
+
+def test_a_change_of_the_other_changes_both_in_one_transaction() -> None:
+    store = new_store()
+    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    before = store.commits
+    made = list(apply_flows(store, {"web": WEB.replace("'web'", "'new'")}, **BY))
+    assert store.commits - before == 1
+    assert [(one.flow, one.revision) for part in made for one in part] == [("web", 2), ("copy", 2)]
+    found = revision(store, "copy")
+    assert "'new'" in found.effective
+    assert (found.text, found.author, found.reason) == (COPY, "ann", "filters of web changed")
+    rollback_flow(store, "web", 1, **BY)
+    assert store.commits - before == 2
+    assert "'new'" not in revision(store, "copy").effective
+    assert store.read(paths.flow("copy")).value.revision == 3  # type: ignore[union-attr]
+
+
+def test_what_does_not_change_it_writes_nothing() -> None:
+    store = new_store()
+    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    before = store.commits
+    made = list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    assert (store.commits, [one.changed for part in made for one in part]) == (before, [False] * 2)
+    list(apply_flows(store, {"web": WEB.replace("severity < 3", "severity < 4")}, **BY))
+    assert store.read(paths.flow("copy")).value.revision == 1  # type: ignore[union-attr]
+
+
+def test_a_change_that_a_reader_cannot_run_is_refused_as_a_whole() -> None:
+    store = new_store()
+    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    before = store.commits
+    wrong = WEB.replace("team:", "crew:")
+    with pytest.raises(RefusedError, match=r"flow copy reads web.*filters\[2\].*team") as refused:
+        apply_flow(store, wrong, **BY)
+    assert list(refused.value.refused) == ["web"]
+    rolling = WEB + "rollout: {}\n"
+    with pytest.raises(RefusedError, match=r"flow copy reads web.*may go back by itself"):
+        apply_flow(store, rolling, **BY)
+    assert store.commits == before
+    with pytest.raises(RefusedError, match="flow lines: multiline: it joins lines"):
+        text = COPY.replace("copy", "lines") + "multiline: {starts: '^a'}\n"
+        apply_flow(store, text, **BY)
+
+
+def test_two_who_change_both_at_once_are_told() -> None:
+    changed = WEB.replace("'web'", "'new'")
+    store = new_store()
+    apply_flow(store, WEB, **BY)
+    store.before = lambda: apply_flow(store, COPY, **BY)
+    with pytest.raises(ConflictError):
+        apply_flow(store, changed, **BY)
+    store = new_store()
+    apply_flow(store, WEB, **BY)
+    store.before = lambda: apply_flow(store, changed, **BY)
+    with pytest.raises(ConflictError):
+        apply_flow(store, COPY, **BY)
+
+
+def test_a_flow_may_read_one_that_reads_a_flow(store: FakeStore) -> None:
+    last = NEXT.replace("next", "last").replace("name: copy", "name: next, after: filters")
+    list(apply_flows(store, {"last": last, "next": NEXT, "copy": COPY, "web": WEB}, **BY))
+    assert filters(store, "next") == ["parse", "set"]
+    assert filters(store, "last") == ["parse", "set"]
+    assert store.children(paths.acks("web")) == ["copy", "last", "main", "next"]
+    apply_flow(store, NEXT.replace("name: copy", "name: copy, after: filters"), **BY)
+    assert filters(store, "next") == ["parse", "set", "where"]
+    apply_flow(store, NEXT.replace("sinks", "filters: [{rename: {host: at}}]\nsinks"), **BY)
+    assert filters(store, "last") == ["parse", "set", "rename"]
+    with pytest.raises(ConflictError, match="flow copy is read by last, next"):
+        delete_flow(store, "copy", **BY)
+
+
+@pytest.mark.parametrize("after", ["sources", "filters"])
+def test_flows_that_read_each_other_are_refused(store: FakeStore, after: str) -> None:
+    texts = {
+        name: f"flow: {name}\nsources: [{{flow: {{name: {of}, after: {after}}}}}]\nsinks: [noop]\n"
+        for name, of in {"a": "b", "b": "c", "c": "a"}.items()
+    }
+    with pytest.raises(RefusedError, match="flows read each other: a reads b reads c reads a"):
+        list(apply_flows(store, texts, **BY))
+    list(apply_flows(store, {**texts, "c": WEB.replace("flow: web", "flow: c")}, **BY))
+    with pytest.raises(RefusedError, match="flows read each other: c reads a reads b reads c"):
+        apply_flow(store, texts["c"], **BY)
+    with pytest.raises(SpecError, match="cannot read itself"):
+        check_flow(texts["a"].replace("name: b", "name: a"))
+
+
+def test_isolated_parts_are_made_of_what_runs(store: FakeStore) -> None:
+    text = COPY.replace("[noop]", "[noop, {console: {}, isolated: true}]")
+    list(apply_flows(store, {"web": WEB, "copy": text}, **BY))
+    assert filters(store, "copy~console") == ["parse", "set", "where"]
+    apply_flow(store, WEB.replace("'web'", "'new'"), **BY)
+    assert "'new'" in revision(store, "copy~console").effective
+
+
+def test_a_push_changes_both(store: FakeStore) -> None:
+    list(apply_flows(store, {"web": WEB, "copy": COPY}, **BY))
+    web, copy = next_revisions(copy_site(store), {"web": WEB.replace("'web'", "'new'")})
+    assert (web.flow, copy.flow, copy.because) == ("web", "copy", "filters of web changed")
+    assert "'new'" in copy.runs
+
+
+def test_so_many_change_together_as_fit_into_a_transaction() -> None:
+    store = new_store()
+    many = {f"copy{n}": COPY.replace("copy", f"copy{n}") for n in range(1000)}
+    with pytest.raises(RefusedError, match=r"1001 flows.* fit into a transaction"):
+        list(apply_flows(store, {"web": WEB} | many, **BY))
+    some = dict(list(many.items())[:200])
+    list(apply_flows(store, {"web": WEB} | some, **BY))
+    before = store.commits
+    apply_flow(store, WEB.replace("'web'", "'new'"), **BY)
+    assert store.commits - before == 1
+    assert all("'new'" in revision(store, flow).effective for flow in some)
+
+
+def test_it_is_told() -> None:
+    spec = check_flow(COPY)
+    assert "through the filters of web" in promise(spec)[0]
+    assert graph_of(spec).nodes[0].label == "flow web after filters"
+    texts = {"web": WEB, "copy": COPY}
+    steps = way_of("copy", texts.get)
+    assert composed(COPY, steps, [WEB])
+    assert not composed(COPY.replace("filters}", "sources}"), way_of("x", texts.get), [])
