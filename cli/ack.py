@@ -22,7 +22,7 @@ from flumeng.operations.commits import (
 from flumeng.operations.intents import decided_batches, drop_batch, require_decided
 from flumeng.store import Store
 from flumeng.views import journals as journal_rows
-from flumeng.views import overview
+from flumeng.views.acks import acks_of, positions
 
 
 @click.group()
@@ -38,13 +38,13 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
 
     END and LAG are unknown ("-") while nobody answers who knows how far the partition reaches.
     """
-    rows = overview.acks(store, overview.positions(store, context.ask))
+    rows = acks_of(store, positions(store, context.ask))
     if as_json:
         show_json(rows)
         return
     show_table(
-        ("FLOW", "CURSOR", "PARTITION", "EPOCH", "OFFSET", "END", "LAG"),
-        ((r.flow, r.cursor, r.partition, r.epoch, r.offset, r.end, r.lag) for r in rows),
+        ("FLOW", "PARTITION", "EPOCH", "OFFSET", "END", "LAG"),
+        ((r.flow, r.partition, r.epoch, r.offset, r.end, r.lag) for r in rows),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flumeng.errors import FlumengError
-from flumeng.operations.flows import Applied, RefusedError
+from flumeng.operations.next_revision import Applied, RefusedError
 from flumeng.spec.flow_files import FlowFilesError
 
 NOT_TRIED = "not applied, because of another file"

@@ -21,9 +21,10 @@ import click
 
 from cli import names
 from cli.options import zk_option
+from flumeng.runtime import secrets
 from flumeng.store import Store
 from flumeng.views import counters, journals, offsets, waiting
-from flumeng.views.overview import Ask, ask_worker
+from flumeng.views.acks import Ask, ask_worker
 
 if TYPE_CHECKING:
     from flumeng.push.inventory import Site
@@ -49,7 +50,6 @@ def connect(hosts: str) -> Store:
 def open_site(site: Site) -> Store:
     """For as long as the inventory lets it wait. Raises ``UnavailableError``, and ``UserError``
     when the site's credential or hosts are wrong."""
-    from flumeng.runtime import secrets  # noqa: PLC0415  only for sites
     from flumeng.store import zookeeper  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)

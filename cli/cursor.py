@@ -9,9 +9,10 @@ from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import show_json, show_table
 from flumeng.operations.cursors import delete_cursor
-from flumeng.operations.flows import require_flow
+from flumeng.operations.flow_records import require_flow
 from flumeng.store import Store
-from flumeng.views import moments, overview
+from flumeng.views import moments
+from flumeng.views.acks import positions
 from flumeng.views.cursors import cursors
 
 
@@ -32,7 +33,7 @@ def list_(context: CliContext, store: Store, flow: str | None, as_json: bool) ->
     """
     if flow is not None:
         require_flow(store, flow)
-    where = overview.positions(store, context.ask)
+    where = positions(store, context.ask)
     rows = [row for row in cursors(store, where) if flow in (None, row.flow)]
     if as_json:
         show_json(rows)

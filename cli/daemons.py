@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cli.options import Address, data_option, metrics_option, session_option, zk_option
-from flumeng.runtime import logs
+from flumeng.runtime import embedded, logs
 
 PORT = click.IntRange(0, 65535)
 
@@ -54,8 +54,6 @@ def zookeeper(data: Path, port: int, host: str) -> None:
 
     It is the real server, alone and without passwords: keep it to addresses that you trust.
     """
-    from flumeng.runtime import embedded  # noqa: PLC0415  loads the daemons
-
     embedded.serve(data, port, host=host)
 
 

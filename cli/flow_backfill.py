@@ -10,7 +10,8 @@ from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import count, show_json, show_table
-from flumeng.operations.backfills import current_text, free_name, start_backfill, within
+from flumeng.operations.backfills import current_text, start_backfill, within
+from flumeng.operations.derived_flows import free_name
 from flumeng.state.partitions import label_of
 from flumeng.store import Store
 from flumeng.views import points
@@ -58,7 +59,7 @@ def backfill(
     current_text(store, name)
     first, last = points.parse_point(begin), points.parse_point(end)
     bounds = within(*_ends(context, store, name, first, last))
-    made = own_name or free_name(store, name)
+    made = own_name or free_name(store, name, "backfill")
     if not dry_run:
         labels = {label_of(partition): ends for partition, ends in bounds.items()}
         start_backfill(store, name, made, labels, **context.audit_fields(reason))

@@ -22,13 +22,9 @@ from cli.output import show_json
 from cli.preview_output import show_preview
 from flumeng.errors import FlumengError, UserError
 from flumeng.operations import preview
-from flumeng.operations.flows import (
-    Applied,
-    apply_flows,
-    delete_flow,
-    require_flow,
-    rollback_flow,
-)
+from flumeng.operations.flow_records import require_flow
+from flumeng.operations.flows import apply_flows, delete_flow, rollback_flow
+from flumeng.operations.next_revision import Applied
 from flumeng.spec import parse_written
 from flumeng.spec.flow_files import FlowFilesError, read_flows
 from flumeng.spec.flow_names import is_part, whole_of

@@ -5,28 +5,31 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import click
 
 from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import json_option, reason_option
-from cli.output import count, show_json, show_table
+from cli.output import count, progress, show_json, show_table
 from flumeng.errors import ConflictError, UserError
+from flumeng.letters import purging, replay_lists
+from flumeng.letters.choice import Choice
+from flumeng.letters.directory import LetterDirectory, LetterFile
+from flumeng.letters.listing import Listing, list_letters
+from flumeng.letters.newest import newest
+from flumeng.letters.replay_lists import Replays
+from flumeng.letters.summary import summarize
 from flumeng.operations import replays as operations
+from flumeng.operations.derived_flows import free_name
 from flumeng.operations.replays import LettersOf
 from flumeng.spec import parse_flow
 from flumeng.spec.kafka_source import time_of
 from flumeng.store import Store
-
-if TYPE_CHECKING:
-    from flumeng.letters.choice import Choice
-    from flumeng.letters.listing import Listing
-    from flumeng.letters.place import LetterFile, LetterPlace
-    from flumeng.letters.replays import Replays
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,24 +53,26 @@ class _Letters:
     """The letters of a flow, and which of them were replayed."""
 
     of: LettersOf
-    place: LetterPlace
+    directory: LetterDirectory
     files: list[LetterFile]
     replays: Replays
 
     @classmethod
     def open(cls, store: Store, name: str) -> _Letters:
-        from flumeng.letters import replays  # noqa: PLC0415  loads pyarrow
-        from flumeng.letters.place import LetterPlace  # noqa: PLC0415
 
         of = operations.letters_of(store, name)
-        place = LetterPlace(of.files.location)
-        if of.files.local and not place.store.exists(place.root):
+        directory = LetterDirectory(of.files.location)
+        if of.files.local and not directory.store.exists(directory.root):
             raise UserError(
-                f"{place.root} is not on this host: either flow {name} has no dead letters yet, or "
-                "they are on the host that collects it: run this there"
+                f"{directory.root} is not on this host: either flow {name} has no dead letters "
+                "yet, or they are on the host that collects it: run this there"
             )
-        known = replays.replays(place, name, of.current.values())
-        return cls(of, place, place.files(), known)
+        known = replay_lists.replays(directory, name, of.current.values())
+        return cls(of, directory, directory.files(), known)
+
+    def progress(self) -> AbstractContextManager[Callable[[int], None]]:
+        """Of reading all files."""
+        return progress("reading letters", len(self.files))
 
     @property
     def unfinished(self) -> list[str]:
@@ -96,7 +101,6 @@ def with_choice(command: Callable[P, R]) -> Callable[P, R]:
     @click.option("--until", metavar="TIME", help="Dead before that time.")
     @functools.wraps(command)
     def chosen(*args: P.args, **options: P.kwargs) -> R:
-        from flumeng.letters.choice import Choice  # noqa: PLC0415  loads pyarrow
 
         given: Any = {name: options.pop(name) for name in ("place", "revision")}
         reason, since, until = (options.pop(it) for it in ("dead_reason", "since", "until"))
@@ -118,10 +122,10 @@ def with_choice(command: Callable[P, R]) -> Callable[P, R]:
 @with_store
 def list_(_context: CliContext, store: Store, *, name: str, choice: Choice, as_json: bool) -> None:
     """Count the dead letters of a flow: by place, revision, and what their reasons share."""
-    from flumeng.letters.summary import summarize  # noqa: PLC0415  loads pyarrow
 
     letters = _Letters.open(store, name)
-    found = summarize(letters.place, letters.files, choice, letters.replays)
+    with letters.progress() as tell:
+        found = summarize(letters.directory, letters.files, choice, letters.replays, tell)
     if as_json:
         kinds = [
             {**asdict(kind), "first": _utc(kind.first), "last": _utc(kind.last)}
@@ -168,10 +172,10 @@ def show(
     _context: CliContext, store: Store, *, name: str, choice: Choice, limit: int, as_json: bool
 ) -> None:
     """Show dead letters, those that died last first."""
-    from flumeng.letters.newest import newest  # noqa: PLC0415  loads pyarrow
 
     letters = _Letters.open(store, name)
-    found, damaged = newest(letters.place, letters.files, choice, limit)
+    with letters.progress() as tell:
+        found, damaged = newest(letters.directory, letters.files, choice, limit, tell)
     _warn(damaged)
     for text in found:
         if as_json:
@@ -208,27 +212,26 @@ def replay(
     delete it. Each letter is taken by one replay only, unless --again is given. What dies again is
     a new letter. An event that only one of several sinks has refused goes into all of them.
     """
-    from flumeng.letters import replays  # noqa: PLC0415  loads pyarrow
-    from flumeng.letters.listing import list_letters  # noqa: PLC0415
 
     letters = _Letters.open(store, name)
     operations.require_own_place(store, letters.of)
     operations.refuse_hosts(store, letters.of)
-    made = own_name or operations.free_name(store, name)
+    made = own_name or free_name(store, name, "replay")
     operations.check_replay(store, letters.of, made)
-    taken = replays.Replays() if again else letters.replays
-    listing = list_letters(letters.place, letters.files, choice, taken)
+    taken = replay_lists.Replays() if again else letters.replays
+    with letters.progress() as tell:
+        listing = list_letters(letters.directory, letters.files, choice, taken, tell)
     if not as_json:
         _warn(listing.damaged)
         _tell_left_out(listing)
         _tell_of_others(listing, letters.of)
     if not listing.files:
         raise UserError(_nothing(name, listing))
-    listed = replays.ReplayList.of(operations.list_name(made), choice, listing.files)
+    listed = replay_lists.ReplayList.of(operations.list_name(made), choice, listing.files)
     if not dry_run:
         for unused in letters.replays.unused:
-            replays.remove(letters.place, name, unused)
-        replays.write(letters.place, name, listed)
+            replay_lists.remove(letters.directory, name, unused)
+        replay_lists.write(letters.directory, name, listed)
         operations.start_replay(
             store,
             letters.of,
@@ -279,7 +282,6 @@ def purge(
 
     While a replay reads the letters nothing is deleted. What is interrupted may be begun again.
     """
-    from flumeng.letters import purging, replays  # noqa: PLC0415  loads pyarrow
 
     letters = _Letters.open(store, name)
     operations.require_own_place(store, letters.of)
@@ -290,7 +292,8 @@ def purge(
         )
     known = letters.replays
     wanted = purging.Purge(choice, known.only(known.done) if replayed else None)
-    counted = purging.count(letters.place, letters.files, wanted)
+    with letters.progress() as tell:
+        counted = purging.count(letters.directory, letters.files, wanted, tell)
     whole, parts = len(counted.whole), len(counted.parts)
     what = f"{count(counted.letters, 'letter')} in {count(whole + parts, 'file')}"
     rest = f", {parts} of which have others too" if parts else ""
@@ -304,8 +307,11 @@ def purge(
             f"{count(counted.letters, 'letter')}{' replayed' if replayed else ''}{choice.words}",
             **context.audit_fields(reason),
         )
-        purging.delete(letters.place, counted, wanted)
-        replays.forget(letters.place, name, known)
+        with progress("deleting", whole + parts) as tell:
+            damaged = purging.delete(letters.directory, counted, wanted, tell)
+        _warn(damaged)
+        counted.damaged |= damaged
+        replay_lists.forget(letters.directory, name, known)
     if as_json:
         show_json(
             {

@@ -8,10 +8,11 @@ from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import json_option, reason_option, revision_option, timeout_option
 from cli.output import count, show_json
-from flumeng.operations.flows import require_flow
+from flumeng.operations.flow_records import require_flow
 from flumeng.operations.handoff import hand_off
 from flumeng.store import Store
-from flumeng.views import conditions, overview
+from flumeng.views import conditions
+from flumeng.views.acks import acks_of, positions
 
 
 @click.command()
@@ -41,8 +42,8 @@ def handoff(
     require_flow(store, name)
     ends = {}
     if wait:
-        rows = overview.acks(store, overview.positions(store, context.ask), name)
-        ends = {(row.cursor, row.partition): row.end for row in rows if row.end is not None}
+        rows = acks_of(store, positions(store, context.ask), name)
+        ends = {row.partition: row.end for row in rows if row.end is not None}
         for row in rows:
             if row.end is None:
                 click.echo(

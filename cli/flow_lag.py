@@ -49,13 +49,11 @@ def lag(context: CliContext, store: Store, name: str, as_json: bool) -> None:
 def _show(found: LagOfFlow) -> None:
     show_table(
         (
-            "PARTITION", "CURSOR", "ACK", "END", "BEHIND", "SECONDS", "EVENTS/S", "CAUGHT UP IN",
-            "PROBLEM",
+            "PARTITION", "ACK", "END", "BEHIND", "SECONDS", "EVENTS/S", "CAUGHT UP IN", "PROBLEM",
         ),
         (
             (
                 row.partition,
-                row.cursor,
                 row.ack,
                 row.end,
                 row.events,

@@ -11,7 +11,7 @@ from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import json_option, reason_option, revision_option, timeout_option
 from cli.output import count, show_json, show_table
-from flumeng.operations.flows import expect_current
+from flumeng.operations.flow_records import expect_current
 from flumeng.operations.resets import (
     Reset,
     accept,
@@ -109,8 +109,8 @@ def _show(name: str, changes: Sequence[Reset], found: Resolved) -> None:
             click.echo(f"flow {name} is there already, in {count(len(found.offsets), 'partition')}")
         return
     show_table(
-        ("PARTITION", "CURSOR", "ACK", "TO", "SKIPPED", "REPEATED"),
-        ((r.partition, r.cursor, r.before, r.after, r.skipped, r.repeated) for r in changes),
+        ("PARTITION", "ACK", "TO", "SKIPPED", "REPEATED"),
+        ((r.partition, r.before, r.after, r.skipped, r.repeated) for r in changes),
     )
 
 

@@ -75,8 +75,8 @@ def tap(
     from flumeng.journal.schema import READ_SCHEMA  # noqa: PLC0415  loads pyarrow
     from flumeng.trial import rendering, steps  # noqa: PLC0415  loads pyarrow
     from flumeng.trial import tap as taps  # noqa: PLC0415  loads pyarrow
+    from flumeng.trial.filter_tree import filter_tree  # noqa: PLC0415  loads pyarrow
     from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.ways import ways_of  # noqa: PLC0415  loads pyarrow
 
     wanted = spec
     if at is not None or where is not None:
@@ -87,14 +87,14 @@ def tap(
     render = rendering.json_lines if as_json else rendering.text_lines
     spark = LocalSpark(lambda text: click.echo(f"flumeng: {text}", err=True))
     with quiet_end(spark):
-        way = ways_of(wanted, spark, READ_SCHEMA)
+        tree = filter_tree(wanted, spark, READ_SCHEMA)
         keep_tap(store, name, at=at, where=where, **context.audit_fields(reason))
         for said in _partial(wanted, len(addresses), taps.MOST_SERVERS):
             click.echo(f"flumeng: {said}", err=True)
         tapped = taps.Tap(name, addresses)
         shown = 0
         try:
-            for found in taps.shown(tapped, way, wanted.multiline, rate, seconds):
+            for found in taps.shown(tapped, tree, wanted.multiline, rate, seconds):
                 if isinstance(found, taps.Lost):
                     click.echo(f"flumeng: {found.error}: it is not asked any more", err=True)
                 elif not (found.failed and at is not None):

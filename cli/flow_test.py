@@ -10,6 +10,7 @@ import click
 from cli.flow_try import quiet_end
 from cli.output import count
 from flumeng.errors import UserError
+from flumeng.runtime.garbage import no_garbage_collection
 
 if TYPE_CHECKING:
     from flumeng.trial.outcomes import Outcome
@@ -33,15 +34,16 @@ def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
     A case says what comes in, and what has to come out. Exit code 1 when one has failed, 2 when a
     file is wrong. No cluster is asked, and no sink is written to.
     """
-    from flumeng.trial.cases import read_cases  # noqa: PLC0415  loads the spec
-    from flumeng.trial.junit import junit  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.outcomes import run_cases  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
+    with no_garbage_collection():
+        from flumeng.trial.cases import read_cases  # noqa: PLC0415  loads the spec
+        from flumeng.trial.junit import junit  # noqa: PLC0415  loads pyarrow
+        from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
+        from flumeng.trial.outcomes import run_cases  # noqa: PLC0415  loads pyarrow
+        from flumeng.trial.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
 
-    read = read_cases(files)
-    if not any(calls_users_code(cases.spec) for cases in read):
-        leave_out_pandas()
+        read = read_cases(files)
+        if not any(calls_users_code(cases.spec) for cases in read):
+            leave_out_pandas()
     spark = LocalSpark(lambda text: click.echo(f"flumeng: {text}", err=True))
     outcomes: list[Outcome] = []
     with quiet_end(spark):

@@ -15,13 +15,15 @@ from cli.explained_output import show_explained
 from cli.key_values import given
 from cli.output import count
 from flumeng.errors import UnavailableError, UserError
+from flumeng.runtime.garbage import no_garbage_collection
 from flumeng.spec.flow_files import read_flows
+from flumeng.trial.moments import micros
 
 if TYPE_CHECKING:
     from flumeng.spec import FlowSpec
+    from flumeng.trial.filter_tree import Output
     from flumeng.trial.local_spark import LocalSpark
     from flumeng.trial.received import ReceivedLines
-    from flumeng.trial.ways import Found
 
 INTERRUPTED = 130
 
@@ -65,17 +67,23 @@ def try_(
     Lines come from files, or from standard input. No cluster is asked, and no sink is written to.
     How many events came in and out is said at the end, on standard error.
     """
-    (file,) = read_flows([flow_file])
-    from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.received import ReceivedLines  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
+    with no_garbage_collection():
+        (file,) = read_flows([flow_file])
+        from flumeng.trial.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
+        from flumeng.trial.received import ReceivedLines  # noqa: PLC0415  loads pyarrow
+        from flumeng.trial.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
 
-    if not calls_users_code(file.spec):
-        leave_out_pandas()
-
-    received = ReceivedLines(
-        file.spec, source, host=host, attrs=given(attrs, "an attribute"), ts=moment(time)
-    )
+        if not calls_users_code(file.spec):
+            leave_out_pandas()
+        received = ReceivedLines(
+            file.spec, source, host=host, attrs=given(attrs, "an attribute"), ts=moment(time)
+        )
+    if received.filtered_by:
+        click.echo(
+            f"flumeng: the filters of {received.filtered_by} do not run here, only this flow's "
+            "own: each line is the body of an event as those leave it",
+            err=True,
+        )
     spark = LocalSpark(lambda text: click.echo(f"flumeng: {text}", err=True))
     with quiet_end(spark):
         if explain is not None:
@@ -86,10 +94,10 @@ def try_(
 
 def moment(text: str | None) -> int | None:
     """Microseconds since 1970. Raises UserError."""
-    from flumeng.trial.cases import micros  # noqa: PLC0415  only for this option
-
+    if text is None:
+        return None
     try:
-        return None if text is None else micros(text)
+        return micros(text)
     except ValueError as error:
         raise UserError(f"--ts: {error}, not {text!r}") from error
 
@@ -124,11 +132,11 @@ def write(content: memoryview) -> None:
         raise UnavailableError(f"cannot write: {error.strerror}") from error
 
 
-def end_of(found: Found, spec: FlowSpec) -> str | None:
+def end_of(output: Output, spec: FlowSpec) -> str | None:
     """What is said of where events came out."""
-    if found.failed:
-        return f"dead letter of {found.failed}"
-    return found.branch if spec.branches else None
+    if output.failed:
+        return f"dead letter of {output.failed}"
+    return output.branch if spec.branches else None
 
 
 def _run(
@@ -139,27 +147,23 @@ def _run(
     *,
     as_json: bool,
 ) -> None:
-    from flumeng.trial import rendering, running  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.users_code import calls_users_code  # noqa: PLC0415  loads pyarrow
-    from flumeng.trial.ways import ways_of  # noqa: PLC0415  loads pyarrow
+    with no_garbage_collection():
+        from flumeng.trial import rendering, running  # noqa: PLC0415  loads pyarrow
+        from flumeng.trial.filter_tree import filter_tree  # noqa: PLC0415  loads pyarrow
 
+        tree = filter_tree(spec, spark, received.schema)
     render = rendering.json_lines if as_json else rendering.text_lines
-    way = ways_of(spec, spark, received.schema)
-    tally = running.Tally()
-
-    def show(found: Found) -> list[memoryview]:
-        end = end_of(found, spec)
-        return [render(events, end) for events in found.batches]
-
-    alone = calls_users_code(spec)
+    counts = running.EventCounts()
     try:
-        for texts in running.run(way, received, inputs, tally, show, alone=alone):
-            for text in texts:
-                write(text)
+        for outputs in running.run(tree, received, inputs, counts):
+            for output in outputs:
+                end = end_of(output, spec)
+                for events in output.combined():
+                    write(render(events, end))
     finally:
-        errors = f", {tally.parse_errors} of them with parse_error" if tally.parse_errors else ""
-        letters = f", {count(tally.dead_letters, 'dead letter')}" if tally.dead_letters else ""
-        said = f"{count(tally.received, 'event')} in, {tally.out} out{errors}{letters}"
+        errors = f", {counts.parse_errors} of them with parse_error" if counts.parse_errors else ""
+        letters = f", {count(counts.dead_letters, 'dead letter')}" if counts.dead_letters else ""
+        said = f"{count(counts.received, 'event')} in, {counts.out} out{errors}{letters}"
         click.echo(f"flumeng: {said}", err=True)
 
 

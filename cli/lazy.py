@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.runtime.garbage import no_garbage_collection
 
 EXIT_CODES: tuple[tuple[type[FlumengError], int], ...] = (
     (UserError, 2),
@@ -51,7 +52,8 @@ class LazyGroup(click.Group):
         if row is None:
             return None
         module, _, attribute = row.place.partition(":")
-        command = getattr(import_module(module), attribute)
+        with no_garbage_collection():
+            command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         command.help = command.help or row.help
         return command

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
+
 import click
 
 from cli.lazy import Lazy, LazyGroup
@@ -14,6 +17,9 @@ COMMANDS = {
     "flow": Lazy("cli.flow:flow", "Validate, try, test, apply, look at, pause and delete flows."),
     "task": Lazy(
         "cli.task:task", "See which tasks there are and how they do; restart and move them."
+    ),
+    "queue": Lazy(
+        "cli.queue:queue", "See the objects that wait or failed; read them again, or not."
     ),
     "ack": Lazy("cli.ack:ack", "See how far each flow has delivered."),
     "cursor": Lazy("cli.cursor:cursor", "See who else reads a flow; end cursors of Spark jobs."),
@@ -46,6 +52,7 @@ def tree() -> None:
 
 
 def main() -> None:
+    atexit.register(gc.freeze)  # Python would look for garbage among all that ends with the process
     tree(prog_name="flumeng")
 
 

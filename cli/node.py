@@ -26,6 +26,7 @@ from cli.output import show_json, show_table
 from cli.preview_output import show_preview
 from cli.sites import Clusters, with_clusters
 from flumeng.node.policy import DEFAULT_FILE
+from flumeng.node.settings import Settings
 from flumeng.operations import preview
 from flumeng.operations.discarding import DataLoss, data_loss, discard_node
 from flumeng.operations.nodes import decommission_node, label_node, resize_node, set_node_desired
@@ -33,6 +34,7 @@ from flumeng.runtime import logs
 from flumeng.spec.problems import nearest
 from flumeng.store import Store
 from flumeng.views import conditions, details, moments, overview
+from flumeng.views.acks import positions
 
 HEADERS = (
     "NODE",
@@ -82,7 +84,7 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
 @with_store
 def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show one node: its tasks, and the events in its journals that are not in the sinks yet."""
-    found = details.node(store, overview.positions(store, context.ask), name)
+    found = details.node(store, positions(store, context.ask), name)
     if as_json:
         show_json(found)
         return
@@ -160,7 +162,7 @@ def drain(
     set_node_desired(store, name, "draining", **context.audit_fields(reason))
     if wait:
         context.wait_for(lambda: conditions.node_drained(store, name), timeout)
-    found = details.node(store, overview.positions(store, context.ask), name)
+    found = details.node(store, positions(store, context.ask), name)
     if as_json:
         show_json(found.left)
     elif not found.left:
@@ -320,7 +322,7 @@ def run(
 
     logs.to_stderr("node")
     daemon.run(
-        daemon.Settings(
+        Settings(
             name=name,
             data=data,
             hosts=hosts,

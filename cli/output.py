@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,6 +48,17 @@ def make_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
 def count(number: int, noun: str) -> str:
     """``1 node``, ``2 nodes``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+@contextmanager
+def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
+    """Tell how many of ``length`` are done, and for how long it goes on: a terminal only. What is
+    given is called with how many more are done."""
+    if not sys.stderr.isatty():
+        yield lambda _more: None
+        return
+    with click.progressbar(label=label, length=length, file=sys.stderr) as bar:
+        yield bar.update
 
 
 def _cell(value: object) -> str:

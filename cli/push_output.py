@@ -77,6 +77,8 @@ def _site_lines(site: SitePlan) -> Iterator[str]:
         yield f"  ! {site.unproven}"
     for change in found.changes:
         yield from _change_lines(change)
+    for flow, why in site.recomposed.items():
+        yield f"  ~ flow/{flow}: its text stays, what it runs changes: {why}"
     for drift in found.drift:
         yield from _drift_lines(drift)
     for key, why in found.conflicts.items():

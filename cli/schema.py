@@ -19,7 +19,8 @@ from flumeng.operations.cluster import (
     repairs,
     verify_cluster,
 )
-from flumeng.operations.migration import live_processes, migrate_cluster, pending_migrations
+from flumeng.operations.live_processes import live_processes
+from flumeng.operations.migration import migrate_cluster, pending_migrations
 from flumeng.store import Store, tree
 from zkschema import table
 from zkschema.migrations import Migration

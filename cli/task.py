@@ -12,10 +12,11 @@ from cli.options import dry_run_option, json_option, reason_option, timeout_opti
 from cli.output import show_json, show_table
 from cli.preview_output import show_preview
 from flumeng.operations import preview
-from flumeng.operations.flows import require_flow
+from flumeng.operations.flow_records import require_flow
 from flumeng.operations.tasks import move_task, restart_task
 from flumeng.store import Store
 from flumeng.views import conditions, details, overview
+from flumeng.views.acks import positions
 
 FOLLOW = "follow with `flumeng task wait {key} --active`"
 key_argument = click.argument("key", type=Name("task"), metavar="FLOW/TASK")
@@ -72,7 +73,7 @@ def list_(
 def show(context: CliContext, store: Store, key: str, as_json: bool) -> None:
     """Show one task: where it runs, which revision, how far it is in each partition, and what
     became of its events in the last 1, 5 and 15 minutes."""
-    where = overview.positions(store, context.ask)
+    where = positions(store, context.ask)
     found = details.task(store, where, context.counters, key)
     if as_json:
         show_json(found)

@@ -1,8 +1,9 @@
 """Records to bytes and back: JSON with a format version ``"v"``.
 
 Rules: unknown fields are kept, a newer ``"v"`` is refused by name, a field of the wrong type or a
-missing one is an error that names the place. Nothing is guessed. Numbers are finite. A large
-document is gzipped, and never unpacked beyond a bound.
+missing one is an error that names the place. A field that is None unless it is set is written only
+when it is set. Nothing is guessed. Numbers are finite. A large document is gzipped, and never
+unpacked beyond a bound.
 """
 
 from __future__ import annotations
@@ -104,12 +105,20 @@ def decode(kind: type[R], data: bytes) -> R:
 def _plain_fields(record: Record) -> dict[str, Any]:
     kind: Any = type(record)
     known = {name: _plain(getattr(record, name)) for name in _names(kind)}
+    for name in _none_by_default(kind):
+        if known[name] is None:
+            del known[name]
     return {**record.extra, **known}
 
 
 @cache
 def _names(kind: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind) if f.name != "extra")
+
+
+@cache
+def _none_by_default(kind: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if f.default is None)
 
 
 def _plain(value: Any) -> Any:

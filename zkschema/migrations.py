@@ -81,6 +81,11 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(2, "pushes keep what they change, to be undone", _nothing),
     Migration(3, "deleted flows leave their history", _add_tombstones),
     Migration(4, "readers that are no flows get a place", _add_leases),
+    Migration(
+        5,
+        "flows run filters of the flows that they read; queues keep what could not be read",
+        _nothing,
+    ),
 )
 
 

@@ -136,8 +136,8 @@ class Flow(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Revision(Record):
-    """One immutable version of a flow's text. ``runs`` is what its tasks run instead of it: a text
-    made of this one and those of the flows that it reads; empty when they run this one."""
+    """One immutable version of a flow's text. ``runs`` is what its tasks run instead of it: this
+    text composed with those of the flows that it reads; empty when they run this one."""
 
     text: str
     author: str
@@ -503,33 +503,51 @@ class Journal(Record):
 @dataclass(frozen=True, kw_only=True)
 class Queue(Record):
     """The head of a work queue: ``next`` is the number that the next item of each lane gets,
-    ``listed`` how far the discovery task of this ``epoch`` has looked."""
+    under this ``epoch``. ``id`` is of this queue, and of no other that its flow ever had; ``rules``
+    say how what was seen is remembered."""
 
     epoch: int
+    id: str = ""
+    rules: str = ""
     next: Mapping[str, int] = field(default_factory=lambda: NOTHING)
-    listed: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueueItem(Record):
-    location: str
-    weight: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSegment(Record):
-    """Items of one lane, numbered from ``first`` on without a gap."""
+    """Items of one lane, numbered from ``first`` on without a gap, in columns: where each is, its
+    size in bytes, when it was written last (microseconds since the epoch), and what its store calls
+    this content of it. ``starts``, when there are any: the position in it that is read first."""
 
     first: int
-    items: tuple[QueueItem, ...] = ()
+    locations: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    modified: tuple[int, ...] = ()
+    tags: tuple[str, ...] = ()
+    starts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueFailure(Record):
+    """An item of a lane that was passed over at ``position``, why and when. An operator may want
+    it to be read again from there on (``retry``) or given up (``skip``): the discovery task does so
+    once its segment is gone, and removes this."""
+
+    location: str
+    size: int
+    modified: int
+    position: int
+    why: str
+    time: float
+    tag: str = ""
+    revision: int = 0
+    wanted: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSeen(Record):
-    """A share of what was listed: all up to ``below`` in listing order, and those named."""
+    """A share of what was listed, in Base64: see ``flumeng.inputs.objects.seen``."""
 
-    below: str = ""
-    items: tuple[str, ...] = ()
+    data: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

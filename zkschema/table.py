@@ -21,13 +21,15 @@ from zkschema.records import Record
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
-VERSION = 5
+VERSION = 6
 OLDEST = 1
 KIB = 1024
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
 NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:@=+~-]{1,200}")
 PARTS_SINCE = 4
 """Flows have isolated parts, whose names have a ``~``, in trees of this version and above."""
+CHAINS_SINCE = 6
+"""Revisions have ``runs`` in trees of this version and above."""
 
 ROWS: list[Row[Record]] = []
 
@@ -268,7 +270,7 @@ queue = _row(
     "/queues/{flow}",
     records.Queue,
     "discovery tasks",
-    "head of one flow's work queue: next item number of each lane, how far was listed, epoch",
+    "head of one flow's work queue: its id, next item number of each lane, epoch",
     size_bytes=16 * KIB,
     since=2,
 )
@@ -284,12 +286,24 @@ queue_segment = _row(
     size_bytes=50 * KIB,
     since=2,
 )
+queue_failures = _folder(
+    "/queues/{flow}/failed", "discovery tasks", "items that could not be read", since=6
+)
+queue_failure = _row(
+    "/queues/{flow}/failed/{item}",
+    records.QueueFailure,
+    "owner of the lane",
+    "`LANE.NUMBER`: an item that was passed over, up to where it was read and why; written with "
+    "the ack that passes it, removed when it is tried again or given up",
+    size_bytes=16 * KIB,
+    since=6,
+)
 queue_seen = _folder("/queues/{flow}/seen", "discovery tasks", "what was listed", since=2)
 queue_seen_bucket = _row(
     "/queues/{flow}/seen/{bucket}",
     records.QueueSeen,
     "discovery tasks",
-    "a share of what was listed: a watermark in listing order, and the exceptions",
+    "a share of what was listed before: hashes, or a watermark",
     size_bytes=50 * KIB,
     since=2,
 )

@@ -17,6 +17,7 @@ from threading import Thread
 from pyspark.sql import SparkSession
 
 from flumeng.collector import class_archive, spark
+from flumeng.collector.jobs import APART_SLOTS
 from flumeng.errors import UnavailableError, UserError
 from flumeng.node.in_progress import InProgress
 from flumeng.node.protocol import Message, Parent
@@ -82,6 +83,7 @@ def _start(
                     options,
                     host=given.host,
                     more_java_options=java_options,
+                    spare_tasks=APART_SLOTS,
                 )
             except (UnavailableError, UserError) as error:
                 if not given.spark:

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from flumeng.collector.assignment import Assignment
+from flumeng.collector.batch import Batch
 from flumeng.collector.jobs import Jobs
 from flumeng.collector.slots import Request
-from flumeng.collector.task import BATCHES_AT_ONCE, Assignment, Batch, Task
+from flumeng.collector.task import BATCHES_AT_ONCE, Task
 from flumeng.collector.work import Outcome, Pipeline, Work
 
 
@@ -48,6 +50,7 @@ class Claim:
         self._limit_seconds = 0.0
         self._asked_at = 0.0
         self._request: Request | None = None
+        self._apart = False
         self._works: list[Work] = []
 
     @property
@@ -64,12 +67,13 @@ class Claim:
         """Let a batch of about so many events begin as soon as there is a slot."""
         self._asked_at = time.monotonic()
         self._limit_seconds = limit_seconds
+        self._apart = apart or self.slow or self.assignment.flow in self._jobs.suspects
         self._request = Request(
             self.assignment.flow,
             self,
             events,
             self.pipeline.shareable and limit_seconds >= self._jobs.shared_limit_seconds,
-            apart or self.slow or self.assignment.flow in self._jobs.suspects,
+            self._apart,
             self.pipeline.spec.batch_seconds,
         )
         self._jobs.ask(self._request)
@@ -113,6 +117,8 @@ class Claim:
             batch.identity,
             batch.splits,
             batch.gaps,
+            self._apart or self.slow,
+            batch.scale,
         )
         self._works = [*self._works[1 - BATCHES_AT_ONCE :], work]
         return work

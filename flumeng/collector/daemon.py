@@ -15,13 +15,13 @@ from pyspark.sql import SparkSession
 
 from flumeng.collector import class_archive, spark, spark_ui
 from flumeng.collector.application import Application
+from flumeng.collector.assignment import Assignment
 from flumeng.collector.commit import OpenStore
 from flumeng.collector.engine import SparkEngine
 from flumeng.collector.letter_limits import LetterLimits
 from flumeng.collector.liveness import Liveness
 from flumeng.collector.measures import Measures
 from flumeng.collector.pipeline import SparkPipeline
-from flumeng.collector.task import Assignment
 from flumeng.collector.task_metrics import StatusStore, TaskMetrics
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
@@ -31,6 +31,7 @@ from flumeng.inputs.kafka.kafka import KafkaInput
 from flumeng.inputs.kafka.names import INPUT as KAFKA
 from flumeng.inputs.letters.letters import LettersInput
 from flumeng.inputs.letters.names import INPUT as LETTERS
+from flumeng.inputs.objects.objects import ObjectsInput
 from flumeng.inputs.routing import Inputs
 from flumeng.journal.action_server import ActionServer
 from flumeng.journal.server import COUNTERS
@@ -47,7 +48,7 @@ from flumeng.spec.locations import place_of
 from flumeng.spec.patterns import fixed_part
 from flumeng.spec.sinks.spark import Spark
 from flumeng.spec.spark import SparkOptions
-from flumeng.state.partitions import FLOW, JOURNAL
+from flumeng.state.partitions import FLOW, JOURNAL, OBJECTS
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema.records import COLLECT
 
@@ -117,6 +118,7 @@ def run(
             FLOW: Subscriptions(journals),
             KAFKA: KafkaInput(),
             LETTERS: LettersInput(),
+            OBJECTS: ObjectsInput(store),
         }
     )
     probes_of_life = [lambda: spark.ask(session), measures.health.turned]

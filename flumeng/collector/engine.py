@@ -85,7 +85,8 @@ class SparkEngine:
                 for split, events in enumerate(part.events):
                     chosen.append((part, run, Unit(len(chosen), split, stage)))
                     weights.append(events)
-        shares = spread(weights, self._context.defaultParallelism)
+        tasks = 1 if works[0].apart else self._context.defaultParallelism
+        shares = spread(weights, tasks)
         given = tuple(tuple(chosen[number][2] for number in share) for share in shares)
         for result in self._run(Units(given, together=len(works) > 1)):
             part, run, _ = chosen[result[0]]
@@ -158,7 +159,11 @@ class _Part:
             for sink, rows in self._runs[run].rows(units.read_rows(content)):
                 self._rows[sink] += rows
         elif self._error is None:
-            self._error = _error(kind, content)
+            self._error = _error(kind, content, self._sinks(run))
+
+    def _sinks(self, run: int) -> list[str]:
+        places = [*(leaf.place for leaf in self._pipeline.spec.leaves), "dead_letters"]
+        return [places[number] for number in self._runs[run].sinks]
 
     def outcome(self) -> Outcome:
         if self._error is not None:
@@ -201,9 +206,9 @@ def spread(weights: Sequence[int], most: int) -> list[list[int]]:
     return shares
 
 
-def _error(kind: str, content: bytes) -> Exception:
+def _error(kind: str, content: bytes, sinks: Sequence[str]) -> Exception:
     if kind == units.HUNG:
-        return HungError(f"a batch has hung: no end after {units.LIMIT_SECONDS:.0f} s")
+        return HungError.after(units.LIMIT_SECONDS, sinks, content.decode())
     if kind == units.LEFT:
         return BrokenTogetherError("too many batches of one job have hung")
     name, _, text = content.decode().partition("\n")

@@ -1,61 +1,26 @@
 """How many events go into a flow's filters, how many come out, and how many could not be parsed.
 
 Executors count while events pass through Arrow stages that are there anyway; where there is none,
-nobody counts: events would have to leave the JVM for it. All pipelines of a process share one of
-Spark's accumulators, since it never forgets one.
+nobody counts: events would have to leave the JVM for it.
 """
 
 from __future__ import annotations
 
-import pickle
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.accumulators import AccumulatorParam
-from pyspark.sql import SparkSession
 
 from flumeng.filters import Filter
 from flumeng.filters.lazy_batch import LazyBatch, Stage
 from flumeng.filters.reasons import PARSE_ERROR
+from flumeng.inputs.accumulator import Accumulator, AccumulatorHandle
 
 COUNTED = READ, PASSED, ERRORS, UNTAKEN = "read", "passed", "errors", "untaken"
 FAILED = "failed at "
 """And by the place of a filter, how many events it dropped since it could not process them."""
 ATTRS = "attrs"
-
-Tallies = Mapping[tuple[str, str], int]
-"""Of a segment of a task: one of COUNTED."""
-
-
-class Tally(Protocol):
-    """Adds up in the driver what executors say. It is pickled."""
-
-    @property
-    def value(self) -> Tallies:
-        """In the driver only."""
-
-    def add(self, term: Tallies) -> None: ...
-
-
-class _Sums(AccumulatorParam[Tallies]):
-    def zero(self, value: Tallies) -> Tallies:
-        del value
-        return {}
-
-    def addInPlace(self, value1: Tallies, value2: Tallies) -> Tallies:  # noqa: N802  # pyspark's
-        """A new mapping: another thread may look at the one that there was."""
-        return {**value1, **{key: value1.get(key, 0) + count for key, count in value2.items()}}
-
-
-@cache
-def tally_of(session: SparkSession) -> Tally:
-    """The one of a process; each task that it ever had is an entry."""
-    return session.sparkContext.accumulator({}, _Sums())
 
 
 @dataclass(frozen=True)
@@ -78,15 +43,15 @@ class FilterCounts:
 
     def __init__(
         self,
-        tally: Tally,
+        counts: Accumulator[int],
         key: str,
         notes_errors: Sequence[bool],
         *,
         inner: bool = False,
         reshapes: bool = False,
     ) -> None:
-        self._tally = tally
-        self._pickled = pickle.dumps(tally)
+        self._counts = counts
+        self._handle = AccumulatorHandle.of(counts)
         self._key = key
         self._notes = notes_errors
         self._inner = inner
@@ -117,7 +82,7 @@ class FilterCounts:
         return (self._count(PASSED),)
 
     def untaken(self, of: Callable[[pa.RecordBatch], int]) -> Stage:
-        """What counts events that go no way behind the segment."""
+        """What counts events that no branch behind the segment takes."""
         return self._count(UNTAKEN, of)
 
     def failed(self, place: str, of: Callable[[pa.RecordBatch], int]) -> Stage:
@@ -139,23 +104,19 @@ class FilterCounts:
         )
 
     def _count(self, what: str, of: Callable[[pa.RecordBatch], int] | None = None) -> Stage:
-        return _Count(self._pickled, (self._key, what), of or _rows)
+        return _Count(self._handle, (self._key, what), of or _rows)
 
     def _values(self) -> Mapping[str, int]:
-        value = self._tally.value
+        value = self._counts.value
         kinds = (*COUNTED, *(FAILED + place for place in self._failed))
         return {what: value.get((self._key, what), 0) for what in kinds}
 
 
-_adding = threading.Lock()
-
-
 @dataclass(frozen=True)
 class _Count:
-    """A stage that changes nothing; a split that fails is not counted. ``tally`` is pickled, since
-    several threads of an executor may run stages, and an accumulator is for one."""
+    """A stage that changes nothing; a split that fails is not counted."""
 
-    tally: bytes
+    counts: AccumulatorHandle[int]
     key: tuple[str, str]
     of: Callable[[pa.RecordBatch], int]
 
@@ -165,9 +126,7 @@ class _Count:
             count += self.of(batch)
             yield batch
         if count:
-            with _adding:
-                tally: Tally = pickle.loads(self.tally)  # it comes from our own driver
-                tally.add({self.key: count})
+            self.counts.add({self.key: count})
 
 
 def _rows(batch: pa.RecordBatch) -> int:

@@ -1,7 +1,8 @@
-"""How a batch that goes several ways is run, so that each event is read and filtered once.
+"""How a batch with several outputs is run, so that each event is read and filtered once.
 
-What goes on in Arrow behind a fork is one run: the batch is held there, and each way reads it from
-its beginning. Where a way goes on in Spark SQL, Spark keeps the batch of the fork for all of them.
+What goes on in Arrow behind a fork is one run: the batch is held there, and each output reads it
+from its beginning. Where an output goes on in Spark SQL, Spark keeps the batch of the fork for all
+of them.
 """
 
 from __future__ import annotations
@@ -27,25 +28,26 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Fork:
-    """Where ``batch`` goes several ways. ``grow`` plans them: on ``batch``, or on the same rows as
-    Spark keeps them. ``counting`` gives the stages that count the batch when all ways are Arrow."""
+    """Where several ``outputs`` share ``batch``. ``plan`` plans them: on ``batch``, or on the same
+    rows as Spark keeps them. ``counting`` gives the stages that count the batch when all outputs
+    are Arrow."""
 
     batch: LazyBatch
-    grow: Callable[[LazyBatch], tuple[Leaf | Fork, ...]]
+    plan: Callable[[LazyBatch], tuple[Leaf | Fork, ...]]
     counting: Callable[[], tuple[Stage, ...]]
-    ways: tuple[Leaf | Fork, ...] = ()
+    outputs: tuple[Leaf | Fork, ...] = ()
 
     @classmethod
     def of(
         cls,
         batch: LazyBatch,
-        grow: Callable[[LazyBatch], tuple[Leaf | Fork, ...]],
+        plan: Callable[[LazyBatch], tuple[Leaf | Fork, ...]],
         counting: Callable[[], tuple[Stage, ...]] = lambda: (),
     ) -> Fork:
-        return cls(batch, grow, counting, grow(batch))
+        return cls(batch, plan, counting, plan(batch))
 
     def on(self, batch: LazyBatch) -> Fork:
-        return replace(self, batch=batch, ways=self.grow(batch))
+        return replace(self, batch=batch, outputs=self.plan(batch))
 
 
 @dataclass(frozen=True)
@@ -111,16 +113,16 @@ def _runs(part: Leaf | Fork, cached: list[LazyBatch]) -> Iterator[Run]:
     if whole is not None:
         yield whole.behind(part.batch)
         return
-    if len(part.ways) > 1:
+    if len(part.outputs) > 1:
         cached.append(part.batch.cached())
         part = part.on(cached[-1])
     arrow = []
-    for way in part.ways:
-        tail = _tail(way, part.batch)
+    for output in part.outputs:
+        tail = _tail(output, part.batch)
         if tail is not None:
             arrow.append(tail)
         else:
-            yield from _runs(way, cached)
+            yield from _runs(output, cached)
     if arrow:
         yield _joined(arrow).behind(part.batch)
 
@@ -131,7 +133,7 @@ def _tail(part: Leaf | Fork, shared: LazyBatch) -> _Tail | None:
     if before is None or isinstance(part, Leaf):
         sinks = (part.sink,) if isinstance(part, Leaf) else ()
         return None if before is None else _Tail(before, part.batch.schema, sinks)
-    tails = [_tail(way, part.batch) for way in part.ways]
+    tails = [_tail(output, part.batch) for output in part.outputs]
     if None in tails:
         return None
     joined = _joined([tail for tail in tails if tail is not None])
@@ -141,6 +143,6 @@ def _tail(part: Leaf | Fork, shared: LazyBatch) -> _Tail | None:
 def _joined(tails: Sequence[_Tail]) -> _Tail:
     if len(tails) == 1:
         return tails[0]
-    ways = ((t.sinks[0] if len(t.sinks) == 1 else None, Fused(t.stages)) for t in tails)
+    branches = ((t.sinks[0] if len(t.sinks) == 1 else None, Fused(t.stages)) for t in tails)
     sinks = tuple(sink for tail in tails for sink in tail.sinks)
-    return _Tail((Branches(tuple(ways)),), BRANCH_SCHEMA, sinks)
+    return _Tail((Branches(tuple(branches)),), BRANCH_SCHEMA, sinks)

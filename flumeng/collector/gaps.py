@@ -1,4 +1,4 @@
-"""Events that an input has deleted before they were read, where a flow says to go on without them.
+"""Events that cannot be read any more, where a flow says to go on without them.
 
 A gap is a range like any other: it is a batch of its own, which is acked when a record of it is
 among the flow's dead letters. Nothing of it is read.
@@ -16,43 +16,67 @@ import pyarrow as pa
 from flumeng.filters import identity
 from flumeng.inputs import Range, Reach
 from flumeng.sinks.dead_letters import Refuse
+from flumeng.store import Write
 
 PLACE = "sources"
 NO_COLUMNS = pa.schema([])
 
 
-def gaps(planned: Mapping[str, int], reached: Mapping[str, Reach], most: int) -> tuple[Range, ...]:
+@dataclass(frozen=True)
+class Gap:
+    """A range that is gone, why, and what is written with its ack."""
+
+    piece: Range
+    why: str
+    also: tuple[Write, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        piece = self.piece
+        where = f"{piece.partition} from {piece.start} to {piece.end - 1}"
+        return f"gap: the events of {where}: {self.why}"
+
+
+def gaps(planned: Mapping[str, int], reached: Mapping[str, Reach], most: int) -> tuple[Gap, ...]:
     """What is gone of the partitions that are read on from ``planned``; at most ``most`` ranges."""
     found = (
-        Range(name, start, reached[name].gone_below)
+        _gap(Range(name, start, reached[name].gone_below), reached[name])
         for name, start in sorted(planned.items())
-        if name in reached and start < reached[name].gone_below
+        if name in reached and reached[name].gone_from <= start < reached[name].gone_below
     )
-    return tuple(piece for piece, _ in zip(found, range(most), strict=False))
+    return tuple(gap for gap, _ in zip(found, range(most), strict=False))
 
 
-def are_gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> bool:
-    """Whether nothing of these ranges can be read any more."""
-    return all(
-        piece.partition in reached and piece.end <= reached[piece.partition].gone_below
-        for piece in ranges
+def gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> tuple[Gap, ...]:
+    """These ranges, when nothing of them can be read any more."""
+    there = all(
+        piece.partition in reached and _is_gone(piece, reached[piece.partition]) for piece in ranges
     )
+    return tuple(_gap(piece, reached[piece.partition]) for piece in ranges) if there else ()
+
+
+def _is_gone(piece: Range, reach: Reach) -> bool:
+    return reach.gone_from <= piece.start and piece.end <= reach.gone_below
+
+
+def _gap(piece: Range, reach: Reach) -> Gap:
+    return Gap(piece, reach.gone_why, reach.gone_also)
 
 
 @dataclass(frozen=True)
 class RefuseGaps:
-    """A stage that refuses an event for each of the ``ranges``, and yields none. The event has the
+    """A stage that refuses an event for each of the ``gaps``, and yields none. The event has the
     columns that those of the flow have behind its filters, mostly null."""
 
-    ranges: tuple[Range, ...]
+    gaps: tuple[Gap, ...]
     schema: pa.Schema
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            events = pa.RecordBatch.from_pylist([self._event(one) for one in self.ranges])
-            refuse(self._fit(events), [reason(piece) for piece in self.ranges])
+            events = pa.RecordBatch.from_pylist([self._event(gap.piece) for gap in self.gaps])
+            refuse(self._fit(events), [gap.reason for gap in self.gaps])
         yield from ()
 
     def _event(self, piece: Range) -> dict[str, Any]:
@@ -75,13 +99,6 @@ class RefuseGaps:
             for field in self.schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-
-def reason(piece: Range) -> str:
-    return (
-        f"gap: the events of {piece.partition} from {piece.start} to {piece.end - 1} were deleted "
-        "before they were read"
-    )
 
 
 def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -159,9 +159,9 @@ class Jobs:
                 if job.ended_at is not None and now - job.ended_at >= self._cancel_seconds
             ]
         for job in late:
-            text = f"a batch has hung: no end after {job.limit_seconds:.0f} s"
             for work in job.works:
-                work.done(HungError(text))
+                sinks = [leaf.place for leaf in work.pipeline.spec.leaves]
+                work.done(HungError.after(job.limit_seconds, sinks))
             self._cancel(job.name)
         for job in stuck:
             self._on_stuck(f"{job.name} was cancelled {self._cancel_seconds:.0f} s ago and goes on")
@@ -181,9 +181,9 @@ class Jobs:
                         break
                     self._news.wait()
             began = self._clock()
-            if works := late or self._begin(requests):
-                self._run(works, slot)
-            if len(requests) > 1:
+            works = late or self._begin(requests)
+            hung = bool(works) and self._run(works, slot)
+            if len(requests) > 1 and not hung:
                 with self._news:
                     self._slots.measured(len(requests), self._clock() - began)
 
@@ -199,7 +199,8 @@ class Jobs:
             self._late.append(work)
             self._news.notify_all()
 
-    def _run(self, works: Sequence[Work], slot: str) -> None:
+    def _run(self, works: Sequence[Work], slot: str) -> bool:
+        """Whether a batch has hung: then how long the job took says nothing of others."""
         limit = works[0].limit_seconds if len(works) == 1 else self.shared_limit_seconds
         job = _Job(f"{slot}.{next(self._numbers)}", works, self._clock(), limit)
         with self._news:
@@ -218,6 +219,7 @@ class Jobs:
         if not ended:
             for work, outcome in zip(works, outcomes, strict=True):
                 work.done(outcome)
+        return ended or any(isinstance(outcome, HungError) for outcome in outcomes)
 
     def _cancel(self, name: str) -> None:
         """In a thread of its own, since Spark may not answer."""

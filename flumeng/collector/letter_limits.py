@@ -16,8 +16,8 @@ from weakref import WeakValueDictionary
 
 from flumeng.collector.measures import Measures
 from flumeng.errors import FlumengError, UserError
-from flumeng.letters import limits, purging, replays
-from flumeng.letters.place import LetterPlace
+from flumeng.letters import limits, purging, replay_lists
+from flumeng.letters.directory import LetterDirectory
 from flumeng.operations.replays import letters_of
 from flumeng.spec import FlowSpec
 from flumeng.spec.component import Keep
@@ -88,11 +88,11 @@ class LetterLimits:
         current = letters_of(self._store, flow).current
         assert part is not None
         assert part.keep is not None
-        place = LetterPlace(part.options.location)
-        needed = _still_read(place, flow, set(current.values()))
-        found = limits.outdated(place.files(), part.keep, self._clock(), needed)
+        directory = LetterDirectory(part.options.location)
+        needed = _still_read(directory, flow, set(current.values()))
+        found = limits.outdated(directory.files(), part.keep, self._clock(), needed)
         for file in found:
-            purging.remove(place, file)
+            purging.remove(directory, file)
         if found:
             size = sum(file.bytes for file in found)
             said = f"{len(found)} files of dead letters with {size} bytes are deleted"
@@ -101,8 +101,8 @@ class LetterLimits:
         return len(found)
 
 
-def _still_read(place: LetterPlace, flow: str, current: set[str]) -> set[str]:
-    known = replays.replays(place, flow, current)
+def _still_read(directory: LetterDirectory, flow: str, current: set[str]) -> set[str]:
+    known = replay_lists.replays(directory, flow, current)
     reading = current & known.lists.keys() - known.done
     return {name for listed in reading for name in known.lists[listed][1]}
 

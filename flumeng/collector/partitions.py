@@ -131,6 +131,9 @@ class Partitions:
         """Try the places that are due, and see what has become of those that were tried."""
         now = self._clock()
         for name, stop in list(self._stops.items()):
+            if name in found and found[name].gone_below > stop.offset:
+                del self._stops[name], self._waits[name]
+                continue
             due = now >= stop.look_at and name in found and found[name].safe > stop.offset
             probe = stop.probe
             if probe is None and due:
@@ -178,9 +181,19 @@ class Partitions:
             kind: Kind = "damaged" if stop.damaged else "unanswered"
             safe = min(reach.safe, stop.offset)
             still = Standstill(kind, name, stop.offset, start, stop.why)
+        if still is None and start < reach.gone_from:  # first what can be read before it
+            held = max(0, end - reach.gone_from)
+            return replace(reach, safe=end - held, held=held, gone_below=0, closed=False), ""
         if still is None:
             return reach, ""
-        bounded = Reach(reach.address, safe, end - safe, gone_below=min(reach.gone_below, safe))
+        bounded = replace(
+            reach,
+            safe=safe,
+            held=end - safe,
+            floor=0,
+            closed=False,
+            gone_below=min(reach.gone_below, safe),
+        )
         return bounded, self._describe(still)
 
     def _describe(self, still: Standstill) -> str:

@@ -5,7 +5,6 @@ Made from the flow's text each time a task is taken; filters and sinks come from
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,14 +14,12 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from flumeng.collector import spark
-from flumeng.collector.filter_counts import tally_of
+from flumeng.collector import accumulators, spark
 from flumeng.collector.forks import Leaf, Plan, Run
 from flumeng.collector.gaps import NO_COLUMNS, PLACE, RefuseGaps
-from flumeng.collector.joined_lines import accumulator_of
 from flumeng.collector.prepared import PreparedBatches
-from flumeng.collector.ranges import share_out, split
-from flumeng.collector.segments import Ends, filtered, grown
+from flumeng.collector.ranges import Scale, share_out, split
+from flumeng.collector.segments import Outputs, filtered, tree_of
 from flumeng.collector.warming import modules_of
 from flumeng.collector.work import BatchFailedError, Filtered, Intent, Work
 from flumeng.errors import FlumengError, UnavailableError, UserError
@@ -30,10 +27,12 @@ from flumeng.filters import identity, on_error
 from flumeng.filters.lazy_batch import LargeRowsError, LazyBatch, Parameter, Stage
 from flumeng.filters.refreshed_table import RefreshedTable
 from flumeng.inputs import Range, Split, UnreadableError
+from flumeng.inputs.accumulator import AccumulatorHandle
 from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.inputs.lines.reader import JoinLines
 from flumeng.inputs.lines.rules import Rules
-from flumeng.inputs.reading import Reader, ReadSplits, Sizes
+from flumeng.inputs.reading import Reader, ReadSplits
+from flumeng.inputs.sizes import EventSizes
 from flumeng.sinks import Attempt, BatchTooWideError, Row, Sink, TaskRevision, Written, dead_letters
 from flumeng.sinks.dead_letters import DeadLetters, RefusedError, ToLetters
 from flumeng.sinks.groups import GroupSink
@@ -59,8 +58,9 @@ class SparkPipeline:
         self.spec = spec
         self._spark = session
         self.task = task
-        tally = tally_of(session)
-        self._root = grown(Located(spec), tally, f"{task.flow}/{task.task}")
+        self._name = f"{task.flow}/{task.task}"
+        counts = accumulators.counts(session)
+        self._root = tree_of(Located(spec), counts, self._name)
         self._filters = [step for one in self._root.walk() for step in one.steps]
         self._sinks: list[Sink] = [
             registry.get("sink", part.name).implementation_class()(part.options, task)
@@ -78,13 +78,13 @@ class SparkPipeline:
         self._groups = groups
         self._key = object()
         self._leaves = spec.leaves
-        counts = session.sparkContext.accumulator
-        self._sizes = Sizes(counts(0), counts(0)) if spec.batch.bytes is not None else None
-        self._sizes_of_events = self._sizes
-        self._name = f"{task.flow}/{task.task}"
-        self._accumulator = accumulator_of(session)
-        self._reader = reader if spec.multiline is None else self._joining(reader, spec.multiline)
-        self._counted = (0, 0)
+        weighs = spec.batch.bytes is not None or spec.weighed
+        self._sizes = EventSizes(counts, self._name) if weighs else None
+        measured = reader if self._sizes is None else self._sizes.measured(reader)
+        self._joined = accumulators.joined_ranges(session)
+        self._reader = (
+            measured if spec.multiline is None else self._joining(measured, spec.multiline)
+        )
         self._prepares = self._large_rows = False
         read = self._read(((),), {})
         tried = self._plan(read, ((),), Work.trial(self))
@@ -113,22 +113,20 @@ class SparkPipeline:
         return "before" if any(sink.writes_at_once for sink in by_number) else "after"
 
     def event_bytes(self) -> float | None:
-        if self._sizes is None:
-            return None
-        before, self._counted = self._counted, (self._sizes.events.value, self._sizes.nbytes.value)
-        events, nbytes = (now - then for now, then in zip(self._counted, before, strict=True))
-        return nbytes / events if events else None
+        return None if self._sizes is None else self._sizes.take()
 
     def filtered(self) -> Filtered:
-        return filtered(self._root)
+        made = filtered(self._root)
+        if self._sizes is None or not self.spec.weighed:
+            return made
+        return replace(made, read=self._sizes.take_events())
 
-    def splits(self, ranges: Sequence[Range]) -> int:
-        return len(self._cut(ranges, self._parts, LEAST_EVENTS_IN_SPLIT))
+    def splits(self, ranges: Sequence[Range], scale: Scale) -> int:
+        return len(self._cut(ranges, self._parts, LEAST_EVENTS_IN_SPLIT, scale))
 
     def joined(self, ranges: Sequence[Range]) -> dict[str, JoinedRange]:
-        told = {
-            piece: self._accumulator.value.get((self._name, piece.partition)) for piece in ranges
-        }
+        value = self._joined.value
+        told = {piece: value.get((self._name, piece.partition)) for piece in ranges}
         return {
             piece.partition: one
             for piece, one in told.items()
@@ -142,9 +140,10 @@ class SparkPipeline:
         for table in self._tables:
             table.refresh()
         if work.splits is None:
-            splits = self._cut(work.ranges, self._parts, LEAST_EVENTS_IN_SPLIT)
+            parts = 1 if work.apart else self._parts
+            splits = self._cut(work.ranges, parts, LEAST_EVENTS_IN_SPLIT, work.scale)
         else:
-            splits = self._cut(work.ranges, work.splits, 1)
+            splits = self._cut(work.ranges, work.splits, 1, work.scale)
         return self._plan(self._read(splits, work.addresses), splits, work)
 
     def _plan_gaps(self, work: Work) -> Plan:
@@ -154,7 +153,7 @@ class SparkPipeline:
         letters = replace(self._letters(batch, 0, work), place=PLACE)
         if letters.stage is None:
             return Plan((), ())
-        stage = letters.around(RefuseGaps(tuple(work.ranges), batch.schema), NO_COLUMNS)
+        stage = letters.around(RefuseGaps(work.gaps, batch.schema), NO_COLUMNS)
         schema = dead_letters.schema_around(NO_COLUMNS)
         return Plan(((),), (Run(LazyBatch.of_splits(self._spark, 1, stage, schema), (0,)),))
 
@@ -182,25 +181,24 @@ class SparkPipeline:
     def _parts(self) -> int:
         return self._spark.sparkContext.defaultParallelism * SPLITS_PER_CORE
 
-    def _cut(self, ranges: Sequence[Range], parts: int, least_events: int) -> tuple[Split, ...]:
+    def _cut(
+        self, ranges: Sequence[Range], parts: int, least_events: int, scale: Scale
+    ) -> tuple[Split, ...]:
         cut = split if self.spec.multiline is None else share_out
-        return cut(ranges, parts, least_events)
+        return cut(ranges, parts, least_events, scale)
 
     def _joining(self, reader: Reader, multiline: Multiline) -> JoinLines:
         rules = Rules.of(multiline)
         rules.check()
-        sizes, self._sizes_of_events = self._sizes, None
-        return JoinLines(reader, rules, self._name, pickle.dumps(self._accumulator), sizes)
+        return JoinLines(reader, rules, self._name, AccumulatorHandle.of(self._joined))
 
     def _read(self, splits: tuple[Split, ...], addresses: Mapping[str, str]) -> ReadSplits:
-        sizes = self._sizes_of_events
-        return ReadSplits(self._reader, splits, dict(addresses), self._identified, sizes)
+        return ReadSplits(self._reader, splits, dict(addresses), self._identified)
 
     def _plan(self, read: ReadSplits, splits: tuple[Split, ...], work: Work) -> Plan:
         try:
-            ends = Ends(partial(self._to_sink, work), partial(self._to_letters, work))
-            fork = self._root.fork(self._filtered(read), ends)
-            return Plan.of(splits, fork)
+            outputs = Outputs(partial(self._to_sink, work), partial(self._to_letters, work))
+            return Plan.of(splits, self._root.fork(self._filtered(read), outputs))
         except FlumengError:
             raise
         except Exception as error:
@@ -217,14 +215,7 @@ class SparkPipeline:
             splits,
             versions,
             lambda: self._through_filters(
-                Parameter(
-                    partial(
-                        ReadSplits,
-                        self._reader,
-                        identified=self._identified,
-                        sizes=self._sizes_of_events,
-                    )
-                ),
+                Parameter(partial(ReadSplits, self._reader, identified=self._identified)),
                 read.schema,
                 splits,
             ).prepared(),

@@ -7,18 +7,46 @@ over goes to the others, so that one loud host never starves the quiet ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from flumeng.inputs import Range, Split
+from flumeng.inputs import Contents, Range, Split
 
 MOST = 1000
 """Ranges in a batch: all their acks must fit into one transaction. The longest go first."""
 
 
-def backlog(starts: Mapping[str, int], safe: Mapping[str, int]) -> int:
+@dataclass(frozen=True)
+class Scale:
+    """How many events ranges have: as many as offsets, but of the partitions in ``contents``."""
+
+    contents: Mapping[str, Contents] = field(default_factory=dict)
+
+    def events(self, piece: Range) -> int:
+        contents = self.contents.get(piece.partition)
+        return piece.events if contents is None else contents.events(piece.start, piece.end)
+
+    def total(self, ranges: Iterable[Range]) -> int:
+        return sum(map(self.events, ranges))
+
+    def head(self, piece: Range, events: int) -> Range:
+        """The beginning of ``piece`` with about so many events, which is not empty."""
+        contents = self.contents.get(piece.partition)
+        if contents is None:
+            end = min(piece.end, piece.start + max(1, events))
+        else:
+            end = contents.cut(piece.start, piece.end, events)
+        return replace(piece, end=end)
+
+
+COUNTED = Scale()
+
+
+def backlog(starts: Mapping[str, int], safe: Mapping[str, int], scale: Scale = COUNTED) -> int:
     """How many events wait in the partitions whose safe offset is known."""
-    return sum(max(0, end - starts[name]) for name, end in safe.items())
+    return scale.total(
+        Range(name, starts[name], end) for name, end in safe.items() if end > starts[name]
+    )
 
 
 def next_ranges(
@@ -26,40 +54,45 @@ def next_ranges(
     safe: Mapping[str, int],
     limit: int,
     replayed_below: Mapping[str, int],
+    scale: Scale = COUNTED,
 ) -> tuple[Range, ...]:
-    """At most ``limit`` events from ``starts`` up to ``safe``, which lacks who cannot be reached.
+    """About ``limit`` events from ``starts`` up to ``safe``, which lacks who cannot be reached; not
+    more, where offsets count them.
 
     A range does not cross its partition's mark in ``replayed_below``: below it events may have
     been delivered before, above it not.
     """
-    waiting: dict[str, int] = {}
+    waiting: list[tuple[int, str, Range]] = []
     for name, end in safe.items():
         start = starts[name]
         mark = replayed_below.get(name, 0)
         until = min(end, mark) if start < mark else end
         if until > start:
-            waiting[name] = until - start
+            whole = Range(name, start, until, replayed=start < mark)
+            waiting.append((scale.events(whole), name, whole))
     ranges = []
     left = limit
-    smallest_first = sorted(waiting, key=lambda name: (waiting[name], name))[-MOST:]
-    for position, name in enumerate(smallest_first):
+    smallest_first = sorted(waiting)[-MOST:]
+    for position, (_, _, whole) in enumerate(smallest_first):
         share = -(-left // (len(smallest_first) - position))
-        take = min(waiting[name], share)
-        if take == 0:
+        if share <= 0:
             break
-        start = starts[name]
-        replayed = start < replayed_below.get(name, 0)
-        ranges.append(Range(name, start, start + take, replayed))
-        left -= take
+        taken = scale.head(whole, share)
+        ranges.append(taken)
+        left -= scale.events(taken)
     return tuple(sorted(ranges, key=lambda r: r.partition))
 
 
-def split(ranges: Sequence[Range], parts: int, least_events: int) -> tuple[Split, ...]:
-    """Cut ``ranges`` into at most ``parts`` splits of equal size, none under ``least_events``.
+def split(
+    ranges: Sequence[Range], parts: int, least_events: int, scale: Scale = COUNTED
+) -> tuple[Split, ...]:
+    """Cut ``ranges`` into at most ``parts`` splits of about equal size, none meant to be under
+    ``least_events``; exactly equal where offsets count events.
 
-    Fewer events than that make one split. Order is kept and nothing is lost or doubled.
+    Fewer events than that make one split. Order is kept and nothing is lost or doubled. What
+    cannot be cut may leave splits empty.
     """
-    total = sum(r.events for r in ranges)
+    total = scale.total(ranges)
     if total == 0:
         return ()
     parts = max(1, min(parts, total // max(1, least_events)))
@@ -68,28 +101,29 @@ def split(ranges: Sequence[Range], parts: int, least_events: int) -> tuple[Split
     taken = part = 0
     for whole in ranges:
         rest = whole
-        while rest.events:
-            room = borders[part] - taken
-            if room == 0:
+        while rest.start < rest.end:
+            while part + 1 < parts and taken >= borders[part]:
                 part += 1
-                continue
-            piece = replace(rest, end=min(rest.end, rest.start + room))
+            last = part + 1 == parts
+            piece = rest if last else scale.head(rest, borders[part] - taken)
             splits[part].append(piece)
-            taken += piece.events
+            taken += scale.events(piece)
             rest = replace(rest, start=piece.end)
     return tuple(tuple(pieces) for pieces in splits)
 
 
-def share_out(ranges: Sequence[Range], parts: int, least_events: int) -> tuple[Split, ...]:
+def share_out(
+    ranges: Sequence[Range], parts: int, least_events: int, scale: Scale = COUNTED
+) -> tuple[Split, ...]:
     """As ``split``, but no range is cut: what belongs together may be anywhere in it."""
-    total = sum(r.events for r in ranges)
+    total = scale.total(ranges)
     parts = max(1, min(parts, len(ranges), total // max(1, least_events)))
     splits: list[list[Range]] = [[] for _ in range(parts)]
     loads = [0] * parts
-    for whole in sorted(ranges, key=lambda r: (-r.events, r.partition)):
+    for whole in sorted(ranges, key=lambda r: (-scale.events(r), r.partition)):
         least = loads.index(min(loads))
         splits[least].append(whole)
-        loads[least] += whole.events
+        loads[least] += scale.events(whole)
     return tuple(tuple(pieces) for pieces in splits if pieces)
 
 

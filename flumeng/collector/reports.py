@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Protocol
 
-from flumeng.collector.runner import Status
+from flumeng.collector.status import Status
 from flumeng.node.protocol import Message
 from flumeng.runtime import vital
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from flumeng.collector import intents
 from flumeng.collector.acks import SupersededError
+from flumeng.collector.assignment import Assignment
 from flumeng.collector.claim import Claim
 from flumeng.collector.commit import OpenStore
 from flumeng.collector.jobs import Jobs
@@ -25,15 +26,16 @@ from flumeng.collector.measures import Measures
 from flumeng.collector.partitions import Partitions
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
+from flumeng.collector.retries import Retries
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.standby import FOLLOW_SECONDS, Standby
-from flumeng.collector.task import Assignment, Task
+from flumeng.collector.status import FAILED, RUNNING, STANDBY, STOPPED, Report, StatusReport
+from flumeng.collector.task import Task
 from flumeng.collector.task_counts import DEAD_LETTERS, DROPPED, PARSE_ERRORS, PROCESSED
 from flumeng.collector.work import BrokenTogetherError, HungError, Pipeline
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.inputs import OpenPositions, UnreadableError
 from flumeng.runtime import file_store
-from flumeng.runtime.scrubbing import scrub
 from flumeng.runtime.streak import Streak
 from flumeng.sinks import BatchTooWideError
 from flumeng.store import Store
@@ -42,32 +44,9 @@ from zkschema import paths
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-RETRY_SECONDS = 0.5
-RETRY_MOST_SECONDS = 30.0
 LEAVE_SECONDS = 60.0
 HANG_MOST_SECONDS = 600.0
-ERROR_CHARACTERS = 1000
-"""All errors of a node's tasks lie in one znode."""
 PAUSE = "ZooKeeper has not answered for two thirds of the session's timeout, or is not there"
-STARTING, RUNNING, FAILED, STOPPED = "starting", "running", "failed", "stopped"
-STANDBY = "standby"
-
-
-@dataclass(frozen=True)
-class Status:
-    """What a task says of itself; ``partitions`` are those that it has claimed.
-
-    While it runs, ``error`` tells what it waits for, or of partitions that stand still.
-    ``epoch_seen`` is the higher epoch under which an ack is owned, when the task is superseded.
-    """
-
-    epoch: int
-    revision: int
-    state: str
-    error: str | None = None
-    partitions: tuple[str, ...] = ()
-    epoch_seen: int = 0
-    health: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,18 +63,9 @@ class Surroundings:
     jobs: Jobs
     build: Callable[[Assignment], Pipeline]
     positions: OpenPositions
-    report: Callable[[str, Status], None]
+    report: Report
     open_store: OpenStore = file_store.open_store
     measures: Measures = field(default_factory=Measures)
-
-
-@dataclass(frozen=True)
-class _Rest:
-    """Nothing is done about ``assignment`` until then, unless the task is to drain by now."""
-
-    assignment: Assignment
-    draining: bool
-    until: float
 
 
 class Runner:
@@ -134,18 +104,14 @@ class Runner:
         """Whether events gather for a batch; a timer will ring, and changes are no news."""
         self._proven = True
         """Whether the claim may be said to run: after a failure it has to do something first."""
-        self._rest: _Rest | None = None
         self._streak = Streak()
-        self._retry_seconds = RETRY_SECONDS
-        self._claimed_at = 0.0
+        self._retries = Retries(clock)
         self._size: BatchSize | None = None
         self._apart = False
         self._hangs = 0
         self._waits = ""
         """Why nothing could be written last, until a batch is, or there is none to do."""
-        self._saying = threading.Lock()
-        self._said: Status | None = None
-        self._trouble = ""
+        self._status = StatusReport(around.report)
         self._partitions = Partitions(around.positions(self._on_change))
 
     def start(self) -> None:
@@ -164,8 +130,8 @@ class Runner:
 
     def stop(self) -> None:
         """End when the running batches are committed. Nothing is reported after this call."""
-        with self._saying:
-            self._stopping = True
+        self._stopping = True
+        self._status.stop()
         if (claim := self._claim) is not None:
             claim.withdraw()
         self._wake()
@@ -195,7 +161,7 @@ class Runner:
 
     def on_hang(self, seconds: float) -> None:
         text = f"ZooKeeper or a lake has not answered for {seconds:.0f} s in one step of the task"
-        self._log_trouble(logging.ERROR, f"{self._wanted.key}: {text}")
+        self._status.log_trouble(logging.ERROR, f"{self._wanted.key}: {text}")
         self._say(self._wanted, FAILED, text)
 
     def _on_change(self) -> None:
@@ -213,7 +179,8 @@ class Runner:
             self._end()
         if self._ended.is_set() or self._settled == assignment:
             return None
-        if (left := self._resting(assignment)) > 0:
+        left = self._retries.left_seconds(assignment, draining=self._draining)
+        if left > 0:
             return left
         if not self._around.store.connected:
             return LOOK_SECONDS
@@ -244,8 +211,7 @@ class Runner:
 
     def _new_claim(self, assignment: Assignment) -> Claim:
         around = self._around
-        self._claimed_at = self._clock()
-        self._rest = None
+        self._retries.begin()
         decided = intents.read(around.store, assignment.flow, assignment.task)
         built = assignment
         if decided is not None and decided.ranges and decided.revision != assignment.revision:
@@ -268,7 +234,7 @@ class Runner:
             open_store=around.open_store,
         )
         self._settled = None
-        self._proven = self._said is None or self._said.state != FAILED
+        self._proven = self._status.said is None or self._status.said.state != FAILED
         log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
         around.measures.tasks.begin(assignment.key, assignment.epoch)
         outdated = built != assignment
@@ -296,7 +262,7 @@ class Runner:
         if letting_go and claim.quiet and not task.running:
             return self._let_go(claim)
         if not self._around.store.connected:
-            self._log_trouble(logging.WARNING, f"{claim.assignment.key} pauses: {PAUSE}")
+            self._status.log_trouble(logging.WARNING, f"{claim.assignment.key} pauses: {PAUSE}")
             return LOOK_SECONDS
         if claim.error is not None:
             raise claim.error
@@ -313,9 +279,11 @@ class Runner:
         batch = claim.task.commit()
         self._streak.succeed()
         seconds = time.perf_counter() - began
+        made = claim.pipeline.filtered()
+        events = batch.events if made.read is None else made.read
         self._around.measures.committed(
             claim.assignment.flow,
-            batch.events,
+            events,
             batch.refused,
             batch.dead_letters,
             batch.gone,
@@ -325,10 +293,9 @@ class Runner:
         )
         if batch.lines_closed:
             self._around.measures.lines_closed(claim.assignment.flow, batch.lines_closed)
-        made = claim.pipeline.filtered()
         self._around.measures.filtered(claim.assignment.flow, made.taken, made.failed)
         counts = {
-            PROCESSED: batch.events,
+            PROCESSED: events,
             DROPPED: made.dropped,
             PARSE_ERRORS: made.parse_errors,
             DEAD_LETTERS: batch.dead_letters,
@@ -350,7 +317,8 @@ class Runner:
         if task.handed_off:
             self._handed_off = claim.handoff
         if task.proven:
-            self._proven, self._trouble, self._waits = True, "", ""
+            self._proven, self._waits = True, ""
+            self._status.all_is_well()
         if self._streak.health and task.caught_up:
             self._streak.succeed(all_is_done=True)
         if self._proven and not claim.outdated:
@@ -413,14 +381,14 @@ class Runner:
         elif isinstance(error, BrokenTogetherError):
             self._apart = True
         elif isinstance(error, UnavailableError | ConflictError):
-            self._log_trouble(logging.WARNING, f"{assignment.key} waits: {error}")
+            self._status.log_trouble(logging.WARNING, f"{assignment.key} waits: {error}")
             if isinstance(error, UnavailableError) and self._runs:
                 self._streak.fail(unreachable=True)
                 self._waits = f"waits: {error}"
                 self._say(assignment, RUNNING, self._waits)
             if self._size is not None:
                 self._size.failed()
-            self._rest_for(assignment, RETRY_SECONDS)
+            self._retries.wait(assignment, draining=self._draining)
         else:
             self._fail(assignment, error)
 
@@ -430,7 +398,7 @@ class Runner:
     @property
     def _runs(self) -> bool:
         """Whether it was said to run, and ZooKeeper is not what is away."""
-        said = self._said
+        said = self._status.said
         return said is not None and said.state == RUNNING and self._around.store.connected
 
     def _fail(self, assignment: Assignment, error: Exception) -> None:
@@ -440,23 +408,10 @@ class Runner:
         if isinstance(error, HungError):
             self._apart = True
             self._hangs += 1
-        if self._clock() - self._claimed_at > RETRY_MOST_SECONDS:
-            self._retry_seconds = RETRY_SECONDS
-        self._rest_for(assignment, self._retry_seconds)
-        self._retry_seconds = min(2 * self._retry_seconds, RETRY_MOST_SECONDS)
+        self._retries.failed(assignment, draining=self._draining)
         trace = None if isinstance(error, FlumengError | OSError) else error
-        self._log_trouble(logging.ERROR, f"{assignment.key} failed: {error}", trace)
+        self._status.log_trouble(logging.ERROR, f"{assignment.key} failed: {error}", trace)
         self._say(assignment, FAILED, str(error) or type(error).__name__)
-
-    def _rest_for(self, assignment: Assignment, seconds: float) -> None:
-        self._rest = _Rest(assignment, self._draining, self._clock() + seconds)
-
-    def _resting(self, assignment: Assignment) -> float:
-        """For how much longer nothing is to be done."""
-        rest = self._rest
-        if rest is None or (rest.assignment, rest.draining) != (assignment, self._draining):
-            return 0.0
-        return rest.until - self._clock()
 
     def _settle(
         self, assignment: Assignment, error: str | None = None, *, epoch_seen: int = 0
@@ -469,28 +424,8 @@ class Runner:
         self._around.scheduler.remove(self)
         self._ended.set()
 
-    def _log_trouble(self, level: int, sentence: str, trace: Exception | None = None) -> None:
-        """Once, until something else goes wrong or all is well again."""
-        if sentence != self._trouble:
-            log.log(level, "%s", sentence, exc_info=trace)
-        self._trouble = sentence
-
     def _say(
         self, assignment: Assignment, state: str, error: str | None = None, epoch_seen: int = 0
     ) -> None:
-        partitions = assignment.partitions if state == RUNNING else ()
-        epoch, revision = assignment.epoch, assignment.revision
-        said = (_cut(error), partitions, epoch_seen, self._streak.health)
-        status = Status(epoch, revision, state, *said)
-        with self._saying:
-            if status != self._said and not self._stopping:
-                self._said = status
-                self._around.report(assignment.key, status)
-
-
-def _cut(error: str | None) -> str | None:
-    """Without secrets, and of bounded length."""
-    error = error and scrub(error)
-    if error is None or len(error) <= ERROR_CHARACTERS:
-        return error
-    return error[: ERROR_CHARACTERS - 3] + "..."
+        health = self._streak.health
+        self._status.say(assignment, state, error, epoch_seen=epoch_seen, health=health)

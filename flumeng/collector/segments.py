@@ -1,25 +1,27 @@
-"""The filters, sinks and branches of a flow as a tree, made once for a task that is taken."""
+"""The filters, sinks and branches of a flow as a tree of segments, made once for a task."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from flumeng.collector.filter_counts import FilterCounts, Tally
+from flumeng.collector.filter_counts import FilterCounts
 from flumeng.collector.forks import Fork, Leaf
 from flumeng.collector.work import Filtered
 from flumeng.filters import Filter, on_error
+from flumeng.filters.branch_router import BranchRouter
 from flumeng.filters.lazy_batch import LazyBatch, Stage
 from flumeng.filters.making import marking
-from flumeng.filters.parting import Parting, Unmarked
+from flumeng.filters.marks import Unmarked
+from flumeng.inputs.accumulator import Accumulator
 from flumeng.spec.branch import Located, loses
 from flumeng.spec.component import DEAD_LETTER, DROP, Component
 from flumeng.spec.filters import notes_errors, reshapes
 
 
 @dataclass(frozen=True)
-class Ends:
-    """Where ways end. ``sink``: a batch through the stage of the sink with a number; ``letters``:
+class Outputs:
+    """What ends a plan. ``sink``: a batch through the stage of the sink with a number; ``letters``:
     events that the filter at a place could not process, as dead letters."""
 
     sink: Callable[[LazyBatch, int], LazyBatch]
@@ -34,12 +36,12 @@ class Segment:
     steps: tuple[Filter, ...]
     counts: FilterCounts
     sinks: tuple[int, ...]
-    parting: Parting
-    branches: tuple[Segment | Failing, ...]
+    router: BranchRouter
+    branches: tuple[Segment | LetterSegment, ...]
     loses: bool
     branch: str = ""
 
-    def walk(self) -> Iterator[Segment | Failing]:
+    def walk(self) -> Iterator[Segment | LetterSegment]:
         yield self
         for branch in self.branches:
             yield from branch.walk()
@@ -52,47 +54,47 @@ class Segment:
         """What its filters leave of ``batch``."""
         return self.through(batch)
 
-    def fork(self, batch: LazyBatch, ends: Ends) -> Fork:
+    def fork(self, batch: LazyBatch, outputs: Outputs) -> Fork:
         """What becomes of a batch behind the filters of this segment."""
         in_arrow = bool(batch.pending)
         if in_arrow:
             batch = _counted(batch, self.counts.at_end(batch))
-        marked = self.parting.mark(batch)
-        if self.parting.marks and not in_arrow:
+        marked = self.router.mark(batch)
+        if self.router.marks and not in_arrow:
             marked = _counted(marked, self.counts.at_end(marked))
         if self.loses:
-            untaken = self.counts.untaken(Unmarked(self.parting.marks))
+            untaken = self.counts.untaken(Unmarked(self.router.marks))
             marked = _counted(marked, (untaken,))
-        is_counted = in_arrow or bool(self.parting.marks)
+        is_counted = in_arrow or bool(self.router.marks)
         return Fork.of(
             marked,
             lambda marked: (
-                *self._leaves(self.parting.all(marked), ends),
+                *self._leaves(self.router.all_of(marked), outputs),
                 *(
-                    branch.fork(branch.through(self.parting.taken(marked, number)), ends)
+                    branch.fork(branch.through(self.router.branch_of(marked, number)), outputs)
                     for number, branch in enumerate(self.branches)
                 ),
             ),
             lambda: () if is_counted else self.counts.at_end(marked),
         )
 
-    def _leaves(self, batch: LazyBatch, ends: Ends) -> Iterator[Leaf]:
+    def _leaves(self, batch: LazyBatch, outputs: Outputs) -> Iterator[Leaf]:
         for sink in self.sinks:
-            yield Leaf(sink, ends.sink(batch, sink))
+            yield Leaf(sink, outputs.sink(batch, sink))
 
 
 @dataclass(frozen=True)
-class Failing:
+class LetterSegment:
     """``steps`` in a row, of which the last one is the filter at ``place``. What that cannot
     process becomes dead letters, all else goes into ``rest``."""
 
     steps: tuple[Filter, ...]
     counts: FilterCounts
     place: str
-    rest: Segment | Failing
+    rest: Segment | LetterSegment
     branch: str = ""
 
-    def walk(self) -> Iterator[Segment | Failing]:
+    def walk(self) -> Iterator[Segment | LetterSegment]:
         yield self
         yield from self.rest.walk()
 
@@ -104,13 +106,13 @@ class Failing:
         """As of ``Segment``; of ``rest`` too."""
         return self.rest.behind(on_error.processed(self.through(batch)))
 
-    def fork(self, marked: LazyBatch, ends: Ends) -> Fork:
+    def fork(self, marked: LazyBatch, outputs: Outputs) -> Fork:
         """As of ``Segment``."""
         return Fork.of(
             _counted(marked, self.counts.at_end(marked)),
             lambda marked: (
-                ends.letters(on_error.failed(marked), self.place),
-                self.rest.fork(self.rest.through(on_error.processed(marked)), ends),
+                outputs.letters(on_error.failed(marked), self.place),
+                self.rest.fork(self.rest.through(on_error.processed(marked)), outputs),
             ),
         )
 
@@ -122,29 +124,29 @@ def _counted(batch: LazyBatch, stages: Sequence[Stage]) -> LazyBatch:
     return batch
 
 
-def grown(root: Located, tally: Tally, task: str) -> Segment | Failing:
+def tree_of(root: Located, counts: Accumulator[int], task: str) -> Segment | LetterSegment:
     """The tree of a flow. Raises what ``marking`` raises."""
-    return _Growing(root, tally, task).segment(root, 0)
+    return _TreeBuilder(root, counts, task).segment(root, 0)
 
 
-class _Growing:
+class _TreeBuilder:
     """One pass over a flow, which numbers its sinks."""
 
-    def __init__(self, root: Located, tally: Tally, task: str) -> None:
+    def __init__(self, root: Located, counts: Accumulator[int], task: str) -> None:
         self._numbers = iter(range(sum(len(one.segment.sinks) for one in root.walk())))
-        self._tally = tally
+        self._counts = counts
         self._task = task
 
-    def segment(self, where: Located, first: int) -> Segment | Failing:
+    def segment(self, where: Located, first: int) -> Segment | LetterSegment:
         """From the filter with the number ``first`` on."""
         of = where.segment
         filters = of.filters[first:]
-        ends = [number for number, part in enumerate(filters) if part.on_error == DEAD_LETTER]
+        failing = [number for number, part in enumerate(filters) if part.on_error == DEAD_LETTER]
         branch = "" if first else where.name
-        last = ends[0] if ends else len(filters) - 1
+        last = failing[0] if failing else len(filters) - 1
         steps, counts = self._steps(where, first, filters[: last + 1])
-        if ends:
-            return Failing(
+        if failing:
+            return LetterSegment(
                 steps,
                 counts,
                 _place(where, first + last, filters[last]),
@@ -155,7 +157,7 @@ class _Growing:
             steps,
             counts,
             tuple(next(self._numbers) for _ in of.sinks),
-            Parting(of.branches),
+            BranchRouter(of.branches),
             tuple(self.segment(part, 0) for part in where.parts()),
             loses(of),
             branch,
@@ -171,7 +173,7 @@ class _Growing:
         inner = bool(where.name or first)
         key = f"{self._task}/{where.place}{first}" if inner else self._task
         reshaping = any(reshapes(part.options) for part in filters)
-        counts = FilterCounts(self._tally, key, notes, inner=inner, reshapes=reshaping)
+        counts = FilterCounts(self._counts, key, notes, inner=inner, reshapes=reshaping)
         steps: list[Filter] = []
         for number, part in enumerate(filters, first):
             steps.append(marking(part))
@@ -185,7 +187,7 @@ def _place(where: Located, number: int, part: Component) -> str:
     return f"{where.place}filters[{number}].{part.name}"
 
 
-def filtered(root: Segment | Failing) -> Filtered:
+def filtered(root: Segment | LetterSegment) -> Filtered:
     """What became of the events of all segments since the last call."""
     found = [(one.branch, one.counts.take()) for one in root.walk()]
     dropped = [counts.dropped for _, counts in found]

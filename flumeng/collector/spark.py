@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from flumeng.collector import shipping, spark_ui
@@ -81,9 +81,11 @@ def start(
     *,
     host: str = LOOPBACK,
     more_java_options: str = "",
+    spare_tasks: int = 0,
 ) -> SparkSession:
     """Start Spark with its state in ``directory``, which is emptied first. ``host`` is where
-    executors elsewhere reach the driver.
+    executors elsewhere reach the driver. On this host so many ``spare_tasks`` may run beside one
+    for each core.
 
     Raises UserError when Java is missing or too old, when ``directory`` cannot be written and for
     a secret that is not there, UnavailableError when the master does not answer.
@@ -133,10 +135,17 @@ def start(
         **_wanted(options),
         **(_sockets(scratch) if options.local else {}),
     }
-    builder = SparkSession.builder.master(options.master).appName("flumeng")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
     try:
+        if options.local and spare_tasks:
+            cores = local_cores(options, settings)
+            settings = {
+                "spark.master": f"local[{cores + spare_tasks}]",
+                "spark.default.parallelism": str(cores),
+                **settings,
+            }
+        builder = SparkSession.builder.master(options.master).appName("flumeng")
+        for name, value in settings.items():
+            builder = builder.config(name, value)
         session = builder.getOrCreate()
         if not options.local:
             session.sparkContext.addPyFile(str(shipping.archive(directory)))
@@ -155,6 +164,17 @@ def for_large_rows(session: SparkSession) -> SparkSession:
     careful.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BYTES_AT_ONCE)
     careful.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", LARGE_ROWS_AT_ONCE)
     return careful
+
+
+def local_cores(options: SparkOptions, settings: Mapping[str, str]) -> int:
+    """As many tasks at once as Spark takes ``local[*]`` for. The JVM knows it best, in a container
+    too, and is started for that with all of ``settings``."""
+    _, _, said = options.master.removesuffix("]").partition("[")
+    if said != "*":
+        return int(said or 1)
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*settings.items()]))
+    assert SparkContext._jvm is not None
+    return int(SparkContext._jvm.java.lang.Runtime.getRuntime().availableProcessors())
 
 
 def garbage_collector(environment: Mapping[str, str]) -> str:

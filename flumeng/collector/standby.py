@@ -7,8 +7,8 @@ on it: who takes the task over claims it as everybody does.
 
 from __future__ import annotations
 
+from flumeng.collector.assignment import Assignment
 from flumeng.collector.partitions import Partitions
-from flumeng.collector.task import Assignment
 from flumeng.collector.work import Pipeline
 from flumeng.state.partitions import ack_path
 from flumeng.store import Store

@@ -23,51 +23,34 @@ import contextlib
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from flumeng.collector.acks import Acks
+from flumeng.collector.assignment import Assignment
+from flumeng.collector.batch import Batch
 from flumeng.collector.commit import Commits, OpenStore
-from flumeng.collector.gaps import are_gone, reason
+from flumeng.collector.gaps import Gap, gone
 from flumeng.collector.gaps import gaps as find_gaps
+from flumeng.collector.handoff import Handoff
 from flumeng.collector.intents import Intents
+from flumeng.collector.line_joins import LineJoins, progress_of
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import MOST, BatchSize, backlog, next_ranges
-from flumeng.collector.work import BatchFailedError, Outcome, Pipeline
+from flumeng.collector.ranges import COUNTED, MOST, BatchSize, Scale, backlog, next_ranges
+from flumeng.collector.work import Outcome, Pipeline
 from flumeng.errors import ConflictError, UnavailableError
 from flumeng.inputs import Progress, Range, Reach
 from flumeng.runtime import file_store
 from flumeng.sinks import BatchId, Written
-from flumeng.store import Store
+from flumeng.store import Store, Write
 from zkschema.records import Intent
 
 log = logging.getLogger(__name__)
 
 BATCHES_AT_ONCE = 2
 LOOK_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What the node wants of a task. ``draining``: let go of it after the running batches.
-    ``standby``: another node owns it, and it is to be ready here. Another ``handoff`` is no other
-    assignment: what has come is to be delivered at once."""
-
-    flow: str
-    task: str
-    epoch: int
-    revision: int
-    spec: str
-    partitions: tuple[str, ...]
-    draining: bool = False
-    handoff: int = field(default=0, compare=False)
-    standby: bool = False
-
-    @property
-    def key(self) -> str:
-        return f"{self.flow}/{self.task}"
 
 
 class Readable(Protocol):
@@ -86,54 +69,6 @@ class Backlog:
 
     events: int
     due_seconds: float | None
-
-
-@dataclass(eq=False)
-class Batch:
-    """``outcome`` is what the sinks made of it, once it is written, at ``ended``. Before it began,
-    its task has waited for ``waited_seconds``. A batch that is decided before it is written has an
-    ``identity``, and is cut into so many ``splits``. One of ``gaps`` has no events. ``reread`` were
-    in batches before. ``lines_closed`` is for the metric of that name."""
-
-    ranges: tuple[Range, ...]
-    addresses: Mapping[str, str]
-    staging: Mapping[str, str]
-    began: float
-    identity: BatchId | None = None
-    splits: int | None = None
-    waited_seconds: float = 0.0
-    ended: float = 0.0
-    outcome: Outcome | None = None
-    gaps: bool = False
-    reread: int = 0
-    lines_closed: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def events(self) -> int:
-        return 0 if self.gaps else self._offsets - self.reread
-
-    @property
-    def gone(self) -> int:
-        """How many offsets it passes over, of events that were deleted before they were read."""
-        return self._offsets if self.gaps else 0
-
-    @property
-    def _offsets(self) -> int:
-        return sum(r.events for r in self.ranges)
-
-    @property
-    def refused(self) -> int:
-        """How many events have a time that was not believed, as sinks have seen."""
-        return max((part.refused for part in self._written), default=0)
-
-    @property
-    def dead_letters(self) -> int:
-        """How many events sinks have refused for good."""
-        return sum(part.dead_letters for part in self._written)
-
-    @property
-    def _written(self) -> list[Written]:
-        return self.outcome if isinstance(self.outcome, list) else []
 
 
 class Task:
@@ -161,11 +96,11 @@ class Task:
         self._size = size
         self._clock = clock
         self._running: deque[Batch] = deque()
-        self._multiline = pipeline.spec.multiline
+        multiline = pipeline.spec.multiline
         alone = (
             pipeline.spec.delivery == "at-most-once"
             or pipeline.intent == "before"
-            or self._multiline is not None
+            or multiline is not None
         )
         self._batches_at_once = 1 if alone else BATCHES_AT_ONCE
         self._revision = assignment.revision
@@ -182,9 +117,10 @@ class Task:
             assignment.flow,
             assignment.epoch,
             assignment.partitions,
-            rules="" if self._multiline is None else self._multiline.digest,
+            rules="" if multiline is None else multiline.digest,
         )
         self._commits.recover(leftovers)
+        self._joins = None if multiline is None else LineJoins(multiline, self._acks, clock)
         self._intents = Intents(store, self._acks, assignment.flow, assignment.task)
         if self._intents.open is not None and self._intents.open.revision != assignment.revision:
             raise ConflictError("a batch of another revision was decided meanwhile")
@@ -193,11 +129,8 @@ class Task:
         inherited = bool(self._acks.inherited)  # what is there has waited for an owner long enough
         self._waiting_since: float | None = -math.inf if inherited else None
         self.planned = dict(self._acks.emitted)
-        self._handed_up_to: dict[str, int | None] = {}
-        """Partition -> what is to be delivered without waiting for more; None until it is seen."""
+        self._handoff = Handoff()
         self._replayed_below: dict[str, int] = {}
-        self._still: dict[str, tuple[int, float]] = {}
-        """Partition -> how far it reached, and since when. Only where lines are joined."""
 
     @property
     def caught_up(self) -> bool:
@@ -238,7 +171,7 @@ class Task:
     @property
     def handed_off(self) -> bool:
         """Whether all is acked that ``hand_off`` was about, as far as it can be read."""
-        return not self._handed_up_to and not self._running
+        return self._handoff.done and not self._running
 
     def look(self, *, eager: bool) -> Backlog:
         """What waits to be read. ``eager`` does not wait for events to gather, nor is there any use
@@ -249,9 +182,10 @@ class Task:
             self._caught_up = False
             again = self._ranges(self._repeat)
             ready = _can_be_read(again, safe)
-            return Backlog(sum(piece.events for piece in again), 0.0 if ready else None)
-        eager |= self._hands_off(safe)
-        waiting = backlog(self.planned, safe)
+            return Backlog(_scale(reached).total(again), 0.0 if ready else None)
+        delivered = self.planned if self._joins is None else self._acks.emitted
+        eager |= self._handoff.look(safe, delivered)
+        waiting = backlog(self.planned, safe, _scale(reached))
         self._caught_up = waiting == 0 and len(safe) == len(self.planned)
         quiet = self._quiet_seconds(reached)
         if waiting == 0 and not quiet:
@@ -276,7 +210,7 @@ class Task:
         """Deliver all that is safe at this moment, in as many batches as it takes, without waiting
         for events to gather."""
         self.refresh()
-        self._handed_up_to = dict.fromkeys(self.planned)
+        self._handoff.begin(self.planned)
 
     def start(self, most_events: int | None = None) -> Batch | None:
         """The next batch, staged and under way: of all that can be read now, as far as it fits.
@@ -291,26 +225,26 @@ class Task:
             replayed = self._pipeline.spec.delivery == "at-least-once"
             again = self._ranges(self._repeat, replayed=replayed)
             ranges = again if _can_be_read(again, safe) else ()
-            gaps = are_gone(again, reached)
+            gaps = gone(again, reached)
         else:
-            ranges = find_gaps(self._starts, reached, MOST)
-            gaps = bool(ranges)
-            ranges = ranges or self._next_ranges(reached, limit)
+            gaps = find_gaps(self._starts, reached, MOST)
+            ranges = tuple(gap.piece for gap in gaps) or self._next_ranges(reached, limit)
         self._waiting_since = None
         if not ranges:
             return None
-        for piece in ranges if gaps else ():
-            log.warning("%s", reason(piece))
+        for gap in gaps:
+            log.warning("%s", gap.reason)
+        scale = _scale(reached)
         identity = splits = None
         if self._repeat is not None:
             identity, splits = _identity(self._repeat), self._repeat.splits
             self._repeat = None
         elif self._pipeline.intent == "before":
-            splits = 1 if gaps else self._pipeline.splits(ranges)
+            splits = 1 if gaps else self._pipeline.splits(ranges, scale)
             identity = _identity(self._intents.decide(ranges, self._revision, splits))
         if self._pipeline.spec.delivery == "at-most-once":
-            self._acks.advance(ranges)
-        reread = 0 if gaps or self._multiline is None else self._reread(ranges)
+            self._acks.advance(ranges, _with(gaps))
+        reread = 0 if gaps or self._joins is None else self._reread(ranges, scale)
         for piece in ranges:
             self.planned[piece.partition] = max(self.planned[piece.partition], piece.end)
         spare, commits = self._pipeline.spare_roots, self._commits
@@ -320,9 +254,19 @@ class Task:
             )
             for root in self._pipeline.roots
         }
-        addresses = {piece.partition: reached[piece.partition].address for piece in ranges}
+        addresses = {piece.partition: _address(piece, reached[piece.partition]) for piece in ranges}
         began = self._clock()
-        batch = Batch(ranges, addresses, staging, began, identity, splits, gaps=gaps, reread=reread)
+        batch = Batch(
+            ranges,
+            addresses,
+            staging,
+            began,
+            scale,
+            identity,
+            splits,
+            gaps=gaps,
+            reread=reread,
+        )
         self._running.append(batch)
         return batch
 
@@ -343,16 +287,17 @@ class Task:
         files = [move for part in batch.outcome for move in part.files]
         spare = self._pipeline.spare_roots - {root for one in batch.outcome for root in one.staged}
         staging = [place for root, place in batch.staging.items() if root not in spare]
+        also = _with(batch.gaps)
         if self._pipeline.spec.delivery == "exactly-once":
             self._commit_once(batch, batch.outcome, staging, files, joined)
         else:
             self._commits.publish(staging, files)
             _show(batch.outcome, None)
             if batch.identity is not None:
-                self._acks.advance(batch.ranges, [self._intents.end()], joined)
+                self._acks.advance(batch.ranges, [self._intents.end(), *also], joined)
                 self._end_intent()
             elif self._pipeline.spec.delivery == "at-least-once":
-                self._acks.advance(batch.ranges, joined=joined)
+                self._acks.advance(batch.ranges, also, joined)
         left = {root for one in batch.outcome for root in one.abandoned} & spare
         self._commits.discard(batch.staging[root] for root in sorted(left))
         seconds = batch.ended - max(batch.began, self._last_end)
@@ -374,95 +319,50 @@ class Task:
         files: Sequence[tuple[str, str]],
         joined: Mapping[str, Progress] | None,
     ) -> None:
+        also = _with(batch.gaps)
         record = self._commits.record(self._acks.epoch, staging, files)
         identity = batch.identity
         if identity is None and any(part.commit for part in outcome):
-            splits = self._pipeline.splits(batch.ranges)
+            splits = self._pipeline.splits(batch.ranges, batch.scale)
             identity = _identity(self._intents.decide(batch.ranges, self._revision, splits))
         _show(outcome, identity)
         if identity is None:
-            self._commits.commit(self._acks, batch.ranges, record, joined=joined)
+            self._commits.commit(self._acks, batch.ranges, record, also, joined)
         else:
             end = self._intents.end()
-            self._commits.commit(self._acks, batch.ranges, record, [end], joined)
+            self._commits.commit(self._acks, batch.ranges, record, [end, *also], joined)
             self._end_intent()
-
-    def _hands_off(self, safe: Mapping[str, int]) -> bool:
-        """Whether something is to be handed off that can be read and is in no batch yet."""
-        left = self._handed_up_to
-        done = self.planned if self._multiline is None else self._acks.emitted
-        for name in left.keys() & safe.keys():
-            known = left[name]
-            end = safe[name] if known is None else min(known, safe[name])
-            if end > done[name]:
-                left[name] = end
-            else:
-                del left[name]
-        return any(end is not None for end in left.values())
 
     @property
     def _starts(self) -> Mapping[str, int]:
         """From where on each partition has to be readable."""
-        return self.planned if self._multiline is None else self._acks.offsets
-
-    def _note_changes(self, reached: Mapping[str, Reach]) -> None:
-        now = self._clock()
-        for name, reach in reached.items():
-            if self._still.get(name, (-1, now))[0] != reach.safe:
-                self._still[name] = reach.safe, now
+        return self.planned if self._joins is None else self._acks.offsets
 
     def _quiet_seconds(self, reached: Mapping[str, Reach]) -> dict[str, float]:
-        """Of the partitions that are read to their end and have events of which nobody knows yet
-        whether lines of them are to come: how long these are still waited for."""
-        if self._multiline is None or self._running:
+        if self._joins is None or self._running:
             return {}
-        now, timeout = self._clock(), self._multiline.timeout_seconds
-        return {
-            name: 0.0 if reach.closed else max(0.0, self._still[name][1] + timeout - now)
-            for name, reach in reached.items()
-            if self._acks.emitted[name] < self.planned[name] >= reach.safe and not reach.held
-        }
+        return self._joins.quiet_seconds(reached, self.planned)
 
     def _next_ranges(self, reached: Mapping[str, Reach], limit: int) -> tuple[Range, ...]:
-        """What is new, in at most ``limit`` events; where lines are joined, from where they are to
-        be read again, and what waits for no more lines."""
-        safe = self._safe(reached)
-        fresh = next_ranges(self.planned, safe, limit, self._replayed_below)
-        if self._multiline is None:
+        """What is new, in about ``limit`` events."""
+        safe, scale = self._safe(reached), _scale(reached)
+        fresh = next_ranges(self.planned, safe, limit, self._replayed_below, scale)
+        if self._joins is None:
             return fresh
-        now, timeout = self._clock(), self._multiline.timeout_seconds
-        ends = {piece.partition: piece.end for piece in fresh}
-        quiet = self._quiet_seconds(reached).items()
-        ends |= {name: safe[name] for name, left in quiet if left == 0 and name not in ends}
-        ranges = []
-        for name, end in sorted(ends.items())[:MOST]:
-            reach, start = reached[name], self._acks.offsets[name]
-            still = reach.closed or now - self._still[name][1] >= timeout
-            flush = still and end == reach.safe and not reach.held
-            replayed = start < self._replayed_below.get(name, 0)
-            ranges.append(Range(name, start, end, replayed, self._acks.emitted[name], flush))
-        return tuple(ranges)
-
-    def _reread(self, ranges: Sequence[Range]) -> int:
-        return sum(
-            min(piece.end, max(piece.start, self.planned[piece.partition])) - piece.start
-            for piece in ranges
-        )
+        quiet = self._quiet_seconds(reached)
+        return self._joins.ranges(fresh, reached, quiet, self._replayed_below)
 
     def _joined(self, batch: Batch) -> Mapping[str, Progress] | None:
         """How far the acks move. None: to the ends of the batch's ranges."""
-        if self._multiline is None or batch.gaps:
+        if self._joins is None or batch.gaps:
             return None
-        told = self._pipeline.joined(batch.ranges)
-        for piece in batch.ranges:
-            if piece.partition not in told:
-                raise BatchFailedError(
-                    f"nobody has told how far the lines of {piece.partition} are joined: a "
-                    "statement that leaves events unread (LIMIT, WHERE false) does not go with "
-                    "multiline"
-                )
-            batch.lines_closed.update(told[piece.partition].closed)
-        return {name: one.progress for name, one in told.items()}
+        return progress_of(batch, self._pipeline.joined(batch.ranges))
+
+    def _reread(self, ranges: Sequence[Range], scale: Scale) -> int:
+        return scale.total(
+            replace(piece, end=min(piece.end, max(piece.start, self.planned[piece.partition])))
+            for piece in ranges
+        )
 
     def _ranges(self, decided: Intent, *, replayed: bool = False) -> tuple[Range, ...]:
         flushed = frozenset(decided.flushed)
@@ -477,8 +377,8 @@ class Task:
 
     def _reached(self) -> dict[str, Reach]:
         reached = self._readable.of(self._starts)
-        if self._multiline is not None:
-            self._note_changes(reached)
+        if self._joins is not None:
+            self._joins.note(reached)
         self._look_at_acks(reached)
         self._mark_replayed(reached)
         return reached
@@ -512,6 +412,21 @@ def _show(outcome: Sequence[Written], identity: BatchId | None) -> None:
 
 def _identity(decided: Intent) -> BatchId:
     return BatchId(decided.series, decided.number)
+
+
+def _with(gaps: Sequence[Gap]) -> list[Write]:
+    """What is written with the acks of these."""
+    return [write for gap in gaps for write in gap.also]
+
+
+def _scale(reached: Mapping[str, Reach]) -> Scale:
+    contents = {name: one.contents for name, one in reached.items() if one.contents is not None}
+    return Scale(contents) if contents else COUNTED
+
+
+def _address(piece: Range, reach: Reach) -> str:
+    contents = reach.contents
+    return reach.address if contents is None else contents.address(piece.start, piece.end)
 
 
 def _can_be_read(ranges: Sequence[Range], safe: Mapping[str, int]) -> bool:

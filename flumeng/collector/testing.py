@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from flumeng.collector.ranges import Scale
 from flumeng.collector.work import Filtered, Intent, Outcome, Pipeline, Work
 from flumeng.inputs import Positions, Progress, Range, Reach, Standstill
 from flumeng.inputs.journals import standstills
@@ -106,7 +107,8 @@ class ScriptedPipeline:
     def filtered(self) -> Filtered:
         return self.made
 
-    def splits(self, ranges: Sequence[Range]) -> int:
+    def splits(self, ranges: Sequence[Range], scale: Scale) -> int:
+        del scale
         return len(ranges)
 
     def joined(self, ranges: Sequence[Range]) -> dict[str, JoinedRange]:
@@ -122,12 +124,13 @@ class ScriptedPipeline:
 
 
 class ScriptedEngine:
-    """Runs batches of scripted pipelines. ``jobs``: how many batches each job had, and ``events``
-    how many events."""
+    """Runs batches of scripted pipelines. ``jobs``: how many batches each job had, ``events``
+    how many events, and ``apart`` whether it was for one apart."""
 
     def __init__(self) -> None:
         self.jobs: list[int] = []
         self.events: list[int] = []
+        self.apart: list[bool] = []
         self.warm: list[Pipeline] = []
         self.cancelled: set[str] = set()
         self.at_once = self.most_at_once = 0
@@ -137,6 +140,7 @@ class ScriptedEngine:
         del job, slot
         with self._lock:
             self.jobs.append(len(works))
+            self.apart.append(works[0].apart)
             self.events.append(sum(piece.events for work in works for piece in work.ranges))
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)

@@ -10,11 +10,13 @@ for. One that never stops working ends with its job.
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 
 import pyarrow as pa
 
@@ -27,13 +29,19 @@ SLOW_SECONDS = 1.0
 LIMIT_SECONDS = 10.0
 """So long no unit has ended, and the process has not worked."""
 MOST_SLOW = 16
+_STEPS = {
+    "flumeng.inputs": "reading",
+    "flumeng.filters": "filtering",
+    "flumeng.sinks": "writing",
+}
 WORKING = 0.05
 """The part of a processor that a process uses which does more than wait."""
 ROWS, ERROR, HUNG, LEFT = "rows", "error", "hung", "left"
 
 Result = tuple[int, str, bytes]
 """Number of the unit, how it ended, and: its rows as an Arrow stream; or kind and text of the
-error. LEFT: it was not begun, since too many others hang."""
+error; or of one that hangs the step that it is in, when that is known. LEFT: it was not begun,
+since too many others hang."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +109,14 @@ def run_together(
 
 
 class _Running:
-    """The units of one call: ``began`` holds those that run. All but ``news`` is used with ``news``
-    held. ``ended_at``: when one ended last."""
+    """The units of one call: ``began`` holds those that run, ``threads`` theirs. All but
+    ``news`` is used with ``news`` held. ``ended_at``: when one ended last."""
 
     def __init__(self, units: tuple[Unit, ...], clock: Callable[[], float]) -> None:
         self.news = threading.Condition()
         self.waiting = deque(units)
         self.began: dict[int, float] = {}
+        self.threads: dict[int, int] = {}
         self.ended_at = clock()
         self.results: list[Result] = []
         self._clock = clock
@@ -115,16 +124,22 @@ class _Running:
     def begin(self) -> None:
         unit = self.waiting.popleft()
         self.began[unit.number] = self._clock()
-        threading.Thread(target=self._run, args=(unit,), daemon=True).start()
+        thread = threading.Thread(target=self._run, args=(unit,), daemon=True)
+        thread.start()
+        self.threads[unit.number] = thread.ident or 0
 
     def given_up(self) -> list[Result]:
-        hung = [(number, HUNG, b"") for number in self.began]
+        frames = sys._current_frames()
+        hung = [
+            (number, HUNG, step_of(frames.get(self.threads[number])).encode())
+            for number in self.began
+        ]
         return [*hung, *((unit.number, LEFT, b"") for unit in self.waiting)]
 
     def _run(self, unit: Unit) -> None:
         result = unit.run()
         with self.news:
-            del self.began[unit.number]
+            del self.began[unit.number], self.threads[unit.number]
             self.ended_at = self._clock()
             self.results.append(result)
             self.news.notify()
@@ -152,6 +167,16 @@ class _Effort:
             if self._working:
                 self.seen_at = now
         return self._working
+
+
+def step_of(frame: FrameType | None) -> str:
+    """Which step the innermost call of ours belongs to; empty when none does."""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if step := _STEPS.get(".".join(module.split(".")[:2])):
+            return step
+        frame = frame.f_back
+    return ""
 
 
 def read_rows(stream: bytes) -> list[dict[str, object]]:

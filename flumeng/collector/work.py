@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from flumeng.collector.gaps import Gap
+from flumeng.collector.ranges import COUNTED, Scale
 from flumeng.errors import FlumengError
 from flumeng.inputs import Range
 from flumeng.inputs.lines.joined import JoinedRange
@@ -24,6 +26,13 @@ class BatchFailedError(FlumengError):
 class HungError(FlumengError):
     """A batch did not end within its limit."""
 
+    @classmethod
+    def after(cls, seconds: float, sinks: Sequence[str], step: str = "") -> HungError:
+        """``sinks``: the places of those that the batch was for; ``step``: what it was doing, when
+        somebody saw it."""
+        doing = f" while {step}" if step else ""
+        return cls(f"a batch for {', '.join(sinks)} has hung{doing}: no end after {seconds:g} s")
+
 
 class BrokenTogetherError(FlumengError):
     """The job that wrote this batch among others broke down; which of them broke it is unknown."""
@@ -36,12 +45,14 @@ Intent = Literal["before", "after"]
 class Filtered:
     """What the filters made of a task's events; None where nobody has counted. ``taken``: how many
     events went into each branch that has a condition. ``failed``: how many of the dropped ones each
-    filter, by its place, dropped since it could not process them."""
+    filter, by its place, dropped since it could not process them. ``read``: how many events were
+    read; None where offsets count them."""
 
     dropped: int | None = 0
     parse_errors: int | None = 0
     taken: Mapping[str, int] = field(default_factory=dict)
     failed: Mapping[str, int] = field(default_factory=dict)
+    read: int | None = None
 
 
 class Pipeline(Protocol):
@@ -77,7 +88,7 @@ class Pipeline(Protocol):
     def filtered(self) -> Filtered:
         """What the filters made of the events since the last call."""
 
-    def splits(self, ranges: Sequence[Range]) -> int:
+    def splits(self, ranges: Sequence[Range], scale: Scale) -> int:
         """Into how many splits it would cut a batch of ``ranges``."""
 
     def joined(self, ranges: Sequence[Range]) -> Mapping[str, JoinedRange]:
@@ -89,7 +100,8 @@ class Pipeline(Protocol):
 class Work:
     """A batch that is to be written now; ``staging`` gives each root's directory. A batch that is
     decided has an ``identity``, and is cut into exactly so many ``splits``. The ranges of one with
-    ``gaps`` are gone: nothing is read, and dead letters tell of them.
+    ``gaps`` are gone: nothing is read, and dead letters tell of them. One that is ``apart`` takes
+    one of Spark's tasks, since it may never end.
 
     ``done`` is told the outcome once, from any thread; it only takes it down.
     """
@@ -102,11 +114,13 @@ class Work:
     done: Callable[[Outcome], None]
     identity: BatchId | None = None
     splits: int | None = None
-    gaps: bool = False
+    gaps: tuple[Gap, ...] = ()
+    apart: bool = False
+    scale: Scale = COUNTED
 
     @property
     def events(self) -> int:
-        return sum(piece.events for piece in self.ranges)
+        return self.scale.total(self.ranges)
 
     @classmethod
     def trial(cls, pipeline: Pipeline) -> Work:

@@ -10,14 +10,15 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from flumeng.collector.assignment import Assignment
 from flumeng.collector.commit import OpenStore
 from flumeng.collector.jobs import Engine, Jobs, unrecorded
 from flumeng.collector.measures import Measures
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.reports import Reports
-from flumeng.collector.runner import STARTING, Runner, Status, Surroundings
+from flumeng.collector.runner import Runner, Surroundings
 from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.task import Assignment
+from flumeng.collector.status import STARTING, Status
 from flumeng.collector.work import Pipeline
 from flumeng.inputs import OpenPositions
 from flumeng.node.in_progress import InProgress

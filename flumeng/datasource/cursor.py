@@ -18,7 +18,7 @@ from dataclasses import replace
 from flumeng.datasource.options import KEEP_SECONDS
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations.cursors import require_leases
-from flumeng.operations.flows import require_flow, require_revision
+from flumeng.operations.flow_records import require_flow, require_revision
 from flumeng.operations.subscriptions import has_journals
 from flumeng.store import ABSENT, ANY, Check, Put, Remove, Store, Versioned, Write
 from zkschema import paths

@@ -13,7 +13,7 @@ from flumeng.discovery.accounts import PartitionAccounts
 from flumeng.discovery.scaling_loop import ScalingLoop
 from flumeng.discovery.worker import MakeFinders, Worker
 from flumeng.errors import UserError
-from flumeng.inputs.finding import Finder, FinderClass
+from flumeng.inputs.finding import Finder, FinderClass, FindingTask
 from flumeng.journal.partition_server import PartitionServer
 from flumeng.node import policy
 from flumeng.node.policy import Policy
@@ -69,10 +69,10 @@ def main() -> int:
 def finders_of(allowed: Policy, store: Store) -> MakeFinders:
     """What finds the partitions of a flow's sources, as far as the node's policy allows."""
 
-    def make(spec: FlowSpec) -> list[Finder]:
+    def make(spec: FlowSpec, task: FindingTask) -> list[Finder]:
         for part in spec.partitioned:
             allowed.require(part)
-        return [_class_of(part.name).of(part.options, store) for part in spec.partitioned]
+        return [_class_of(part.name).of(part.options, store, task) for part in spec.partitioned]
 
     return make
 

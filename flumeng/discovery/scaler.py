@@ -197,8 +197,8 @@ def _sample(before: Seen, now: Seen, wall: float, tasks: int, unsettled: str) ->
         time=now.time,
         behind=sum(one.unacked for one in waiting),
         seconds=max((*ages, *now.waited.values()), default=0.0),
-        arriving=sum(max(0, after.safe - one.safe) for one, after in both) / seconds,
-        acked=sum(max(0, after.acked - one.acked) for one, after in both) / seconds,
+        arriving=sum(max(0, after.distance(one.safe, after.safe)) for one, after in both) / seconds,
+        acked=sum(max(0, after.distance(one.acked, after.acked)) for one, after in both) / seconds,
         tasks=tasks,
         unsettled=unsettled,
     )

@@ -18,7 +18,7 @@ from flumeng.inputs.finding import Before, Bounds, Finder, Findings
 from flumeng.journal.account import Account
 from flumeng.operations import audit
 from flumeng.state import discovered
-from flumeng.state.partitions import FLOW, ack_path, input_of
+from flumeng.state.partitions import FLOW, ack_path, input_of, step_of
 from flumeng.state.task_map import read_plans
 from flumeng.store import (
     ABSENT,
@@ -59,10 +59,12 @@ class SupersededError(ConflictError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """``trouble`` is what a person should know of; ``soon``: to be looked at again soon."""
+    """``trouble`` is what a person should know of; ``soon``: to be looked at again soon; ``more``:
+    at once."""
 
     trouble: str = ""
     soon: bool = False
+    more: bool = False
 
 
 class DiscoveryTask:
@@ -113,10 +115,10 @@ class DiscoveryTask:
         for finder in self._finders:
             bounds |= finder.bounds(known)
         acks = self._acks(list(bounds))
-        found = {name: _account(known[name], bounds[name], acks.get(name)) for name in bounds}
+        found = {name: _account(name, known[name], bounds[name], acks.get(name)) for name in bounds}
         behind = {name: one for name, one in found.items() if one.unacked > 0}
         oldest = self._times({name: max(one.acked, one.floor) for name, one in behind.items()})
-        newest = self._times({name: one.safe - 1 for name, one in behind.items()})
+        newest = self._times({name: one.safe - one.step for name, one in behind.items()})
         return {
             name: replace(one, oldest_unacked_us=oldest.get(name), newest_us=newest.get(name))
             for name, one in found.items()
@@ -167,6 +169,7 @@ class DiscoveryTask:
             {key: why for one in found for key, why in one.held.items()},
             tuple(note for one in found for note in one.notes),
             bool(found) and all(one.bounded for one in found),
+            any(one.more for one in found),
             (*(text for one in found for text in one.troubles), *troubles),
             tuple(text for one in found for text in one.lacks),
         )
@@ -202,7 +205,7 @@ class DiscoveryTask:
         said = [*findings.held.values(), *findings.troubles, *findings.lacks]
         soon = bool(leaving or findings.held or findings.troubles or findings.bounded)
         trouble = "; ".join(said)
-        return Outcome(trouble, soon)
+        return Outcome(trouble, soon, findings.more)
 
     def _acks(self, names: Sequence[str]) -> dict[str, int]:
         found = self._store.read_each([ack_path(self._flow, name) for name in names])
@@ -278,7 +281,7 @@ class DiscoveryTask:
         self._told = notes
 
 
-def _account(known: Partition, bounds: Bounds, acked: int | None) -> Account:
+def _account(name: str, known: Partition, bounds: Bounds, acked: int | None) -> Account:
     safe = bounds.safe if known.end is None else min(bounds.safe, known.end)
     offset = known.start if acked is None else acked
     return Account(
@@ -293,4 +296,5 @@ def _account(known: Partition, bounds: Bounds, acked: int | None) -> Account:
         waits_at=None,
         closed=known.end is not None,
         oldest_unacked_us=None,
+        step=step_of(name),
     )

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from flumeng.discovery.scaler import Scaler
 from flumeng.discovery.task import SOON_SECONDS, DiscoveryTask, SupersededError
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
-from flumeng.inputs.finding import Finder
+from flumeng.inputs.finding import Finder, FindingTask
 from flumeng.metrics.health import Health
 from flumeng.node.protocol import ALIVE_SECONDS, Message, Parent
 from flumeng.runtime import vital
@@ -35,7 +35,7 @@ STUCK_SECONDS = 120.0
 """A look that takes so long hangs: each of its calls has a limit far below."""
 NEVER = float("inf")
 
-MakeFinders = Callable[[FlowSpec], Sequence[Finder]]
+MakeFinders = Callable[[FlowSpec, FindingTask], Sequence[Finder]]
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,7 @@ class Worker:
             outcome = self._task(run).look()
             error = outcome.trouble or None
             rest = min(run.every_seconds, SOON_SECONDS) if outcome.soon else run.every_seconds
+            rest = 0.0 if outcome.more else rest
             backoff = 0.0
             run.streak.succeed()
         except SupersededError as superseded:
@@ -242,7 +243,7 @@ class Worker:
             spec = check_flow(run.wanted.spec)
             every = [part.options.discovery_seconds for part in spec.partitioned]
             run.every_seconds = min(every, default=run.every_seconds)
-            finders = self._finders(spec)
+            finders = self._finders(spec, FindingTask(run.wanted.flow, run.wanted.epoch))
             tasks = spec.place.collect.tasks
             if isinstance(tasks, TaskRange):
                 own = (run.wanted.flow, run.wanted.epoch)

@@ -17,7 +17,7 @@ from flumeng.filters import histogram, identity
 from flumeng.filters.columns import gathered
 from flumeng.filters.key_counts import groups
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.filters.parting import Marks
+from flumeng.filters.marks import Marks
 from flumeng.spec.filters.aggregate import IDENTITY, Aggregate, Value, value
 
 ROWS_AT_ONCE = 65_536

@@ -17,7 +17,7 @@ from flumeng.errors import UserError
 from flumeng.filters import Filter
 from flumeng.filters.columns import either, fitted
 from flumeng.filters.lazy_batch import LazyBatch, Stage
-from flumeng.filters.parting import WHEN, Marks
+from flumeng.filters.marks import WHEN, Marks
 
 if TYPE_CHECKING:
     from flumeng.filters.refreshed_table import RefreshedTable

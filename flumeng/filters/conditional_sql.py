@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from flumeng.filters import Filter, identity
 from flumeng.filters.columns import either
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.filters.parting import WHEN, Marked, Marks, TakeStage, Unmarked
+from flumeng.filters.marks import WHEN, Marked, Marks, TakeStage, Unmarked
 
 if TYPE_CHECKING:
     from flumeng.filters.refreshed_table import RefreshedTable

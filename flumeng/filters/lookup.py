@@ -23,7 +23,7 @@ from flumeng.filters import refreshed_table
 from flumeng.filters.columns import gathered
 from flumeng.filters.ddl import columns_of
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.filters.parting import WHEN, Marks
+from flumeng.filters.marks import WHEN, Marks
 from flumeng.spec.filters.lookup import Lookup
 
 log = logging.getLogger(__name__)

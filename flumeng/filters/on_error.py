@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from flumeng.filters import Filter, attributes
 from flumeng.filters.lazy_batch import LazyBatch, Stage
-from flumeng.filters.parting import Marked, TakeStage, Unmarked
+from flumeng.filters.marks import Marked, TakeStage, Unmarked
 from flumeng.filters.reasons import PARSE_ERROR, note
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -196,8 +197,9 @@ def _matches(values: pa.Array, pattern: str) -> Mask:
 
 
 def _mark(values: pa.Array) -> str:
-    """A text that is in none of ``values``, and of which no end is a beginning."""
+    """A text that is in none of ``values``, and of which no end is a beginning. Nobody can know it
+    before, or a sender could have it tried for ever."""
     mark = "\x02"
     while pc.any(pc.match_substring(values, mark)).as_py():
-        mark += "\x03"
+        mark = f"\x02{uuid4().hex}"
     return mark

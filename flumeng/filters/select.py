@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812, the name that all of Spark
 from flumeng.filters import arrow_sql, expression_stages, identity
 from flumeng.filters.conditional import ROW, ConditionalFilter
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.filters.parting import WHEN, Marks
+from flumeng.filters.marks import WHEN, Marks
 from flumeng.spec.filters.select import Select
 
 HIDDEN = (*identity.COLUMNS, ROW)

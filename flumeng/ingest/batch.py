@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,10 @@ from flumeng.errors import UserError
 from flumeng.ingest.framing import TRAILER_BYTES
 from flumeng.ingest.received_block import LineRules, ReceivedBlock
 from flumeng.journal.frame import MAX_ROWS
-from flumeng.journal.log import Encoded
 from flumeng.journal.schema import EVENT_SCHEMA
+
+if TYPE_CHECKING:
+    from flumeng.journal.log import Encoded
 
 FRAME_BYTES = 1 << 20
 """Of raw lines, unless one block has more. What is made of them on the way to the disk is a few

@@ -13,7 +13,8 @@ class Counters:
     ``events`` and ``bytes`` (as received, with framing) were taken. ``truncated`` events were cut.
     ``discarded_bytes`` were received and are in no event: the rest of over-long messages, what
     connections that broke or were closed left unfinished, and what could not be stored.
-    What was ``malformed`` could not be told apart or read. Connections were ``refused`` (there were
+    What was ``malformed`` could not be told apart or read. Requests were ``undelivered`` whose
+    events were journaled and not delivered in time. Connections were ``refused`` (there were
     too many; a request: later perhaps), closed when ``idle`` for too long, or closed as
     ``overfull``: all unfinished messages together took too much memory. ``dropped`` datagrams found
     the kernel's buffer full. ``skipped`` files were not read, since they are compressed.
@@ -29,6 +30,7 @@ class Counters:
     discarded_bytes: int = 0
     malformed: int = 0
     refused: int = 0
+    undelivered: int = 0
     idle: int = 0
     overfull: int = 0
     dropped: int = 0

@@ -86,6 +86,8 @@ class HttpApp:
             status, said = refused.status, {"error": str(refused)}
         if status in (400, 413, 415):
             self._context.counters.malformed += 1
+        if status == 504:
+            self._context.counters.undelivered += 1
         if status in (429, 503):
             self._context.counters.refused += 1
             more = [(b"retry-after", b"%d" % RETRY_SECONDS)]
@@ -192,6 +194,7 @@ class HttpApp:
         self, headers: Mapping[bytes, bytes], content_type: str, body: _Body, memory: Share
     ) -> list[Messages]:
         """Nothing else of the body is left in memory after it."""
+        http_body.require_text(content_type)
         limit = self._options.max_body_bytes
         data = await body.read(limit, memory)
         encoding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()

@@ -35,6 +35,13 @@ _READ_BYTES = 1 << 18
 _CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
 _LINES_OF_JSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 _JSON = "application/json"
+_PROTOBUF = (
+    "application/x-protobuf",
+    "application/protobuf",
+    "application/vnd.google.protobuf",
+    "application/grpc",
+    "application/grpc+proto",
+)
 
 _decode_lines = msgspec.json.Decoder(msgspec.Raw).decode_lines
 _decode_one = msgspec.json.Decoder(msgspec.Raw).decode
@@ -57,6 +64,16 @@ def pieces(
     data = unpack(body, encoding, most_bytes, memory)
     memory.take(_parse_bytes(data, content_type))
     return list(messages(data, content_type))
+
+
+def require_text(content_type: str) -> None:
+    """Raises RefusedError for what has neither lines nor JSON."""
+    if (kind := _kind(content_type)) in _PROTOBUF:
+        raise RefusedError(
+            415,
+            f"Content-Type {kind}: send lines or JSON; an exporter of OpenTelemetry does with "
+            "OTEL_EXPORTER_OTLP_PROTOCOL=http/json, or `encoding: json` in the Collector",
+        )
 
 
 def unpack(body: bytes, encoding: str, most_bytes: int, memory: Share) -> bytes:

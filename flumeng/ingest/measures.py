@@ -29,6 +29,7 @@ TAKEN: Mapping[str, Metric] = {
     "discarded_bytes": table.INGEST_DISCARDED,
     "malformed": table.INGEST_MALFORMED,
     "refused": table.INGEST_REFUSED,
+    "undelivered": table.INGEST_UNDELIVERED,
     "idle": table.INGEST_IDLE,
     "overfull": table.INGEST_OVERFULL,
     "dropped": table.INGEST_DROPPED,
@@ -40,13 +41,18 @@ TAKEN: Mapping[str, Metric] = {
 
 
 class Measures:
-    """``flows`` gives the flows that run now. Any thread may call ``readings``."""
+    """``flows`` gives the flows that run now, ``acked`` up to where a journal's flow has acked it.
+    Any thread may call ``readings``."""
 
     def __init__(
-        self, flows: Callable[[], Mapping[str, FlowRunner]], journal_store: JournalStore
+        self,
+        flows: Callable[[], Mapping[str, FlowRunner]],
+        journal_store: JournalStore,
+        acked: Callable[[Log], int],
     ) -> None:
         self._flows = flows
         self._journal_store = journal_store
+        self._acked = acked
         self._lag = LagClock()
         self._past = Past()
         self._noting = threading.Lock()
@@ -75,14 +81,14 @@ class Measures:
         """Note how far the journals reach now."""
         journals = self._journal_store.journals
         waited = {  # read from disk, which may hang: nobody waits for it
-            name: _waited_seconds(journal, journal.acked)
+            name: _waited_seconds(journal, self._acked(journal))
             for name, journal in journals.items()
-            if not self._past.knows(name) and journal.acked < journal.readable
+            if not self._past.knows(name) and self._acked(journal) < journal.readable
         }
         with self._noting:
             now = time.monotonic()
             for name, journal in journals.items():
-                acked, readable = journal.acked, journal.readable
+                acked, readable = self._acked(journal), journal.readable
                 self._past.see(name, acked, journal.safe, now)
                 self._lag.see(name, acked, readable, now - waited.get(name, 0.0))
             self._lag.keep(journals.keys())
@@ -99,7 +105,7 @@ class Measures:
             time.sleep(NOTE_SECONDS)
 
     def _of_journal(self, flow: str, journal: Log) -> Iterator[Reading]:
-        acked, safe, readable = journal.acked, journal.safe, journal.readable
+        acked, safe, readable = self._acked(journal), journal.safe, journal.readable
         yield table.JOURNAL_BYTES.of(journal.bytes, flow)
         yield table.JOURNAL_LIMIT.of(journal.limits.max_bytes, flow)
         yield table.JOURNAL_EVENTS.of(safe - journal.floor, flow)

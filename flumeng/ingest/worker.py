@@ -23,6 +23,7 @@ from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.liveness import stay_alive
 from flumeng.ingest.measures import Measures
 from flumeng.ingest.worker_group import ALONE, WorkerGroup
+from flumeng.journal.log import Log
 from flumeng.journal.names import flow_of
 from flumeng.journal.server import JournalServer
 from flumeng.metrics.health import Health
@@ -71,6 +72,8 @@ class Worker:
         self._flows: dict[str, FlowRunner] = {}
         self._acks: dict[str, int] = {}
         """Of each journal the last ack: the node says it once, perhaps before its flow is there."""
+        self._delivered: dict[str, int] = {}
+        """Of journals that others read too: up to where the flow's own cursor has acked them."""
         self._quiet = False
         self._reconciling = False
         self._changed = asyncio.Event()
@@ -78,7 +81,7 @@ class Worker:
         self._said: Message | None = None
         self._background: set[asyncio.Task[None]] = set()
         self.health = Health(STUCK_SECONDS)
-        self.measures = Measures(lambda: self._flows, journal_store)
+        self.measures = Measures(lambda: self._flows, journal_store, self._acked)
 
     async def run(self, messages: asyncio.Queue[Message]) -> None:
         """Until ``stop`` is received; then all that was accepted is durable."""
@@ -87,6 +90,7 @@ class Worker:
             *self._address,
             journals=lambda: self._journal_store.journals,
             counters=self._counters,
+            acked=self._acked,
             minute_ago=self.measures.minute_ago,
             may_tap=self._policy.may_tap,
         )
@@ -124,12 +128,14 @@ class Worker:
         elif kind == "acks":
             self._on_acks(message["acks"])
         elif kind == "delivered":
+            self._delivered.update(message["acks"])
             for name, offset in message["acks"].items():
                 if (flow := self._flows.get(flow_of(name))) is not None:
                     flow.delivered(name, offset)
         elif kind == "remove":
             for name in message["journals"]:
                 self._acks.pop(name, None)
+                self._delivered.pop(name, None)
                 self._do(self._journal_store.remove, name)
             for name in message["flows"]:
                 self._do(self._journal_store.forget, name)
@@ -154,6 +160,11 @@ class Worker:
             if task.get("state") != "draining"
         }
         self._reconcile()
+
+    def _acked(self, journal: Log) -> int:
+        """Up to where the flow itself has acked the journal; from any thread. The journal keeps
+        what others have not read yet."""
+        return max(journal.acked, self._delivered.get(journal.id, 0))
 
     def _on_acks(self, acks: Mapping[str, int]) -> None:
         others = {}

@@ -24,6 +24,7 @@ from typing import Literal, Protocol
 
 from flumeng.errors import FlumengError
 from flumeng.spec import FlowSpec
+from flumeng.store import Write
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,21 @@ class Range:
 Split = tuple[Range, ...]
 
 
+class Contents(Protocol):
+    """What lies between offsets of a partition whose offsets do not count events. It says the same
+    of the same offsets for as long as they are not acked."""
+
+    def events(self, start: int, end: int) -> int:
+        """About how many events lie in [start, end); at least one, unless it is empty."""
+
+    def cut(self, start: int, end: int, events: int) -> int:
+        """Where a range of about so many events from ``start`` may end: above ``start``, and at
+        ``end`` when there are no more."""
+
+    def address(self, start: int, end: int) -> str:
+        """What a reader has to know of [start, end)."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far the events of a partition are emitted whose lines are joined: all whose first line is
@@ -59,6 +75,9 @@ class Progress:
     emitted: int
 
 
+DELETED = "they were deleted before they were read"
+
+
 @dataclass(frozen=True)
 class Reach:
     """What can be read of a partition: [``floor``, ``safe``), at ``address``, which is whatever its
@@ -66,8 +85,10 @@ class Reach:
 
     ``held`` more events are there, or were, and cannot be read. ``trouble``: the server does not
     say how far the partition reaches, but something else. One that is ``closed`` takes no more.
-    ``gone_below``: what lies below was deleted, and the flow says to go on without it; such a
-    partition has no ``floor``.
+    What lies in [``gone_from``, ``gone_below``) cannot be read any more, as ``gone_why`` says, and
+    the flow goes on without it; that is acked in one transaction with ``gone_also``. Where it
+    begins at 0 there is no ``floor``. ``contents`` are of a partition whose offsets do not count
+    events, and say the addresses there.
     """
 
     address: str
@@ -77,6 +98,10 @@ class Reach:
     floor: int = 0
     closed: bool = False
     gone_below: int = 0
+    gone_from: int = 0
+    gone_why: str = DELETED
+    gone_also: tuple[Write, ...] = ()
+    contents: Contents | None = None
 
 
 Kind = Literal["nonsense", "lost", "gone", "held", "damaged", "unanswered"]

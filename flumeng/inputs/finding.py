@@ -39,8 +39,9 @@ class Findings:
     ``gone`` are not there any more, and ``kept`` wait for an operator, as ``held`` says: an id that
     is never used again -> what has happened. ``notes``: what happened and needs nobody.
 
-    ``bounded``: each offer has an end, and the flow stops when all are read. ``troubles``: what of
-    it was not to be had, while all else was; ``lacks``: what is wanted, and is certainly not there.
+    ``bounded``: each offer has an end, and the flow stops when all are read. ``more``: more is to
+    be found at once. ``troubles``: what of it was not to be had, while all else was; ``lacks``:
+    what is wanted, and is certainly not there.
     """
 
     offers: Mapping[str, Offer]
@@ -50,6 +51,7 @@ class Findings:
     held: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     bounded: bool = False
+    more: bool = False
     troubles: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
 
@@ -62,11 +64,19 @@ class Bounds:
     safe: int
 
 
+@dataclass(frozen=True)
+class FindingTask:
+    """The discovery task that asks."""
+
+    flow: str
+    epoch: int
+
+
 class FinderClass(Protocol):
     """What the registry names."""
 
-    def of(self, options: Any, store: Store) -> Finder:
-        """For a source with these options. Raises UserError."""
+    def of(self, options: Any, store: Store, task: FindingTask) -> Finder:
+        """For a source with these options, of the flow of ``task``. Raises UserError."""
 
 
 class Finder(Protocol):

@@ -47,38 +47,15 @@ def _freeze_modules() -> None:
     gc.freeze()
 
 
-class Count(Protocol):
-    """Adds up in the driver what executors say. It is pickled."""
-
-    @property
-    def value(self) -> int:
-        """In the driver only."""
-
-    def add(self, term: int) -> None: ...
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Counts the events that are read, and their bytes as they are in memory."""
-
-    events: Count
-    nbytes: Count
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        self.events.add(batch.num_rows)
-        self.nbytes.add(batch.nbytes)
-
-
 @dataclass(frozen=True)
 class ReadSplits:
     """``addresses``: partition -> where it is read, for all in ``splits``. ``identified``: with the
-    columns of ``filters.identity``. ``sizes``: where what is read is counted."""
+    columns of ``filters.identity``."""
 
     reader: Reader
     splits: tuple[Split, ...]
     addresses: Mapping[str, str]
     identified: bool = False
-    sizes: Sizes | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -100,8 +77,6 @@ class ReadSplits:
             offset = piece.start
             try:
                 for batch in self.reader.read(piece, self.addresses[piece.partition]):
-                    if self.sizes is not None:
-                        self.sizes.add(batch)
                     yield batch
                     offset = batch.column("seq")[-1].as_py() + 1
             except (CorruptError, UserError, UnavailableError) as error:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Account:
-    """``oldest_unacked_us``: when the oldest event that is not acked was received, in microseconds
+    """``acked``: up to where the journal's flow has acked it, whoever else reads it.
+    ``oldest_unacked_us``: when the oldest event that is not acked was received, in microseconds
     since the epoch; ``newest_us``: the time of the newest event, where the clock that stamps events
     is not that of whoever looks. ``waits_at``: where readers stop until an operator accepts a loss.
-    ``acked_minute_ago`` and ``safe_minute_ago`` are None while the server does not know them."""
+    ``acked_minute_ago`` and ``safe_minute_ago`` are None while the server does not know them. An
+    event, or what else is counted there, has ``step`` offsets."""
 
     term: int
     durability: str
@@ -26,6 +28,7 @@ class Account:
     acked_minute_ago: int | None = None
     safe_minute_ago: int | None = None
     newest_us: int | None = None
+    step: int = 1
 
     @property
     def events(self) -> int:
@@ -34,10 +37,14 @@ class Account:
 
     @property
     def unacked(self) -> int:
-        return self.safe - self.acked
+        return self.distance(self.acked, self.safe)
 
     @property
     def unacked_minute_ago(self) -> int | None:
         if self.safe_minute_ago is None or self.acked_minute_ago is None:
             return None
-        return self.safe_minute_ago - self.acked_minute_ago
+        return self.distance(self.acked_minute_ago, self.safe_minute_ago)
+
+    def distance(self, start: int, end: int) -> int:
+        """How many lie between two offsets."""
+        return -(-(end - start) // self.step)

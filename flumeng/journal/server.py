@@ -79,7 +79,8 @@ class JournalServer:
 
     ``journals`` is called for each request, from those threads, and gives a mapping that is
     replaced and never changed. ``counters`` is called in the same way, and gives what else a
-    process wants to tell of itself, as JSON; ``minute_ago`` gives how far a journal was then.
+    process wants to tell of itself, as JSON; ``acked`` gives up to where the flow of a journal has
+    acked it, ``minute_ago`` how far it was then.
     ``may_tap`` says of which flows people may look at events.
     Raises UserError when the address cannot be used.
     """
@@ -91,13 +92,20 @@ class JournalServer:
         *,
         journals: Callable[[], Mapping[str, Log]],
         counters: Callable[[], list[dict[str, Any]]] = list,
+        acked: Callable[[Log], int] = lambda journal: journal.acked,
         minute_ago: Callable[[str], Note | None] = lambda _journal: None,
         may_tap: Callable[[str], bool] = lambda _flow: True,
     ) -> None:
         host = f"[{host}]" if ":" in host else host
         try:
             self._service = _Service(
-                host, port, journals, counters, minute_ago=minute_ago, taps=Taps(may_tap)
+                host,
+                port,
+                journals,
+                counters,
+                acked=acked,
+                minute_ago=minute_ago,
+                taps=Taps(may_tap),
             )
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"cannot listen on {host}:{port}: {error}") from error
@@ -126,10 +134,12 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         journals: Callable[[], Mapping[str, Log]],
         counters: Callable[[], list[dict[str, Any]]],
         *,
+        acked: Callable[[Log], int],
         minute_ago: Callable[[str], Note | None],
         taps: Taps,
     ) -> None:
         self._stopping = False
+        self._acked = acked
         self._minute_ago = minute_ago
         self._taps = taps
         self._journals = journals
@@ -179,7 +189,12 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
     def _accounts(self) -> dict[str, Account]:
         journals, until = self._journals(), time.monotonic() + ACCOUNT_SECONDS
         return {
-            name: _account(journal, self._minute_ago(name), reads=time.monotonic() < until)
+            name: _account(
+                journal,
+                self._acked(journal),
+                self._minute_ago(name),
+                reads=time.monotonic() < until,
+            )
             for name, journal in journals.items()
         }
 
@@ -227,9 +242,9 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             refuse(error)
 
 
-def _account(journal: Log, past: Note | None, *, reads: bool) -> Account:
+def _account(journal: Log, acked: int, past: Note | None, *, reads: bool) -> Account:
     """``reads``: the oldest event that is not acked is read, to tell when it came."""
-    acked, safe, readable = journal.acked, journal.safe, journal.readable
+    safe, readable = journal.safe, journal.readable
     return Account(
         term=journal.term,
         durability=journal.durability,

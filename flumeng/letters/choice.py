@@ -38,6 +38,11 @@ class Choice:
             found = pc.and_(found, pc.less(moments, self.until))
         return pc.fill_null(found, fill_value=False)
 
+    @property
+    def timed(self) -> bool:
+        """Whether it means letters of some time only."""
+        return self.since is not None or self.until is not None
+
     def misses(self, first: int, last: int) -> bool:
         """Whether it means no letter that died from ``first`` to ``last``."""
         early = self.since is not None and last < self.since

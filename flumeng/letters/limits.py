@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from flumeng.letters.place import LetterFile
+from flumeng.letters.directory import LetterFile
 from flumeng.spec.component import Keep
 
 DAY_SECONDS = 86_400.0

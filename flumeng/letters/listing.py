@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from flumeng.errors import CorruptError
 from flumeng.journal.schema import EVENT_SCHEMA
 from flumeng.letters.choice import Choice
-from flumeng.letters.place import LetterFile, LetterPlace, each
+from flumeng.letters.directory import LetterDirectory, LetterFile, Tell, each
 from flumeng.letters.reading import Letters, open_letters
-from flumeng.letters.replays import ListedFile, Replays
+from flumeng.letters.replay_lists import ListedFile, Replays
 
 BODY = pa.schema([EVENT_SCHEMA.field("body")])
 
@@ -42,16 +42,20 @@ class _Counted:
 
 
 def list_letters(
-    place: LetterPlace, files: list[LetterFile], choice: Choice, replays: Replays
+    directory: LetterDirectory,
+    files: list[LetterFile],
+    choice: Choice,
+    replays: Replays,
+    tell: Tell = lambda _files: None,
 ) -> Listing:
     """Raises UserError, UnavailableError."""
 
     def work(file: LetterFile) -> _Counted:
-        letters = open_letters(place, file)
+        letters = open_letters(directory, file)
         taken = replays.taken(file)
         rows = chosen = meant = 0
         places: dict[str, int] = {}
-        for batch in letters.dead(Choice()):
+        for _, batch in letters.dead(Choice()):
             rows += batch.num_rows
             meant += choice.mask(batch).true_count
             mask = ListedFile("", 0, 0, 0, taken).mask(choice, batch)
@@ -63,7 +67,7 @@ def list_letters(
         return _Counted(listed, meant - chosen, places, chosen > 0 and _lacks_bodies(letters))
 
     listing = Listing()
-    for file, found in each(files, work):
+    for file, found in each(files, work, tell):
         if isinstance(found, CorruptError):
             listing.damaged[file.path] = str(found)
             continue

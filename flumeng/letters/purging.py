@@ -17,9 +17,9 @@ from pyarrow import fs
 
 from flumeng.errors import CorruptError
 from flumeng.letters.choice import Choice
-from flumeng.letters.place import LetterFile, LetterPlace, each
+from flumeng.letters.directory import LetterDirectory, LetterFile, Tell, each
 from flumeng.letters.reading import open_letters
-from flumeng.letters.replays import DIRECTORY, Replays, taken_mask
+from flumeng.letters.replay_lists import DIRECTORY, Replays, taken_mask
 
 ASIDE = "purging"
 """Where files are written anew, below the directory of the lists."""
@@ -56,18 +56,23 @@ class Counted:
         return sum(file.bytes for file in self.whole)
 
 
-def count(place: LetterPlace, files: list[LetterFile], purge: Purge) -> Counted:
+def count(
+    directory: LetterDirectory,
+    files: list[LetterFile],
+    purge: Purge,
+    tell: Tell = lambda _files: None,
+) -> Counted:
     """What would be deleted. Raises UserError, UnavailableError."""
 
     def work(file: LetterFile) -> tuple[int, bool]:
         meant = left = 0
-        for batch in open_letters(place, file).dead(Choice()):
+        for _, batch in open_letters(directory, file).dead(Choice()):
             here = purge.mask(file, batch).true_count
             meant, left = meant + here, left + batch.num_rows - here
         return meant, left > 0
 
     counted = Counted()
-    for file, found in each(files, work):
+    for file, found in each(files, work, tell):
         if isinstance(found, CorruptError):
             counted.damaged[file.path] = str(found)
             continue
@@ -79,50 +84,52 @@ def count(place: LetterPlace, files: list[LetterFile], purge: Purge) -> Counted:
 
 
 def delete(
-    place: LetterPlace,
-    counted: Counted,
-    purge: Purge,
-    tell: Callable[[int], None] = lambda _done: None,
-) -> None:
-    """What was counted; ``tell`` is given how many files are done. Raises CorruptError, UserError,
-    UnavailableError: what was done until then is done."""
-    done = 0
-    for file in counted.whole:
-        remove(place, file)
-        tell(done := done + 1)
-    aside = f"{place.root.rstrip('/')}/{DIRECTORY}/{ASIDE}"
-    if not counted.parts:
-        return
-    with place.errors(aside):
-        place.store.make_directory(aside)
-        _remove_leftovers(place, aside)
-    for file in counted.parts:
-        _rewrite(place, file, purge, f"{aside}/{uuid.uuid4().hex}")
-        tell(done := done + 1)
+    directory: LetterDirectory, counted: Counted, purge: Purge, tell: Tell = lambda _files: None
+) -> dict[str, str]:
+    """What was counted; gives the files that turn out to be damaged, and stay, with why. Raises
+    UserError, UnavailableError: what was done until then is done."""
+    damaged: dict[str, str] = {}
+
+    def do(files: list[LetterFile], work: Callable[[LetterFile], None]) -> None:
+        for file, found in each(files, work, tell):
+            if isinstance(found, CorruptError):
+                damaged[file.path] = str(found)
+
+    do(counted.whole, lambda file: remove(directory, file))
+    if counted.parts:
+        aside = directory.path_of(DIRECTORY, ASIDE)
+        with directory.errors(aside):
+            directory.store.make_directory(aside)
+            _remove_leftovers(directory, aside)
+        do(
+            counted.parts,
+            lambda file: _rewrite(directory, file, purge, f"{aside}/{uuid.uuid4().hex}"),
+        )
+    return damaged
 
 
-def remove(place: LetterPlace, file: LetterFile) -> None:
+def remove(directory: LetterDirectory, file: LetterFile) -> None:
     """Delete a file; nothing happens when it is gone."""
-    with place.errors(file.path):
-        if place.store.exists(file.path):
-            place.store.files.delete_file(file.path)
+    with directory.errors(file.path):
+        if directory.store.exists(file.path):
+            directory.store.files.delete_file(file.path)
 
 
-def _rewrite(place: LetterPlace, file: LetterFile, purge: Purge, aside: str) -> None:
+def _rewrite(directory: LetterDirectory, file: LetterFile, purge: Purge, aside: str) -> None:
     def keep(letters: pa.RecordBatch) -> pa.BooleanArray:
         return pc.invert(purge.mask(file, letters))
 
-    with place.errors(aside):
-        output = place.store.open_output(aside)
-        open_letters(place, file).rewrite(output, keep)
-        place.store.sync(aside)
-        place.store.rename([(aside, file.path)])
-        if place.store.exists(aside):  # a store of objects has no renames
-            place.store.files.delete_file(aside)
+    with directory.errors(aside):
+        output = directory.store.open_output(aside)
+        open_letters(directory, file).rewrite(output, keep)
+        directory.store.sync(aside)
+        directory.store.rename([(aside, file.path)])
+        if directory.store.exists(aside):  # a store of objects has no renames
+            directory.store.files.delete_file(aside)
 
 
-def _remove_leftovers(place: LetterPlace, aside: str) -> None:
+def _remove_leftovers(directory: LetterDirectory, aside: str) -> None:
     """What purges that were killed have left; one that runs has a file there for seconds."""
-    for info in place.store.files.get_file_info(fs.FileSelector(aside, allow_not_found=True)):
+    for info in directory.store.files.get_file_info(fs.FileSelector(aside, allow_not_found=True)):
         if time.time() - (info.mtime_ns or 0) / 1e9 > LEFTOVER_SECONDS:
-            place.store.files.delete_file(info.path)
+            directory.store.files.delete_file(info.path)

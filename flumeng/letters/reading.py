@@ -7,6 +7,7 @@ A column that the file lacks, or has as another type than is wanted, is null. Ro
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -17,12 +18,14 @@ from flumeng.errors import CorruptError
 from flumeng.filters.formats import json_values
 from flumeng.filters.formats.json import MALFORMED, each_object
 from flumeng.letters.choice import Choice
-from flumeng.letters.place import LetterFile, LetterPlace
+from flumeng.letters.directory import LetterDirectory, LetterFile
 from flumeng.sinks import formats, json_text
 from flumeng.sinks.letter_columns import ADDED
 
 ROWS_AT_ONCE = 20_000
 BLOCK_BYTES = 4 * 1024 * 1024
+WHOLE_BYTES = 1024 * 1024
+"""A Parquet file up to this size is read with one request to its store."""
 CODECS = {".zst": "zstd", ".gz": "gzip"}
 REASON, TIME = "dead_reason", "dead_time"
 
@@ -40,8 +43,9 @@ class Letters(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """The rows [start, end), none left out, in ``schema``."""
 
-    def dead(self, choice: Choice) -> Iterator[pa.RecordBatch]:
-        """All rows with the columns ADDED, or without some that ``choice`` does not mean."""
+    def dead(self, choice: Choice) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The number of the first row, and rows with the columns ADDED: all, or without some that
+        ``choice`` does not mean."""
 
     def shown(self, rows: Collection[int]) -> dict[int, bytes]:
         """These rows with all columns that the file has, as JSON."""
@@ -50,22 +54,23 @@ class Letters(Protocol):
         """Write a file of the same form into ``output``, which is closed then, with some rows."""
 
 
-def open_letters(place: LetterPlace, file: LetterFile) -> Letters:
+def open_letters(directory: LetterDirectory, file: LetterFile) -> Letters:
     kind = ParquetLetters if file.path.endswith(".parquet") else JsonLetters
-    return kind(place, file.path)
+    return kind(directory, file)
 
 
 class ParquetLetters:
     """See ``Letters``."""
 
-    def __init__(self, place: LetterPlace, path: str) -> None:
-        self._place = place
-        self._path = path
+    def __init__(self, directory: LetterDirectory, file: LetterFile) -> None:
+        self._directory = directory
+        self._path = file.path
+        self._small = file.bytes <= WHOLE_BYTES
 
     def read(
         self, schema: pa.Schema, start: int = 0, end: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        with self._place.errors(self._path), self._open() as file:
+        with self._directory.errors(self._path), self._open() as file:
             first = 0
             for group in range(file.num_row_groups):
                 last = first + file.metadata.row_group(group).num_rows
@@ -77,15 +82,18 @@ class ParquetLetters:
                             yield _conformed(batch.slice(from_, to - from_), schema)
                 first = last
 
-    def dead(self, choice: Choice) -> Iterator[pa.RecordBatch]:
-        with self._place.errors(self._path), self._open() as file:
+    def dead(self, choice: Choice) -> Iterator[tuple[int, pa.RecordBatch]]:
+        with self._directory.errors(self._path), self._open() as file:
+            first = 0
             for group in range(file.num_row_groups):
-                if not _misses(choice, file.metadata.row_group(group)):
-                    for _, batch in self._batches(file, group, 0, ADDED):
-                        yield _conformed(batch, ADDED)
+                footer = file.metadata.row_group(group)
+                if not (choice.timed and _misses(choice, footer)):
+                    for row, batch in self._batches(file, group, first, ADDED):
+                        yield row, _conformed(batch, ADDED)
+                first += footer.num_rows
 
     def shown(self, rows: Collection[int]) -> dict[int, bytes]:
-        with self._place.errors(self._path), self._open() as file:
+        with self._directory.errors(self._path), self._open() as file:
             schema = file.schema_arrow
         found: dict[int, bytes] = {}
         for batch, there in _with_rows(self.read(schema, min(rows), max(rows) + 1), rows):
@@ -94,7 +102,7 @@ class ParquetLetters:
         return found
 
     def rewrite(self, output: pa.NativeFile, keep: Keep) -> None:
-        with self._place.errors(self._path), self._open() as file:
+        with self._directory.errors(self._path), self._open() as file:
             group = file.metadata.row_group(0)
             compression = group.column(0).compression.lower().replace("uncompressed", "none")
             writer = formats.create(output, file.schema_arrow, "parquet", compression)
@@ -107,17 +115,29 @@ class ParquetLetters:
             writer.close()
 
     def _open(self) -> pq.ParquetFile:
-        file = pq.ParquetFile(self._path, filesystem=self._place.store.files)
+        if self._small:
+            file = pq.ParquetFile(pa.BufferReader(self._whole))
+        else:
+            file = pq.ParquetFile(self._path, filesystem=self._directory.store.files)
         if REASON not in file.schema_arrow.names:
             file.close()
             raise CorruptError(f"{self._path}: its rows are no dead letters")
         return file
 
+    @cached_property
+    def _whole(self) -> pa.Buffer:
+        with self._directory.store.files.open_input_file(self._path) as stream:
+            return stream.read_buffer()
+
     def _batches(
         self, file: pq.ParquetFile, group: int, first: int, schema: pa.Schema
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        there = [name for name in schema.names if name in file.schema_arrow.names]
-        for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=there):
+        has = set(file.schema_arrow.names)
+        there = [name for name in schema.names if name in has]
+        batches = file.iter_batches(
+            ROWS_AT_ONCE, row_groups=[group], columns=there, use_threads=False
+        )
+        for batch in batches:
             yield first, batch
             first += batch.num_rows
 
@@ -125,10 +145,10 @@ class ParquetLetters:
 class JsonLetters:
     """See ``Letters``."""
 
-    def __init__(self, place: LetterPlace, path: str) -> None:
-        self._place = place
-        self._path = path
-        self._codec = CODECS.get(path[path.rfind(".") :])
+    def __init__(self, directory: LetterDirectory, file: LetterFile) -> None:
+        self._directory = directory
+        self._path = file.path
+        self._codec = CODECS.get(self._path[self._path.rfind(".") :])
 
     def read(
         self, schema: pa.Schema, start: int = 0, end: int | None = None
@@ -136,9 +156,12 @@ class JsonLetters:
         for lines in self._lines(start, end):
             yield self._parsed(lines, schema)
 
-    def dead(self, choice: Choice) -> Iterator[pa.RecordBatch]:
+    def dead(self, choice: Choice) -> Iterator[tuple[int, pa.RecordBatch]]:
         del choice  # only what is read says when it was
-        return self.read(ADDED)
+        first = 0
+        for batch in self.read(ADDED):
+            yield first, batch
+            first += batch.num_rows
 
     def shown(self, rows: Collection[int]) -> dict[int, bytes]:
         found = _with_rows(self._lines(min(rows), max(rows) + 1), rows)
@@ -155,7 +178,7 @@ class JsonLetters:
     def _lines(self, start: int, end: int | None) -> Iterator[pa.BinaryArray]:
         """Those of the rows [start, end), many at once."""
         row, rest = 0, b""
-        with self._place.errors(self._path), self._open() as stream:
+        with self._directory.errors(self._path), self._open() as stream:
             while (end is None or row < end) and (block := stream.read(BLOCK_BYTES)):
                 *lines, rest = (rest + block).split(b"\n")
                 from_ = max(start - row, 0)
@@ -167,12 +190,12 @@ class JsonLetters:
             raise CorruptError(f"{self._path}: its last line has no end")
 
     def _open(self) -> pa.NativeFile:
-        return self._place.store.files.open_input_stream(self._path, compression=self._codec)
+        return self._directory.store.files.open_input_stream(self._path, compression=self._codec)
 
     def _parsed(self, lines: pa.BinaryArray, schema: pa.Schema) -> pa.RecordBatch:
         exact = [json_text.EXACT_BODY] if json_text.BODY in schema.names else []
         names = [*schema.names, *exact]
-        with self._place.errors(self._path):
+        with self._directory.errors(self._path):
             found, reasons = each_object(lines, lambda texts: json_values.objects(texts, names))
         if pc.any(pc.equal(reasons, MALFORMED)).as_py():
             raise CorruptError(f"{self._path}: a line is no JSON")

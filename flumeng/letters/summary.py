@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -10,11 +10,12 @@ import pyarrow.compute as pc
 
 from flumeng.errors import CorruptError
 from flumeng.letters.choice import Choice
-from flumeng.letters.place import LetterFile, LetterPlace, each
+from flumeng.letters.directory import LetterDirectory, LetterFile, Tell, each
 from flumeng.letters.reading import open_letters
-from flumeng.letters.replays import Replays, taken_mask
+from flumeng.letters.replay_lists import Replays, taken_mask
 
 REASON_CHARACTERS = 120
+COUNTED_AT_ONCE = 2_000
 MOST_KINDS = 1_000
 """Of more kinds the reasons are not told apart."""
 OTHER = "(other reasons)"
@@ -68,43 +69,84 @@ class Summary:
 
 
 def summarize(
-    place: LetterPlace, files: list[LetterFile], choice: Choice, replays: Replays
+    directory: LetterDirectory,
+    files: list[LetterFile],
+    choice: Choice,
+    replays: Replays,
+    tell: Tell = lambda _files: None,
 ) -> Summary:
     """The most frequent kind first. Raises UserError, UnavailableError."""
 
-    def work(file: LetterFile) -> dict[Key, LetterKind]:
-        found: dict[Key, LetterKind] = {}
-        for batch in open_letters(place, file).dead(choice):
+    def work(file: LetterFile) -> _Counter:
+        counter = _Counter()
+        for _, batch in open_letters(directory, file).dead(choice):
             kept = batch.filter(choice.mask(batch))
-            if kept.num_rows:
-                _add(found, _kinds(kept, taken_mask(replays.taken(file), kept)))
-        return found
+            counter.add([_counted(kept, taken_mask(replays.taken(file), kept))])
+        return counter
 
-    summary, kinds = Summary(), dict[Key, LetterKind]()
-    for file, found in each(files, work):
+    summary, counter = Summary(), _Counter()
+    for file, found in each(files, work, tell):
         if isinstance(found, CorruptError):
             summary.damaged[file.path] = str(found)
         elif found:
             summary.files += 1
             summary.bytes += file.bytes
-            _add(kinds, found.values())
-    summary.kinds = sorted(kinds.values(), key=lambda kind: (-kind.letters, kind.place))
+            counter.merge(found)
+    summary.kinds = sorted(counter.close(), key=lambda kind: (-kind.letters, kind.place))
     summary.letters = sum(kind.letters for kind in summary.kinds)
     summary.replayed = sum(kind.replayed for kind in summary.kinds)
     return summary
 
 
-def _kinds(letters: pa.RecordBatch, replayed: pa.BooleanArray) -> list[LetterKind]:
-    table = pa.table(
+class _Counter:
+    """Counts letters many at once, those of small files together."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Key, LetterKind] = {}
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def __bool__(self) -> bool:
+        """Whether there are any letters."""
+        return bool(self._kinds or self._rows)
+
+    def add(self, letters: Sequence[pa.RecordBatch]) -> None:
+        self._waiting += letters
+        self._rows += sum(batch.num_rows for batch in letters)
+        if self._rows >= COUNTED_AT_ONCE:
+            self._count()
+
+    def merge(self, other: _Counter) -> None:
+        _add(self._kinds, other._kinds.values())
+        self.add(other._waiting)
+
+    def close(self) -> Iterable[LetterKind]:
+        """All that were added."""
+        self._count()
+        return self._kinds.values()
+
+    def _count(self) -> None:
+        if self._rows:
+            _add(self._kinds, _kinds(pa.Table.from_batches(self._waiting).combine_chunks()))
+        self._waiting, self._rows = [], 0
+
+
+def _counted(letters: pa.RecordBatch, replayed: pa.BooleanArray) -> pa.RecordBatch:
+    """What is counted of letters."""
+    return pa.record_batch(
         {
             "place": pc.fill_null(letters["dead_place"], ""),
             "revision": pc.fill_null(letters["dead_revision"], 0),
-            "reason": _shared(pc.fill_null(letters["dead_reason"], "")),
             "example": letters["dead_reason"],
             "time": pc.fill_null(letters["dead_time"].cast(pa.int64()), 0),
             "replayed": replayed.cast(pa.int64()),
         }
     )
+
+
+def _kinds(letters: pa.Table) -> list[LetterKind]:
+    (reasons,) = pc.fill_null(letters["example"], "").chunks
+    table = letters.append_column("reason", _shared(reasons))
     grouped = table.group_by(["place", "revision", "reason"], use_threads=False).aggregate(
         [
             ("example", "first"),

@@ -7,13 +7,12 @@ again when an operator has changed it, or after a while.
 
 from __future__ import annotations
 
-import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flumeng.plan import Action, Planner
+from flumeng.runtime.garbage import no_garbage_collection
 from flumeng.state.snapshot import Snapshot
 from flumeng.store import Version
 
@@ -122,13 +121,3 @@ class IsolatingPlanner:
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """A plan makes very many objects that stay, and whoever waits for it waits for no search."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

@@ -212,6 +212,13 @@ INGEST_REFUSED = _counter(
     FLOW,
     "source",
 )
+INGEST_UNDELIVERED = _counter(
+    "flumeng_ingest_undelivered_requests_total",
+    INGEST,
+    "Requests that were answered with 504: journaled, and not delivered in time.",
+    FLOW,
+    "source",
+)
 INGEST_IDLE = _counter(
     "flumeng_ingest_idle_connections_total",
     INGEST,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from flumeng.errors import UserError
 from flumeng.node.children import DEFAULT_LIMITS, Limits
-from flumeng.node.daemon import Settings, run
+from flumeng.node.daemon import run
+from flumeng.node.settings import Settings
 from flumeng.runtime import logs, parentage
 
 parser = argparse.ArgumentParser()

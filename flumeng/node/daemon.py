@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
@@ -20,9 +18,9 @@ from flumeng.metrics import table
 from flumeng.metrics.channel import Channel
 from flumeng.metrics.health import Health
 from flumeng.metrics.table import Reading
-from flumeng.node import children, policy
-from flumeng.node.children import DEFAULT_LIMITS, Limits
+from flumeng.node import policy
 from flumeng.node.claim import SupplantedError
+from flumeng.node.command import command_of
 from flumeng.node.event_publisher import EventPublisher
 from flumeng.node.events import (
     Acked,
@@ -45,10 +43,11 @@ from flumeng.node.machine import Machine
 from flumeng.node.pace import Pace
 from flumeng.node.process import ChildProcess
 from flumeng.node.registration import HeldError, Identity, Registration
+from flumeng.node.settings import Settings
 from flumeng.store import Store, tree
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema import paths
-from zkschema.records import COLLECT, INGEST, NodeStatus
+from zkschema.records import COLLECT, NodeStatus
 
 log = logging.getLogger(__name__)
 
@@ -73,37 +72,6 @@ NAMES = 5
 """So many of many names are said."""
 STUCK_SECONDS = 60.0
 """A turn that takes so long hangs: each of its calls to ZooKeeper has a limit far below."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """``host`` is the address under which other nodes reach this one's journals, ``port`` that of
-    its first ingest worker, the next has the next, and discovery and the collector the two after
-    those (0: any that are free); ``workers`` is how many processes ingest; without a ``policy``
-    that of ``flumeng.node.policy.find``, if there; ``limits`` says for how long its children may be
-    silent. ``metrics`` is where they are served, ``metrics_channel`` the descriptor over which the
-    parent asks for them."""
-
-    name: str
-    data: Path
-    hosts: str
-    host: str = "127.0.0.1"
-    port: int = 0
-    roles: tuple[str, ...] = (INGEST, COLLECT)
-    workers: int = 1
-    zone: str = ""
-    labels: Mapping[str, str] | None = None
-    capacity: Mapping[str, float] | None = None
-    session_seconds: float = 10.0
-    drain_seconds: float = 4.0
-    policy: Path | None = None
-    metrics: str | None = None
-    metrics_channel: int | None = None
-    limits: Limits = DEFAULT_LIMITS
-
-    @property
-    def measured(self) -> bool:
-        return self.metrics is not None or self.metrics_channel is not None
 
 
 class Node:
@@ -254,25 +222,8 @@ class Node:
         self._children[child].kill()
 
     def _start(self, child: str) -> None:
-        common = ["--data", str(self._home.path), "--node", self._settings.name]
-        if children.role_of(child) == INGEST:
-            number, workers = str(children.number_of(child)), str(self._settings.workers)
-            command = ["flumeng.ingest", *common, "--host", self._settings.host]
-            command += ["--worker", number, "--workers", workers]
-            if self._settings.port:
-                command += ["--port", str(self._settings.port + children.number_of(child))]
-        else:
-            module = "flumeng.collector" if child == COLLECT else "flumeng.discovery"
-            session = str(self._settings.session_seconds)
-            command = [module, *common, "--zk", self._settings.hosts]
-            command += ["--session-seconds", session, "--host", self._settings.host]
-            if self._settings.port:
-                behind = self._settings.port + self._settings.workers
-                command += ["--port", str(behind + (child == COLLECT))]
-            spark = self._machine.children[child].spark if child == COLLECT else {}
-            command += ["--spark", json.dumps(dict(spark))] if spark else []
-        if self._settings.policy is not None:
-            command += ["--policy", str(self._settings.policy)]
+        spark = self._machine.children[child].spark
+        command = command_of(child, self._settings, self._home.path, spark)
         try:
             self._children[child] = self._spawn(child, command)
         except (OSError, RuntimeError) as error:  # no room for a process, a thread, a descriptor
@@ -416,7 +367,7 @@ class Node:
         names = self._ack_pace.due(self._znodes.registered)
         acked = self._znodes.acks(names) if names else Acked({})
         for name in names:
-            self._ack_pace.saw(name, acked.acks.get(name))
+            self._ack_pace.saw(name, (acked.acks.get(name), acked.delivered.get(name)))
         flows, journals = self._deleted(local)
         unneeded = tuple(dict.fromkeys([*acked.unneeded, *journals]))
         acked = replace(acked, unneeded=unneeded, gone_flows=flows)

@@ -44,12 +44,15 @@ class Tick:
 
 @dataclass(frozen=True)
 class Acked:
-    """Up to where some of the local journals are acked; which journals nobody needs any more, and
-    which of the flows whose source state is kept are deleted."""
+    """Up to where all who read some of the local journals have acked them; which journals nobody
+    needs any more, and which of the flows whose source state is kept are deleted. ``delivered``:
+    of those that others read more slowly than the flow itself, up to where the flow's own cursor
+    has acked them."""
 
     acks: Mapping[str, int]
     unneeded: tuple[str, ...] = ()
     gone_flows: tuple[str, ...] = ()
+    delivered: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

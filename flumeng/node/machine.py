@@ -89,6 +89,7 @@ class Machine:
         self._wanted: Wanted | None = None
         self._applied = -1
         self._acks: dict[str, int] = {}
+        self._delivered: dict[str, int] = {}
         self._stopping: Stop | None = None
         self._suspects = Suspects()
         self.changes = 0
@@ -237,14 +238,17 @@ class Machine:
         return [i for child in self._children.values() for i in self._step(child, "wanted")]
 
     def _on_acked(self, event: Acked) -> list[Instruction]:
-        news = {name: ack for name, ack in event.acks.items() if self._acks.get(name) != ack}
-        self._acks.update(event.acks)
+        acks = {name: ack for name, ack in event.acks.items() if self._acks.get(name) != ack}
+        delivered = {n: ack for n, ack in event.delivered.items() if self._delivered.get(n) != ack}
+        self._acks.update(acks)
+        self._delivered.update(delivered)
         for name in event.unneeded:
             self._acks.pop(name, None)
+            self._delivered.pop(name, None)
         told: list[Instruction] = []
         for child in self._ingest:
             if child.state is State.RUNNING:
-                told += self._tell_acks(child, news)
+                told += self._tell_offsets(child, acks, delivered)
                 journals = [name for name in sorted(event.unneeded) if self._is_of(child, name)]
                 flows = [flow for flow in sorted(event.gone_flows) if flow in child.kept_flows]
                 if journals or flows:
@@ -252,9 +256,16 @@ class Machine:
                     told.append(Tell(child.name, message))
         return told
 
-    def _tell_acks(self, child: Child, acks: Mapping[str, int]) -> list[Instruction]:
-        own = {name: ack for name, ack in acks.items() if self._is_of(child, name)}
-        return [Tell(child.name, {"type": "acks", "acks": own})] if own else []
+    def _tell_offsets(
+        self, child: Child, acks: Mapping[str, int], delivered: Mapping[str, int]
+    ) -> list[Instruction]:
+        """Those of the child's own journals."""
+        told: list[Instruction] = []
+        for kind, offsets in (("acks", acks), ("delivered", delivered)):
+            own = {name: offset for name, offset in offsets.items() if self._is_of(child, name)}
+            if own:
+                told.append(Tell(child.name, {"type": kind, "acks": own}))
+        return told
 
     def _on_delivered(self, event: Delivered) -> list[Instruction]:
         told: list[Instruction] = []
@@ -334,7 +345,7 @@ class Machine:
             return self._stop(child, 0.0)
         told = self._configure(child)
         if child.role == INGEST:
-            told += self._tell_acks(child, self._acks)
+            told += self._tell_offsets(child, self._acks, self._delivered)
         return told
 
     def _on_status(self, child: Child, detail: Any) -> list[Instruction]:

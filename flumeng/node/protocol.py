@@ -9,7 +9,8 @@ What a child says: ``ready`` once it can work, an ingest worker with the ``addre
 journals, a collector with the ``spark_ui`` that it may have and the ``address`` of what it counts;
 ``status`` whenever that changes;
 ``awaits`` with the ``journals`` of which somebody waits until their events are delivered, whenever
-those are others; the node then asks for their acks often and tells what it finds as ``delivered``;
+those are others; the node then asks for their acks often and tells what it finds as ``delivered``,
+which it also tells of journals that others read more slowly than their flow;
 ``alive`` every ``ALIVE_SECONDS``, but only while its work goes on: the thread that does the work
 has turned, and whatever it depends on (Spark's JVM, the disk) has answered. ``held`` in it names
 what it waits for and has to wait for: a node is patient with a slow disk, not with a process that

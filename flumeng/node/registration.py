@@ -327,12 +327,15 @@ class Registration:
         ]
         found = self._read_each([paths.ack(flow, cursor, name) for name, flow, cursor in places])
         acks: dict[str, int] = {}
+        delivered: dict[str, int] = {}
         unknown = set()
-        for (name, *_), ack in zip(places, found, strict=True):
+        for (name, _, cursor), ack in zip(places, found, strict=True):
             if isinstance(ack, Unreadable):
                 unknown.add(name)
             offset = ack.value.offset if isinstance(ack, Versioned) else 0
             acks[name] = min(offset, acks.get(name, offset))
+            if cursor == CURSOR_MAIN:
+                delivered[name] = offset
         unneeded = (
             name
             for name in names
@@ -340,7 +343,11 @@ class Registration:
             and registered[name].value.closed
             and acks[name] >= (registered[name].value.end or 0)
         )
-        return Acked({name: ack for name, ack in acks.items() if ack}, tuple(unneeded))
+        return Acked(
+            {name: ack for name, ack in acks.items() if ack},
+            tuple(unneeded),
+            delivered={name: own for name, own in delivered.items() if own > acks[name]},
+        )
 
     def delivered(self, journals: Collection[str]) -> Mapping[str, int]:
         """Up to where these of the node's journals are acked by their flows' own cursors, where

@@ -17,10 +17,11 @@ from typing import Any
 
 from flumeng.node.children import UNLIMITED, role_of
 from flumeng.node.claim import Claim
-from flumeng.node.daemon import Node, Settings
+from flumeng.node.daemon import Node
 from flumeng.node.events import Ended, Event, Said, Tick
 from flumeng.node.home import Home
 from flumeng.node.protocol import Message
+from flumeng.node.settings import Settings
 from flumeng.runtime import parentage
 from flumeng.store import Store
 from flumeng.store.zookeeper import ZooKeeperStore

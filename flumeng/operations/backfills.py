@@ -1,27 +1,16 @@
-"""Backfill: a part of what a flow has delivered is delivered once more, beside the live flow.
-
-A backfill is a flow of its own, with acks of its own, so it shares nothing with the live one but
-its text. Its source has ends, so its discovery task stops it when all is read.
-"""
+"""Backfill: a part of what Kafka keeps of a flow is delivered once more, by a derived flow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from flumeng.errors import UserError
-from flumeng.operations import audit
-from flumeng.operations.flows import (
-    next_revisions,
-    refuse_several_hosts,
-    refuse_too_old,
-    require_flow,
-    require_revision,
-    revision_writes,
-)
-from flumeng.spec import check_flow, parse_flow
+from flumeng.operations import derived_flows
+from flumeng.operations.flow_records import require_flow, require_revision
+from flumeng.spec import parse_flow
 from flumeng.spec.backfill import backfill_text, require_kafka
-from flumeng.store import Store, tree
-from zkschema import paths, records
+from flumeng.store import Store
+from zkschema import records
 
 NAMED = 100
 """So many partitions are named in the audit."""
@@ -37,35 +26,18 @@ def current_text(store: Store, flow: str) -> str:
     return text
 
 
-def free_name(store: Store, flow: str) -> str:
-    """``FLOW-backfill-N``, which no flow has and none had that is remembered."""
-    used = {*store.children(paths.flows()), *store.children(paths.tombstones())}
-    number = 1
-    while f"{flow}-backfill-{number}" in used:
-        number += 1
-    return f"{flow}-backfill-{number}"
-
-
 def start_backfill(
     store: Store, flow: str, name: str, bounds: Bounds, *, author: str, reason: str, now: float
-) -> str:
-    """Make the flow ``name``, which runs at once; gives its text.
+) -> None:
+    """Make the flow ``name``, which runs at once.
 
     Raises ``UserError`` when there is nothing to read, or for a flow that has no such source,
     ``SpecError``, ``ConflictError`` when there is a flow of that name, ``UnavailableError``.
     """
     text = backfill_text(current_text(store, flow), name, bounds)
-    check_flow(text)
-    schema = tree.require_versioned(store)
-    (wanted,) = next_revisions(store, {name: text}, 0)
-    refuse_several_hosts(store, [wanted])
-    refuse_too_old(schema.value, [wanted])
     command = f"flow backfill {flow} as {name}: {_said(bounds.items())}"
     entry = records.Audit(who=author, command=command, reason=reason, time=now)
-    because = f"backfill of {flow}: {reason}" if reason else f"backfill of {flow}"
-    writes = revision_writes(wanted, schema, author, because, now, backfill_of=flow)
-    audit.commit(store, writes, entry)
-    return text
+    derived_flows.start(store, text, name, of=flow, kind="backfill", entry=entry)
 
 
 def within(starts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:

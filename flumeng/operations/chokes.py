@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from flumeng.errors import UserError
 from flumeng.operations import audit
-from flumeng.operations.flows import refuse_deleted, require_flow
+from flumeng.operations.flow_records import refuse_deleted, require_flow
 from flumeng.operations.nodes import require_node
 from flumeng.store import Check, Put, Store, Write
 from zkschema import paths, records

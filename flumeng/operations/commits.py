@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
-from flumeng.operations.flows import require_flow
+from flumeng.operations.flow_records import require_flow
 from flumeng.spec.problems import nearest
 from flumeng.store import Remove, Store, Unreadable, Version, Versioned
 from zkschema import paths, records

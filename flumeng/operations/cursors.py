@@ -5,21 +5,18 @@ from __future__ import annotations
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
 from flumeng.operations.documents import in_transactions
-from flumeng.operations.flows import require_flow
+from flumeng.operations.flow_records import require_flow
+from flumeng.operations.tree_needs import why_too_old
 from flumeng.spec.problems import nearest
-from flumeng.store import ANY, Check, ReadableStore, Remove, Store, Version, Write, tree
+from flumeng.store import ANY, Check, ReadableStore, Remove, Store, Version, Write
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
 
 
 def require_leases(store: ReadableStore) -> None:
     """Raises ``UserError`` while the tree has no place for leases."""
-    version, since = tree.require(store).version, paths.lease.since
-    if version < since:
-        raise UserError(
-            f"cursors of readers that are no flows need schema version {since}, the cluster has "
-            f"{version}: `flumeng schema migrate --finish`"
-        )
+    if why := why_too_old(store, paths.lease.since):
+        raise UserError(f"a reader that is no flow has a cursor with a lease: {why}")
 
 
 def remove_cursor(

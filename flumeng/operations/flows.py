@@ -2,116 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from flumeng.errors import ConflictError, FlumengError, UserError
 from flumeng.operations import audit, parts
-from flumeng.operations.compositions import Composition, compositions
-from flumeng.operations.local_files import on_several_hosts
-from flumeng.operations.parts import Leaving
+from flumeng.operations.flow_records import (
+    expect_current,
+    refuse_deleted,
+    require_flow,
+    require_revision,
+)
+from flumeng.operations.next_revision import Applied
+from flumeng.operations.revision_groups import in_transactions
+from flumeng.operations.revisions import next_revisions, revision_writes
 from flumeng.operations.settings import without_chokes
-from flumeng.operations.subscriptions import subscribe, why_not_deleted
+from flumeng.operations.subscriptions import why_not_deleted
 from flumeng.operations.tombstones import tombstone_writes
 from flumeng.spec import check_flow
-from flumeng.spec.flow_names import is_part, parts_among, whole_of, why_not_applied
-from flumeng.spec.problems import nearest
-from flumeng.state import journal_registry
-from flumeng.store import (
-    ABSENT,
-    ANY,
-    WIRE_LIMIT_BYTES,
-    Check,
-    Found,
-    Put,
-    ReadableStore,
-    Remove,
-    Store,
-    Unreadable,
-    Versioned,
-    Write,
-    tree,
-)
-from zkschema import bootstrap, paths, records
+from flumeng.spec.flow_names import is_part, parts_among, whole_of
+from flumeng.store import Check, Put, Store, Versioned, tree
+from zkschema import paths, records
 
-KEEP_REVISIONS = 50
-TRANSACTION_BYTES = WIRE_LIMIT_BYTES
-WRITE_BYTES = 150
-"""What a write takes in a transaction besides the text: its path, and a small record."""
 FLOWS_AT_ONCE = 50
 """So many flows share a transaction that pauses, resumes or stops them."""
 VERBS = {"running": "resume", "suspended": "pause", "stopped": "stop"}
-
-
-@dataclass(frozen=True)
-class Applied:
-    """What became of an apply: the flow's revision now, and whether this call made it. ``left``:
-    the isolated parts that it has no more. Each other part is an ``Applied`` of its own, and so is
-    each flow that changes ``because`` of one that is applied."""
-
-    flow: str
-    revision: int
-    changed: bool
-    left: tuple[Leaving, ...] = ()
-    because: str = ""
-
-
-class RefusedError(ConflictError):
-    """Some flows may not be applied now, so none was: flow -> why not."""
-
-    def __init__(self, refused: Mapping[str, str]) -> None:
-        self.refused = dict(refused)
-        super().__init__("\n".join(refused.values()))
-
-
-@dataclass(frozen=True)
-class NextRevision:
-    """What an apply makes of a flow: ``number`` is the revision that it has then, the current one
-    when ``text`` is its text already. ``kept``: the revisions that are there now. ``decided``: of
-    those that are to go, the ones of which a batch is to be repeated. ``cursors`` makes the one at
-    the flow that it reads, when there is none yet, and says where that begins. ``state`` is that of
-    a new flow. ``leaving`` are the isolated parts that it has no more. ``runs`` is what its tasks
-    run instead of ``text``, ``made_of`` the flows of which that is made, ``root`` the
-    one of them whose journals it reads, ``because`` why it changes
-    although nobody applies it."""
-
-    flow: str
-    text: str
-    current: Versioned[records.Flow] | None
-    number: int
-    kept: tuple[int, ...] = ()
-    run_by_all: int = 0
-    decided: frozenset[int] = frozenset()
-    cursors: tuple[Write, ...] = ()
-    state: str = "running"
-    leaving: Mapping[str, Versioned[records.Flow]] = field(default_factory=dict)
-    left: tuple[Leaving, ...] = ()
-    runs: str = ""
-    made_of: Mapping[str, Versioned[records.Flow]] = field(default_factory=dict)
-    root: str = ""
-    because: str = ""
-
-    @property
-    def effective(self) -> str:
-        """The text that its tasks run."""
-        return self.runs or self.text
-
-    @property
-    def outdated(self) -> list[int]:
-        """The revisions that it lets go."""
-        needed = {self.run_by_all, *self.decided}
-        oldest = self.number - KEEP_REVISIONS
-        return [number for number in self.kept if number <= oldest and number not in needed]
-
-    @property
-    def changed(self) -> bool:
-        return self.current is None or self.number != self.current.value.revision
-
-    @property
-    def applied(self) -> Applied:
-        left = self.left if self.changed else ()
-        return Applied(self.flow, self.number, self.changed, left, self.because)
 
 
 def apply_flow(
@@ -150,26 +66,20 @@ def apply_flows(
     ``after: filters`` get a revision of the same text with its filters.
 
     All are written in one transaction while that fits; then in the order of ``texts`` in as few as
-    possible, none of which parts a flow from its parts or from flows that are made of it, and what
-    each has applied is given when it is done. Raises ``RefusedError`` before anything is written,
-    ``ConflictError`` and ``UnavailableError`` for the transaction that failed.
+    possible (see ``revision_groups``), and what each has applied is given when it is done. Raises
+    ``RefusedError`` before anything is written, ``ConflictError`` and ``UnavailableError`` for the
+    transaction that failed.
     """
     schema = tree.require_versioned(store)
     wanted = next_revisions(store, texts, expect_revision)
-    refuse_several_hosts(store, wanted)
-    refuse_too_old(schema.value, wanted)
     yield [one.applied for one in wanted if not one.changed]
-    changed = [one for one in wanted if one.changed]
-    for part in _in_transactions(
-        [(one, revision_writes(one, schema, author, reason, now)) for one in together]
-        for together in _whole_flows(changed)
-    ):
-        said = ", ".join(f"{one.flow} (revision {one.number})" for one, _ in part)
+    unchanged = Check(paths.schema(), schema.version)  # it tells which folders a flow has
+    for revisions in in_transactions(one for one in wanted if one.changed):
+        said = ", ".join(f"{one.flow} (revision {one.number})" for one in revisions)
         entry = records.Audit(who=author, command=f"flow apply {said}", reason=reason, time=now)
-        unchanged = Check(paths.schema(), schema.version)  # it tells which folders a flow has
-        writes = [write for _, made in part for write in made]
-        audit.commit(store, [unchanged, *writes, *touched(one for one, _ in part)], entry)
-        yield [one.applied for one, _ in part]
+        writes = revision_writes(revisions, schema, author, reason, now)
+        audit.commit(store, [unchanged, *writes], entry)
+        yield [one.applied for one in revisions]
 
 
 def rollback_flow(
@@ -200,15 +110,11 @@ def rollback_flow(
     whole = next(one for one in wanted if one.flow == flow)
     if whole.current is None:
         raise ConflictError(f"flow {flow} was deleted meanwhile")
-    refuse_several_hosts(store, wanted)
-    refuse_too_old(schema.value, wanted)
-    changed = [one for one in wanted if one.changed]
-    if changed:
+    if any(one.changed for one in wanted):
         because = f"{why}: {reason}" if reason else why
         command = f"flow rollback {flow} {number} (revision {whole.number})"
         entry = records.Audit(who=author, command=command, reason=because, time=now)
-        writes = (revision_writes(one, schema, author, because, now) for one in changed)
-        audit.commit(store, [*chain.from_iterable(writes), *touched(changed)], entry)
+        audit.commit(store, revision_writes(wanted, schema, author, because, now), entry)
     return whole.applied
 
 
@@ -262,14 +168,14 @@ def set_flow_states(
     nothing. Those that nothing stands in the way of share transactions and their audit entry.
     """
     for start in range(0, len(flows), FLOWS_AT_ONCE):
-        part = flows[start : start + FLOWS_AT_ONCE]
+        some = flows[start : start + FLOWS_AT_ONCE]
         try:
             entry = records.Audit(
                 who=author, command=f"flow {VERBS[state]}", reason=reason, time=now
             )
-            yield from _set_together(store, part, state, entry)
+            yield from _set_together(store, some, state, entry)
         except FlumengError:
-            for flow in part:
+            for flow in some:
                 try:
                     changed = set_flow_state(
                         store, flow, state, author=author, reason=reason, now=now
@@ -344,304 +250,3 @@ def delete_flow(
     ]
     audit.commit(store, writes, entry)
     return True
-
-
-def require_flow(store: ReadableStore, flow: str) -> Versioned[records.Flow]:
-    """The flow's record. Raises ``UserError`` with the nearest name when there is none."""
-    tree.require(store)
-    known = store.children(paths.flows())
-    found = store.read(paths.flow(flow)) if flow in known else None
-    if found is None:
-        hint = nearest(flow, known) if known else "there are no flows yet"
-        raise UserError(f'there is no flow "{flow}"; {hint}')
-    return found
-
-
-def require_revision(store: ReadableStore, flow: str, number: int) -> records.Revision:
-    """One kept revision. Raises ``UserError`` that names those that are there."""
-    found = store.read(paths.revision(flow, str(number)))
-    if found is None:
-        kept = _kept(store, flow)
-        those = f"those from {kept[0]} to {kept[-1]} are" if kept else "none is"
-        hint = "" if kept else ": see `flumeng schema verify`"
-        raise UserError(f"flow {flow} has no revision {number}: {those} kept{hint}")
-    return found.value
-
-
-def expect_current(
-    flow: str, current: Versioned[records.Flow] | None, expected: int | None
-) -> None:
-    """Raises ``ConflictError`` when the flow is not at this revision; 0 is one that is absent."""
-    actual = current.value.revision if current else 0
-    if expected is not None and expected != actual:
-        state = f"is at revision {actual}" if current else "does not exist"
-        raise ConflictError(f"flow {flow} {state}, not at revision {expected}: look at it again")
-
-
-def refuse_deleted(flow: str, record: records.Flow, advice: str) -> None:
-    """Raises ``ConflictError`` for a flow that is to go."""
-    if record.state == "deleted":
-        raise ConflictError(f"flow {flow} is being deleted: {advice}")
-
-
-def next_revisions(
-    store: ReadableStore, texts: Mapping[str, str], expect_revision: int | None = None
-) -> list[NextRevision]:
-    """What an apply of these texts makes of each flow, and of its isolated parts, which follow it.
-    Raises ``RefusedError`` for all together that may not be applied now."""
-    refused = {flow: why for flow in texts if (why := why_not_applied(flow))}
-    if refused:
-        raise RefusedError(refused)
-    found = compositions(store, texts)
-    if found.refused:
-        raise RefusedError(found.refused)
-    texts = parts.with_parts({flow: one.effective for flow, one in found.made.items()})
-    others = [name for name in texts if name not in found.made]
-    currents = {name: found.flows[name] for name in found.made}
-    currents |= zip(others, store.read_each([paths.flow(name) for name in others]), strict=True)
-    holders = _holders_of_journals(store) if None in currents.values() else {}
-    there: dict[str, Versioned[records.Flow]] = {}
-    for flow, current in currents.items():
-        try:
-            if isinstance(current, Unreadable):
-                raise ConflictError(f"flow {flow} cannot be read: `flumeng schema verify --fix`")
-            applied = not is_part(flow) and not found.made[flow].because
-            expect_current(flow, current, expect_revision if applied else None)
-            if current is None:
-                _refuse_leftovers(flow, holders.get(flow, set()))
-            else:
-                refuse_deleted(flow, current.value, "apply it again when it is gone")
-                there[flow] = current
-        except ConflictError as error:
-            refused[whole_of(flow)] = str(error)
-    if refused:
-        raise RefusedError(refused)
-    revisions = _current_revisions(store, there)
-    before = {flow: one.effective if one else None for flow, one in revisions.items()}
-    cursors, refused = subscribe(store, texts, before)
-    if refused:
-        raise RefusedError({whole_of(flow): why for flow, why in refused.items()})
-    written = {**texts, **{flow: one.text for flow, one in found.made.items()}}
-    changed = [
-        flow
-        for flow, one in revisions.items()
-        if one is None or (one.text, one.effective) != (written[flow], texts[flow])
-    ]
-    plans = store.read_each([paths.plan(flow) for flow in changed])
-    run_by_all = {
-        flow: plan.value.revision
-        for flow, plan in zip(changed, plans, strict=True)
-        if isinstance(plan, Versioned)
-    }
-    following = {
-        flow: NextRevision(flow, text, None, 1)
-        if flow not in there
-        else _following(store, flow, text, there[flow], run_by_all.get(flow, 0))
-        if flow in changed
-        else NextRevision(flow, text, there[flow], there[flow].value.revision)
-        for flow, text in texts.items()
-    }
-    gone = {
-        part: found for part, found in parts.parts_there(store, there).items() if part not in texts
-    }
-    made = []
-    for flow, one in sorted(following.items(), key=lambda item: whole_of(item[0]) in cursors):
-        whole, writes = whole_of(flow), list(cursors.get(flow, ()))
-        if flow != whole and one.current is None and whole in there:
-            writes += parts.beginning(store, whole, texts[whole], flow)
-            one = replace(one, state=there[whole].value.state)  # noqa: PLW2901
-        leaving = {name: gone[name] for name in parts_among(gone, flow)}
-        left = tuple(parts.leaving(store, flow, texts[flow], name) for name in leaving)
-        one = replace(one, cursors=tuple(writes), leaving=leaving, left=left)  # noqa: PLW2901
-        made.append(_composed(one, found.made[flow], found.flows) if flow in found.made else one)
-    for together in _whole_flows(made):
-        _refuse_too_many(together)
-    return made
-
-
-def refuse_several_hosts(store: ReadableStore, wanted: Iterable[NextRevision]) -> None:
-    """Raises ``RefusedError`` for those that this changes; see ``local_files``."""
-    refused = on_several_hosts(store, {one.flow: one.effective for one in wanted if one.changed})
-    if refused:
-        raise RefusedError({whole_of(flow): why for flow, why in refused.items()})
-
-
-def refuse_too_old(schema: records.Schema, wanted: Iterable[NextRevision]) -> None:
-    """Raises ``RefusedError`` for those that this changes of which a tree that is as old has no
-    place: for what their tasks decide, or for isolated parts."""
-    since = paths.intent.since
-    changed = [one for one in wanted if one.changed]
-    refused = {
-        whole_of(one.flow): why for one in changed if (why := parts.why_too_old(schema, one.flow))
-    }
-    if not refused and schema.version >= since:
-        return
-    refused |= {
-        one.flow: f"flow {one.flow} delivers exactly once to a target that knows batches by number:"
-        f" that takes a tree of version {since}, and this one has {schema.version} "
-        "(`flumeng schema migrate --finish`)"
-        for one in changed
-        if schema.version < since and check_flow(one.effective).by_batch
-    }
-    if refused:
-        raise RefusedError(refused)
-
-
-def _following(
-    store: ReadableStore, flow: str, text: str, current: Versioned[records.Flow], run_by_all: int
-) -> NextRevision:
-    kept = tuple(_kept(store, flow))
-    number = max([current.value.revision, *kept]) + 1
-    following = NextRevision(flow, text, current, number, kept, run_by_all)
-    if not following.outdated:
-        return following
-    tasks = store.children(paths.intents(flow))
-    intents = store.read_each([paths.intent(flow, task) for task in tasks])
-    decided = {found.value.revision for found in intents if isinstance(found, Versioned)}
-    return replace(following, decided=frozenset(decided))
-
-
-def _current_revisions(
-    store: ReadableStore, flows: Mapping[str, Versioned[records.Flow]]
-) -> dict[str, records.Revision | None]:
-    """None where there is none that can be read: whatever is applied is another one."""
-    wanted = [paths.revision(flow, str(it.value.revision)) for flow, it in flows.items()]
-    found = store.read_each(wanted)
-    return {
-        flow: revision.value if isinstance(revision, Versioned) else None
-        for flow, revision in zip(flows, found, strict=True)
-    }
-
-
-def revision_writes(
-    one: NextRevision,
-    schema: Versioned[records.Schema],
-    author: str,
-    reason: str,
-    now: float,
-    *,
-    backfill_of: str = "",
-) -> list[Write]:
-    """What makes the revision the current one; all of it in one transaction. A new flow may be a
-    backfill of another one."""
-    revision = records.Revision(
-        text=one.text, runs=one.runs, author=author, reason=one.because or reason, time=now
-    )
-    text = Put(paths.revision(one.flow, str(one.number)), revision, ABSENT)
-    if one.current is None:
-        folders = bootstrap.flow_folders(one.flow, schema.value.version)
-        new = records.Flow(revision=one.number, state=one.state, backfill_of=backfill_of)
-        flow = Put(paths.flow(one.flow), new, ABSENT)
-        return [flow, *(Put(folder, None, ABSENT) for folder in folders), text, *one.cursors]
-    record = replace(one.current.value, revision=one.number, went_back="")
-    return [
-        Put(paths.flow(one.flow), record, one.current.version),
-        text,
-        *one.cursors,
-        *parts.deletion(one.leaving),
-        *(Remove(paths.revision(one.flow, str(number)), ANY) for number in one.outdated),
-    ]
-
-
-def touched(wanted: Iterable[NextRevision]) -> list[Write]:
-    """What goes last into the transaction that changes these flows: it holds only while those are
-    as they were of which they are made, and whoever changes one of those meanwhile is refused."""
-    changed = [one for one in wanted if one.changed]
-    written = {one.flow for one in changed}
-    others = {name: found for one in changed for name, found in one.made_of.items()}
-    return [
-        Put(paths.flow(name), found.value, found.version)
-        for name, found in others.items()
-        if name not in written
-    ]
-
-
-def _composed(
-    one: NextRevision, composition: Composition, flows: Mapping[str, Found[records.Flow]]
-) -> NextRevision:
-    """With what its author wrote, and of what it is made."""
-    of = {name: flows.get(name) for name in composition.made_of}
-    there = {name: found for name, found in of.items() if isinstance(found, Versioned)}
-    return replace(
-        one,
-        text=composition.text,
-        runs=composition.runs,
-        made_of=there,
-        root=composition.made_of[-1] if composition.made_of else "",
-        because=composition.because,
-    )
-
-
-def _refuse_too_many(together: Sequence[NextRevision]) -> None:
-    """Raises ``RefusedError`` for flows that are made of each other and do not fit into one
-    transaction."""
-    changed = [one for one in together if one.changed]
-    root = next((one.root for one in changed if one.root), "")
-    size = sum(
-        len(one.text.encode()) + len(one.runs.encode()) + _writes_of(one) * WRITE_BYTES
-        for one in changed
-    )
-    if root and size > TRANSACTION_BYTES:
-        raise RefusedError(
-            {
-                changed[0].flow: f"{len(changed)} flows and parts that read flow {root} through "
-                f"filters of others change together: that takes {size // 1024} KiB, and at most "
-                f"{TRANSACTION_BYTES // 1024} KiB fit into a transaction: let fewer flows read "
-                "`after: filters`, or apply new ones in smaller groups"
-            }
-        )
-
-
-def _writes_of(one: NextRevision) -> int:
-    return 10 if one.current is None else 3
-
-
-Planned = tuple[NextRevision, list[Write]]
-
-
-def _whole_flows(wanted: Sequence[NextRevision]) -> Iterator[list[NextRevision]]:
-    """Each flow with its parts, and with the flows that are made of the same one."""
-    roots = {one.flow: one.root for one in wanted if one.root}
-    groups: dict[str, list[NextRevision]] = {}
-    for one in wanted:
-        whole = whole_of(one.flow)
-        groups.setdefault(roots.get(whole, whole), []).append(one)
-    yield from groups.values()
-
-
-def _in_transactions(planned: Iterable[list[Planned]]) -> Iterator[list[Planned]]:
-    """In order and in as few parts as fit; what stands together stays together."""
-    part: list[Planned] = []
-    room = TRANSACTION_BYTES
-    for together in planned:
-        size = sum(
-            len((one.text + one.runs).encode()) + len(writes) * WRITE_BYTES
-            for one, writes in together
-        )
-        if part and size > room:
-            yield part
-            part, room = [], TRANSACTION_BYTES
-        part += together
-        room -= size
-    if part:
-        yield part
-
-
-def _kept(store: ReadableStore, flow: str) -> list[int]:
-    return sorted(int(name) for name in store.children(paths.revisions(flow)))
-
-
-def _holders_of_journals(store: ReadableStore) -> dict[str, set[str]]:
-    """Flow -> the nodes that have journals of it."""
-    holders: dict[str, set[str]] = {}
-    for journal in journal_registry.journals(store).values():
-        holders.setdefault(journal.flow, set()).add(journal.node)
-    return holders
-
-
-def _refuse_leftovers(flow: str, holders: Collection[str]) -> None:
-    if holders:
-        raise ConflictError(
-            f"{', '.join(sorted(holders))} still has journals of a flow {flow} that was deleted: "
-            "apply it again when they are gone, or under another name"
-        )

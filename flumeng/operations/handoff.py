@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from flumeng.errors import ConflictError
 from flumeng.operations import audit
-from flumeng.operations.flows import expect_current, refuse_deleted, require_flow
+from flumeng.operations.flow_records import expect_current, refuse_deleted, require_flow
 from flumeng.store import Put, Store
 from zkschema import paths, records
 

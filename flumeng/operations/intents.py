@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
-from flumeng.operations.flows import require_flow
+from flumeng.operations.flow_records import require_flow
 from flumeng.spec.problems import nearest
 from flumeng.state import partitions
 from flumeng.store import Put, ReadableStore, Store, Unreadable, Version, Versioned
@@ -48,7 +48,7 @@ def decided_batches(store: ReadableStore, flow: str | None = None) -> list[Decid
     batches = [
         _batch(name, task, found)
         for name in flows
-        for task, found in _intents(store, name).items()
+        for task, found in intents_of(store, name).items()
         if isinstance(found, Unreadable) or found.value.ranges
     ]
     return _with_problems(store, batches) if batches else []
@@ -110,7 +110,10 @@ def drop_batch(
     return batch
 
 
-def _intents(store: ReadableStore, flow: str) -> dict[str, Versioned[records.Intent] | Unreadable]:
+def intents_of(
+    store: ReadableStore, flow: str
+) -> dict[str, Versioned[records.Intent] | Unreadable]:
+    """What the tasks of the flow have decided last."""
     tasks = store.children(paths.intents(flow))
     found = store.read_each([paths.intent(flow, task) for task in tasks])
     return {task: intent for task, intent in zip(tasks, found, strict=True) if intent is not None}

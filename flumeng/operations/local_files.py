@@ -1,7 +1,9 @@
-"""Files on a host's own disk, delivered exactly once, are collected by one host.
+"""Files on a host's own disk are collected by one host: those that are written exactly once, and
+those that are read.
 
 A batch is decided in ZooKeeper and then shown by whoever owns the task; when that is another host,
-which does not see what was staged, nobody can show it.
+which does not see what was staged, nobody can show it. Nor can another host read what one has found
+on its disk.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Mapping
 
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.spec.guarantees import local_paths
+from flumeng.spec.objects_source import ObjectsSource
 from flumeng.store import ReadableStore, Unreadable
 from zkschema import paths, records
 
@@ -18,10 +21,12 @@ NAMED = 3
 
 
 def on_several_hosts(store: ReadableStore, texts: Mapping[str, str]) -> dict[str, str]:
-    """Flow -> why it may not be applied: those that several hosts may collect, although they write
-    exactly once to a path which is not said to be shared."""
-    specs = [parse_flow(text) for text in texts.values() if EXACTLY_ONCE in text]
-    at_risk = [spec for spec in specs if spec.delivery == EXACTLY_ONCE and local_paths(spec)]
+    """Flow -> why it may not be applied: those that several hosts may collect, although they read
+    from a path, or write exactly once to one, which is not said to be shared."""
+    specs = [
+        parse_flow(text) for text in texts.values() if EXACTLY_ONCE in text or "objects" in text
+    ]
+    at_risk = [spec for spec in specs if _reads_own_disk(spec) or _writes_own_disk(spec)]
     if not at_risk:
         return {}
     nodes = _nodes(store)
@@ -53,14 +58,31 @@ def _hosts(nodes: Mapping[str, records.Node], spec: FlowSpec) -> list[str]:
     return sorted(name for name, node in nodes.items() if _may_collect(node, spec))
 
 
+def _reads_own_disk(spec: FlowSpec) -> str:
+    """A path that the flow reads there; empty when there is none."""
+    objects = [one.options for one in spec.sources if isinstance(one.options, ObjectsSource)]
+    return next((one.paths[0] for one in objects if one.local), "")
+
+
+def _writes_own_disk(spec: FlowSpec) -> str:
+    """A path that the flow writes there exactly once; empty when there is none."""
+    return next(iter(local_paths(spec)), "") if spec.delivery == EXACTLY_ONCE else ""
+
+
 def _why(spec: FlowSpec, hosts: list[str]) -> str:
     more = ", ..." if len(hosts) > NAMED else ""
+    several = f"{len(hosts)} hosts may ({', '.join(hosts[:NAMED])}{more})"
+    where = f"on the disk of the host that collects it, and {several}"
+    mend = "or let `place.collect.labels` name one host"
+    if path := _reads_own_disk(spec):
+        return (
+            f"flow {spec.flow} reads {path} {where}. If all of them see the same files there, say "
+            f"`shared: true` in the source; {mend}"
+        )
     return (
-        f"flow {spec.flow} writes to {local_paths(spec)[0]} on the disk of the host that collects "
-        f"it, and {len(hosts)} hosts may ({', '.join(hosts[:NAMED])}{more}): a batch that is "
-        "decided when its host dies could not be finished elsewhere. If all of them see the same "
-        "files there, say `shared: true` in the sink; else write to a URL, or let "
-        "`place.collect.labels` name one host"
+        f"flow {spec.flow} writes to {_writes_own_disk(spec)} {where}: a batch that is decided "
+        "when its host dies could not be finished elsewhere. If all of them see the same files "
+        f"there, say `shared: true` in the sink; else write to a URL, {mend}"
     )
 
 

@@ -8,33 +8,19 @@ version may be written, and older processes refuse to run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from flumeng.errors import ConflictError, CorruptError, UserError
+from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
 from flumeng.operations.documents import at, documents, encoded, in_transactions
+from flumeng.operations.live_processes import live_processes
 from flumeng.store import ABSENT, ANY, Put, Remove, Store, Versioned, Write
 from zkschema import migrations, paths, records, table
 from zkschema.migrations import MIGRATIONS, Delete, Migration
 from zkschema.records import Schema
-from zkschema.table import ZPath
 
 ATTEMPTS = 20
 """Nodes and masters write meanwhile; what they change is looked at again so often at most."""
-
-
-@dataclass(frozen=True)
-class LiveProcess:
-    """A node or master that holds a session; ``schema`` is the newest version that it can use."""
-
-    kind: str
-    name: str
-    version: str
-    schema: int
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name} (flumeng {self.version})"
 
 
 def pending_migrations(
@@ -45,17 +31,6 @@ def pending_migrations(
         return migrations.path_to(_schema(store).value.version, target, known)
     except LookupError as error:
         raise UserError(f"{error}: use the flumeng that matches") from error
-
-
-def live_processes(store: Store) -> list[LiveProcess]:
-    """Whatever runs. One whose znode cannot be read is taken for one of the oldest version."""
-    masters = [paths.live_master(name) for name in store.children(paths.live_masters())]
-    nodes = [paths.live_node(name) for name in store.children(paths.live_nodes())]
-    found = [
-        *(_process(store, "master", path) for path in masters),
-        *(_process(store, "node", path) for path in nodes),
-    ]
-    return [process for process in found if process is not None]
 
 
 def migrate_cluster(
@@ -84,14 +59,6 @@ def migrate_cluster(
     count = _carry_out(store, migration, lambda last: audit.commit(store, [*last, raised], entry))
     # What was written just before the tree was raised may be what the migration did not see.
     return count + _carry_out(store, migration, lambda last: last and store.commit(last))
-
-
-def _process(store: Store, kind: str, path: ZPath[Any]) -> LiveProcess | None:
-    try:
-        live = store.read(path)
-    except (CorruptError, UserError):
-        return LiveProcess(kind, path.name, "unknown", 0)
-    return LiveProcess(kind, path.name, live.value.version, live.value.schema) if live else None
 
 
 def _carry_out(store: Store, migration: Migration, end: Callable[[list[Write]], object]) -> int:

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from flumeng.operations.intents import intents_of
 from flumeng.operations.subscriptions import upstream_of
 from flumeng.spec import parse_flow, parts_of
 from flumeng.spec.flow_names import is_part, whole_of
 from flumeng.state import discovered
 from flumeng.state.partitions import ack_path, journal_of, subscribed
 from flumeng.store import ABSENT, Put, ReadableStore, Versioned, Write
-from zkschema import paths, records, table
+from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.table import ZPath
 
@@ -109,11 +110,9 @@ def _begun(store: ReadableStore, flow: str, text: str) -> dict[str, int]:
     """Journal -> the offset up to which the flow delivers, or has decided to."""
     offsets = {name: ack.offset for name, ack in _acks(store, _cursor(flow, text, flow)).items()}
     if parse_flow(text).multiline is None:
-        tasks = store.children(paths.intents(flow))
-        for found in store.read_each([paths.intent(flow, task) for task in tasks]):
-            for name, (_, end) in (
-                found.value.ranges.items() if isinstance(found, Versioned) else ()
-            ):
+        for found in intents_of(store, flow).values():
+            ranges = found.value.ranges if isinstance(found, Versioned) else {}
+            for name, (_, end) in ranges.items():
                 journal = journal_of(name)
                 offsets[journal] = max(end, offsets.get(journal, 0))
     return offsets
@@ -141,15 +140,4 @@ def _cursor(flow: str, text: str, reader: str) -> ZPath[records.Record]:
     upstream = upstream_of(parse_flow(text))
     return paths.cursor(
         upstream or flow, CURSOR_MAIN if reader == flow and not upstream else reader
-    )
-
-
-def why_too_old(schema: records.Schema, flow: str) -> str:
-    """Why there cannot be such a flow in a tree of this version; empty when there can."""
-    if not is_part(flow) or schema.version >= table.PARTS_SINCE:
-        return ""
-    return (
-        f"flow {whole_of(flow)} has an isolated part: that takes a tree of version "
-        f"{table.PARTS_SINCE}, and this one has {schema.version} "
-        "(`flumeng schema migrate --finish`)"
     )

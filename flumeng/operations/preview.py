@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from flumeng.operations.flows import next_revisions, refuse_several_hosts
 from flumeng.operations.nodes import require_node
+from flumeng.operations.revisions import next_revisions
 from flumeng.operations.settings import refuse_in_maintenance
 from flumeng.operations.tasks import look, moved, restarted
 from flumeng.plan import plan
@@ -78,7 +78,6 @@ def apply(
     }
     changed = {name: replace(now.nodes[name], record=node) for name, node in (nodes or {}).items()}
     revisions = next_revisions(store, texts, expect_revision)
-    refuse_several_hosts(store, revisions)
     for wanted in revisions:
         name, spec = wanted.flow, parse_flow(wanted.effective)
         view = flows.get(name)

@@ -1,8 +1,7 @@
 """Replays: chosen dead letters of a flow go through its current revision, beside the live flow.
 
-A replay is a flow of its own, as a backfill is, with acks of its own. Which letters it reads stands
-in a list beside the letters, which is written first; its source says how many rows the list has, so
-its discovery task stops it when all are read.
+A replay is a derived flow. Which letters it reads stands in a list beside the letters, which is
+written first; its source says how many rows the list has.
 
 A replay and a purge write the flow's record as they found it: of two that begin at once one loses,
 and looks again at what the other has taken.
@@ -15,29 +14,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flumeng.errors import UserError
-from flumeng.operations import audit
-from flumeng.operations.flows import (
-    NextRevision,
-    next_revisions,
-    refuse_several_hosts,
-    refuse_too_old,
-    require_flow,
-    require_revision,
-    revision_writes,
-)
+from flumeng.operations import audit, derived_flows
+from flumeng.operations.flow_records import require_flow, require_revision
 from flumeng.operations.local_files import collecting_hosts
-from flumeng.spec import FlowSpec, check_flow, parse_flow
+from flumeng.spec import FlowSpec, parse_flow
 from flumeng.spec.flow_names import is_part, whole_of
 from flumeng.spec.letters_source import LettersSource
 from flumeng.spec.locations import place_of
 from flumeng.spec.problems import SpecError
 from flumeng.spec.replay import replay_text, require_files
 from flumeng.spec.sinks.files import Files
-from flumeng.store import Put, ReadableStore, Store, Unreadable, Versioned, tree
+from flumeng.store import Put, ReadableStore, Store, Unreadable, Versioned
 from zkschema import paths, records
 
 ID_CHARACTERS = 8
-NAME_CHARACTERS = 63
 
 
 @dataclass(frozen=True)
@@ -107,24 +97,16 @@ def refuse_hosts(store: ReadableStore, letters: LettersOf) -> None:
         )
 
 
-def free_name(store: ReadableStore, flow: str) -> str:
-    """``FLOW-replay-N``, which no flow has and none had that is remembered."""
-    used = {*store.children(paths.flows()), *store.children(paths.tombstones())}
-    number = 1
-    while (name := f"{flow[: NAME_CHARACTERS - 16]}-replay-{number}") in used:
-        number += 1
-    return name
-
-
 def list_name(flow: str) -> str:
     """A name for the list of the replay ``flow`` that no list ever had."""
-    short = flow[: NAME_CHARACTERS - ID_CHARACTERS - 1]
+    short = flow[: derived_flows.NAME_CHARACTERS - ID_CHARACTERS - 1]
     return f"{short}-{uuid.uuid4().hex[:ID_CHARACTERS]}"
 
 
 def check_replay(store: Store, letters: LettersOf, name: str) -> None:
     """Raises what ``start_replay`` would raise for the name and text, before a list is written."""
-    _wanted(store, replay_text(letters.flow, letters.text, name, list_name(name), [1]), name)
+    text = replay_text(letters.flow, letters.text, name, list_name(name), [1])
+    derived_flows.require_allowed(store, text, name)
 
 
 def start_replay(
@@ -138,24 +120,27 @@ def start_replay(
     author: str,
     reason: str,
     now: float,
-) -> str:
-    """Make the flow ``name``, which reads the list ``replay`` of so many ``rows`` at once; gives
-    its text. ``chosen`` is what the audit says of the letters.
+) -> None:
+    """Make the flow ``name``, which reads the list ``replay`` of so many ``rows`` at once.
+    ``chosen`` is what the audit says of the letters.
 
     Raises ``SpecError``, ``ConflictError`` when there is a flow of that name, or the flow has
     changed since it was looked at, ``UnavailableError``.
     """
     flow = letters.flow
     text = replay_text(flow, letters.text, name, replay, rows)
-    wanted, schema = _wanted(store, text, name)
     entry = records.Audit(
         who=author, command=f"flow dead replay {flow} as {name}: {chosen}", reason=reason, time=now
     )
-    because = f"replay of dead letters of {flow}"
-    because = f"{because}: {reason}" if reason else because
-    writes = revision_writes(wanted, schema, author, because, now, backfill_of=flow)
-    audit.commit(store, [_unchanged(letters), *writes], entry)
-    return text
+    derived_flows.start(
+        store,
+        text,
+        name,
+        of=flow,
+        kind="replay of dead letters",
+        entry=entry,
+        others=[_unchanged(letters)],
+    )
 
 
 def note_purge(
@@ -166,15 +151,6 @@ def note_purge(
     command = f"flow dead purge {letters.flow}: {purged}"
     entry = records.Audit(who=author, command=command, reason=reason, time=now)
     audit.commit(store, [_unchanged(letters)], entry)
-
-
-def _wanted(store: Store, text: str, name: str) -> tuple[NextRevision, Versioned[records.Schema]]:
-    check_flow(text)
-    schema = tree.require_versioned(store)
-    (wanted,) = next_revisions(store, {name: text}, 0)
-    refuse_several_hosts(store, [wanted])
-    refuse_too_old(schema.value, [wanted])
-    return wanted, schema
 
 
 def _unchanged(letters: LettersOf) -> Put:

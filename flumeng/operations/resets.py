@@ -13,15 +13,14 @@ from dataclasses import dataclass, replace
 
 from flumeng.errors import ConflictError, UserError
 from flumeng.operations import audit
-from flumeng.operations.flows import require_flow
-from flumeng.operations.intents import decided_batches, refuse_decided, unfinished
+from flumeng.operations.flow_records import require_flow
+from flumeng.operations.intents import decided_batches, intents_of, refuse_decided, unfinished
 from flumeng.spec.problems import nearest
 from flumeng.state import partitions
 from flumeng.state.assignment_pages import read_assignment
 from flumeng.state.task_map import Tasks, next_version, plan_writes, read_plan
 from flumeng.store import ABSENT, Check, Put, Store, Unreadable, Versioned, Write
 from zkschema import paths, records
-from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import COLLECT
 
 RESTING = ("suspended", "stopped")
@@ -31,9 +30,8 @@ RESETS_AT_ONCE = 200
 
 @dataclass(frozen=True)
 class Reset:
-    """One cursor goes on at ``after`` in a partition, instead of at ``before``."""
+    """The flow goes on at ``after`` in a partition, instead of at ``before``."""
 
-    cursor: str
     partition: str
     before: int
     after: int
@@ -113,7 +111,7 @@ def reset_acks(
     plan = read_plan(store, flow)
     if still := still_collected(store, flow):
         raise ConflictError(f"{still[0]}: wait until it has let go")
-    undecided = _intents(store, flow)
+    undecided = _undecided(store, flow)
     refuse_decided(store, ((flow, name) for name in offsets))
     moves = _moves(store, flow, offsets)
     epoch = 1 + max(
@@ -189,16 +187,15 @@ def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
             raise ack.error
         before = ack.value.emitted if ack else registered[name].start
         if before != offsets[name] or (ack and ack.value.joined):
-            reset = Reset(CURSOR_MAIN, name, before, offsets[name])
+            reset = Reset(name, before, offsets[name])
             moves.append(_Move(flow, reset, ack, registered[name].check))
     return moves
 
 
-def _intents(store: Store, flow: str) -> list[Check]:
+def _undecided(store: Store, flow: str) -> list[Check]:
     """Fail a transaction when a task of the flow decides a batch meanwhile."""
-    wanted = [paths.intent(flow, task) for task in store.children(paths.intents(flow))]
-    found = zip(wanted, store.read_each(wanted), strict=True)
-    return [Check(path, intent.version) for path, intent in found if intent is not None]
+    found = intents_of(store, flow).items()
+    return [Check(paths.intent(flow, task), intent.version) for task, intent in found]
 
 
 def _raise_epoch(flow: str, plan: Versioned[records.Plan] | None, epoch: int) -> list[Write]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from flumeng.errors import ConflictError
 from flumeng.operations import audit
-from flumeng.operations.flows import expect_current, refuse_deleted, require_flow
+from flumeng.operations.flow_records import expect_current, refuse_deleted, require_flow
 from flumeng.spec import SpecError, parse_flow
 from flumeng.store import Check, Put, Store, Versioned, Write
 from zkschema import paths, records

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flumeng.operations.compositions import made_of
+from flumeng.operations.chains import downstream_of
 from flumeng.spec import FlowSpec, SpecError, parse_flow
-from flumeng.spec.composition import source_of
+from flumeng.spec.chain import source_of
 from flumeng.spec.flow_names import parts_among
 from flumeng.state import leases
 from flumeng.store import ABSENT, Check, Path, Put, ReadableStore, Versioned, Write
@@ -33,7 +33,7 @@ def why_not_deleted(store: ReadableStore, flow: str) -> str:
     """Empty when nobody reads it but its own isolated parts, which go with it."""
     names = readers_of(store, flow)
     parts = parts_among(names, flow)
-    readers = sorted({name for name in names if name not in parts} | set(made_of(store, flow)))
+    readers = sorted({*names, *downstream_of(store, flow)} - {*parts})
     if not readers:
         return ""
     commands = [

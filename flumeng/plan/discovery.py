@@ -7,13 +7,13 @@ that come change nothing. It costs next to nothing, so no capacity is counted fo
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 
 from flumeng.plan.placement_index import ASSIGNED, DRAINING, WAITING
 from flumeng.plan.plan_builder import PlanBuilder
 from flumeng.spec import CollectPlace
 from flumeng.spec.flow_names import is_part
+from flumeng.state.rendezvous import chosen
 from zkschema.records import COLLECT, DISCOVER, PlannedTask
 
 NAME = f"{DISCOVER}.0"
@@ -97,9 +97,5 @@ def _choose(builder: PlanBuilder, place: CollectPlace, task: PlannedTask | None)
     nodes = builder.index.capacity.pool(place.labels).ranks
     if task is not None and task.target in nodes:
         return task.target
-    own = f"{builder.flow.name}\0".encode()
-    return max(
-        (node for node in nodes if task is None or node != task.node),
-        key=lambda node: hashlib.blake2b(own + node.encode(), digest_size=8).digest(),
-        default=None,
-    )
+    others = (node for node in nodes if task is None or node != task.node)
+    return chosen(builder.flow.name, others)

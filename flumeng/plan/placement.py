@@ -11,13 +11,13 @@ too. One that has to repeat the batch of an earlier owner does that first.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import count, islice, takewhile
 from typing import NamedTuple
 
 from flumeng.plan.discovery import ALONE, end_discovery, place_discovery
+from flumeng.plan.node_selector import NodeSelector, NodeSelectors
 from flumeng.plan.partition_assigner import PartitionAssigner, count_open
 from flumeng.plan.placement_index import ASSIGNED, DRAINING, WAITING, counted_on, in_order
 from flumeng.plan.plan_builder import ChangeSet, PlanBuilder
@@ -210,7 +210,7 @@ def _left_at_first(builder: PlanBuilder, tasks: int) -> int:
 def _keep_all(builder: PlanBuilder, placed: Iterable[tuple[str, PlannedTask]]) -> None:
     """Those that have an owner stay with it for now; one that it may not keep is looked at again
     each time, until there is room for it elsewhere."""
-    selectors = _Selectors(builder)
+    selectors = NodeSelectors(builder)
     for name, task in placed:
         place = builder.flow.collect_place(task)
         kept = _keep(builder, name, task, place, selectors.of(task))
@@ -297,13 +297,13 @@ def _keep(
         if builder.snapshot.cluster.maintenance or on_its_way:
             return task
         weight = flow.weight(task.partitions)
-        seat = selector.find(weight, None, task.standbys) if task.partitions else None
-        if task.partitions and seat is None:
+        free = selector.find(weight, None, task.standbys) if task.partitions else None
+        if task.partitions and free is None:
             return replace(task, state=ASSIGNED, target=None, why=ALONE)
-        if task.state == DRAINING and seat is None:
+        if task.state == DRAINING and free is None:
             return task
         builder.why.append(f"{flow.name}/{name} is to leave {owner.name}")
-        return builder.leaving(task, seat, f"{owner.name} may not keep it")
+        return builder.leaving(task, free, f"{owner.name} may not keep it")
     if task.state == DRAINING and not on_its_way:
         builder.why.append(f"{flow.name}/{name} stays with {owner.name} after all")
         return replace(task, state=ASSIGNED, target=None, why="")
@@ -339,7 +339,7 @@ def _begin_in_turn(
     }
     builder.epoch += len(begun)
     builder.changes.update(begun)
-    builder.index.enter_seated(builder.flow, begun.items())
+    builder.index.enter_counted(builder.flow, begun.items())
     return True
 
 
@@ -348,7 +348,7 @@ def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
     flow = builder.flow
     weighed = [(flow.weight(one.partitions), one) for one in unplaced]
     weighed.sort(key=lambda pair: -_heaviness(pair[0]))
-    selectors = _Selectors(builder)
+    selectors = NodeSelectors(builder)
     stranded, tasks = [], []
     for weight, (name, partitions, reason, before, lost) in weighed:
         selector = selectors.of(before)
@@ -379,7 +379,7 @@ def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
                 selector.count(keeps, weight)
         tasks.append((name, task))
     builder.changes.update(tasks)
-    builder.index.enter_seated(flow, tasks)
+    builder.index.enter_counted(flow, tasks)
     builder.flow_index.unsettled.update(stranded)
 
 
@@ -390,7 +390,7 @@ def _waiting(
     before: PlannedTask | None,
     selector: NodeSelector,
 ) -> PlannedTask:
-    """The task, for which there is no seat: with its old owner for now, or with nobody.
+    """The task, for which no node has room: with its old owner for now, or with nobody.
 
     An owner that has let it go gets it back, while there is something to read.
     """
@@ -414,97 +414,6 @@ def _waiting(
         stays = owner.eligible(COLLECT, builder.flow.collect_place(before).labels)
         return given if stays else replace(given, why=ALONE)
     return before if before.node else replace(before, why=why)
-
-
-class _Selectors:
-    """The selector of each task: during a rollout those that took the new revision go by its
-    labels."""
-
-    def __init__(self, builder: PlanBuilder) -> None:
-        self._builder = builder
-        self._known: dict[bool, NodeSelector] = {}
-
-    def of(self, task: PlannedTask | None) -> NodeSelector:
-        flow = self._builder.flow
-        moved = task is not None and flow.moves_in_rollout and flow.has_taken(task)
-        found = self._known.get(moved)
-        if found is None:
-            place = flow.collect_place(task)
-            found = self._known[moved] = NodeSelector(self._builder, place)
-        return found
-
-
-class NodeSelector:
-    """Where tasks of one flow may go now, by its labels, its spread, and what the nodes hold."""
-
-    def __init__(self, builder: PlanBuilder, place: CollectPlace) -> None:
-        self._builder = builder
-        self._capacity = builder.index.capacity
-        self._place = place
-        self._flow_index = builder.flow_index
-        self._pool = self._capacity.pool(place.labels)
-        self._zones = self._count_zones() if place.spread == "zone" else None
-        self._refused: set[Amounts] = set()
-        most, nodes = place.per_node, builder.flow_index.nodes
-        self._accepts = (lambda node: nodes[node] < most) if most else None
-
-    @property
-    def empty(self) -> bool:
-        """Whether no live node may run the flow's tasks, full or not."""
-        return not self._pool.ranks
-
-    def in_turn(self, weight: Amounts, count: int) -> Sequence[str] | None:
-        """As ``find`` so many times, each counted; None when that takes a look each time."""
-        plain = self._zones is None and self._accepts is None
-        nodes = self._capacity.in_turn(self._pool, weight, count) if plain else None
-        for node, number in Counter(nodes).items():
-            self.count(node, weight, number)
-        return nodes
-
-    def count(self, node: str, weight: Amounts, number: int = 1) -> None:
-        """So many tasks of the flow, of this weight, were given to the node."""
-        self._builder.index.seat(self._builder.flow, node, weight, number)
-        if self._zones is not None:
-            zone = self._capacity.zone(node)
-            if zone in self._zones:
-                self._zones[zone] += number
-
-    def find(
-        self, weight: Amounts, target: str | None = None, standbys: Sequence[str] = ()
-    ) -> str | None:
-        """``target`` when it may, then the first of the ``standbys`` that may, else the least full
-        node with room; in the zone that has the fewest, when that counts."""
-        accepts = self._accepts
-        if target is not None and self._has_room(target, weight):
-            return target
-        for standby in standbys:
-            if self._has_room(standby, weight) and (accepts is None or accepts(standby)):
-                return standby
-        if weight in self._refused:
-            return None
-        if self._zones is None:
-            node = self._capacity.least_full(self._pool, weight, accepts)
-        else:
-            node = None
-            for zone in sorted(self._zones, key=lambda zone: (self._zones[zone], zone)):  # type: ignore[index]
-                pool = self._capacity.pool(self._place.labels, zone)
-                node = self._capacity.least_full(pool, weight, accepts)
-                if node is not None:
-                    break
-        if node is None:
-            self._refused.add(weight)
-        return node
-
-    def _has_room(self, node: str, weight: Amounts) -> bool:
-        return node in self._pool.ranks and self._capacity.fits(node, weight)
-
-    def _count_zones(self) -> dict[str, int]:
-        counts = dict.fromkeys(self._capacity.zones(self._place.labels), 0)
-        for node, number in self._flow_index.nodes.items():
-            zone = self._capacity.zone(node)
-            if zone in counts:
-                counts[zone] += number
-        return counts
 
 
 def _heaviness(weight: Amounts) -> int:

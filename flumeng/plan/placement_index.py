@@ -94,10 +94,10 @@ class PlacementIndex:
         for _, task in entered:
             place = counted_on(task)
             if place is not None and task.kind == COLLECT:
-                self.seat(flow, place, flow.weight(task.partitions))
-        self.enter_seated(flow, entered)
+                self.count_on(flow, place, flow.weight(task.partitions))
+        self.enter_counted(flow, entered)
 
-    def seat(self, flow: FlowView, node: str, weight: Amounts, count: int = 1) -> None:
+    def count_on(self, flow: FlowView, node: str, weight: Amounts, count: int = 1) -> None:
         """Count so many tasks of this weight on the node."""
         nodes = self.flow_index(flow.name).nodes
         nodes[node] += count
@@ -105,7 +105,7 @@ class PlacementIndex:
             del nodes[node]
         self.capacity.add(node, weight, count)
 
-    def enter_seated(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
+    def enter_counted(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
         """As ``enter``, of tasks that are counted on their nodes."""
         flow_index, of_node = self.flow_index(flow.name), self._of_node
         task_of, sizes = flow_index.task_of, flow_index.sizes.ranks
@@ -141,7 +141,7 @@ class PlacementIndex:
             return
         place = counted_on(task)
         if place is not None:
-            self.seat(flow, place, flow.weight(task.partitions), -1)
+            self.count_on(flow, place, flow.weight(task.partitions), -1)
         for partition in task.partitions:
             if flow_index.task_of.get(partition) == name:
                 del flow_index.task_of[partition]

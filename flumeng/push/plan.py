@@ -34,12 +34,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class SitePlan:
-    """``error``: why nothing can be said of the site, or done in it. ``moves``: what masters would
-    do with tasks. ``unproven``: why the last push there is not done although nothing is left to
+    """``error``: why nothing can be said of the site, or done in it. ``recomposed``: flow ->
+    why it gets a new revision although the push does not name it. ``moves``: what masters would do
+    with tasks. ``unproven``: why the last push there is not done although nothing is left to
     write; a site is seen to be well before it is. ``push``: what the site knows of pushes."""
 
     site: str
     comparison: Comparison = field(default_factory=Comparison)
+    recomposed: Mapping[str, str] = field(default_factory=dict)
     moves: tuple[Move, ...] = ()
     error: str = ""
     unproven: str = ""
@@ -111,7 +113,8 @@ def with_moves(site: str, comparison: Comparison, copy: SiteCopy) -> SitePlan:
     if comparison.changes and not_now:
         return replace(plan, error=not_now)
     try:
-        return replace(plan, moves=_moves(comparison.changes, copy))
+        recomposed = writes.recomposed_flows(copy, comparison.changes)
+        return replace(plan, recomposed=recomposed, moves=_moves(comparison.changes, copy))
     except FlumengError as error:
         return replace(plan, error=f"what masters would do cannot be told: {error}")
 
@@ -143,6 +146,11 @@ def moved_since(before: PushPlan, now: PushPlan) -> list[str]:
             for key in sorted({*was, *is_})
             if was.get(key) != is_.get(key)
         ]
+        lines += [
+            f"site {name}: flow {flow} reads other flows than when the plan was made"
+            for flow in sorted({*old.recomposed, *new.recomposed})
+            if old.recomposed.get(flow) != new.recomposed.get(flow)
+        ]
     return lines
 
 
@@ -170,6 +178,7 @@ def _site_json(site: SitePlan) -> dict[str, Any]:
         "waiting": dict(site.comparison.waiting),
         "left": list(site.comparison.left),
         "unchanged": site.comparison.unchanged,
+        "recomposed": dict(site.recomposed),
         "moves": [asdict(move) for move in site.moves],
     }
 
@@ -207,7 +216,8 @@ def _site_from(name: str, site: Mapping[str, Any]) -> SitePlan:
         site["unchanged"],
     )
     moves = tuple(Move(**move) for move in site["moves"])
-    return SitePlan(name, comparison, moves, site["error"], site["unproven"])
+    recomposed = site["recomposed"]
+    return SitePlan(name, comparison, recomposed, moves, site["error"], site["unproven"])
 
 
 def _change_from(change: Mapping[str, Any]) -> Change:

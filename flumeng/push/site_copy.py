@@ -37,6 +37,7 @@ FOLDERS = (
     paths.push(),
     paths.audits(),
     paths.leases(),
+    paths.queues(),
 )
 
 
@@ -201,6 +202,7 @@ class _Reading:
             for row in (paths.revisions, paths.acks, paths.commits, paths.intents)
         ]
         folders += [paths.cursor(flow, CURSOR_MAIN) for flow in flows]
+        folders += [paths.queue_failures(flow) for flow in self._names(paths.queues())]
         return wanted, folders
 
     def _third_level(self) -> list[Path]:

@@ -153,7 +153,7 @@ class FakeSites:
             plan = Plan(epoch=1, tasks={"collect-0": task}, revision=revision)
             store.write(paths.plan(flow), plan, ANY)
             text = store.read(paths.revision(flow, str(revision)))
-            is_broken = text is not None and text.value.text in self.broken[name]
+            is_broken = text is not None and text.value.effective in self.broken[name]
             state = "failed" if is_broken else "running"
             said = TaskStatus(epoch=1, revision=revision, state=state, error=None)
             tasks[f"{flow}/collect-0"] = said

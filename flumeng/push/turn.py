@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flumeng.errors import ConflictError, FlumengError
+from flumeng.operations.chains import composed_with
 from flumeng.push import claim as claims
 from flumeng.push import site_state, writes
 from flumeng.push.comparison import Change
 from flumeng.push.inventory import Site
 from flumeng.push.link import Clocks, Link
-from flumeng.push.resources import FLOW, kind_of, name_of
 from flumeng.push.site_copy import Shape, SiteCopy, copy_site, look_again
 from flumeng.store import Store, Versioned
 from flumeng.views import conditions
@@ -137,7 +137,7 @@ class Turn:
         not_now = site_state.why_not_now(copy)
         if not_now:
             raise ConflictError(not_now)
-        part = writes.first_part(changes)
+        part = writes.first_part(copy, changes)
         baseline = tuple(sorted(self._baseline))
         push = replace(push, state="applying", why="", baseline=baseline)
         transaction = writes.transaction(copy, part, push, self._task.source, self._task.verb)
@@ -182,18 +182,17 @@ class Turn:
         """What is not as it is to be, or is worse than before; a line each."""
         self._own_push(copy)
         lines: list[str] = []
-        for change in self._task.changes:
-            name = name_of(change.key)
-            if kind_of(change.key) == FLOW and change.verb in ("make", "change"):
-                flow = copy.read(paths.flow(name))
-                if flow is None or flow.value.state == "running":
-                    lines += conditions.flow_rolled_out(copy, name)
-                elif name not in self._unseen:
-                    self._unseen.add(name)
-                    self._tell(
-                        f"flow {name} is {flow.value.state}: nobody sees whether it runs before it "
-                        "is resumed"
-                    )
+        applied = list(writes.texts_of(self._task.changes))
+        for name in (*applied, *composed_with(copy, applied)):
+            flow = copy.read(paths.flow(name))
+            if flow is None or flow.value.state == "running":
+                lines += conditions.flow_rolled_out(copy, name)
+            elif name not in self._unseen:
+                self._unseen.add(name)
+                self._tell(
+                    f"flow {name} is {flow.value.state}: nobody sees whether it runs before it "
+                    "is resumed"
+                )
         worse = self._health(copy)
         lines += [what for about, what in worse.items() if about not in self._baseline]
         return list(dict.fromkeys(lines))

@@ -7,14 +7,15 @@ there before, and one for the audit.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from flumeng.operations import audit
-from flumeng.operations.flows import RefusedError, next_revisions, revision_writes, touched
-from flumeng.operations.local_files import on_several_hosts
+from flumeng.operations.next_revision import RefusedError
 from flumeng.operations.parts import deletion, parts_there
+from flumeng.operations.revisions import next_revisions, revision_writes
 from flumeng.operations.settings import SETTINGS
 from flumeng.operations.subscriptions import why_not_deleted
 from flumeng.push.comparison import Change
@@ -29,8 +30,6 @@ from flumeng.push.resources import (
     of_node,
 )
 from flumeng.push.site_copy import SiteCopy
-from flumeng.spec import parts_of
-from flumeng.spec.flow_names import is_part
 from flumeng.store import ABSENT, ANY, WIRE_LIMIT_BYTES, Check, Expected, Path, Put, Remove, Write
 from zkschema import paths, records
 from zkschema.records import PushEntry, PushSource, ResourceChange
@@ -45,29 +44,43 @@ CHANGE_BYTES = 1200
 REMOVED_AT_ONCE = 20
 
 
-def first_part(changes: Sequence[Change]) -> list[Change]:
-    """As many of the changes as fit into one transaction; in almost all cases all."""
-    part: list[Change] = []
-    room = CHANGES_BYTES
-    for change in changes:
-        room -= change.weight_bytes + CHANGE_BYTES
-        for text in texts_of([change]).values():
-            room -= sum(len(made.encode()) + CHANGE_BYTES for made in parts_of(text).values())
-        if part and room < 0:
-            break
-        part.append(change)
-    return part
+def first_part(copy: SiteCopy, changes: Sequence[Change]) -> Sequence[Change]:
+    """As many of the changes as fit into one transaction; in almost all cases all. Raises
+    ``RefusedError``."""
+    if _bytes(copy, changes) <= CHANGES_BYTES:
+        return changes
+    counts = range(1, len(changes))
+    fit = bisect_right(counts, CHANGES_BYTES, key=lambda count: _bytes(copy, changes[:count]))
+    return changes[: max(1, fit)]
+
+
+def _bytes(copy: SiteCopy, changes: Sequence[Change]) -> int:
+    """With the isolated parts of flows, and the flows that are composed anew."""
+    texts = texts_of(changes)
+    own = sum(change.weight_bytes + CHANGE_BYTES for change in changes)
+    revisions = (one for one in next_revisions(copy, texts) if one.changed)
+    return own + sum(
+        len(one.runs.encode()) if one.flow in texts else one.weight_bytes for one in revisions
+    )
+
+
+def recomposed_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
+    """The flows that get a new revision although no change names them, and why. Raises
+    ``RefusedError``."""
+    return {
+        one.flow: one.because
+        for one in next_revisions(copy, texts_of(changes))
+        if one.because and one.changed
+    }
 
 
 def refused_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
     """Key -> why the flow may not get that text there now, or not go."""
-    texts = texts_of(changes)
     refused: dict[str, str] = {}
     try:
-        next_revisions(copy, texts)
+        next_revisions(copy, texts_of(changes))
     except RefusedError as error:
         refused = error.refused
-    refused |= on_several_hosts(copy, texts)
     for change in changes:
         if kind_of(change.key) == FLOW and change.verb == "delete":
             name = name_of(change.key)
@@ -132,16 +145,10 @@ def _schema(copy: SiteCopy) -> list[Write]:
 
 
 def _flows(copy: SiteCopy, changes: Sequence[Change], source: PushSource) -> Iterable[Write]:
-    texts = texts_of(changes)
     schema = copy.read(paths.schema())
     assert schema is not None
-    revisions = next_revisions(copy, texts)
-    for wanted in revisions:
-        if not wanted.changed:
-            assert is_part(wanted.flow)
-            continue
-        yield from revision_writes(wanted, schema, source.author, _reason(source), source.time)
-    yield from touched(revisions)
+    wanted = next_revisions(copy, texts_of(changes))
+    yield from revision_writes(wanted, schema, source.author, _reason(source), source.time)
     for change in changes:
         if kind_of(change.key) == FLOW and change.verb == "delete":
             name = name_of(change.key)

@@ -7,8 +7,10 @@ Jetty is not among PySpark's jars, so the admin server is off.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import random
 import re
 import shutil
 import socket
@@ -167,10 +169,13 @@ def require_free(host: str, port: int) -> None:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on now, below those that systems give to clients: none of these
+    takes it while whoever listens there is started again."""
+    while True:
+        port = random.randrange(10_000, 32_768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            return port
 
 
 if __name__ == "__main__":

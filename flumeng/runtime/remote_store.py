@@ -58,12 +58,17 @@ def open_remote(location: str, resolve: Resolve) -> tuple[RemoteFileStore, str]:
     place, query = split_query(location)
     scheme, _, rest = place.partition("://")
     host, slash, path = rest.partition("/")
-    values = tuple(
-        (name, resolve(value) if SECRET.fullmatch(value) else value)
-        for name, value in sorted(parameters(query).items())
-    )
+    values = tuple(sorted(revealed(query, resolve).items()))
     files, root = _connected(store_of(location), scheme, host, values)
     return files, (root + slash + path).rstrip("/")
+
+
+def revealed(query: str, resolve: Resolve) -> dict[str, str]:
+    """What the query of a location says, its secrets looked up."""
+    return {
+        name: resolve(value) if SECRET.fullmatch(value) else value
+        for name, value in parameters(query).items()
+    }
 
 
 @lru_cache(maxsize=32)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flumeng.node.children import UNLIMITED, role_of
-from flumeng.node.daemon import Settings
+from flumeng.node.settings import Settings
 from flumeng.simulation.child import ChildProcess
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.collector import Collector

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flumeng.node.daemon import TICK_SECONDS, Settings
+from flumeng.node.daemon import TICK_SECONDS
 from flumeng.node.home import Home
+from flumeng.node.settings import Settings
 from flumeng.simulation.environment import Environment, Process
 from flumeng.simulation.stepped_node import Child, SteppedNode
 

@@ -7,10 +7,11 @@ import queue
 from collections.abc import Callable
 from typing import Protocol
 
-from flumeng.node.daemon import Node, Settings
+from flumeng.node.daemon import Node
 from flumeng.node.events import Event, Tick
 from flumeng.node.home import Home
 from flumeng.node.protocol import Message
+from flumeng.node.settings import Settings
 from flumeng.store import Store
 
 

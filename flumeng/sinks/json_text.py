@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -100,16 +100,16 @@ def _objects(
             parts += [before, texts.or_null(), after]
         else:
             parts.append(pc.fill_null(texts.joined(before, after), b""))
-    merged = list(_merged([*parts, b"}" + end]))
-    if len(merged) == 1:
-        return pa.repeat(pa.scalar(merged[0], pa.binary()), count)
-    objects = pc.binary_join_element_wise(*merged, b"")
+    found = list(merged([*parts, b"}" + end]))
+    if len(found) == 1:
+        return pa.repeat(pa.scalar(found[0], pa.binary()), count)
+    objects = pc.binary_join_element_wise(*found, b"")
     if pivot is None:
         return pc.replace_substring(objects, b"{,", b"{", max_replacements=1)
     return objects
 
 
-def _merged(parts: list[bytes | pa.Array]) -> Iterator[bytes | pa.Array]:
+def merged(parts: Iterable[bytes | pa.Array]) -> Iterator[bytes | pa.Array]:
     """The same with neighbouring constants as one."""
     constant = b""
     for part in parts:

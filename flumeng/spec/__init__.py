@@ -64,7 +64,7 @@ def check_flow(text: str) -> FlowSpec:
     """Read one flow of which nothing is known yet, as ``parse_flow`` does: its expressions too,
     whether its filters and sinks have the columns that they need, and whether its senders wait long
     enough. Columns that come from filters of another flow are checked in what it runs with those:
-    see ``flumeng.spec.composition``. Raises ``SpecError``."""
+    see ``flumeng.spec.chain``. Raises ``SpecError``."""
     written, spec, lines, parts = _read(text)
     late = [Problem(lines[path], path, message) for path, message in guarantees.too_late(spec)]
     if late:

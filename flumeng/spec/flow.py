@@ -379,6 +379,11 @@ class FlowSpec:
         return tuple(part for part in self.sources if _placing(part) == "pinned")
 
     @property
+    def weighed(self) -> bool:
+        """Whether a source has partitions whose offsets do not count events."""
+        return any(getattr(part.options, "weighed", False) for part in self.partitioned)
+
+    @property
     def partitioned(self) -> tuple[Component, ...]:
         """The sources whose partitions a discovery task finds, among them the journal when it is in
         Kafka."""

@@ -10,6 +10,7 @@ from flumeng.spec.component import DEAD_LETTER, DROP, Component
 from flumeng.spec.flow import FlowSpec, JournalOptions, TaskRange
 from flumeng.spec.flow_source import FlowSource
 from flumeng.spec.kafka_source import KafkaSource
+from flumeng.spec.objects_source import ObjectsSource
 from flumeng.spec.sinks import decided, exactly_once, makes_files, members, numbered
 
 SURVIVES = {
@@ -181,6 +182,9 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
     journal = parts.get("journal")
     yield from _of_kafka(parts, components, durability, journal)
+    readers = [path for path, part in components if isinstance(part.options, ObjectsSource)]
+    for path in readers[1:]:
+        yield path, f"{readers[0]} reads objects too: give that one more paths, or make two flows"
     yield from _of_flow_source(parts, components)
     yield from _of_delivered(parts, components, journal)
     if durability == "memory" and journal and (journal.retain_seconds or journal.retain_bytes):

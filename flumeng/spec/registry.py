@@ -77,6 +77,14 @@ _ENTRIES = (
     ),
     Entry(
         "source",
+        "objects",
+        "flumeng.spec.objects_source:ObjectsSource",
+        "flumeng.inputs.objects.finder:ObjectsFinder",
+        frozenset({"replayable"}),
+        "partitioned",
+    ),
+    Entry(
+        "source",
         "flow",
         "flumeng.spec.flow_source:FlowSource",
         "flumeng.inputs.flows.finder:FlowFinder",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping
 
+from flumeng.state.rendezvous import chosen
 from flumeng.store import Unreadable, Versioned
 from zkschema.records import LiveMaster
 
@@ -43,12 +43,8 @@ def looked_after(
 
 
 def looks_after(flow: str, masters: Collection[str]) -> str | None:
-    """Which of the live masters plans ``flow``, by rendezvous hashing (Thaler and Ravishankar).
+    """Which of the live masters plans ``flow``, by rendezvous hashing.
 
     It spreads the work and is no lock: two masters that disagree only lose a compare-and-set.
     """
-    return max(
-        masters,
-        key=lambda master: hashlib.blake2b(f"{flow}\0{master}".encode(), digest_size=8).digest(),
-        default=None,
-    )
+    return chosen(flow, masters)

@@ -22,6 +22,11 @@ JOURNAL = "journal"
 FLOW = "flow"
 """The input of flows that read other flows: ``J@flow`` is the journal ``J`` of another flow."""
 
+OBJECTS = "objects"
+"""The input of flows that read objects: their partitions are the lanes of a work queue."""
+POSITION_BITS = 38
+"""An offset of a lane is the number of an item, and a position of so many bits in it."""
+
 
 def input_of(partition: str) -> str:
     """Which input it is of: what follows the ``@`` in its name, as in ``orders.3@kafka``.
@@ -30,6 +35,17 @@ def input_of(partition: str) -> str:
     """
     before, _, name = partition.rpartition("@")
     return name if before else JOURNAL
+
+
+def step_of(partition: str) -> int:
+    """How many offsets has what is counted there: an event, or an item of a lane."""
+    return 1 << POSITION_BITS if input_of(partition) == OBJECTS else 1
+
+
+def distance(partition: str, start: int, end: int) -> int:
+    """How many events lie between two of its offsets, or items of a lane; one of which a part
+    lies there counts whole."""
+    return -(-(end - start) // step_of(partition))
 
 
 def key(flow: str, partition: str) -> str:

@@ -6,7 +6,6 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
@@ -17,22 +16,12 @@ from flumeng.spec.decode import INVALID, Decoder
 from flumeng.spec.flow_files import FlowFilesError, Unfit, content_of, read_flows
 from flumeng.spec.option import option
 from flumeng.spec.problems import Problem, SpecError, nearest
+from flumeng.trial.moments import EXAMPLE, micros
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 500_000
-RECEIVED = "2026-01-01T00:00:00Z"
+RECEIVED = EXAMPLE
 """A case that fails tomorrow, because times in its lines are then too old, would be of no use."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def micros(text: str) -> int:
-    """Microseconds since 1970 of a time in RFC 3339. Raises ValueError."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"expected a time, like {RECEIVED}") from None
-    since = (found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH
-    return since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds
 
 
 def _check_time(text: str) -> None:

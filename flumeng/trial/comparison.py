@@ -21,7 +21,7 @@ from flumeng.filters import identity
 from flumeng.sinks import json_text
 from flumeng.spec import document
 from flumeng.spec.problems import nearest
-from flumeng.trial.cases import micros
+from flumeng.trial.moments import micros
 
 Row = dict[str, Any]
 

@@ -19,7 +19,7 @@ from flumeng.spec.branch import Branch, Located, Segment
 from flumeng.spec.component import KEEP, Component
 from flumeng.spec.summary import summary
 from flumeng.trial.chain import FilterChain
-from flumeng.trial.ways import entering
+from flumeng.trial.filter_tree import entering
 
 Row = Mapping[str, Any]
 

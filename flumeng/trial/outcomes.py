@@ -11,11 +11,12 @@ import pyarrow as pa
 from flumeng.errors import FlumengError
 from flumeng.filters.lazy_batch import Session
 from flumeng.ingest.framing import Messages
-from flumeng.trial.cases import Case, Cases, GivenEvent, micros
+from flumeng.trial.cases import Case, Cases, GivenEvent
 from flumeng.trial.comparison import Difference, compare
+from flumeng.trial.filter_tree import FilterTree, filter_tree
+from flumeng.trial.moments import micros
 from flumeng.trial.received import ReceivedLines
 from flumeng.trial.running import count, joined, not_parsed
-from flumeng.trial.ways import Way, ways_of
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class Outcome:
 
 
 def run_cases(cases: Cases, session: Session, chosen: Callable[[str], bool]) -> Iterator[Outcome]:
-    """Each case whose name is ``chosen``, as a batch of its own. Raises what ``ways_of``
+    """Each case whose name is ``chosen``, as a batch of its own. Raises what ``filter_tree``
     raises."""
-    way: Way | None = None
+    tree: FilterTree | None = None
     for number, case in enumerate(cases.file.cases):
         if not chosen(case.name):
             continue
@@ -47,13 +48,13 @@ def run_cases(cases: Cases, session: Session, chosen: Callable[[str], bool]) -> 
             host=case.host or cases.file.host,
             ts=micros(case.ts or cases.file.ts),
         )
-        if way is None:
-            way = ways_of(cases.spec, session, received.schema)
+        if tree is None:
+            tree = filter_tree(cases.spec, session, received.schema)
         begun = time.monotonic()
         differences: Sequence[Difference] = ()
         error = ""
         try:
-            differences = list(_run(case, _given(case, received), way))
+            differences = list(_run(case, _given(case, received), tree))
         except FlumengError as failed:
             error = str(failed)
         seconds = time.monotonic() - begun
@@ -75,11 +76,11 @@ def _given(case: Case, received: ReceivedLines) -> list[pa.RecordBatch]:
     return list(whole.to_batches())
 
 
-def _run(case: Case, given: Sequence[pa.RecordBatch], way: Way) -> Iterator[Difference]:
+def _run(case: Case, given: Sequence[pa.RecordBatch], tree: FilterTree) -> Iterator[Difference]:
     branch = case.branch or ""
-    ends = [part for part in way.walk() if part.ends and not part.failed and part.name == branch]
+    ends = [part for part in tree.walk() if part.ends and not part.failed and part.name == branch]
     letters = 0
-    for found in way.run(given):
+    for found in tree.run(given):
         if found.failed:
             letters += count(found.batches)
         elif found.branch == branch:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
-from threading import Thread
+from threading import Event, Thread
 from typing import TypeVar
 
 from flumeng.errors import UserError
@@ -65,14 +65,18 @@ class _End:
         self.error = error
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
+def ahead(items: Iterator[T]) -> Generator[T, None, None]:
     """The same ``items``, which another thread takes while this one works; an error comes in its
-    turn. The thread does not keep the process from ending."""
+    turn. The thread ends with the next item when no more are asked for, and does not keep the
+    process from ending."""
     queue: Queue[T | _End] = Queue(WAITING)
+    stopped = Event()
 
     def take() -> None:
         try:
             for item in items:
+                if stopped.is_set():
+                    return
                 queue.put(item)
         except BaseException as error:
             queue.put(_End(error))
@@ -80,20 +84,26 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
             queue.put(_End())
 
     Thread(target=take, name="ahead", daemon=True).start()
-    while True:
-        item = queue.get()
-        if not isinstance(item, _End):
-            yield item
-        elif item.error is not None:
-            raise item.error
-        else:
-            return
+    try:
+        while True:
+            item = queue.get()
+            if not isinstance(item, _End):
+                yield item
+            elif item.error is not None:
+                raise item.error
+            else:
+                return
+    finally:
+        stopped.set()
+        while not queue.empty():  # one item is put that waits for room
+            queue.get_nowait()
 
 
-def in_order(work: Callable[[T], R], items: Iterator[T], threads: int) -> Iterator[R]:
-    """``work`` of each of the ``items``, which so many threads do ahead of this one: in order, and
-    each as soon as it is there. An error comes in its turn."""
-    pool = ThreadPoolExecutor(threads, "in-order")
+def in_order(work: Callable[[T], R], items: Iterator[T]) -> Iterator[R]:
+    """``work`` of each of the ``items``, which another thread does ahead of this one: in order, and
+    each as soon as it is there. An error comes in its turn. The process ends when the thread has
+    done the item that it works on."""
+    pool = ThreadPoolExecutor(1, "in-order")
     try:
         for result in ahead(pool.submit(work, item) for item in items):
             yield result.result()

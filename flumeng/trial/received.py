@@ -22,6 +22,7 @@ from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.spec import FlowSpec
 from flumeng.spec.component import Component
+from flumeng.spec.flow_source import FlowSource
 from flumeng.spec.kafka_source import KafkaSource
 
 JOURNAL = "trial"
@@ -32,7 +33,8 @@ TRAILERS = {"syslog": b"\n\r\0", "kafka": b""}
 
 class ReceivedLines:
     """``number``: which of the flow's sources. ``host``, ``attrs`` and ``ts`` (microseconds since
-    1970) are said for all lines; else they are as of that source, and now."""
+    1970) are said for all lines; else they are as of that source, and now. ``filtered_by``: the
+    flow whose filters, which do not run here, events go through before they come to these."""
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class ReceivedLines:
                 f"{number}"
             )
         source = spec.sources[number]
+        self.filtered_by = _filtered_by(source)
         self.max_line_bytes = int(getattr(source.options, "max_line_bytes", MAX_LINE_BYTES))
         self._host = _host(source) if host is None else host
         self._attrs = {} if source.name == "kafka" else {"source": source.name}
@@ -112,6 +115,12 @@ class ReceivedLines:
             yield "key", pa.nulls(count, pa.binary())
             kind = self.schema.field("headers").type
             yield "headers", pa.array([[]], kind).take(pa.repeat(pa.scalar(0), count))
+
+
+def _filtered_by(source: Component) -> str | None:
+    options = source.options
+    filtered = isinstance(options, FlowSource) and options.after == "filters"
+    return str(options.name) if filtered else None
 
 
 def _host(source: Component) -> str:

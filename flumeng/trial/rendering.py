@@ -39,7 +39,8 @@ def text_lines(events: pa.RecordBatch, end: str | None = None) -> memoryview:
         parts.insert(0, f"[{end}] ".encode())
     if not events.num_rows or not parts:
         return memoryview(b"\n" * int(events.num_rows))
-    lines = pc.binary_join_element_wise(*parts, b"\n", b"", null_handling="skip")
+    pieces = json_text.merged([*parts, b"\n"])
+    lines = pc.binary_join_element_wise(*pieces, b"", null_handling="skip")
     return json_text.content_of(lines).data
 
 

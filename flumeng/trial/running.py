@@ -1,10 +1,13 @@
-"""A flow tried on lines: one thread reads and cuts them, others filter and show what comes out, and
-the caller writes it."""
+"""A flow tried on lines: one thread reads and cuts them, one filters the events, and the caller
+takes what comes out.
+
+No two threads filter: between the functions of Arrow and of numpy they would wait for each other,
+since each of those lets go of Python's lock and then wants it back.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,16 +19,13 @@ from flumeng.inputs import Progress
 from flumeng.inputs.lines.rules import Rules
 from flumeng.inputs.lines.steps import Joining
 from flumeng.spec.multiline import Multiline
+from flumeng.trial.filter_tree import FilterTree, Output
 from flumeng.trial.reading import in_order, lines
 from flumeng.trial.received import ReceivedLines
-from flumeng.trial.ways import Found, Way
-
-MOST_THREADS = 4
-"""That filter. One that reads lines and one that writes have enough to do for so many."""
 
 
 @dataclass
-class Tally:
+class EventCounts:
     """How many events there were, how many came out, how many of those could not be parsed, and how
     many became dead letters instead."""
 
@@ -34,45 +34,28 @@ class Tally:
     parse_errors: int = 0
     dead_letters: int = 0
 
-    def add(self, found: Found) -> None:
+    def add(self, output: Output) -> None:
         """What came out of a piece at one end."""
-        if found.failed:
-            self.dead_letters += count(found.batches)
+        if output.failed:
+            self.dead_letters += count(output.batches)
         else:
-            self.out += count(found.batches)
-            self.parse_errors += sum(map(not_parsed, found.batches))
+            self.out += count(output.batches)
+            self.parse_errors += sum(map(not_parsed, output.batches))
 
 
 def run(
-    way: Way,
-    received: ReceivedLines,
-    inputs: Sequence[Path],
-    tally: Tally,
-    show: Callable[[Found], list[memoryview]],
-    *,
-    alone: bool = False,
-) -> Iterator[list[memoryview]]:
-    """What ``show`` makes of what comes out of the flow's filters, piece by piece, as soon as lines
-    are there. ``alone``: no two threads filter at once; nor do they where Spark is needed."""
-    cores = 1 if alone or not way.in_arrow else len(os.sched_getaffinity(0))
+    tree: FilterTree, received: ReceivedLines, inputs: Sequence[Path], counts: EventCounts
+) -> Iterator[list[Output]]:
+    """What comes out of the flow's filters, piece by piece, as soon as lines are there."""
 
-    def taken() -> Iterator[list[pa.RecordBatch]]:
-        for batches in _events(received, inputs):
-            tally.received += count(batches)
-            yield batches
+    def filtered(batches: list[pa.RecordBatch]) -> tuple[int, list[Output]]:
+        return count(batches), list(tree.run(batches))
 
-    def shown(batches: list[pa.RecordBatch]) -> tuple[Tally, list[memoryview]]:
-        came, texts = Tally(), []
-        for found in way.run(batches):
-            came.add(found)
-            texts += show(found)
-        return came, texts
-
-    for came, texts in in_order(shown, taken(), min(cores, MOST_THREADS)):
-        tally.out += came.out
-        tally.parse_errors += came.parse_errors
-        tally.dead_letters += came.dead_letters
-        yield texts
+    for events, outputs in in_order(filtered, _events(received, inputs)):
+        counts.received += events
+        for output in outputs:
+            counts.add(output)
+        yield outputs
 
 
 def first(
@@ -123,5 +106,7 @@ def not_parsed(events: pa.RecordBatch) -> int:
     """How many have the attribute ``parse_error``."""
     if "attrs" not in events.schema.names or not pa.types.is_map(events.schema.field("attrs").type):
         return 0
-    keys = events["attrs"].keys
+    attrs = events["attrs"]
+    first, last = attrs.offsets[0].as_py(), attrs.offsets[-1].as_py()
+    keys = attrs.keys.slice(first, last - first)
     return int(pc.sum(pc.equal(keys, PARSE_ERROR)).as_py() or 0)

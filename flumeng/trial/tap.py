@@ -24,8 +24,8 @@ from flumeng.journal.names import flow_of
 from flumeng.journal.position import Position
 from flumeng.spec.multiline import Multiline
 from flumeng.store import Store
+from flumeng.trial.filter_tree import FilterTree, Output
 from flumeng.trial.running import joined
-from flumeng.trial.ways import Found, Way
 from zkschema import paths
 
 BLOCK_EVENTS = 1000
@@ -144,8 +144,8 @@ class Tap:
 
 
 def shown(
-    tap: Tap, way: Way, multiline: Multiline | None, rate: int, seconds: float
-) -> Iterator[Found | Lost]:
+    tap: Tap, tree: FilterTree, multiline: Multiline | None, rate: int, seconds: float
+) -> Iterator[Output | Lost]:
     """What comes out of the filters at each end, at most ``rate`` events a second; the lines of a
     block are joined for themselves. Raises what ``Tap.blocks`` and filters raise."""
     pace = Pace(rate)
@@ -154,7 +154,7 @@ def shown(
             yield block
             continue
         pieces = joined([[block]], multiline, block["seq"][0].as_py())
-        ends = [end for piece in pieces for end in way.run(piece) if end.batches]
+        ends = [end for piece in pieces for end in tree.run(piece) if end.batches]
         for number, end in enumerate(ends):
             (events,) = pa.Table.from_batches(end.batches).combine_chunks().to_batches()
             few = spread(events, max(1, pace.room() // (len(ends) - number)))

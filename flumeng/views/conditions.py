@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flumeng.operations.flows import require_flow
+from flumeng.operations.flow_records import require_flow
 from flumeng.operations.nodes import left, require_node
 from flumeng.operations.parts import parts_there
 from flumeng.operations.subscriptions import why_not_deleted
@@ -15,6 +15,7 @@ from flumeng.state import journal_registry, partitions
 from flumeng.state.partitions import subscribed
 from flumeng.store import ReadableStore, Store, Versioned
 from flumeng.views import overview
+from flumeng.views.acks import Positions, acks_of
 from flumeng.views.overview import FlowDetail
 from flumeng.views.task_status import TaskRow
 from flumeng.views.waiting import UnsatisfiableError
@@ -69,15 +70,15 @@ def _not_stopped(store: Store, flow: str) -> list[str]:
     ]
 
 
-def flow_acked(store: Store, flow: str, ends: Mapping[tuple[str, str], int]) -> list[str]:
-    """All is acked up to ``ends``, by cursor and partition; what is gone was. Raises ``UserError``
+def flow_acked(store: Store, flow: str, ends: Mapping[str, int]) -> list[str]:
+    """All is acked up to ``ends``, by partition; what is gone was. Raises ``UserError``
     without the flow, ``UnsatisfiableError`` when it is paused."""
     state = require_flow(store, flow).value.state
-    rows = overview.acks(store, overview.Positions(), flow)
+    rows = acks_of(store, Positions(), flow)
     missing = [
         f"{row.partition} is acked up to {row.offset or 0} of {end}"
         for row in rows
-        if (end := ends.get((row.cursor, row.partition), 0)) > (row.offset or 0)
+        if (end := ends.get(row.partition, 0)) > (row.offset or 0)
     ]
     if missing and state == "suspended":
         raise UnsatisfiableError(f"flow {flow} was paused meanwhile: {missing[0]}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flumeng.operations.flows import require_flow
+from flumeng.operations.flow_records import require_flow
 from flumeng.store import Store
 from flumeng.views import asking
 from flumeng.views.reading import Reading

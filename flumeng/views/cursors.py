@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flumeng.state import partitions
 from flumeng.state.journal_registry import journals
-from flumeng.store import ReadableStore, Unreadable, Versioned
-from flumeng.views.overview import Positions
+from flumeng.store import Found, ReadableStore, Unreadable, Versioned
+from flumeng.views.acks import Positions
 from flumeng.views.reading import Reading
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Journal
+from zkschema.records import Ack, Journal
 
 
 @dataclass(frozen=True)
@@ -40,19 +41,23 @@ def cursors(source: ReadableStore | Reading, where: Positions) -> list[CursorRow
         for name in names
         if name != CURSOR_MAIN
     ]
-    found = reading.read_each([paths.lease(*key) for key in keys])
-    registered = journals(reading) if keys else {}
+    leases = reading.read_each([paths.lease(*key) for key in keys])
+    registered: defaultdict[str, dict[str, Journal]] = defaultdict(dict)
+    for journal, record in (journals(reading) if keys else {}).items():
+        registered[record.flow][journal] = record
+    wanted = [(*key, journal) for key in keys for journal in registered[key[0]]]
+    acks = dict(zip(wanted, reading.read_each([paths.ack(*it) for it in wanted]), strict=True))
     rows = []
-    for (flow, name), lease in zip(keys, found, strict=True):
+    for (flow, name), lease in zip(keys, leases, strict=True):
         known = lease.value if isinstance(lease, Versioned) else None
-        own = {journal: one for journal, one in registered.items() if one.flow == flow}
+        own = registered[flow]
         row = CursorRow(
             flow=flow,
             cursor=name,
             reader=known.reader if known else f"flow {name}" if name in flows else "",
             until=known.until if known else None,
             journals=len(own),
-            lag=_lag(reading, (flow, name), own, where),
+            lag=_lag(own, {journal: acks[flow, name, journal] for journal in own}, where),
             problem=str(lease) if isinstance(lease, Unreadable) else "",
         )
         rows.append(row)
@@ -60,13 +65,13 @@ def cursors(source: ReadableStore | Reading, where: Positions) -> list[CursorRow
 
 
 def _lag(
-    reading: Reading, key: tuple[str, str], journals: Mapping[str, Journal], where: Positions
+    journals: Mapping[str, Journal], acks: Mapping[str, Found[Ack]], where: Positions
 ) -> int | None:
-    """Events that the journals have and the cursor has not read; None when nobody knows."""
-    acks = reading.read_each([paths.ack(*key, journal) for journal in journals])
+    """Events that the journals have and the cursor of these ``acks`` has not read; None when nobody
+    knows."""
     lag = 0
-    for (journal, record), ack in zip(journals.items(), acks, strict=True):
-        end = where.end_of(journal, partitions.of_journal(record))
+    for journal, record in journals.items():
+        end, ack = where.end_of(journal, partitions.of_journal(record)), acks[journal]
         if end is None or isinstance(ack, Unreadable):
             return None
         lag += max(0, end - (ack.value.emitted if ack else 0))

@@ -10,7 +10,8 @@ from flumeng.operations.nodes import Left, left, require_node
 from flumeng.spec.problems import nearest
 from flumeng.store import Store
 from flumeng.views import overview, task_counts
-from flumeng.views.overview import AckRow, NodeRow, Positions
+from flumeng.views.acks import AckRow, Positions, acks_of
+from flumeng.views.overview import NodeRow
 from flumeng.views.task_counts import TaskCounts
 from flumeng.views.task_status import TaskRow
 from zkschema import paths
@@ -62,7 +63,7 @@ class TaskDetail:
 def node(store: Store, where: Positions, name: str) -> NodeDetail:
     """Raises ``UserError`` when there is no such node."""
     require_node(store, name)
-    lags = {ack.partition: ack.lag for ack in overview.acks(store, where)}
+    lags = {ack.partition: ack.lag for ack in acks_of(store, where)}
     remains = left(store, name)
     row = next((row for row in overview.nodes(store) if row.node == name), None)
     if row is None:
@@ -96,7 +97,7 @@ def task(store: Store, where: Positions, ask: task_counts.Ask, key: str) -> Task
         task=found,
         acks=tuple(
             ack
-            for ack in overview.acks(store, where)
+            for ack in acks_of(store, where)
             if ack.flow == found.flow and ack.partition in found.partitions
         ),
         counts=task_counts.task_counts(store, ask, [found]),

@@ -22,11 +22,13 @@ from flumeng.views import (
     lag,
     moments,
     overview,
+    queues,
     unreadable,
 )
+from flumeng.views.acks import AckRow, Positions, acks_of
 from flumeng.views.flow_health import flow_health
 from flumeng.views.lag import FlowLag
-from flumeng.views.overview import AckRow, FlowRow, NodeRow
+from flumeng.views.overview import FlowRow, NodeRow
 from flumeng.views.reading import Reading
 from flumeng.views.task_status import TaskRow
 from flumeng.views.unreadable import Cause
@@ -54,8 +56,9 @@ def status(
         reading, lambda address: {address: (ask(address), ask_counters(address))}
     )
     accounts = {node: _accounts(answers.values()) for node, answers in told.items()}
-    acks = overview.acks(reading, overview.Positions(accounts, silent))
-    lags = _lags(flows, acks, accounts, now)
+    acks = acks_of(reading, Positions(accounts, silent))
+    known = lag.newest(accounts)
+    lags = _lags(flows, acks, known, now)
     cluster = reading.read(paths.cluster())
     reading.read_each([paths.lease(*name) for name in leases.names(store)])
     maintenance = cluster.value.maintenance if cluster else None
@@ -68,7 +71,8 @@ def status(
         *_of_flows(flows, reading),
         *_of_held(told, store),
         *_of_lost(told),
-        *kept_journals.causes(flows, reading, _together(accounts)),
+        *queues.causes(reading),
+        *kept_journals.causes(flows, reading, known),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
     return {
@@ -89,21 +93,16 @@ def _accounts(answers: Iterable[Answer]) -> dict[str, Account]:
     return {name: account for accounts, _ in answers for name, account in accounts.items()}
 
 
-def _together(accounts: Mapping[str, Mapping[str, Account]]) -> dict[str, Account]:
-    return {name: account for found in accounts.values() for name, account in found.items()}
-
-
 def _lags(
     flows: Sequence[FlowRow],
     acks: Sequence[AckRow],
-    accounts: Mapping[str, Mapping[str, Account]],
+    accounts: Mapping[str, Account],
     now: float,
 ) -> dict[str, FlowLag]:
     of_flow: dict[str, list[AckRow]] = {flow.flow: [] for flow in flows}
     for ack in acks:
         of_flow.setdefault(ack.flow, []).append(ack)
-    known = _together(accounts)
-    return {flow: lag.flow_lag(own, known, now) for flow, own in of_flow.items()}
+    return {flow: lag.flow_lag(own, accounts, now) for flow, own in of_flow.items()}
 
 
 def _rows(

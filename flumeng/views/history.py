@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass, replace
 
 from flumeng.errors import UserError
-from flumeng.operations.flows import require_flow, require_revision
+from flumeng.operations.flow_records import require_flow, require_revision
 from flumeng.store import Store, Unreadable, Versioned
 from flumeng.views import moments
 from flumeng.views.reading import Reading

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from flumeng.journal.account import Account
 from flumeng.state.partitions import key
-from flumeng.views.overview import AckRow, FlowRow
+from flumeng.views.acks import AckRow
+from flumeng.views.asking import Answers
+from flumeng.views.overview import FlowRow
 from flumeng.views.task_status import TaskRow
 from flumeng.views.unreadable import Cause
 from zkschema.records import COLLECT
@@ -31,6 +33,16 @@ class FlowLag:
     trend: str
     moved: bool | None
     still: bool = False
+
+
+def newest(told: Answers[Account]) -> dict[str, Account]:
+    """The accounts of all nodes by partition; of several of one, that which sees it farthest."""
+    found: dict[str, Account] = {}
+    for answer in told.values():
+        for name, account in answer.items():
+            if name not in found or found[name].safe < account.safe:
+                found[name] = account
+    return found
 
 
 def flow_lag(acks: Sequence[AckRow], accounts: Mapping[str, Account], now: float) -> FlowLag:

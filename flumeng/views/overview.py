@@ -7,59 +7,35 @@ that does not answer leaves ``None``, never an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypedDict
+from typing import NamedTuple, TypedDict
 
 from flumeng.errors import CorruptError, UserError
-from flumeng.operations.flows import require_flow
+from flumeng.operations.flow_records import require_flow
 from flumeng.spec import FlowSpec, SpecError, parse_flow
 from flumeng.spec.flow import OTHER_SECONDS, Lag
 from flumeng.spec.flow_names import beside, is_part, parts_among, whole_of
 from flumeng.spec.guarantees import local_paths
 from flumeng.spec.outline import Outline, outline
-from flumeng.state import partitions
-from flumeng.state.partitions import Known
 from flumeng.state.snapshot import FlowView
 from flumeng.state.task_map import read_plans
 from flumeng.store import Found, ReadableStore, Store, Unreadable, Versioned
-from flumeng.views import asking, scaling, task_status
+from flumeng.views import scaling, task_status
+from flumeng.views.acks import Positions, acks_of
 from flumeng.views.flow_health import UNKNOWN_HEALTH, FlowHealth, flow_health
 from flumeng.views.reading import Reading
 from flumeng.views.scaling import ScalingRow
 from flumeng.views.task_counts import NO_COUNTS, TaskCounts
 from flumeng.views.task_status import EndedRow, RolloutRow, TaskRow
 from zkschema import paths, records
-from zkschema.bootstrap import CURSOR_MAIN
 
 UNREADABLE = "unreadable"
 """Shown as the state of what nobody can tell the state of."""
 UNREADABLE_FLOW = records.Flow(revision=0, state=UNREADABLE)
 NO_OUTLINE = Outline("", (), ())
 UNREADABLE_NODE = records.Node(uuid="", roles=())
-UNREGISTERED = Known()
 NODE_ROWS = (paths.node, paths.live_node, paths.assignment, paths.status)
-
-
-class Position(Protocol):
-    """How far one partition reaches; offsets are half-open."""
-
-    @property
-    def floor(self) -> int: ...
-    @property
-    def safe(self) -> int: ...
-
-
-Ask = Callable[[str], Mapping[str, Position]]
-"""Gives the positions of all partitions served at an address. Raises ``UnavailableError``."""
-
-
-def ask_worker(address: str) -> Mapping[str, Position]:
-    """The ``Ask`` of a real cluster."""
-    from flumeng.journal.client import JournalClient  # noqa: PLC0415  loads pyarrow
-
-    with JournalClient(address, asking.CALL_SECONDS) as client:
-        return client.positions()
 
 
 @dataclass(frozen=True)
@@ -105,9 +81,9 @@ class Backfill:
 @dataclass(frozen=True)
 class FlowDetail:
     """One flow with the text and the history of its current revision, and its isolated ``parts``
-    with their states. ``spark_uis``: where nodes
-    that collect it show their Spark jobs, by node; those that show them. ``scaling`` is there when
-    its number of collect tasks is decided about. ``counts`` is empty unless nodes were asked."""
+    with their states. ``spark_uis``: where nodes that collect it show their Spark jobs, by node;
+    those that show them. ``scaling`` is there when its number of collect tasks is decided about.
+    ``counts`` is empty unless nodes were asked."""
 
     flow: str
     state: str
@@ -156,42 +132,6 @@ class NodeRow:
     problem: str = ""
     problems: Mapping[str, str] = field(default_factory=dict)
     spark_ui: str = ""
-
-
-@dataclass(frozen=True)
-class AckRow:
-    """``epoch`` and ``offset`` are ``None`` before the first ack, ``end`` when it is unknown."""
-
-    flow: str
-    cursor: str
-    partition: str
-    epoch: int | None
-    offset: int | None
-    end: int | None
-    lag: int | None
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class Positions:
-    """Answers of the live nodes: node -> partition, as ``partitions.key`` calls it -> position.
-    ``silent`` did not answer."""
-
-    by_node: Mapping[str, Mapping[str, Position]] = field(default_factory=dict)
-    silent: tuple[str, ...] = ()
-
-    def end_of(self, key: str, known: Known) -> int | None:
-        """Where the partition ends now; None when nobody says. What is on no node's disk any node
-        may know; one of them may lag."""
-        if known.end is not None:
-            return known.end
-        asked = [self.by_node.get(known.node, {})] if known.node else self.by_node.values()
-        return max((answer[key].safe for answer in asked if key in answer), default=None)
-
-
-def positions(source: ReadableStore | Reading, ask: Ask) -> Positions:
-    """Ask all live nodes that serve partitions."""
-    return Positions(*asking.ask_all(Reading.of(source), ask))
 
 
 def flows(source: ReadableStore | Reading, *, checked: bool = True) -> list[FlowRow]:
@@ -302,7 +242,7 @@ def _parts(reading: Reading, flow: str) -> dict[str, str]:
 
 
 def _backfill(reading: Reading, name: str, record: records.Flow) -> Backfill:
-    rows = acks(reading, Positions(), name)
+    rows = acks_of(reading, Positions(), name)
     known = bool(rows) and all(row.lag is not None for row in rows)
     left = sum(row.lag or 0 for row in rows) if known else None
     return Backfill(record.backfill_of, left, done=record.state == "stopped" and left == 0)
@@ -381,45 +321,6 @@ def nodes(source: ReadableStore | Reading) -> list[NodeRow]:
         if node is not None
         for record in [node.value if isinstance(node, Versioned) else UNREADABLE_NODE]
     ]
-
-
-def acks(
-    source: ReadableStore | Reading, where: Positions, flow: str | None = None
-) -> list[AckRow]:
-    """One row for each partition that a flow reads, also for those that it has not acked yet; of
-    all flows, or of one."""
-    reading = Reading.of(source)
-    names = reading.children(paths.flows()) if flow is None else [flow]
-    known = partitions.of_flows(reading, names)
-    acked = reading.children_many([paths.cursor(name, CURSOR_MAIN) for name in names])
-    keys = [
-        (name, partition)
-        for name, listed in zip(names, acked, strict=True)
-        for partition in sorted({*known[name], *listed})
-    ]
-    found = reading.read_each([partitions.ack_path(*key) for key in keys])
-    return [
-        _ack(*key, ack, known[key[0]].get(key[1], UNREGISTERED), where)
-        for key, ack in zip(keys, found, strict=True)
-    ]
-
-
-def _ack(
-    flow: str, partition: str, ack: Found[records.Ack], known: Known, where: Positions
-) -> AckRow:
-    record = ack.value if isinstance(ack, Versioned) else None
-    end = where.end_of(partitions.key(flow, partition), known)
-    unknown = end is None or isinstance(ack, Unreadable)
-    return AckRow(
-        flow=flow,
-        cursor=CURSOR_MAIN,
-        partition=partition,
-        epoch=record.epoch if record else None,
-        offset=record.offset if record else None,
-        end=end,
-        lag=None if unknown else max(0, (end or 0) - (record.emitted if record else known.start)),
-        problem=str(ack) if isinstance(ack, Unreadable) else "",
-    )
 
 
 def _statuses(reading: Reading) -> task_status.Statuses:

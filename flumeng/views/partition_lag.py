@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 
 from flumeng.journal.account import Account
 from flumeng.journal.past import AGO_SECONDS
-from flumeng.operations.flows import require_flow
+from flumeng.operations.flow_records import require_flow
 from flumeng.operations.parts import parts_there
 from flumeng.state.partitions import key
 from flumeng.store import ReadableStore
-from flumeng.views import asking, journals, overview
-from flumeng.views.overview import AckRow, Positions
+from flumeng.views import asking, journals
+from flumeng.views.acks import AckRow, Positions, acks_of
+from flumeng.views.lag import newest
 from flumeng.views.reading import Reading
 from flumeng.views.unreadable import causes
 
@@ -30,7 +31,6 @@ class PartitionLag:
     to: None when the partition does not catch up, or nobody knows.
     """
 
-    cursor: str
     partition: str
     ack: int | None
     end: int | None
@@ -68,7 +68,7 @@ def lag_of_flow(store: ReadableStore, ask: journals.Ask, flow: str, now: float) 
     state = require_flow(store, flow).value.state
     reading = Reading.of(store)
     told, silent = asking.ask_all(reading, ask)
-    asked = Positions(told, silent), _newest(told)
+    asked = Positions(told, silent), newest(told)
     whole = _lag(reading, flow, state, *asked, now=now)
     return replace(
         whole,
@@ -88,7 +88,7 @@ def _lag(
     *,
     now: float,
 ) -> LagOfFlow:
-    acks = overview.acks(reading, where, flow)
+    acks = acks_of(reading, where, flow)
     rows = sorted(
         (_row(ack, accounts.get(key(flow, ack.partition)), now) for ack in acks), key=_latest_first
     )
@@ -96,20 +96,9 @@ def _lag(
     return _total(flow, state, rows, where.silent, problems)
 
 
-def _newest(told: asking.Answers[Account]) -> dict[str, Account]:
-    """By partition; of several answers about one, that which sees it farthest."""
-    found: dict[str, Account] = {}
-    for answer in told.values():
-        for name, account in answer.items():
-            if name not in found or found[name].safe < account.safe:
-                found[name] = account
-    return found
-
-
 def _row(ack: AckRow, account: Account | None, now: float) -> PartitionLag:
     acked, added = _rates(account)
     return PartitionLag(
-        cursor=ack.cursor,
         partition=ack.partition,
         ack=ack.offset,
         end=ack.end,
@@ -132,8 +121,8 @@ def _seconds(ack: AckRow, account: Account | None, now: float) -> float | None:
 def _rates(account: Account | None) -> tuple[float | None, float | None]:
     if account is None or account.acked_minute_ago is None or account.safe_minute_ago is None:
         return None, None
-    acked = account.acked - account.acked_minute_ago
-    added = account.safe - account.safe_minute_ago
+    acked = account.distance(account.acked_minute_ago, account.acked)
+    added = account.distance(account.safe_minute_ago, account.safe)
     return round(max(0, acked) / AGO_SECONDS, 3), round(max(0, added) / AGO_SECONDS, 3)
 
 

@@ -73,6 +73,8 @@ def _extension(header: Header) -> Pairs:
     spaces = flat.find(" ")
     before = np.append(spaces, -1)[np.searchsorted(spaces, equals) - 1]
     starts = np.maximum(before + 1, header.behind[rows])
+    alone = np.append(-1, equals[:-1])[: len(equals)] < starts  # no name has an = in it
+    equals, rows, starts = equals[alone], rows[alone], starts[alone]
     names = text(flat.column(starts, equals, np.ones(len(equals), np.bool_)))
     named = pc.match_substring_regex(names, _NAME).to_numpy(zero_copy_only=False)
     equals, rows, starts = equals[named], rows[named], starts[named]

@@ -27,6 +27,7 @@ from flumeng.filters.formats.quotes import behind_backslash
 from flumeng.spec.filters.parse import Parse
 
 WHITE_SPACE = " \t\r\n"
+SPACES = b" \t"
 NAMED = {"space": " ", "tab": "\t"}
 _MOST_SPACES = 8
 _QUOTED = rb'"(?:[^"\\]|\\.)*"'
@@ -116,25 +117,29 @@ class PairsReader:
         for match in self._scanner.finditer(body):
             name, word = match["name"], match["quoted"] or match["word"]
             if name is not None:
-                found.append((_bare(name), _bare(match["value"])))
+                value = match["value"].rstrip(SPACES)
+                found.append((_bare(name.rstrip(SPACES)), _bare(value)))
             elif self.bare and word and not word.startswith(self.equals.encode()):
                 found.append((_bare(word), None))
         return found
 
     @cached_property
     def _scanner(self) -> re.Pattern[bytes]:
-        space = b"" if self.separators == WHITE_SPACE else rb"[ \t]*"
+        """Matches wherever it is tried, and names and values come with the spaces behind them: a
+        body costs as much as it has bytes, and not the square of that."""
+        space = b"" if self.separators == WHITE_SPACE else b"[" + SPACES + b"]*"
+        first = space + b"+" if space else b""
         between = b"[" + re.escape(self.separators.encode()) + b"]"
         other = b"[^" + re.escape(self.separators.encode()) + b"]"
         equals = re.escape(self.equals.encode())
         end = space + rb"(?=" + between + rb"|\Z)"
-        name = b"[^" + re.escape((self.separators + self.equals).encode()) + b"]+?"
+        name = b"[^" + re.escape((self.separators + self.equals).encode()) + b"]++"
         return re.compile(
-            space + rb"(?:(?P<quoted>" + _QUOTED + rb")" + end
+            first + rb"(?:(?P<quoted>" + _QUOTED + rb")" + end
             + rb"|(?P<name>" + _QUOTED + rb"(?=" + space + equals + rb")|" + name + b")"
             + space + equals + space
-            + rb"(?P<value>" + _QUOTED + rb"(?=" + end + rb")|" + other + rb"*?)" + end
-            + rb"|(?P<word>" + other + rb"+))",
+            + rb"(?P<value>" + _QUOTED + rb"(?=" + end + rb")|" + other + rb"*)"
+            + rb"|(?P<word>" + other + rb"*))",
             re.DOTALL,
         )  # fmt: skip
 

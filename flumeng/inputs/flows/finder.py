@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from flumeng.errors import UserError
-from flumeng.inputs.finding import Before, Bounds, Findings, Offer
+from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.flows.flow_journals import ANSWER_SECONDS, FlowJournals
 from flumeng.journal.client import JournalClient
 from flumeng.journal.names import flow_of
@@ -39,7 +39,8 @@ class FlowFinder:
         self._journals = FlowJournals(self._flow, store, connect)
 
     @classmethod
-    def of(cls, options: FlowSource, store: Store) -> FlowFinder:
+    def of(cls, options: FlowSource, store: Store, task: FindingTask) -> FlowFinder:
+        del task
         return cls(options, store)
 
     def find(self, before: Before) -> Findings:

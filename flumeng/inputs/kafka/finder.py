@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from flumeng.errors import UserError
-from flumeng.inputs.finding import Before, Bounds, Findings, Offer
+from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.kafka.access import Access
 from flumeng.inputs.kafka.admin import Bound
 from flumeng.inputs.kafka.brokers import Brokers, Described, KafkaBrokers, Place, Topic
@@ -47,8 +47,8 @@ class KafkaFinder:
         """The topics that were there at the last look, and the beginnings of their ids."""
 
     @classmethod
-    def of(cls, options: KafkaSource, store: Store) -> KafkaFinder:
-        del store  # all that it has to know is Kafka's
+    def of(cls, options: KafkaSource, store: Store, task: FindingTask) -> KafkaFinder:
+        del store, task  # all that it has to know is Kafka's
         return cls(options)
 
     def find(self, before: Before) -> Findings:
@@ -136,8 +136,8 @@ class _Look:
             self._held,
             tuple(self._notes),
             bool(ends) and len(self._offers) == len(ends),
-            tuple(self._troubles),
-            tuple(self._lacks),
+            troubles=tuple(self._troubles),
+            lacks=tuple(self._lacks),
         )
 
     def _take(self, name: str, topic: Topic) -> None:

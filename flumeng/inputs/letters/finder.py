@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from flumeng.errors import UserError
-from flumeng.inputs.finding import Before, Bounds, Findings, Offer
+from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.letters import names
 from flumeng.spec.letters_source import LettersSource
 from flumeng.store import Store
@@ -18,8 +18,8 @@ class LettersFinder:
         self._source = source
 
     @classmethod
-    def of(cls, options: LettersSource, store: Store) -> LettersFinder:
-        del store  # all that it has to know is in the options
+    def of(cls, options: LettersSource, store: Store, task: FindingTask) -> LettersFinder:
+        del store, task  # all that it has to know is in the options
         return cls(options)
 
     def find(self, before: Before) -> Findings:
@@ -43,11 +43,11 @@ class LettersFinder:
         return {}
 
     def finished(self) -> None:
-        from flumeng.letters import replays  # noqa: PLC0415  loads pyarrow, once a replay
-        from flumeng.letters.place import LetterPlace  # noqa: PLC0415
+        from flumeng.letters import replay_lists  # noqa: PLC0415  loads pyarrow, once a replay
+        from flumeng.letters.directory import LetterDirectory  # noqa: PLC0415
 
-        place = LetterPlace(self._source.location)
-        replays.mark(place, self._source.of, self._source.replay, replays.DONE)
+        directory = LetterDirectory(self._source.location)
+        replay_lists.mark(directory, self._source.of, self._source.replay, replay_lists.DONE)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -21,11 +21,11 @@ from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.kafka.messages import MESSAGE_SCHEMA, empty_maps
 from flumeng.inputs.letters import names
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.letters import replays
+from flumeng.letters import replay_lists
 from flumeng.letters.choice import Choice
-from flumeng.letters.place import LetterFile, LetterPlace
+from flumeng.letters.directory import LetterDirectory, LetterFile
 from flumeng.letters.reading import open_letters
-from flumeng.letters.replays import ListedFile
+from flumeng.letters.replay_lists import ListedFile
 from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
 from flumeng.sinks.letter_columns import ADDED
@@ -66,12 +66,12 @@ class LettersReader:
         del address
         offset = piece.start
         try:
-            place, choice, files = _part(self, names.part_of(piece.partition))
+            directory, choice, files = _part(self, names.part_of(piece.partition))
             first = 0
             for listed in files:
                 last = first + listed.rows
                 if last > piece.start and first < piece.end:
-                    for row, letters in self._letters(place, listed, piece, first):
+                    for row, letters in self._letters(directory, listed, piece, first):
                         offset = row
                         chosen = listed.mask(choice, letters.select(ADDED.names))
                         mask = pc.and_(chosen, letters["body"].is_valid())
@@ -84,20 +84,20 @@ class LettersReader:
             raise UnreadableError(piece.partition, offset, str(error), damaged=damaged) from error
 
     def _letters(
-        self, place: LetterPlace, listed: ListedFile, piece: Range, first: int
+        self, directory: LetterDirectory, listed: ListedFile, piece: Range, first: int
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Rows of the file that are in ``piece``, and the offset at which each batch begins."""
-        path = f"{place.root.rstrip('/')}/{listed.name}"
-        with place.errors(path):
-            (info,) = place.store.files.get_file_info([path])
+        path = directory.path_of(listed.name)
+        with directory.errors(path):
+            (info,) = directory.store.files.get_file_info([path])
         if info.size is not None:
-            replays.require_unchanged(listed, info.size, path)
+            replay_lists.require_unchanged(listed, info.size, path)
         start = max(piece.start - first, 0)
         end = min(piece.end - first, listed.rows)
         file = LetterFile(path, listed.name, listed.bytes, 0.0)
         row = first + start
         wanted = pa.schema([*(f for f in self.schema if f.name != "replayed"), *ADDED])
-        for batch in open_letters(place, file).read(wanted, start, end):
+        for batch in open_letters(directory, file).read(wanted, start, end):
             yield row, batch
             row += batch.num_rows
 
@@ -131,9 +131,11 @@ def _filled(attrs: pa.MapArray) -> pa.MapArray:
 
 
 @lru_cache(maxsize=64)
-def _part(reader: LettersReader, number: int) -> tuple[LetterPlace, Choice, tuple[ListedFile, ...]]:
+def _part(
+    reader: LettersReader, number: int
+) -> tuple[LetterDirectory, Choice, tuple[ListedFile, ...]]:
     """A part of the list, which counts from now on: it is read."""
-    place = LetterPlace(reader.location, dict(reader.resolved).__getitem__)
-    choice, files = replays.read_part(place, reader.of_flow, reader.replay, number)
-    replays.mark(place, reader.of_flow, reader.replay, replays.READ)
-    return place, choice, files
+    directory = LetterDirectory(reader.location, dict(reader.resolved).__getitem__)
+    choice, files = replay_lists.read_part(directory, reader.of_flow, reader.replay, number)
+    replay_lists.mark(directory, reader.of_flow, reader.replay, replay_lists.READ)
+    return directory, choice, files

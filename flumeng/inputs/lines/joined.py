@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from flumeng.inputs import Progress, Range
 
@@ -17,17 +16,3 @@ class JoinedRange:
     piece: Range
     progress: Progress
     closed: Mapping[str, int]
-
-
-JoinedRanges = Mapping[tuple[str, str], JoinedRange]
-"""Task and partition -> what was told of it last."""
-
-
-class JoinedAccumulator(Protocol):
-    """Takes what executors tell to the driver. It is pickled."""
-
-    @property
-    def value(self) -> JoinedRanges:
-        """In the driver only."""
-
-    def add(self, term: JoinedRanges) -> None: ...

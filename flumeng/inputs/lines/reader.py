@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,24 +9,21 @@ import pyarrow as pa
 
 from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.inputs import Progress, Range, UnreadableError
-from flumeng.inputs.lines.joined import JoinedAccumulator, JoinedRange
+from flumeng.inputs.accumulator import AccumulatorHandle
+from flumeng.inputs.lines.joined import JoinedRange
 from flumeng.inputs.lines.rules import Rules
 from flumeng.inputs.lines.steps import Joining
-from flumeng.inputs.reading import Reader, Sizes
-
-_adding = threading.Lock()
+from flumeng.inputs.reading import Reader
 
 
 @dataclass(frozen=True)
 class JoinLines:
-    """A ``Reader`` of events whose lines ``reader`` reads. ``accumulator`` is pickled, since
-    several threads of an executor may read. ``sizes``: where the lines are counted."""
+    """A ``Reader`` of events whose lines ``reader`` reads."""
 
     reader: Reader
     rules: Rules
     task: str
-    accumulator: bytes
-    sizes: Sizes | None = None
+    joined: AccumulatorHandle[JoinedRange]
 
     @property
     def schema(self) -> pa.Schema:
@@ -44,8 +39,6 @@ class JoinLines:
         offset = piece.start
         try:
             for batch in self.reader.read(piece, address):
-                if self.sizes is not None:
-                    self.sizes.add(batch)
                 offset = batch["seq"][-1].as_py() + 1
                 joining.add(batch)
                 if joining.ready:
@@ -55,8 +48,4 @@ class JoinLines:
             raise UnreadableError(piece.partition, offset, str(error), damaged=damaged) from error
         yield from joining.step(piece.end, flush=piece.flush)
         joined = JoinedRange(piece, joining.progress, joining.closed)
-        with _adding:
-            ours: JoinedAccumulator = pickle.loads(
-                self.accumulator
-            )  # our own driver has pickled it
-            ours.add({(self.task, piece.partition): joined})
+        self.joined.add({(self.task, piece.partition): joined})

@@ -77,7 +77,8 @@ class RealKafka(ServerProcess):
         """Start, and return when it answers."""
         if self.given is not None:
             return
-        java = [find_java(), "-Xmx512m", "-cp", f"{jars(ARTIFACT)}/*"]
+        scratch = f"-Djava.io.tmpdir={self._data}"
+        java = [find_java(), "-Xmx512m", scratch, "-cp", f"{jars(ARTIFACT)}/*"]
         settings = self._data / "server.properties"
         if not settings.exists():
             self._data.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ the sink gives: what else is there (staging directories, others' files) is none.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -23,11 +23,15 @@ from flumeng.sinks.pattern_path import PatternPath
 from flumeng.spec.patterns import FIELD, fixed_part, split_query
 
 THREADS = 8
+FILES_AT_ONCE = 100
+BYTES_AT_ONCE = 16 * 1024 * 1024
+"""A thread takes so many files, or so many bytes of them, at a time."""
 NAME = r"part-[0-9a-f]{32}\.(?:parquet|json(?:\.zst|\.gz)?)"
 _PATTERN = re.compile(rf"(%[YmdHM]|{FIELD.pattern})")
 DAMAGE = (OSError, ValueError, TypeError, LookupError, pa.ArrowException)
 """What reading a damaged file raises."""
 T = TypeVar("T")
+Tell = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class LetterFile:
     modified: float
 
 
-class LetterPlace:
+class LetterDirectory:
     """``location`` is that of the sink ``files``."""
 
     def __init__(self, location: str, resolve: Resolve = secrets.resolve) -> None:
@@ -55,7 +59,7 @@ class LetterPlace:
         selector = fs.FileSelector(self.root, allow_not_found=True, recursive=True)
         with self.errors(self.root):
             infos = self.store.files.get_file_info(selector)
-        start = len(self.root.rstrip("/")) + 1
+        start = len(self.path_of(""))
         found = [
             LetterFile(info.path, info.path[start:], info.size, (info.mtime_ns or 0) / 1e9)
             for info in infos
@@ -63,16 +67,21 @@ class LetterPlace:
         ]
         return sorted(found, key=lambda file: file.name)
 
+    def path_of(self, *names: str) -> str:
+        """Of what lies below the root."""
+        return "/".join((self.root.rstrip("/"), *names))
+
     def errors(self, path: str) -> Explained:
         """A context in which errors of the store become flumeng's, with ``path`` in them."""
         return Explained(self.store, path)
 
 
 def each(
-    files: list[LetterFile], work: Callable[[LetterFile], T]
-) -> Iterator[tuple[LetterFile, T | CorruptError]]:
+    files: Iterable[LetterFile], work: Callable[[LetterFile], T], tell: Tell = lambda _files: None
+) -> Generator[tuple[LetterFile, T | CorruptError]]:
     """What ``work`` makes of each file, in their order, several at a time; what is wrong with a
-    damaged one instead. Other errors are raised; a file that is gone meanwhile is left out."""
+    damaged one instead. Other errors are raised; a file that is gone meanwhile is left out.
+    ``tell`` is given how many files more are done."""
 
     def done(file: LetterFile) -> T | CorruptError | None:
         try:
@@ -82,10 +91,30 @@ def each(
         except GoneError:
             return None
 
+    def all_done(some: list[LetterFile]) -> list[T | CorruptError | None]:
+        return [done(file) for file in some]
+
+    groups = list(_groups(files))
     with ThreadPoolExecutor(THREADS, "letters") as pool:
-        for file, found in zip(files, pool.map(done, files), strict=True):
-            if found is not None:
-                yield file, found
+        for some, results in zip(groups, pool.map(all_done, groups), strict=True):
+            for file, result in zip(some, results, strict=True):
+                if result is not None:
+                    yield file, result
+            tell(len(some))
+
+
+def _groups(files: Iterable[LetterFile]) -> Iterator[list[LetterFile]]:
+    """A hundred thousand small files are not as many steps."""
+    group: list[LetterFile] = []
+    size = 0
+    for file in files:
+        if group and (len(group) == FILES_AT_ONCE or size + file.bytes > BYTES_AT_ONCE):
+            yield group
+            group, size = [], 0
+        group.append(file)
+        size += file.bytes
+    if group:
+        yield group
 
 
 class GoneError(UserError):
@@ -93,8 +122,8 @@ class GoneError(UserError):
 
 
 class Explained:
-    """See ``LetterPlace.errors``. Raises CorruptError for what is no letter file, GoneError for one
-    that is not there, UserError and UnavailableError as the store means it."""
+    """See ``LetterDirectory.errors``. Raises CorruptError for what is no letter file, GoneError for
+    one that is not there, UserError and UnavailableError as the store means it."""
 
     def __init__(self, store: FileStore, path: str) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""All ways of a flow's events: through its own filters into its sinks, and through its branches.
+"""The filters of a flow and of its branches: a tree of filter chains.
 
 What is behind the filters of the flow, or of a branch, is computed once, and goes on into each of
 its branches, as in a collector.
@@ -13,70 +13,72 @@ from functools import partial
 import pyarrow as pa
 
 from flumeng.filters import on_error
+from flumeng.filters.branch_router import BranchRouter
 from flumeng.filters.lazy_batch import LazyBatch, Session
 from flumeng.filters.making import made
-from flumeng.filters.parting import Parting
 from flumeng.spec.branch import Located, Segment
 from flumeng.spec.component import DEAD_LETTER
 from flumeng.trial.chain import FilterChain
 
 
 @dataclass(frozen=True)
-class Found:
-    """What comes out into the sinks of the flow, or of the branch of that name; or as dead letters
-    of the filter at ``failed``."""
+class Output:
+    """What comes out of a tree into the sinks of the flow, or of the branch of that name; or as
+    dead letters of the filter at ``failed``."""
 
     branch: str
     batches: list[pa.RecordBatch]
     failed: str = ""
 
+    def combined(self) -> list[pa.RecordBatch]:
+        """The same events in one batch, or in as few as Arrow can have them in; none without
+        events."""
+        if len(self.batches) <= 1:
+            return self.batches
+        return list(pa.Table.from_batches(self.batches).combine_chunks().to_batches())
+
 
 @dataclass(frozen=True)
-class Way:
-    """A flow, or a branch, whose ``name`` has those that it is in before it; or as much of it as
-    lies behind a filter that makes dead letters. ``ends``: it has sinks of its own. ``failed``: it
-    has the dead letters of the filter at that place."""
+class FilterTree:
+    """Of a flow, or of a branch, whose ``name`` has those that it is in before it; or of as much of
+    it as lies behind a filter that makes dead letters. ``ends``: it has sinks of its own.
+    ``failed``: it has the dead letters of the filter at that place."""
 
     name: str
     chain: FilterChain
     ends: bool
-    parts: tuple[Way, ...] = ()
+    children: tuple[FilterTree, ...] = ()
     failed: str = ""
 
-    def run(self, batches: Sequence[pa.RecordBatch]) -> Iterator[Found]:
+    def run(self, batches: Sequence[pa.RecordBatch]) -> Iterator[Output]:
         """What comes out of ``batches``, which are one batch of the flow's, at each end."""
         behind = self.chain.run(batches)
         if self.ends:
-            yield Found(self.name, behind, self.failed)
-        for part in self.parts:
-            yield from part.run(behind)
+            yield Output(self.name, behind, self.failed)
+        for child in self.children:
+            yield from child.run(behind)
 
-    @property
-    def in_arrow(self) -> bool:
-        """Whether no filter needs Spark."""
-        return all(part.chain.in_arrow for part in self.walk())
-
-    def walk(self) -> Iterator[Way]:
-        """Itself, and all that it parts into."""
+    def walk(self) -> Iterator[FilterTree]:
+        """Itself, and all below it."""
         yield self
-        for part in self.parts:
-            yield from part.walk()
+        for child in self.children:
+            yield from child.walk()
 
 
-def ways_of(flow: Segment, session: Session, schema: pa.Schema) -> Way:
+def filter_tree(flow: Segment, session: Session, schema: pa.Schema) -> FilterTree:
     """For events of ``schema``. Raises UserError when filters do not fit them."""
     identified = any(
         made(part).identified for one in Located(flow).walk() for part in one.segment.filters
     )
-    return _way(Located(flow), session, schema, identified=identified)
+    return _tree(Located(flow), session, schema, identified=identified)
 
 
 def entering(segment: Segment, number: int) -> Callable[[LazyBatch], LazyBatch]:
     """Takes the events of the segment's branch of that number."""
-    return partial(_taken, Parting(segment.branches), number)
+    return partial(_taken, BranchRouter(segment.branches), number)
 
 
-def _way(
+def _tree(
     located: Located,
     session: Session,
     schema: pa.Schema,
@@ -84,7 +86,7 @@ def _way(
     first: int = 0,
     identified: bool = False,
     enter: Callable[[LazyBatch], LazyBatch] | None = None,
-) -> Way:
+) -> FilterTree:
     """From the filter with the number ``first`` on."""
     segment = located.segment
     filters = segment.filters[first:]
@@ -98,15 +100,15 @@ def _way(
         place = f"{located.place}filters[{first + failing}].{filters[-1].name}"
         letters = FilterChain((), session, chain.schema, enter=on_error.failed)
         behind = first + failing + 1
-        rest = _way(located, session, chain.schema, first=behind, enter=on_error.processed)
-        failed = Way(located.name, letters, ends=True, failed=place)
-        return Way(located.name, chain, ends=False, parts=(failed, rest))
-    parts = tuple(
-        _way(part, session, chain.schema, enter=entering(segment, number))
+        rest = _tree(located, session, chain.schema, first=behind, enter=on_error.processed)
+        failed = FilterTree(located.name, letters, ends=True, failed=place)
+        return FilterTree(located.name, chain, ends=False, children=(failed, rest))
+    children = tuple(
+        _tree(part, session, chain.schema, enter=entering(segment, number))
         for number, part in enumerate(located.parts())
     )
-    return Way(located.name, chain, bool(segment.sinks), parts)
+    return FilterTree(located.name, chain, bool(segment.sinks), children)
 
 
-def _taken(parting: Parting, number: int, batch: LazyBatch) -> LazyBatch:
-    return parting.taken(parting.mark(batch), number)
+def _taken(router: BranchRouter, number: int, batch: LazyBatch) -> LazyBatch:
+    return router.branch_of(router.mark(batch), number)

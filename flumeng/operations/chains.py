@@ -1,13 +1,13 @@
-"""What flows run that read others (see ``flumeng.spec.composition``), as it follows from what is
-applied: a flow whose text changes changes those that are made of it."""
+"""What the flows of a chain run (see ``flumeng.spec.chain``) when some of them are applied: a flow
+whose filters change changes those that read it ``after: filters``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from flumeng.spec import SpecError, parse_flow
-from flumeng.spec.composition import CycleError, composed, source_of, way_of
+from flumeng.spec.chain import CycleError, chain_of, composed, source_of
 from flumeng.spec.flow_names import is_part
 from flumeng.store import Found, ReadableStore, Versioned
 from zkschema import paths, records
@@ -15,13 +15,13 @@ from zkschema import paths, records
 
 @dataclass(frozen=True)
 class Composition:
-    """``text`` is what the author of a flow wrote, ``runs`` what its tasks run instead, or empty.
-    ``made_of``: the flows on the way to the journals, of whose texts that is made. ``because``: why
-    it changes although nobody applies it."""
+    """``text`` is what the author of a flow wrote, ``runs`` what its tasks run instead, composed
+    with the texts of its ``chain``; both are empty when the tasks run ``text``. ``because``: why
+    the flow changes although nobody applies it."""
 
     text: str
     runs: str = ""
-    made_of: tuple[str, ...] = ()
+    chain: tuple[str, ...] = ()
     because: str = ""
 
     @property
@@ -66,8 +66,8 @@ class CurrentTexts:
         found = self.revisions.get(flow)
         return found.text if found else None
 
-    def root_of(self, flow: str) -> str:
-        """The flow whose journals it reads now."""
+    def origin_of(self, flow: str) -> str:
+        """The flow whose journals it reads."""
         found = self.revisions.get(flow)
         try:
             source = source_of(parse_flow(found.effective)) if found else None
@@ -76,13 +76,13 @@ class CurrentTexts:
         return source.name if source else flow
 
     def readers(self, flows: Iterable[str]) -> list[str]:
-        """The other flows that may be made of these: those that read the same journals, or
-        theirs."""
+        """The other flows that may have these in their chains: those that read the same journals,
+        or theirs."""
         known = set(flows)
         self.read(sorted(known))
         there = set(self._store.children(paths.flows()))
-        roots = sorted({*known, *map(self.root_of, known)} & there)
-        cursors = self._store.children_many([paths.acks(root) for root in roots])
+        origins = sorted({*known, *map(self.origin_of, known)} & there)
+        cursors = self._store.children_many([paths.acks(origin) for origin in origins])
         names = {name for one in cursors for name in one if not is_part(name)}
         readers = sorted((names & there) - known)
         self.read(readers)
@@ -90,18 +90,18 @@ class CurrentTexts:
 
 
 @dataclass(frozen=True)
-class Compositions:
-    """``made`` are the flows that are applied, and behind them those that change with them;
-    ``refused``: flow -> why it may not be applied. ``flows`` are the records as they were before
-    anything else was looked at: of two who change flows that are made of each other, one is refused
-    by their versions."""
+class Composed:
+    """``flows`` are those that are applied, and behind them those that change with them;
+    ``refused``: flow -> why it may not be applied. ``records`` are those of all flows that were
+    looked at, as they were before anything else was read: of two operators who change flows of one
+    chain, one is refused by their versions."""
 
-    made: Mapping[str, Composition]
+    flows: Mapping[str, Composition]
     refused: Mapping[str, str]
-    flows: Mapping[str, Found[records.Flow]]
+    records: Mapping[str, Found[records.Flow]]
 
 
-def compositions(store: ReadableStore, texts: Mapping[str, str]) -> Compositions:
+def compose(store: ReadableStore, texts: Mapping[str, str]) -> Composed:
     """What these flows (name -> text) run when they are applied together."""
     current = CurrentTexts(store, texts)
     current.read(texts)
@@ -115,7 +115,7 @@ def compositions(store: ReadableStore, texts: Mapping[str, str]) -> Compositions
         except SpecError as error:
             refused[flow] = f"flow {flow}: {_said(error)}"
     for reader in current.readers(texts):
-        changed = [flow for flow in _way(current, reader) if flow in texts]
+        changed = [flow for flow in _chain(current, reader) if flow in texts]
         if not changed or any(flow in refused for flow in changed):
             continue
         try:
@@ -126,32 +126,42 @@ def compositions(store: ReadableStore, texts: Mapping[str, str]) -> Compositions
         if one is not None and one.effective != current.revisions[reader].effective:
             because = f"filters of {', '.join(changed)} changed"
             made[reader] = replace(one, because=because)
-    return Compositions(made, refused, current.flows)
+    return Composed(made, refused, current.flows)
 
 
-def made_of(store: ReadableStore, flow: str) -> list[str]:
-    """The flows that have this one on the way to their journals."""
+def downstream_of(store: ReadableStore, flow: str) -> list[str]:
+    """The flows that have this one in their chains."""
     current = CurrentTexts(store, {})
-    return [reader for reader in current.readers([flow]) if flow in _way(current, reader)]
+    return [reader for reader in current.readers([flow]) if flow in _chain(current, reader)]
 
 
-def _way(current: CurrentTexts, flow: str) -> tuple[str, ...]:
-    """Nothing when it leads nowhere."""
+def composed_with(store: ReadableStore, flows: Collection[str]) -> list[str]:
+    """The other flows whose tasks run a text that is composed with that of one of these."""
+    current = CurrentTexts(store, {})
+    return [
+        reader
+        for reader in current.readers(flows)
+        if current.revisions[reader].runs and not set(flows).isdisjoint(_chain(current, reader))
+    ]
+
+
+def _chain(current: CurrentTexts, flow: str) -> tuple[str, ...]:
+    """Nothing when it cannot be followed."""
     try:
-        return tuple(step.flow for step in way_of(flow, current.text_of))
+        return tuple(one.flow for one in chain_of(flow, current.text_of))
     except (CycleError, SpecError):
         return ()
 
 
 def _composition(current: CurrentTexts, flow: str) -> Composition | None:
-    """None when a flow is not there that it reads. Raises ``CycleError``, ``SpecError``."""
+    """None when a flow of its chain is not there. Raises ``CycleError``, ``SpecError``."""
     text = current.text_of(flow)
-    steps = way_of(flow, current.text_of)
-    texts = [found for step in steps if (found := current.text_of(step.flow)) is not None]
-    if text is None or len(texts) < len(steps):
+    chain = chain_of(flow, current.text_of)
+    texts = [found for one in chain if (found := current.text_of(one.flow)) is not None]
+    if text is None or len(texts) < len(chain):
         return None
-    runs = composed(text, steps, texts)
-    return Composition(text, runs, tuple(step.flow for step in steps) if runs else ())
+    runs = composed(text, chain, texts)
+    return Composition(text, runs, tuple(one.flow for one in chain) if runs else ())
 
 
 def _said(error: SpecError) -> str:

@@ -1,6 +1,7 @@
-"""Which of several ways each event goes: marked once, where the ways part.
+"""Marks: boolean columns that say for which events a condition is true.
 
-An event may go several ways, or none. The marks are columns that end with the first stage of a way.
+A condition is looked at once, and each event keeps the answer until ``TakeStage`` takes the events
+of a mark and leaves the columns out.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ import pyarrow.compute as pc
 
 from flumeng.filters import arrow_sql, expression_stages
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.spec.branch import Branch
 
-MARK = "_flumeng_branch_"
 WHEN = "_flumeng_when"
 """Whether a filter is for the event."""
 
@@ -55,45 +54,6 @@ class Marks:
             for column, condition in self.conditions.items()
         }
         return {column: stage for column, stage in found.items() if stage is not None}
-
-
-class Parting:
-    """The ``branches`` of one segment."""
-
-    def __init__(self, branches: Sequence[Branch]) -> None:
-        self._branches = branches
-        self._marks = Marks(
-            {
-                f"{MARK}{number}": branch.when
-                for number, branch in enumerate(branches)
-                if branch.when is not None
-            }
-        )
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        return tuple(self._marks.conditions)
-
-    def mark(self, batch: LazyBatch) -> LazyBatch:
-        """``batch`` with a column for each condition."""
-        return self._marks.mark(batch)
-
-    def all(self, marked: LazyBatch) -> LazyBatch:
-        """All events, as they were before they were marked."""
-        return self._taken(marked, None)
-
-    def taken(self, marked: LazyBatch, number: int) -> LazyBatch:
-        """The events of one branch."""
-        branch = self._branches[number]
-        if branch.otherwise:
-            return self._taken(marked, Unmarked(self.marks))
-        return self._taken(marked, None if branch.when is None else Marked(f"{MARK}{number}"))
-
-    def _taken(self, marked: LazyBatch, which: Marked | Unmarked | None) -> LazyBatch:
-        if not self.marks:
-            return marked
-        schema = pa.schema([f for f in marked.schema if f.name not in self.marks])
-        return marked.arrow(TakeStage(which, tuple(schema.names)), schema)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from flumeng.errors import CorruptError
 from flumeng.letters.choice import Choice
-from flumeng.letters.place import LetterFile, LetterPlace
+from flumeng.letters.directory import LetterDirectory, LetterFile
 from flumeng.spec.letters_source import MOST_PARTS
 
 DIRECTORY = "_replays"
@@ -95,11 +95,11 @@ class ReplayList:
         return sum(file.chosen for file in self.files)
 
 
-def path_of(place: LetterPlace, flow: str, name: str, kind: str) -> str:
-    return f"{place.root.rstrip('/')}/{DIRECTORY}/{flow}/{name}.{kind}"
+def path_of(directory: LetterDirectory, flow: str, name: str, kind: str) -> str:
+    return directory.path_of(DIRECTORY, flow, f"{name}.{kind}")
 
 
-def write(place: LetterPlace, flow: str, listed: ReplayList) -> None:
+def write(directory: LetterDirectory, flow: str, listed: ReplayList) -> None:
     """For good, before it is used. Raises UserError, UnavailableError."""
     choices: dict[Choice, int] = {}
     tables = []
@@ -119,46 +119,46 @@ def write(place: LetterPlace, flow: str, listed: ReplayList) -> None:
         "choice": str(listed.choice),
         "earlier": json.dumps([str(one) for one in choices]),
     }
-    path = path_of(place, flow, listed.name, LIST)
-    directory = path.rpartition("/")[0]
-    with place.errors(path):
-        place.store.make_directory(directory)
-        output = place.store.open_output(path)
+    path = path_of(directory, flow, listed.name, LIST)
+    parent = path.rpartition("/")[0]
+    with directory.errors(path):
+        directory.store.make_directory(parent)
+        output = directory.store.open_output(path)
         writer = pq.ParquetWriter(output, FILES.with_metadata(said), compression="zstd")
         for table in tables:
             writer.write_table(table.replace_schema_metadata(said), row_group_size=len(table))
         writer.close()
         output.close()
-        place.store.sync(path)
-        place.store.sync(directory)
+        directory.store.sync(path)
+        directory.store.sync(parent)
 
 
-def mark(place: LetterPlace, flow: str, name: str, kind: str) -> None:
+def mark(directory: LetterDirectory, flow: str, name: str, kind: str) -> None:
     """For good; nothing happens when it is marked. Raises UserError, UnavailableError."""
-    path = path_of(place, flow, name, kind)
-    with place.errors(path):
-        if not place.store.exists(path):
-            place.store.open_output(path).close()
-            place.store.sync(path)
-            place.store.sync(path.rpartition("/")[0])
+    path = path_of(directory, flow, name, kind)
+    with directory.errors(path):
+        if not directory.store.exists(path):
+            directory.store.open_output(path).close()
+            directory.store.sync(path)
+            directory.store.sync(path.rpartition("/")[0])
 
 
-def remove(place: LetterPlace, flow: str, name: str) -> None:
+def remove(directory: LetterDirectory, flow: str, name: str) -> None:
     """Its marks last: without a list they say nothing."""
     for kind in (LIST, READ, DONE):
-        path = path_of(place, flow, name, kind)
-        with place.errors(path):
-            if place.store.exists(path):
-                place.store.files.delete_file(path)
+        path = path_of(directory, flow, name, kind)
+        with directory.errors(path):
+            if directory.store.exists(path):
+                directory.store.files.delete_file(path)
 
 
 def read_part(
-    place: LetterPlace, flow: str, name: str, number: int
+    directory: LetterDirectory, flow: str, name: str, number: int
 ) -> tuple[Choice, tuple[ListedFile, ...]]:
     """What a replay takes, and a part of its list. Raises CorruptError, GoneError when there is no
     such list, UserError, UnavailableError."""
-    path = path_of(place, flow, name, LIST)
-    with place.errors(path), pq.ParquetFile(path, filesystem=place.store.files) as file:
+    path = path_of(directory, flow, name, LIST)
+    with directory.errors(path), pq.ParquetFile(path, filesystem=directory.store.files) as file:
         return _listed(file, [number])
 
 
@@ -197,32 +197,32 @@ class Replays:
         return Replays({name: it for name, it in self.lists.items() if name in names}, self.done)
 
 
-def replays(place: LetterPlace, flow: str, current: Collection[str]) -> Replays:
+def replays(directory: LetterDirectory, flow: str, current: Collection[str]) -> Replays:
     """``current`` are the lists whose flows are there now. One that cannot be read is CorruptError:
     without it nobody knows what was taken. Raises UserError, UnavailableError too."""
-    directory = f"{place.root.rstrip('/')}/{DIRECTORY}/{flow}"
-    with place.errors(directory):
-        infos = place.store.files.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+    path = directory.path_of(DIRECTORY, flow)
+    with directory.errors(path):
+        infos = directory.store.files.get_file_info(fs.FileSelector(path, allow_not_found=True))
     there = {info.base_name for info in infos}
     lists, unused = {}, set()
     for name in sorted(it.removesuffix(f".{LIST}") for it in there if it.endswith(f".{LIST}")):
         if name not in current and f"{name}.{READ}" not in there and f"{name}.{DONE}" not in there:
             unused.add(name)
             continue
-        path = path_of(place, flow, name, LIST)
-        with place.errors(path), pq.ParquetFile(path, filesystem=place.store.files) as file:
+        path = path_of(directory, flow, name, LIST)
+        with directory.errors(path), pq.ParquetFile(path, filesystem=directory.store.files) as file:
             names = file.read(columns=["name"])["name"].to_pylist()
             lists[name] = Choice.parse(file.schema_arrow.metadata[b"choice"].decode()), tuple(names)
     done = frozenset(name for name in lists if f"{name}.{DONE}" in there)
     return Replays(lists, done, frozenset(unused))
 
 
-def forget(place: LetterPlace, flow: str, known: Replays) -> None:
+def forget(directory: LetterDirectory, flow: str, known: Replays) -> None:
     """Remove the lists that are done and of whose files none is left."""
-    there = {file.name for file in place.files()}
+    there = {file.name for file in directory.files()}
     for name in known.done:
         if there.isdisjoint(known.lists[name][1]):
-            remove(place, flow, name)
+            remove(directory, flow, name)
 
 
 def taken_mask(taken: Sequence[Choice], letters: pa.RecordBatch) -> pa.BooleanArray:

@@ -1,0 +1,54 @@
+"""The accumulators of a process: what executors tell beside the rows of a batch.
+
+Each entry that a task ever had stays, and is there once.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import cache
+from typing import TypeVar
+
+from pyspark.accumulators import AccumulatorParam
+from pyspark.sql import SparkSession
+
+from flumeng.inputs.accumulator import Accumulator, Entries
+from flumeng.inputs.lines.joined import JoinedRange
+
+Value = TypeVar("Value")
+
+
+class _Entries(AccumulatorParam[Entries[Value]]):
+    """``merge``: what two values of one key are together."""
+
+    def __init__(self, merge: Callable[[Value, Value], Value]) -> None:
+        self._merge = merge
+
+    def zero(self, value: Entries[Value]) -> Entries[Value]:
+        del value
+        return {}
+
+    def addInPlace(  # noqa: N802  # pyspark's
+        self, value1: Entries[Value], value2: Entries[Value]
+    ) -> Entries[Value]:
+        """A new mapping: another thread may look at the one that there was."""
+        both = value1.keys() & value2.keys()
+        return {**value1, **value2, **{key: self._merge(value1[key], value2[key]) for key in both}}
+
+
+@cache
+def counts(session: SparkSession) -> Accumulator[int]:
+    """Sums."""
+    return session.sparkContext.accumulator({}, _Entries[int](operator.add))
+
+
+@cache
+def joined_ranges(session: SparkSession) -> Accumulator[JoinedRange]:
+    """By task and partition, what was told last. What is told twice of a range says the same."""
+    return session.sparkContext.accumulator({}, _Entries[JoinedRange](_newest))
+
+
+def _newest(before: JoinedRange, now: JoinedRange) -> JoinedRange:
+    del before
+    return now

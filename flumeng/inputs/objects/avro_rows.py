@@ -1,0 +1,111 @@
+"""Rows of Avro's container files as JSON, block by block; fastavro makes Python objects of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import IO, Any, cast
+from uuid import UUID
+
+import pyarrow as pa
+from fastavro import block_reader
+
+from flumeng.errors import UserError
+from flumeng.inputs.objects.block_file import BlockFile
+from flumeng.inputs.objects.opened import Opened
+from flumeng.inputs.objects.parts import Rows, texts_of
+
+_PLAIN: Mapping[str, pa.DataType] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+}
+_LOGICAL: Mapping[str, pa.DataType] = {
+    "date": pa.date32(),
+    "time-millis": pa.time64("us"),
+    "time-micros": pa.time64("us"),
+    "timestamp-millis": pa.timestamp("us", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
+    "uuid": pa.string(),
+}
+
+
+def parts(opened: Opened, encoding: str, start: int, end: int) -> Iterator[Rows]:
+    """Rows [start, end). Raises CorruptError before the first block that is damaged, UserError for
+    types that JSON or Arrow do not have."""
+    del encoding
+    source = BlockFile(opened.blocks())
+    with opened.explained():
+        try:
+            yield from _parts(source, start, end)
+        except (EOFError, ValueError):
+            source.check()
+            raise
+
+
+def _parts(source: BlockFile, start: int, end: int) -> Iterator[Rows]:
+    reader = block_reader(cast(IO[bytes], source))
+    schema = reader.writer_schema
+    if not isinstance(schema, dict) or schema["type"] != "record":
+        raise UserError("its Avro has values that are no records")
+    kind = _type(schema, {}, ())
+    row = 0
+    for block in reader:
+        last = row + block.num_records
+        if last > start:
+            values = list(block)[max(start - row, 0) : end - row]
+            position = max(start, row)
+            rows = pa.array(map(_plain, values), kind)
+            for bodies in texts_of(pa.RecordBatch.from_struct_array(rows)):
+                yield Rows(position, bodies)
+                position += len(bodies)
+        row = last
+        if row >= end:
+            return
+
+
+def _type(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> pa.DataType:
+    """``named``: schemas by their names, which others may refer to; ``within``: those around."""
+    if isinstance(schema, str):
+        if schema in within:
+            raise UserError(f"its Avro has a {schema} in each {schema}, which no column can hold")
+        return _PLAIN[schema] if schema in _PLAIN else _type(named[schema], named, within)
+    if isinstance(schema, list):
+        kinds = [kind for kind in schema if kind != "null"]
+        if len(kinds) != 1:
+            raise UserError(f"its Avro has a union of several types: {schema}")
+        return _type(kinds[0], named, within)
+    name = schema["type"]
+    if "name" in schema:
+        named[schema["name"]] = schema
+    if name == "record":
+        around = (*within, schema["name"])
+        return pa.struct(
+            [pa.field(f["name"], _type(f["type"], named, around)) for f in schema["fields"]]
+        )
+    if name == "array":
+        return pa.list_(_type(schema["items"], named, within))
+    if name == "map":
+        return pa.map_(pa.string(), _type(schema["values"], named, within))
+    if schema.get("logicalType") == "decimal":
+        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+    return _LOGICAL.get(schema.get("logicalType", ""), None) or _type(name, named, within)
+
+
+def _plain(value: Any) -> Any:
+    """As Arrow takes it: a UUID as its text, a map as its entries."""
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value

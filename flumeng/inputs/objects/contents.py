@@ -1,0 +1,82 @@
+"""What lies between offsets of a lane: items, which weigh as much as they have bytes.
+
+How many events an object has nobody knows before it is read, so it is guessed from its bytes. The
+guess is the same for all who ask, since batches that are repeated are cut as they were.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import accumulate
+
+from flumeng.state import items
+from flumeng.state.items import Item
+
+EVENT_BYTES = 200
+"""Of a line, about; of an object that cannot be cut, which is compressed as a rule, a tenth."""
+WHOLE_EVENT_BYTES = 20
+ITEM_EVENTS = 50
+"""To open an object takes as long as to read so many events, about."""
+
+Cuttable = Callable[[Item], bool]
+
+
+class LaneContents:
+    """See ``Contents``. ``lane`` are its items in order, without a gap, from the first that is not
+    acked on. ``cuttable`` says whether an item may be read in parts."""
+
+    def __init__(self, lane: Sequence[Item], cuttable: Cuttable) -> None:
+        self._items = lane
+        self._cuttable = cuttable
+
+    def events(self, start: int, end: int) -> int:
+        return max(1, self._below(end) - self._below(start)) if start < end else 0
+
+    def cut(self, start: int, end: int, events: int) -> int:
+        wanted = self._below(start) + max(1, events)
+        place = bisect_right(self._borders, wanted) - 1
+        if place >= len(self._items):
+            return end
+        item = self._items[place]
+        if self._cuttable(item) and item.size:
+            into = (wanted - self._borders[place] - ITEM_EVENTS) * EVENT_BYTES
+            found = item.start + max(0, into) if into < item.size else item.end
+        else:
+            found = item.start
+        if found <= start:  # not even its first item fits
+            found = items.offset_of(items.number_of(start) + 1)
+        return min(found, end)
+
+    def address(self, start: int, end: int) -> str:
+        first = items.number_of(start) - self._first
+        last = items.number_of(end - 1) - self._first
+        return items.encode(self._items[max(0, first) : last + 1])
+
+    @property
+    def _first(self) -> int:
+        return self._items[0].number if self._items else 0
+
+    @cached_property
+    def _borders(self) -> list[int]:
+        """How much lies before each item, and before the end."""
+        return list(accumulate(map(self._weight, self._items), initial=0))
+
+    def _weight(self, item: Item) -> int:
+        per_event = EVENT_BYTES if self._cuttable(item) else WHOLE_EVENT_BYTES
+        return ITEM_EVENTS + -(-item.size // per_event)
+
+    def _below(self, offset: int) -> int:
+        """How much lies below the offset."""
+        place = items.number_of(offset) - self._first
+        if place < 0:
+            return 0
+        if place >= len(self._items):
+            return self._borders[-1]
+        item, position = self._items[place], items.position_of(offset)
+        if not position:
+            return self._borders[place]
+        part = min(position, item.size)
+        inside = ITEM_EVENTS + part // EVENT_BYTES if self._cuttable(item) else self._weight(item)
+        return self._borders[place] + min(inside, self._weight(item))

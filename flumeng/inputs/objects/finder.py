@@ -1,0 +1,272 @@
+"""What the discovery task of a flow does for its source ``objects``: it lists them, and appends
+those that are new to the lanes of the flow's queue, which are its partitions.
+
+A look takes a bounded time, and goes on where the last one stopped. While so many items wait that
+readers have enough to do, nothing is listed. What was seen is written in the transaction that
+appends what was found, so whoever goes on appends each object once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
+from flumeng.inputs.objects.aftermath import Aftermath
+from flumeng.inputs.objects.lanes import spread
+from flumeng.inputs.objects.listed import Listed
+from flumeng.inputs.objects.listing import Lister
+from flumeng.inputs.objects.queue_log import LaneState, QueueLog
+from flumeng.inputs.objects.seen import Seen, seen
+from flumeng.inputs.objects.settling import Settling
+from flumeng.spec.objects_source import ObjectsSource
+from flumeng.state import items
+from flumeng.state.items import Item
+from flumeng.store import Store
+
+AHEAD_ITEMS = 50_000
+"""So many items wait at most."""
+APPENDED_AT_ONCE = 8_000
+LOOK_SECONDS = 10.0
+"""A look that lists ends after this time."""
+NAMED = 3
+WINDOW_SECONDS = 3600.0
+"""So much older than others may an object be that appears, with ``order: modified``: S3 dates what
+is uploaded in parts to the beginning of its upload."""
+
+
+@dataclass
+class _Pass:
+    """A listing of all paths from beginning to end. Of a path that is ``held`` nothing more may be
+    taken before what has not settled. ``troubles`` of paths that were not listed to their end."""
+
+    pages: Iterator[tuple[str, list[Listed]]]
+    held: set[str] = field(default_factory=set)
+    listed: int = 0
+    troubles: list[str] = field(default_factory=list)
+    unnamed: int = 0
+    unnamed_example: str = ""
+
+
+class ObjectsFinder:
+    """See ``Finder``. ``clock`` gives seconds that only grow."""
+
+    def __init__(
+        self,
+        source: ObjectsSource,
+        store: Store,
+        task: FindingTask,
+        clock: Callable[[], float] = time.monotonic,
+        most_waiting: int = AHEAD_ITEMS,
+    ) -> None:
+        self._source = source
+        self._store = store
+        self._task = task
+        self._clock = clock
+        self._most_waiting = most_waiting
+        self._log: QueueLog | None = None
+        self._seen: Seen | None = None
+        self._settling = Settling(source.settle_seconds)
+        self._listers: dict[str, Lister] = {}
+        self._pass: _Pass | None = None
+        self._found: list[tuple[str, Listed]] = []
+        """What is new and settled, and not appended yet, with its path."""
+        self._places: set[str] = set()
+        """Of what was found: paths may mean the same object."""
+        self._next_pass = 0.0
+        self._said: tuple[str, ...] = ()
+        self._left: tuple[str, ...] = ()
+        """Why objects that are done are where they were."""
+
+    @classmethod
+    def of(cls, options: ObjectsSource, store: Store, task: FindingTask) -> ObjectsFinder:
+        return cls(options, store, task)
+
+    def find(self, before: Before) -> Findings:
+        """Raises ConflictError when somebody else writes the queue: then all is read anew."""
+        del before
+        try:
+            log, known = self._taken()
+            log.look()
+            failures = log.failures()
+            self._clear(log, failures.keys())
+            log.decide(failures)
+            more = self._list(log, known)
+        except (ConflictError, UnavailableError):
+            self._log = None
+            raise
+        scope = tuple(f"objects {path}" for path in self._source.paths)
+        offers = {name: Offer() for name in log.partitions}
+        return Findings(offers, scope, more=more, troubles=(*self._said, *self._left))
+
+    def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
+        lanes = self._lanes(partitions)
+        return {
+            name: Bounds(
+                state.segments[0][0].start if state.segments else items.offset_of(state.next),
+                items.offset_of(state.next),
+            )
+            for name, state in lanes.items()
+        }
+
+    def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
+        if to not in ("earliest", "latest"):
+            raise UserError("a queue is read from earliest or latest, not from a time")
+        bounds = self.bounds(partitions)
+        return {name: one.floor if to == "earliest" else one.safe for name, one in bounds.items()}
+
+    def times(self, at: Mapping[str, int]) -> dict[str, int]:
+        """When the objects were written."""
+        found = {}
+        for name, state in self._lanes(at).items():
+            number = items.number_of(at[name])
+            kept = (one for part in list(state.segments) for one in part if one.number >= number)
+            if first := next(kept, None):
+                found[name] = first.modified_us
+        return found
+
+    def finished(self) -> None:
+        """A queue has no end."""
+
+    def close(self) -> None:
+        self._pass = None
+
+    def _lanes(self, partitions: Collection[str]) -> dict[str, LaneState]:
+        log = self._log
+        if log is None:
+            return {}
+        return {
+            name: log.lanes[lane] for name, lane in log.partitions.items() if name in partitions
+        }
+
+    def _taken(self) -> tuple[QueueLog, Seen]:
+        """The queue under this task's epoch, and what was seen; read anew after any failure."""
+        if self._log is None or self._seen is None:
+            self._pass, self._found, self._places = None, [], set()
+            source = self._source
+            rules = f"order {source.order}, rewritten {source.rewritten}"
+            task = self._task
+            log = QueueLog.take(self._store, task.flow, task.epoch, source.lanes, rules)
+            self._seen = seen(
+                self._source.order,
+                rewritten=self._source.rewritten == "read",
+                window_seconds=max(WINDOW_SECONDS, self._source.settle_seconds),
+                buckets=log.seen(),
+            )
+            self._log = log
+        return self._log, self._seen
+
+    def _clear(self, log: QueueLog, failed: Collection[str]) -> None:
+        """Take out what is acked, once the objects are where they are to be afterwards."""
+        aftermath, left = Aftermath(self._source), []
+        for lane, state in log.lanes.items():
+            cleared = []
+            for part in state.done():
+                done = [one for one in part if f"{lane}.{one.number}" not in failed]
+                if why := aftermath.clear(done):
+                    left.append(why)
+                    break
+                cleared.append(part)
+            log.remove({lane: cleared})
+        self._left = tuple(left[:NAMED])
+
+    def _list(self, log: QueueLog, known: Seen) -> bool:
+        """Append what is new, as far as there is room; whether there is more at once."""
+        until = self._clock() + LOOK_SECONDS
+        while self._clock() < until:
+            room = self._most_waiting - log.kept_items
+            if len(self._found) >= min(room, APPENDED_AT_ONCE):
+                if room <= 0:
+                    return False
+                self._append(log, known, room)
+                continue
+            if self._pass is None:
+                if self._clock() < self._next_pass:
+                    break
+                self._pass = _Pass(self._pages(known))
+            found = next(self._pass.pages, None)
+            if found is None:
+                self._append(log, known, room)
+                self._end_pass(log, known)
+                return False
+            self._take(*found, known)
+        if self._found:
+            self._append(log, known, self._most_waiting - log.kept_items)
+        return self._pass is not None
+
+    def _pages(self, known: Seen) -> Iterator[tuple[str, list[Listed]]]:
+        in_order = self._source.order == "name"
+        for path, location in zip(self._source.paths, self._source.locations, strict=True):
+            run = self._pass
+            assert run is not None
+            try:
+                listing = self._lister(location).listing(known.after(path), strict=in_order)
+                for page in listing:
+                    run.listed += len(page)
+                    yield path, page
+                    if path in run.held:
+                        break
+            except FlumengError as error:
+                run.troubles.append(f"{path}: {error}")
+                continue
+            run.unnamed += listing.unnamed
+            run.unnamed_example = run.unnamed_example or listing.unnamed_example
+
+    def _lister(self, location: str) -> Lister:
+        """One for each path: a store that does not answer costs a bounded number of threads."""
+        if location not in self._listers:
+            self._listers[location] = Lister(location)
+        return self._listers[location]
+
+    def _take(self, path: str, page: list[Listed], known: Seen) -> None:
+        now_us, now = time.time_ns() // 1000, self._clock()
+        in_order = self._source.order == "name"
+        new = known.new(path, page)
+        settled = self._settling.settled(new, now_us, now, in_order=in_order)
+        if in_order and len(settled) < len(new) and self._pass is not None:
+            self._pass.held.add(path)
+        for one in settled:
+            if one.place not in self._places:
+                self._places.add(one.place)
+                self._found.append((path, one))
+
+    def _append(self, log: QueueLog, known: Seen, most: int) -> None:
+        most = max(0, most)
+        taken, self._found = self._found[:most], self._found[most:]
+        if taken:
+            lanes = spread((one for _, one in taken), log.waiting_weights)
+            appended: defaultdict[str, list[Item]] = defaultdict(list)
+            by_path: defaultdict[str, list[Listed]] = defaultdict(list)
+            for (path, one), lane in zip(taken, lanes, strict=True):
+                number = log.lanes[lane].next + len(appended[lane])
+                appended[lane].append(
+                    Item(number, one.location, one.size, one.modified_us, one.tag)
+                )
+                by_path[path].append(one)
+            for path, listed in by_path.items():
+                known.add(path, listed)
+            log.append(appended, known.changed())
+            self._places.difference_update(one.place for _, one in taken)
+
+    def _end_pass(self, log: QueueLog, known: Seen) -> None:
+        run, self._pass = self._pass, None
+        assert run is not None
+        self._next_pass = self._clock() + self._source.discovery_seconds
+        self._settling.passed()
+        complete = not (run.troubles or run.held or self._found)
+        if complete and run.listed:  # a mount point without its mount is empty, and nothing is gone
+            known.passed(self._source.paths, time.time_ns() // 1000)
+            if changed := known.changed():
+                log.append({}, changed)
+        said = run.troubles[:NAMED]
+        if len(run.troubles) > NAMED:
+            said.append(f"{len(run.troubles) - NAMED} more paths cannot be listed")
+        if run.unnamed:
+            said.append(
+                f"{run.unnamed} objects have names that no location can have, such as "
+                f"{run.unnamed_example}: rename them"
+            )
+        self._said = tuple(said)

@@ -1,0 +1,207 @@
+"""Objects as an input of a collector: how far the lanes of queues reach, and what lies in them.
+
+An object that cannot be read is tried again a few times. Then its lane goes on behind it: what was
+not read of it is passed over, and a record of that is written with the ack. A store that does not
+answer is no fault of an object, and is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from time import sleep, time
+
+from flumeng.errors import CorruptError, UnavailableError
+from flumeng.inputs import Range, Reach, Standstill, UnreadableError
+from flumeng.inputs.objects.contents import LaneContents
+from flumeng.inputs.objects.formats import splittable
+from flumeng.inputs.objects.reader import ObjectsReader
+from flumeng.inputs.objects.watcher import LaneLog, QueueWatcher
+from flumeng.spec import FlowSpec
+from flumeng.spec.objects_source import ObjectsSource
+from flumeng.spec.patterns import split_query
+from flumeng.state import items, queues
+from flumeng.state.items import Item
+from flumeng.store import ABSENT, Put, Store
+from zkschema import paths
+from zkschema.records import QueueFailure
+
+PROBE_THREADS = 4
+TRIES, TRY_SECONDS = 3, 0.3
+"""So often an object is tried again, after a second, before its lane goes on without it."""
+WHY_CHARACTERS = 500
+UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
+
+
+def source_of(spec: FlowSpec) -> ObjectsSource | None:
+    """The one source of the flow that reads objects."""
+    options = (part.options for part in spec.partitioned)
+    return next((one for one in options if isinstance(one, ObjectsSource)), None)
+
+
+@dataclass(frozen=True)
+class _GivenUp:
+    """What is not read of an item: from ``offset`` to its ``end``. ``told`` is the record of it."""
+
+    offset: int
+    end: int
+    why: str
+    told: Put
+
+    def in_reach(self, reach: Reach) -> Reach:
+        return replace(
+            reach,
+            gone_from=self.offset,
+            gone_below=self.end,
+            gone_why=self.why,
+            gone_also=(self.told,),
+        )
+
+
+class ObjectsInput:
+    """See ``Input``. ``store`` has the queues."""
+
+    def __init__(self, store: Store) -> None:
+        self._watcher = QueueWatcher(store)
+        self._probes = ThreadPoolExecutor(PROBE_THREADS, "objects probe")
+
+    def positions(self, wake: Callable[[], None]) -> LanePositions:
+        return LanePositions(self._watcher, self._probes, wake)
+
+    def reader(self, spec: FlowSpec) -> ObjectsReader | None:
+        """Raises UserError when the store's credentials are nowhere."""
+        source = source_of(spec)
+        return None if source is None else ObjectsReader.of(source)
+
+
+class LanePositions:
+    """See ``Positions``."""
+
+    def __init__(
+        self, watcher: QueueWatcher, probes: ThreadPoolExecutor, wake: Callable[[], None]
+    ) -> None:
+        self._watcher = watcher
+        self._probes = probes
+        self._wake = wake
+        self._flow = ""
+        self._source: ObjectsSource | None = None
+        self._reader: ObjectsReader | None = None
+        self._lanes: frozenset[tuple[str, str]] = frozenset()
+        self._reaches: dict[str, tuple[LaneLog, Reach]] = {}
+        self._given_up: dict[str, _GivenUp] = {}
+        """Partition -> the last item that is given up."""
+
+    def open(self, spec: FlowSpec) -> None:
+        """Raises UserError."""
+        self.close()
+        self._flow, self._source = spec.flow, source_of(spec)
+        self._reader = ObjectsReader.of(self._source) if self._source else None
+
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        """Of a flow that reads no objects any more nothing: its lanes are on their way out of its
+        tasks."""
+        if self._source is None:
+            return {}
+        lanes = {name: queues.lane_of(name) for name in partitions}
+        known = frozenset(lane for lane in lanes.values() if lane is not None)
+        if known != self._lanes:
+            numbers = {lane for lane, _ in known}
+            self._watcher.watch(self, self._flow, numbers, self._wake)
+            self._lanes = known
+        found: dict[str, LaneLog] = {}
+        for queue in {queue for _, queue in known}:
+            own = [lane for lane, of in known if of == queue]
+            for lane, log in self._watcher.of(self._flow, queue, own).items():
+                found[queues.lane_partition(lane, queue)] = log
+        reaches = {name: self._reach(name, log) for name, log in found.items()}
+        return reaches | {name: UNKNOWN for name, lane in lanes.items() if lane is None}
+
+    def refresh(self, partitions: Collection[str]) -> None:
+        del partitions
+        self._watcher.look_again(self._flow)
+
+    def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
+        del address
+        reader, (_, reach) = self._reader, self._reaches[partition]
+        assert reader is not None and reach.contents is not None, "nothing was read"
+        item_end = min(end, items.offset_of(items.number_of(start) + 1))
+        where = reach.contents.address(start, item_end)
+
+        def read() -> None:
+            for left in reversed(range(TRIES)):
+                try:
+                    next(reader.read(Range(partition, start, item_end), where), None)
+                    return
+                except UnreadableError as error:
+                    if not error.damaged:
+                        raise UnavailableError(error.why) from error
+                    if not left:
+                        self._give_up(partition, start, error.why)
+                        raise CorruptError(error.why) from error
+                    sleep(TRY_SECONDS)
+
+        probe = self._probes.submit(read)
+        probe.add_done_callback(lambda _: self._wake())
+        return probe
+
+    def describe(self, standstill: Standstill) -> str:
+        what = queues.lane_of(standstill.partition)
+        lane = f"lane {what[0]} of flow {self._flow}" if what else standstill.partition
+        place = f"item {items.number_of(standstill.offset)}"
+        if standstill.kind == "damaged":
+            return f"{lane} stands still at {place}, which is tried again: {standstill.why}"
+        if standstill.kind == "unanswered":
+            return f"{lane} waits at {place}: {standstill.why}"
+        return (
+            f"{lane} stands still at {place}: {standstill.why or standstill.kind}: its queue in "
+            f"ZooKeeper was changed by hand; `flumeng flow reset {self._flow} --to earliest` reads "
+            "what is kept"
+        )
+
+    def close(self) -> None:
+        if self._flow:
+            self._watcher.forget(self, self._flow)
+        self._lanes, self._reaches = frozenset(), {}
+
+    def _give_up(self, partition: str, offset: int, why: str) -> None:
+        """The rest of the item in which ``offset`` lies."""
+        number, lane = items.number_of(offset), queues.lane_of(partition)
+        assert lane is not None, partition
+        log, _ = self._reaches[partition]
+        (item,) = (one for one in log.items if one.number == number)
+        path = paths.queue_failure(self._flow, f"{lane[0]}.{number}")
+        before = self._watcher.store.read(path)
+        failure = QueueFailure(
+            location=item.location,
+            size=item.size,
+            modified=item.modified_us,
+            tag=item.tag,
+            position=items.position_of(offset),
+            why=why[:WHY_CHARACTERS],
+            time=time(),
+        )
+        told = Put(path, failure, before.version if before else ABSENT)
+        self._given_up[partition] = _GivenUp(offset, item.end, why, told)
+
+    def _reach(self, name: str, log: LaneLog) -> Reach:
+        if log.trouble:
+            return Reach("", 0, trouble=log.trouble)
+        known = self._reaches.get(name)
+        if known is None or known[0] is not log:
+            self._reaches[name] = known = log, self._plain(log)
+        given_up = self._given_up.get(name)
+        return known[1] if given_up is None else given_up.in_reach(known[1])
+
+    def _plain(self, log: LaneLog) -> Reach:
+        assert self._source is not None
+        safe = items.offset_of(log.next)
+        floor = log.items[0].start if log.items else safe
+        contents = LaneContents(log.items, partial(_cuttable, self._source))
+        return Reach("", safe, floor=floor, contents=contents)
+
+
+def _cuttable(source: ObjectsSource, item: Item) -> bool:
+    location = split_query(item.location)[0]
+    return splittable(location, source.format, source.encoding)

@@ -1,0 +1,62 @@
+"""What is found in an item: lines that are still to be cut, or rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from flumeng.errors import CorruptError
+from flumeng.sinks import json_text
+from flumeng.state.items import MOST_POSITION
+
+TEXT_BYTES = 1 << 20
+
+
+class Segment(NamedTuple):
+    """Lines that lie one after the other: ``data`` begins at ``position`` and the next line at
+    ``end``. One that is ``cut`` is the beginning of a line that is too long."""
+
+    position: int
+    end: int
+    data: bytes
+    cut: bool = False
+
+
+class Rows(NamedTuple):
+    """Rows that lie one after the other: the first one is number ``position``."""
+
+    position: int
+    bodies: pa.BinaryArray
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.bodies)
+
+
+Part = Segment | Rows
+
+
+def numbered(bodies: Iterator[pa.BinaryArray], start: int, end: int) -> Iterator[Rows]:
+    """Those of all rows of an item that are in [start, end). No more is read than has to be."""
+    position = 0
+    while position < end:
+        found = next(bodies, None)
+        if found is None:
+            return
+        rows = Rows(position, found)
+        if rows.end > MOST_POSITION:
+            raise CorruptError(f"it has more than {MOST_POSITION} rows")
+        position = rows.end
+        first, last = max(start - rows.position, 0), min(end - rows.position, len(found))
+        if first < last:
+            yield Rows(rows.position + first, found[first:last])
+
+
+def texts_of(rows: pa.RecordBatch) -> Iterator[pa.BinaryArray]:
+    """Each row as JSON, of so many at once that their texts take a few MB. Raises UserError for
+    columns that JSON cannot show."""
+    each = max(1, rows.num_rows * TEXT_BYTES // max(rows.nbytes, 1))
+    for first in range(0, rows.num_rows, each):
+        yield json_text.rows(rows[first : first + each])

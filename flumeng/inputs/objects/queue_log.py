@@ -1,0 +1,260 @@
+"""The queue of a flow as its discovery task writes it: items into lanes, acked ones out.
+
+Every write is one transaction that names the head as it was seen. So what two tasks write of one
+queue is written by one of them, whatever their epochs are, and what is remembered of the objects
+that were listed is written with the items that they became.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from flumeng.errors import CorruptError, UserError
+from flumeng.inputs.objects.lanes import weight
+from flumeng.state import items, queues
+from flumeng.state.items import Item
+from flumeng.state.partitions import ack_path
+from flumeng.store import (
+    ABSENT,
+    ANY,
+    Check,
+    Put,
+    Remove,
+    Store,
+    Unreadable,
+    Versioned,
+    Write,
+    readable,
+)
+from zkschema import codec, paths
+from zkschema.records import Queue, QueueFailure, QueueSeen, QueueSegment
+from zkschema.table import ZPath
+
+SEEN_BYTES = 6 << 20
+SEGMENT_BYTES = 48 * 1024
+"""Of a segment as it is written; the table allows a little more."""
+REMOVED_AT_ONCE = 200
+RETRY = "retry"
+
+
+@dataclass
+class LaneState:
+    """What waits in a lane: ``segments`` by the number of their first item, whose items are those
+    that follow; all below ``acked`` is acked."""
+
+    next: int = 0
+    acked: int = 0
+    segments: deque[tuple[Item, ...]] = field(default_factory=deque)
+
+    @property
+    def waiting(self) -> list[Item]:
+        return [one for part in self.segments for one in part if one.number >= self.acked]
+
+    def done(self) -> list[tuple[Item, ...]]:
+        """The segments of which everything is acked."""
+        return [part for part in self.segments if part[-1].number < self.acked]
+
+
+class QueueLog:
+    """Useless once a call has raised ConflictError: somebody else has written."""
+
+    def __init__(self, store: Store, flow: str, head: Versioned[Queue]) -> None:
+        self._store = store
+        self._flow = flow
+        self._head = head
+        self._buckets: dict[str, bytes] = {}
+        self.lanes: dict[str, LaneState] = {}
+
+    @classmethod
+    def take(cls, store: Store, flow: str, epoch: int, lanes: int, rules: str) -> QueueLog:
+        """The queue under this epoch, with at least so many lanes; made when it is not there.
+
+        What was seen is remembered by ``rules``, which never change. Raises ConflictError,
+        CorruptError, UserError, UnavailableError.
+        """
+        found = queues.head(store, flow)
+        if found is None:
+            wanted = Queue(epoch=epoch, id=uuid.uuid4().hex[:8], rules=rules)
+            folders = [paths.queue_lanes(flow), paths.queue_seen(flow), paths.queue_failures(flow)]
+            made: list[Write] = [Put(paths.queue(flow), wanted, ABSENT)]
+            store.commit([*made, *(Put(folder, None, ABSENT) for folder in folders)])
+            found = queues.head(store, flow)
+            assert found is not None, "it was written just now"
+        if found.value.rules != rules:
+            raise UserError(
+                f"flow {flow} remembers what it has seen by {found.value.rules}, and is now to do "
+                f"so by {rules}: it would read all objects again. Change that back, or let another "
+                "flow read them"
+            )
+        log = cls(store, flow, found)
+        log._take_over(epoch, lanes)
+        log._load()
+        return log
+
+    @property
+    def id(self) -> str:
+        return self._head.value.id
+
+    @property
+    def partitions(self) -> dict[str, str]:
+        """Partition -> lane, of all lanes."""
+        return {queues.lane_partition(lane, self.id): lane for lane in self.lanes}
+
+    def look(self) -> None:
+        """See what is acked by now."""
+        found = self._store.read_each([ack_path(self._flow, name) for name in self.partitions])
+        for lane, ack in zip(self.partitions.values(), map(readable, found), strict=True):
+            if ack is not None:
+                self.lanes[lane].acked = items.number_of(ack.value.offset)
+
+    @property
+    def kept_items(self) -> int:
+        """Those that wait, and those whose segments are not removed."""
+        return sum(len(part) for state in self.lanes.values() for part in state.segments)
+
+    @property
+    def waiting_weights(self) -> dict[str, int]:
+        """Lane -> what is not acked of it."""
+        return {
+            lane: sum(weight(one.size) for one in state.waiting)
+            for lane, state in self.lanes.items()
+        }
+
+    def seen(self) -> dict[str, bytes]:
+        """The buckets of what was listed before."""
+        names = self._store.children(paths.queue_seen(self._flow))
+        found = self._store.read_each([paths.queue_seen_bucket(self._flow, one) for one in names])
+        self._buckets = {
+            name: base64.b64decode(one.value.data)
+            for name, one in zip(names, map(readable, found), strict=True)
+            if one is not None
+        }
+        return dict(self._buckets)
+
+    def append(
+        self,
+        found: Mapping[str, Sequence[Item]],
+        seen: Mapping[str, bytes],
+        also: Sequence[Write] = (),
+    ) -> None:
+        """``found`` are the items that follow in each lane, ``seen`` the buckets of what was listed
+        that have changed. Raises UserError when so much was seen that it does not fit."""
+        after_seen = {name: data for name, data in {**self._buckets, **seen}.items() if data}
+        if sum(map(len, after_seen.values())) > SEEN_BYTES:
+            raise UserError(
+                f"flow {self._flow} has to remember more objects than ZooKeeper is to hold "
+                f"({SEEN_BYTES >> 20} MiB, about 800,000): say `order: name` or `order: modified` "
+                "where that is true, or let `after` take away what is done"
+            )
+        segments = {lane: list(_segments(part)) for lane, part in found.items() if part}
+        writes: list[Write] = [
+            Put(paths.queue_segment(self._flow, lane, queues.segment_name(one.first)), one, ABSENT)
+            for lane, parts in segments.items()
+            for one in parts
+        ]
+        writes += [
+            self._bucket(name, data) for name, data in seen.items() if data or name in self._buckets
+        ]
+        after = dict(self._head.value.next)
+        for lane, part in found.items():
+            after[lane] = part[-1].number + 1
+        self._write(replace(self._head.value, next=after), [*writes, *also])
+        self._buckets = after_seen
+        for lane, parts in segments.items():
+            state = self.lanes[lane]
+            state.segments.extend(tuple(items.of_segment(one)) for one in parts)
+            state.next = after[lane]
+
+    def failures(self) -> dict[str, Versioned[QueueFailure]]:
+        """What could not be read, by ``LANE.NUMBER``."""
+        names = self._store.children(paths.queue_failures(self._flow))
+        found = self._store.read_each([paths.queue_failure(self._flow, one) for one in names])
+        read = zip(names, map(readable, found), strict=True)
+        return {name: one for name, one in read if one is not None}
+
+    def decide(self, failures: Mapping[str, Versioned[QueueFailure]]) -> None:
+        """Do what an operator wants of them: append them again, or forget them."""
+        for name, one in failures.items():
+            if one.value.wanted and not self._is_kept(name):
+                gone = Remove(paths.queue_failure(self._flow, name), one.version)
+                lane = min(self.lanes, key=self.waiting_weights.__getitem__)
+                again = self._again(lane, one.value) if one.value.wanted == RETRY else []
+                self.append({lane: again} if again else {}, {}, [gone])
+
+    def _again(self, lane: str, failed: QueueFailure) -> list[Item]:
+        at = failed.location, failed.size, failed.modified, failed.tag, failed.position
+        return [Item(self.lanes[lane].next, *at)]
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether the item is in a segment, where it still has to be known that it failed."""
+        lane, _, number = name.partition(".")
+        kept = self.lanes[lane].segments
+        return bool(kept) and kept[0][0].number <= int(number)
+
+    def remove(self, done: Mapping[str, Iterable[tuple[Item, ...]]]) -> None:
+        """Take these segments out, of which everything is acked."""
+        gone = [(lane, part) for lane, parts in done.items() for part in parts]
+        for first in range(0, len(gone), REMOVED_AT_ONCE):
+            some = gone[first : first + REMOVED_AT_ONCE]
+            self._store.commit(
+                [
+                    Check(paths.queue(self._flow), self._head.version),
+                    *(Remove(self._path(lane, part), ANY) for lane, part in some),
+                ]
+            )
+            for lane, part in some:
+                self.lanes[lane].segments.remove(part)
+
+    def _path(self, lane: str, part: tuple[Item, ...]) -> ZPath[QueueSegment]:
+        return paths.queue_segment(self._flow, lane, queues.segment_name(part[0].number))
+
+    def _take_over(self, epoch: int, lanes: int) -> None:
+        head = self._head.value
+        wanted = {str(number) for number in range(lanes)} - head.next.keys()
+        if not wanted and head.epoch >= epoch:
+            return
+        after = replace(
+            head, epoch=max(epoch, head.epoch), next={**head.next, **dict.fromkeys(wanted, 0)}
+        )
+        self._write(after, [Put(paths.queue_lane(self._flow, one), None, ABSENT) for one in wanted])
+
+    def _bucket(self, name: str, data: bytes) -> Write:
+        path = paths.queue_seen_bucket(self._flow, name)
+        if not data:
+            return Remove(path, ANY)
+        record = QueueSeen(data=base64.b64encode(data).decode())
+        return Put(path, record, ANY if name in self._buckets else ABSENT)
+
+    def _write(self, head: Queue, also: Sequence[Write]) -> None:
+        put = Put(paths.queue(self._flow), head, self._head.version)
+        version, *_ = self._store.commit([put, *also])
+        self._head = Versioned(head, version)
+
+    def _load(self) -> None:
+        head = self._head.value
+        found = queues.lanes(self._store, self._flow, head, head.next)
+        for name, lane in found.items():
+            state = LaneState(lane.next)
+            for one in queues.segments(self._store, self._flow, name, lane.segments):
+                if isinstance(one, Unreadable):
+                    raise one.error
+                if one is not None:
+                    state.segments.append(tuple(items.of_segment(one.value)))
+            self.lanes[name] = state
+
+
+def _segments(part: Sequence[Item]) -> Iterable[QueueSegment]:
+    """As few as fit into a znode each. Raises CorruptError for an item that fits into none."""
+    whole = items.segment_of(part)
+    if len(codec.encode(whole)) <= SEGMENT_BYTES:
+        yield whole
+    elif len(part) == 1:
+        raise CorruptError(f"{part[0].location[:200]}...: the name is too long for a queue")
+    else:
+        half = len(part) // 2
+        yield from _segments(part[:half])
+        yield from _segments(part[half:])

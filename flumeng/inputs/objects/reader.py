@@ -1,0 +1,99 @@
+"""Reads ranges of lanes in executors: of each item in them the lines or rows that lie in it.
+
+An item is read only as it was listed. Where it is damaged, what comes before is read, and the range
+ends in an error behind the last event that could be had. An empty item has no events in any format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.inputs import Range, UnreadableError
+from flumeng.inputs.objects.events import Gathered
+from flumeng.inputs.objects.formats import MODULES, is_utf8, parts_of
+from flumeng.inputs.objects.opened import Opened, name_of
+from flumeng.inputs.objects.opening import opened_ahead
+from flumeng.inputs.objects.parts import Part
+from flumeng.journal.schema import READ_SCHEMA
+from flumeng.runtime import secrets
+from flumeng.runtime.scrubbing import Secret
+from flumeng.spec.locations import Credentials, located
+from flumeng.spec.objects_source import Format, ObjectsSource
+from flumeng.spec.patterns import SECRET
+from flumeng.state import items
+from flumeng.state.items import MOST_POSITION, Item
+
+
+@dataclass(frozen=True)
+class ObjectsReader:
+    """See ``Reader``; an address is the items that the range touches, see ``items.encode``.
+    ``resolved``: what the references in ``credentials`` stand for."""
+
+    format: Format
+    encoding: str
+    credentials: Credentials | None = None
+    resolved: tuple[tuple[str, Secret], ...] = ()
+
+    @classmethod
+    def of(cls, source: ObjectsSource) -> ObjectsReader:
+        """Raises UserError."""
+        try:
+            is_utf8(source.encoding)
+        except LookupError as error:
+            raise UserError(f"objects: nobody knows the encoding {source.encoding}") from error
+        given = source.credentials.given if source.credentials else {}
+        resolved = tuple(
+            (reference, secrets.resolve(reference))
+            for reference in given.values()
+            if SECRET.fullmatch(reference)
+        )
+        return cls(source.format, source.encoding, source.credentials, resolved)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return READ_SCHEMA
+
+    @property
+    def modules(self) -> frozenset[str]:
+        return frozenset({MODULES[self.format]})
+
+    def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
+        """Raises UnreadableError itself: an item has fewer events than positions."""
+        touched = [
+            item
+            for item in items.decode(address)
+            if item.start < piece.end and item.end > piece.start
+        ]
+        gathered = Gathered(piece, keep_empty=self.format == "lines")
+        for item, opened in opened_ahead(touched, self._open):
+            offset = max(piece.start, item.start)
+            try:
+                for part in self._parts(opened, piece):
+                    offset = item.start + part.end
+                    yield from gathered.add(item, part)
+            except FlumengError as error:
+                yield from gathered.flush()
+                why = " ".join(f"{name_of(item)}: {error}".split())
+                damaged = not isinstance(error, UnavailableError)
+                raise UnreadableError(piece.partition, offset, why, damaged=damaged) from error
+        yield from gathered.flush()
+
+    def _open(self, item: Item) -> Opened:
+        resolve = dict(self.resolved).__getitem__
+        return Opened.of(item, located(item.location, self.credentials), resolve)
+
+    def _parts(self, opened: Opened | FlumengError, piece: Range) -> Iterator[Part]:
+        if isinstance(opened, FlumengError):
+            raise opened
+        try:
+            if not opened.item.size:
+                return
+            start = max(piece.start - opened.item.start, 0)
+            end = min(piece.end - opened.item.start, MOST_POSITION + 1)
+            yield from parts_of(self.format)(opened, self.encoding, start, end)
+        finally:
+            opened.close()

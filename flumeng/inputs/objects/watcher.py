@@ -1,0 +1,171 @@
+"""What lies in the lanes of queues: one thread for all tasks of a process that read any.
+
+ZooKeeper tells when a queue has changed. Then its head is read, and those segments that were not
+read before, since a segment never changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, field
+
+from flumeng.errors import FlumengError, UnavailableError
+from flumeng.runtime import vital
+from flumeng.state import items, queues
+from flumeng.state.items import Item
+from flumeng.store import Store, Unreadable
+from zkschema import paths
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 30.0
+"""A queue is looked at again after this time, whatever ZooKeeper has told."""
+RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class LaneLog:
+    """The items of a lane that are kept, up to ``next``. ``trouble``: why they cannot be read."""
+
+    next: int
+    items: tuple[Item, ...] = ()
+    trouble: str = ""
+
+
+@dataclass
+class _Queue:
+    """``lanes``: whose watchers there are, by lane. ``known``: the segments that were read."""
+
+    wakes: dict[Hashable, tuple[frozenset[str], Callable[[], None]]] = field(default_factory=dict)
+    known: dict[tuple[str, int], tuple[Item, ...]] = field(default_factory=dict)
+    logs: dict[str, LaneLog] = field(default_factory=dict)
+    id: str = ""
+
+    @property
+    def lanes(self) -> frozenset[str]:
+        return frozenset().union(*(lanes for lanes, _ in self.wakes.values()))
+
+
+class QueueWatcher:
+    """Its methods never wait for ZooKeeper."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._news = threading.Condition()
+        self._queues: dict[str, _Queue] = {}
+        self._changed: set[str] = set()
+        self._runs = False
+
+    def watch(
+        self, owner: Hashable, flow: str, lanes: Collection[str], wake: Callable[[], None]
+    ) -> None:
+        """``wake`` is called from another thread when something of these lanes has changed; an
+        owner has one set of lanes."""
+        with self._news:
+            self._start()
+            self._queues.setdefault(flow, _Queue()).wakes[owner] = frozenset(lanes), wake
+            self._changed.add(flow)
+            self._news.notify()
+
+    def forget(self, owner: Hashable, flow: str) -> None:
+        with self._news:
+            queue = self._queues.get(flow)
+            if queue is not None:
+                queue.wakes.pop(owner, None)
+                if not queue.wakes:
+                    del self._queues[flow]
+
+    def of(self, flow: str, queue: str, lanes: Collection[str]) -> dict[str, LaneLog]:
+        """The lanes of the queue with this id; lacks those of which nothing is known yet."""
+        with self._news:
+            found = self._queues.get(flow)
+            if found is None or found.id != queue:
+                return {}
+            return {name: found.logs[name] for name in lanes if name in found.logs}
+
+    def look_again(self, flow: str) -> None:
+        with self._news:
+            self._changed.add(flow)
+            self._news.notify()
+
+    def _start(self) -> None:
+        if not self._runs:
+            self._runs = True
+            self.store.watch(paths.queues(), self._on_change)
+            vital.start("queues", self._work)
+
+    def _on_change(self, path: str) -> None:
+        flow = path.split("/")[2] if path.count("/") >= 2 else None
+        with self._news:
+            self._changed |= self._queues.keys() if flow is None else self._queues.keys() & {flow}
+            if self._changed:
+                self._news.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._news:
+                if not self._changed and not self._news.wait(LOOK_SECONDS):
+                    self._changed |= self._queues.keys()
+                changed, self._changed = self._changed, set()
+                wanted = {flow: self._queues[flow] for flow in changed & self._queues.keys()}
+            for flow, queue in wanted.items():
+                self._follow(flow, queue)
+
+    def _follow(self, flow: str, queue: _Queue) -> None:
+        try:
+            self._read(flow, queue)
+        except UnavailableError:
+            threading.Timer(RETRY_SECONDS, self.look_again, [flow]).start()
+        except FlumengError as error:
+            self._tell(queue, dict.fromkeys(queue.lanes, LaneLog(0, trouble=str(error))), queue.id)
+
+    def _read(self, flow: str, queue: _Queue) -> None:
+        head = queues.head(self.store, flow)
+        if head is None:
+            self._tell(queue, {}, "")
+            return
+        if head.value.id != queue.id:
+            queue.known.clear()
+        lanes = queues.lanes(self.store, flow, head.value, queue.lanes)
+        logs: dict[str, LaneLog] = {}
+        for name, lane in lanes.items():
+            fresh = [first for first in lane.segments if (name, first) not in queue.known]
+            read = queues.segments(self.store, flow, name, fresh)
+            for first, segment in zip(fresh, read, strict=True):
+                if isinstance(segment, Unreadable):
+                    raise segment.error
+                if segment is not None:
+                    queue.known[name, first] = tuple(items.of_segment(segment.value))
+            logs[name] = _log(queue.known, name, lane)
+        kept: Mapping[str, set[int]] = defaultdict(set)
+        for name, lane in lanes.items():
+            kept[name].update(lane.segments)
+        queue.known = {key: found for key, found in queue.known.items() if key[1] in kept[key[0]]}
+        self._tell(queue, logs, head.value.id)
+
+    def _tell(self, queue: _Queue, logs: dict[str, LaneLog], queue_id: str) -> None:
+        with self._news:
+            changed = {name for name in logs | queue.logs if logs.get(name) != queue.logs.get(name)}
+            queue.logs, queue.id = logs, queue_id
+            wakes = [wake for lanes, wake in queue.wakes.values() if lanes & changed]
+        for wake in wakes:
+            wake()
+
+
+def _log(
+    known: Mapping[tuple[str, int], tuple[Item, ...]], name: str, lane: queues.Lane
+) -> LaneLog:
+    """What follows each other up to the head, which was read first: a segment that was appended
+    since is not looked at yet."""
+    found: list[Item] = []
+    for first in lane.segments:
+        part = known.get((name, first), ())
+        if first >= lane.next or not part:
+            continue
+        if found and found[-1].number + 1 != part[0].number:
+            found = []  # what is before it is acked, and being removed
+        found.extend(part)
+    return LaneLog(lane.next, tuple(found))

@@ -1,0 +1,126 @@
+"""The options of the source ``objects``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from flumeng.spec.locations import (
+    Credentials,
+    check_location,
+    credential_problem,
+    located,
+    shared_option,
+)
+from flumeng.spec.option import option
+
+Format = Literal["lines", "ndjson", "json", "csv", "parquet", "avro"]
+Order = Literal["name", "modified", "any"]
+MOST_LANES = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectsSource:
+    """Reads objects of stores and files of directories, each once: those that are there, and those
+    that appear later.
+
+    An event's body is a line, or a row as JSON. Its time is when the object was written last, and
+    its attribute `path` is the object's location.
+    """
+
+    paths: tuple[str, ...] = option(
+        doc="Where the objects are, as globs: `*` and `[...]` stand for what is within one "
+        "directory, `**` for any number of directories. On a disk `?` stands for one character.",
+        check=check_location,
+        minimum=1,
+        maximum=100,
+        example='["s3a://logs/web/*/*.gz"]',
+    )
+    format: Format = option(
+        doc="What an event is: a line (`lines`, or `ndjson` without the empty ones), an element of "
+        "JSON arrays or of JSON texts one after the other (`json`), or a row (`csv`, whose first "
+        "row has the names, `parquet`, `avro`).",
+        default="lines",
+    )
+    order: Order = option(
+        doc="What may be relied on. `name`: a new object comes after all others by name, so none "
+        "is listed twice. `modified`: it is younger than all that has settled. `any`: nothing; "
+        "what was seen is remembered object by object.",
+        default="any",
+    )
+    settle_seconds: float = option(
+        doc="An object is read when it has not changed for so long.",
+        unit="seconds",
+        minimum=0,
+        maximum=86_400,
+        default=10.0,
+    )
+    rewritten: Literal["read", "ignore"] = option(
+        doc="An object that was written anew under its name is read again, or not.",
+        default="read",
+    )
+    after: Literal["keep", "delete", "move"] = option(
+        doc="What becomes of an object when all of its events are acked.", default="keep"
+    )
+    move_to: str | None = option(
+        doc="Where `after: move` moves objects to: a directory of the same store.",
+        check=check_location,
+        example="s3a://logs/done",
+        default=None,
+    )
+    lanes: int = option(
+        doc="Over how many partitions the objects are spread. It can only grow.",
+        minimum=1,
+        maximum=MOST_LANES,
+        default=8,
+    )
+    encoding: str = option(
+        doc="Of text. Another one than UTF-8 is not read in parts.", default="utf-8"
+    )
+    discovery_seconds: float = option(
+        doc="How often to look for new objects.",
+        unit="seconds",
+        minimum=0.5,
+        maximum=86_400,
+        default=10.0,
+    )
+    shared: bool = shared_option()
+    credentials: Credentials | None = option(
+        doc="Who the source is to the store; without it, who the environment says.", default=None
+    )
+
+    @property
+    def weighed(self) -> bool:
+        """Offsets of lanes are places in objects."""
+        return True
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """The paths, and as whom they are reached; they hold references and no secret."""
+        return tuple(located(path, self.credentials) for path in self.paths)
+
+    @property
+    def local(self) -> bool:
+        """Whether each host has directories of its own there."""
+        return not self.shared and any(path.startswith(("/", "file:")) for path in self.paths)
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        for path in self.paths:
+            yield "input", path
+        if self.move_to is not None:
+            yield "output", self.move_to
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        for path in self.paths:
+            if problem := credential_problem(path, self.credentials):
+                yield "credentials", problem
+        if (self.after == "move") != (self.move_to is not None):
+            yield "move_to", "expected with `after: move`, and only there"
+        for path in self.paths if self.move_to else ():
+            before, deep, _ = path.partition("**")
+            if deep and f"{self.move_to}/".startswith(before):
+                yield "move_to", f"what lies there is what {path} means, and would be read again"
+
+    def arrival(self) -> str:
+        return "each object that is there is read once"
