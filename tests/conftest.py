@@ -8,8 +8,11 @@ own. ``FLUMENG_TEST_EXAMPLES`` says how many examples are drawn by chance for a 
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -21,23 +24,49 @@ from flumeng.store import Store
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
 
-LANES = 2
+TOP = Path(__file__).parents[1]
+LANES = 3
+SHARED = {
+    "kafka": "RealKafka",
+    "spark": "SparkSession",
+    "standalone_of_all": "Standalone",
+}
+"""Fixtures that take long to start, and are there once for all tests of a worker."""
 LONG = [
-    f"tests/live/test_{name}.py"
-    for name in (
-        "chaos",
-        "chaos_elasticsearch",
-        "collector_live",
-        "ensemble",
-        "lakes",
-        "lines_live",
-        "push_sites",
-        "sink_chaos",
-        "sites_script",
-        "spark_cluster",
-        "upgrade",
-    )
+    *SHARED,
+    *(
+        f"tests/live/test_{name}.py"
+        for name in (
+            "collector_live",
+            "cli_live",
+            "chaos_branches",
+            "push_sites",
+            "spark_cluster",
+            "chaos",
+            "ensemble",
+            "chaos_elasticsearch",
+            "hostile_flows",
+            "journal_crashes",
+            "lakes",
+            "sites_script",
+            "secrets_live",
+            "flow_tap",
+            "sink_postgres",
+            "sink_chaos",
+            "upgrade",
+            "standalone",
+            "ingest_rotation",
+            "ingest_sources",
+            "ingest_limits",
+            "frozen_children",
+            "ack_delivered",
+            "standby",
+            "lines_live",
+            "quickstart",
+        )
+    ),
 ]
+"""What is begun with, the longest first."""
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 """Servers and Spark live for seconds or minutes here: compiling them as for days costs more than it
@@ -51,19 +80,32 @@ settings.register_profile(
 settings.load_profile("untimed")
 
 
+@cache
+def unit_of(file: str) -> str:
+    """What is run by one worker: all files that ask for a shared fixture, or one file."""
+    text = (TOP / file).read_text()
+    asked = (name for name, kind in SHARED.items() if re.search(rf"\b{name}: {kind}\b", text))
+    return next(asked, file)
+
+
 class InLanes(LoadScopeScheduling):  # type: ignore[misc]
-    """Whole files. Those of real processes go to LANES workers for as long as there are others, so
-    that few of them take turns with the processors; the longest first, so that all end together."""
+    """Those of real processes go to LANES workers for as long as there are others, so that few of
+    them take turns with the processors; the longest first, so that all end together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid.partition("::")[0]
+        return unit_of(nodeid.partition("::")[0])
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         live = self.nodes.index(node) < LANES
-        files = [file for file in self.workqueue if file.startswith("tests/live/") == live]
-        if files:
-            self.workqueue.move_to_end(max(files, key=LONG.count), last=False)
+        units = [unit for unit in self.workqueue if _is_live(unit) == live]
+        if units:
+            first = min(units, key=lambda unit: LONG.index(unit) if unit in LONG else len(LONG))
+            self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
+
+
+def _is_live(unit: str) -> bool:
+    return unit in SHARED or unit.startswith("tests/live/")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

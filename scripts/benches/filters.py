@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 
@@ -52,8 +53,9 @@ class Case:
     stage: Stage
 
 
-def parse(options: Parse) -> Stage:
-    return Bounded(ParseStage(formats.reader(options)), WITHIN_SECONDS, ROWS_AT_A_TIME)
+def parsed(body: Body, form: Any, **options: Any) -> Case:
+    stage = ParseStage(formats.reader(Parse(form, **options)))
+    return Case(body, Bounded(stage, WITHIN_SECONDS, ROWS_AT_A_TIME))
 
 
 @dataclass(frozen=True)
@@ -167,63 +169,40 @@ def _leef(n: int) -> str:
 
 
 CASES: dict[str, Case] = {
-    "syslog": Case(_syslog, parse(Parse("syslog"))),
-    "json": Case(
-        _json,
-        parse(
-            Parse(
-                "json",
-                schema="ts TIMESTAMP, level STRING, user STRING, took_ms DOUBLE, status INT",
-            )
-        ),
+    "syslog": parsed(_syslog, "syslog"),
+    "json": parsed(
+        _json, "json", schema="ts TIMESTAMP, level STRING, user STRING, took_ms DOUBLE, status INT"
     ),
-    "json_fields": Case(
-        _json, parse(Parse("json", fields={"user": "user", "ms": "took_ms DOUBLE", "path": "path"}))
+    "json_fields": parsed(
+        _json, "json", fields={"user": "user", "ms": "took_ms DOUBLE", "path": "path"}
     ),
-    "key_value": Case(
+    "json_into": parsed(_json, "json", into="fields"),
+    "key_value": parsed(
         _key_value,
-        parse(
-            Parse(
-                "key_value",
-                schema="srcip STRING, dstip STRING, dstport INT, action STRING, sentbyte BIGINT",
-            )
-        ),
+        "key_value",
+        schema="srcip STRING, dstip STRING, dstport INT, action STRING, sentbyte BIGINT",
     ),
-    "key_value_into": Case(_key_value, parse(Parse("key_value", into="pairs"))),
-    "logfmt": Case(
+    "key_value_into": parsed(_key_value, "key_value", into="pairs"),
+    "logfmt": parsed(
         _logfmt,
-        parse(
-            Parse(
-                "logfmt",
-                schema="ts TIMESTAMP, level STRING, msg STRING, path STRING, status INT",
-            )
-        ),
+        "logfmt",
+        schema="ts TIMESTAMP, level STRING, msg STRING, path STRING, status INT",
     ),
-    "csv": Case(
+    "csv": parsed(
         _csv,
-        parse(
-            Parse(
-                "csv",
-                schema="ts TIMESTAMP, meter STRING, kwh DOUBLE, n BIGINT, state STRING, "
-                "place STRING, region STRING, address STRING, trace STRING, customer STRING, "
-                "rate STRING",
-            )
-        ),
+        "csv",
+        schema="ts TIMESTAMP, meter STRING, kwh DOUBLE, n BIGINT, state STRING, place STRING, "
+        "region STRING, address STRING, trace STRING, customer STRING, rate STRING",
     ),
-    "access_log": Case(_access, parse(Parse("access_log"))),
-    "access_log_format": Case(_access, parse(Parse("access_log", log_format=LOG_FORMAT))),
-    "cef": Case(
-        _cef, parse(Parse("cef", schema="src STRING, spt INT, dst STRING, act STRING, msg STRING"))
-    ),
-    "leef": Case(
-        _leef, parse(Parse("leef", schema="src STRING, srcPort INT, dst STRING, msg STRING"))
-    ),
-    "grok": Case(_access, parse(Parse("grok", pattern="^%{COMBINEDAPACHELOG}"))),
-    "regex": Case(_access, parse(Parse("regex", pattern=ACCESS_REGEX))),
-    "cri": Case(_cri, parse(Parse("cri"))),
-    "docker": Case(_docker, parse(Parse("docker"))),
+    "access_log": parsed(_access, "access_log"),
+    "access_log_format": parsed(_access, "access_log", log_format=LOG_FORMAT),
+    "cef": parsed(_cef, "cef", schema="src STRING, spt INT, dst STRING, act STRING, msg STRING"),
+    "leef": parsed(_leef, "leef", schema="src STRING, srcPort INT, dst STRING, msg STRING"),
+    "grok": parsed(_access, "grok", pattern="^%{COMBINEDAPACHELOG}"),
+    "regex": parsed(_access, "regex", pattern=ACCESS_REGEX),
+    "cri": parsed(_cri, "cri"),
+    "docker": parsed(_docker, "docker"),
     "multiline": Case(_trace, JoinStage(Rules.of(Multiline(preset="java")))),
-    "json_into": Case(_json, parse(Parse("json", into="fields"))),
 }
 
 

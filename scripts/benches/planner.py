@@ -13,9 +13,9 @@ from collections import Counter
 from dataclasses import replace
 
 from flumeng.master.daemon import collect_garbage_rarely
-from flumeng.master.isolation import no_garbage_collection
 from flumeng.plan import Action, Assign, Planner, Replan
 from flumeng.plan.applied import applied
+from flumeng.runtime.garbage import no_garbage_collection
 from flumeng.spec import CollectPlace, Place
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Version

@@ -19,15 +19,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from flumeng.collector.task import Assignment
+from flumeng.collector.assignment import Assignment
 from flumeng.collector.testing import Restless, ScriptedEngine, ScriptedPipeline, StillPositions
 from flumeng.collector.worker import Worker
 from flumeng.inputs import Reach
 from flumeng.master.daemon import Master
-from flumeng.node.daemon import Node, Settings
+from flumeng.node.daemon import Node
 from flumeng.node.events import Ended, Event, Said
 from flumeng.node.home import Home
 from flumeng.node.protocol import Message
+from flumeng.node.settings import Settings
 from flumeng.runtime import logs, parentage
 from flumeng.spec import parse_flow
 from flumeng.store import Path as ZPath

@@ -32,6 +32,8 @@ from zkschema.bootstrap import CURSOR_MAIN
 CHUNK = 200
 ROTATE_LINES = 9_000
 KINDS = ("ingest", "node", "collector", "master", "zookeeper")
+ABSENT = 10
+"""So often in a row is looked for a process that is not there."""
 KILLS_OF_EACH = 2
 PACE_SECONDS = 0.06
 LOOK_SECONDS = 2.0
@@ -141,6 +143,27 @@ class Cluster:
         for process in self.tops.values():
             process.wait(timeout=60)
         self.zookeeper.kill()
+
+
+class TwoNodes(Cluster):
+    """A second node and a second master beside the first ones."""
+
+    def start(self, name: str) -> None:
+        if name not in ("node2", "master2"):
+            super().start(name)
+            return
+        node = ["--zk", self.hosts, "--data", str(self.folder / "node2"), "--name", "n2"]
+        module, arguments = ("master", [self.hosts]) if name == "master2" else ("node", node)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            command = [sys.executable, "-m", f"flumeng.{module}", *arguments]
+            self.tops[name] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def child(self, kind: str) -> int | None:
+        """On whichever node it runs now."""
+        parents = [self.tops[name].pid for name in ("node", "node2")]
+        random.shuffle(parents)
+        found = (child_of(pid, f"flumeng.{kind}") for pid in parents)
+        return next((pid for pid in found if pid is not None), None)
 
 
 def children_of(pid: int) -> list[int]:
@@ -297,19 +320,24 @@ def kill_at_random(
 ) -> None:
     """SIGKILL each of ``kinds`` so many times, in any order, and start it again; ``others`` are
     killed and started again by calling them. It goes on until that moment of the monotonic clock.
+    One that is not there for a while, as an executor when all is delivered, is left out.
     """
     others = others or {}
     while True:
         left = [kind for kind in (*kinds, *others) for _ in range(times)]
         chance.shuffle(left)
-        while left:
+        absent = 0
+        while left and absent < ABSENT:
             time.sleep(chance.uniform(1.0, 5.0))
             kind = left.pop()
+            absent += 1
             if kind in others:
                 others[kind]()
+                absent = 0
             elif not cluster.kill(kind):
                 left.insert(0, kind)
             else:
+                absent = 0
                 time.sleep(chance.uniform(0.0, 1.0))
                 if kind in ("node", "master", "zookeeper"):
                     cluster.start(kind)

@@ -14,12 +14,22 @@ from flumeng.ingest.testing import WorkerProcess
 from flumeng.sinks.testing.kafka import RealKafka
 from flumeng.sinks.testing.tls import Authority
 from tests.live.chaos import Cluster
+from tests.live.one_host import Standalone
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """One for all tests, in a directory with a longer path than a Unix socket may have."""
     return sessions.start(tmp_path_factory.mktemp("spark") / ("long-" * 20) / "collector")
+
+
+@pytest.fixture(scope="session")
+def standalone_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """One for all tests that join it, each of which deletes its flows."""
+    standalone = Standalone(tmp_path_factory.mktemp("standalone"))
+    standalone.start()
+    yield standalone
+    standalone.stop()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@ does."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -18,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flumeng.runtime.embedded import free_port
 
+FLOW = "web"
 LINE = b"<13>1 2026-11-20T10:00:00Z h app - - - message\n"
 FLUMENG = Path(sys.executable).with_name("flumeng")
 
@@ -31,7 +33,7 @@ class Standalone:
         self.flow = folder / "flow.yaml"
         self.flow.write_text(
             f"""
-flow: web
+flow: {FLOW}
 sources: [{{syslog: {{listen: "127.0.0.1:{self.port}"}}}}]
 delivery: exactly-once
 batch: {{seconds: {seconds}}}
@@ -50,6 +52,25 @@ sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
         found = re.fullmatch(r"ready zk=(\S+) metrics=(\S+)\n", self.process.stdout.readline())
         assert found, "the first line is not the ready line"
         self.hosts, self.metrics = found[1], found[2]
+
+    def join(self, running: Standalone) -> None:
+        """Apply the flow in one that tests share, instead of starting one."""
+        self.hosts, self.metrics, self.process = running.hosts, running.metrics, running.process
+        apply = ("flow", "apply", str(self.flow))
+        eventually(lambda: "revision 1" in self.command(*apply), "an older flow's journals stay")
+        said = self.command("flow", "wait", FLOW, "--running", "--timeout", "120")
+        assert said == "", said
+
+    def leave(self) -> None:
+        """Delete all flows, so that the next test that joins finds none."""
+
+        def emptied() -> bool:
+            flows = json.loads(self.command("flow", "list", "--json"))
+            for flow in flows:
+                self.command("flow", "delete", flow["flow"], "--discard", "--yes")
+            return not flows
+
+        eventually(emptied, "flows of this test stay")
 
     def stop(self) -> float:
         """SIGTERM; gives the seconds until it was gone."""

@@ -15,13 +15,14 @@ import pytest
 from pyarrow import flight
 from pyspark.sql import SparkSession
 
+from flumeng.collector.assignment import Assignment
 from flumeng.collector.engine import SparkEngine
 from flumeng.collector.jobs import Jobs
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.runner import Runner, Surroundings
 from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.task import Assignment
+from flumeng.collector.status import Status
 from flumeng.collector.testing import TASK
 from flumeng.errors import CorruptError
 from flumeng.inputs import Reach

@@ -87,11 +87,11 @@ def _below(pid: int) -> Iterator[int]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(standalone_of_all: Standalone, tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path)
-    cluster.start("--flow", str(cluster.flow))
+    cluster.join(standalone_of_all)
     yield cluster
-    cluster.stop()
+    cluster.leave()
 
 
 def test_letters_are_listed_and_replayed_once_whatever_dies(cluster: Cluster) -> None:

@@ -97,7 +97,7 @@ dead_letters:
     ]
     assert sorted(event["body"] for event in events) == [b"1", b"3", b"5", b"7"]
     monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", server.secret_key)
-    LettersFinder.of(options, cluster).finished()
+    LettersFinder(options).finished()
     assert json.loads(run("purge", "--replayed", "--yes", "--json"))["rewritten"] == 2
     left = [json.loads(line)["seq"] for line in run("show", "--json").splitlines()]
     assert sorted(left) == [0, 2, 4, 6]

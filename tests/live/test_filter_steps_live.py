@@ -121,7 +121,7 @@ WINDOWS = """
 """
 MERGED = """
 SELECT ts, sum(n) AS timed, percentile(ms, array(0.5, 0.99), n) AS quantiles FROM (
-  SELECT ts, inline(arrays_zip(took_ms.values, took_ms.counts)) AS (ms, n) FROM traffic
+  SELECT ts, inline(arrays_zip(took_ms.values, took_ms.counts)) AS (ms, n) FROM {traffic}
 ) GROUP BY ts
 """
 
@@ -159,7 +159,6 @@ def test_rows_of_windows_are_put_together_in_sql(spark: SparkSession) -> None:
     found = rows.collect()
     assert sum(row.requests for row in found) == sum(row.named for row in found) == 1000
     assert sum(row.errors for row in found) == 500
-    rows.createOrReplaceTempView("traffic")
-    (merged,) = spark.sql(MERGED).collect()
+    (merged,) = spark.sql(MERGED, traffic=rows).collect()
     assert merged.timed == 1000
     assert merged.quantiles == [pytest.approx(500.5, rel=0.01), pytest.approx(990, rel=0.01)]

@@ -14,14 +14,14 @@ from tests.live.one_host import Standalone, eventually
 
 
 @pytest.fixture
-def patient(tmp_path: Path) -> Iterator[Standalone]:
+def patient(standalone_of_all: Standalone, tmp_path: Path) -> Iterator[Standalone]:
     """Its flow gathers events for an hour, and keeps what it has delivered for another."""
     patient = Standalone(tmp_path, seconds=3600.0)
     with patient.flow.open("a") as file:
         file.write("journal: {retain_seconds: 3600}\n")
-    patient.start("--flow", str(patient.flow))
+    patient.join(standalone_of_all)
     yield patient
-    patient.stop()
+    patient.leave()
 
 
 def becomes(cluster: Standalone, rows: int) -> None:
@@ -58,7 +58,7 @@ def test_a_reset_repeats_and_skips_exactly_what_it_says(patient: Standalone) -> 
         patient.command("flow", "pause", "web")
         said = patient.command("flow", "reset", "web", "--to", point, "--yes")
         patient.command("flow", "resume", "web")
-        assert patient.command("flow", "wait", "web", "--running") == ""
+        assert patient.command("flow", "wait", "web", "--running", "--timeout", "120") == ""
         return said.splitlines()[-1]
 
     def deliver() -> None:
@@ -84,16 +84,16 @@ def test_a_reset_repeats_and_skips_exactly_what_it_says(patient: Standalone) -> 
     assert patient.command("status").startswith("ok")
 
 
-def test_a_batch_has_about_the_bytes_that_it_may(tmp_path: Path) -> None:
+def test_a_batch_has_about_the_bytes_that_it_may(
+    standalone_of_all: Standalone, tmp_path: Path
+) -> None:
     """By what executors have counted: an event that nobody has weighed is taken to have a KiB."""
     weighing = Standalone(tmp_path, seconds=3600.0)
     text = weighing.flow.read_text()
     weighing.flow.write_text(text.replace("seconds: 3600.0", "seconds: 3600.0, bytes: 1MiB"))
-    weighing.start("--flow", str(weighing.flow))
-    try:
-        weighing.send(12_000)
-        eventually(lambda: weighing.rows() > 6_000, "full batches wait")
-        sizes = [ds.dataset(str(file)).count_rows() for file in weighing.lake.glob("dt=*/*")]
-        assert 1024 < max(sizes) < 2**20 / 50, sizes
-    finally:
-        weighing.stop()
+    weighing.join(standalone_of_all)
+    weighing.send(12_000)
+    eventually(lambda: weighing.rows() > 6_000, "full batches wait")
+    sizes = [ds.dataset(str(file)).count_rows() for file in weighing.lake.glob("dt=*/*")]
+    assert 1024 < max(sizes) < 2**20 / 50, sizes
+    weighing.leave()

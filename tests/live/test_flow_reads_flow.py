@@ -30,11 +30,11 @@ FIRST = """filters:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Standalone]:
+def cluster(standalone_of_all: Standalone, tmp_path: Path) -> Iterator[Standalone]:
     cluster = Standalone(tmp_path)
-    cluster.start("--flow", str(cluster.flow))
+    cluster.join(standalone_of_all)
     yield cluster
-    cluster.stop()
+    cluster.leave()
 
 
 def test_both_flows_have_each_event_once(cluster: Standalone, tmp_path: Path) -> None:

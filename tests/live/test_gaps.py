@@ -9,10 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flumeng.collector.engine import SparkEngine
+from flumeng.collector.gaps import Gap
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.testing import TASK
 from flumeng.collector.work import Work
-from flumeng.inputs import Range
+from flumeng.inputs import DELETED, Range
 from flumeng.inputs.journals.reader import JournalReader
 from flumeng.sinks import Written
 from flumeng.spec import parse_flow
@@ -25,7 +26,8 @@ def write_gaps(spark: SparkSession, text: str) -> list[Written]:
     staging = {root: f"{root}/staged" for root in pipeline.roots}
     for directory in staging.values():
         Path(directory).mkdir(parents=True)
-    work = Work(pipeline, RANGES, {}, staging, 60.0, lambda _: None, gaps=True)
+    gaps = tuple(Gap(piece, DELETED) for piece in RANGES)
+    work = Work(pipeline, RANGES, {}, staging, 60.0, lambda _: None, gaps=gaps)
     (outcome,) = SparkEngine(spark).write([work], "job", "slot")
     assert isinstance(outcome, list), outcome
     return outcome
@@ -60,9 +62,10 @@ def test_a_gap_is_a_dead_letter_whatever_the_filters_are(
     letters = [json.loads(line) for line in Path(staged).read_text().splitlines()]
     assert [letter["dead_place"] for letter in letters] == ["sources"] * 2
     assert [letter["dead_reason"] for letter in letters] == [
-        "gap: the events of orders.0.MkTRfQ2n@kafka from 100 to 249 were deleted before they were "
-        "read",
-        "gap: the events of orders.1.MkTRfQ2n@kafka from 0 to 0 were deleted before they were read",
+        "gap: the events of orders.0.MkTRfQ2n@kafka from 100 to 249: they were deleted before "
+        "they were read",
+        "gap: the events of orders.1.MkTRfQ2n@kafka from 0 to 0: they were deleted before "
+        "they were read",
     ]
     if "sql" not in filters:
         assert [(letter["journal"], letter["seq"]) for letter in letters] == [

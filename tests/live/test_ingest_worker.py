@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from flumeng.ingest.testing import WorkerProcess, flow_text
+from flumeng.runtime.embedded import free_port
 
 
 def tcp(listen: str = "127.0.0.1:0", **options: Any) -> str:
@@ -25,12 +26,6 @@ def tcp(listen: str = "127.0.0.1:0", **options: Any) -> str:
 def tail(*paths: Path, **options: Any) -> str:
     more = "".join(f", {key}: {value}" for key, value in options.items())
     return f"tail: {{paths: {json.dumps([str(path) for path in paths])}{more}}}"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def test_events_of_all_sources_of_a_flow_arrive_whole(

@@ -20,7 +20,7 @@ from flumeng.operations.flows import apply_flow
 from flumeng.store import tree
 from flumeng.store.zookeeper import connect
 from flumeng.testing import RealZooKeeper
-from flumeng.views import overview
+from flumeng.views.acks import ask_worker, positions
 from zkschema import paths
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
@@ -115,7 +115,7 @@ def test_a_node_with_fewer_workers_than_before_serves_and_drains_all_journals(
 
     def safe() -> dict[int, int]:
         """Events by the number of the worker that took them, as an operator sees it."""
-        answered = overview.positions(store, overview.ask_worker).by_node.get("n.1", {})
+        answered = positions(store, ask_worker).by_node.get("n.1", {})
         return {maker_of(name): position.safe for name, position in answered.items()}
 
     try:

@@ -33,12 +33,12 @@ branches:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Standalone]:
+def cluster(standalone_of_all: Standalone, tmp_path: Path) -> Iterator[Standalone]:
     cluster = Standalone(tmp_path)
     cluster.flow.write_text(TEXT.format(port=cluster.port, folder=tmp_path))
-    cluster.start("--flow", str(cluster.flow))
+    cluster.join(standalone_of_all)
     yield cluster
-    cluster.stop()
+    cluster.leave()
 
 
 def test_what_is_isolated_holds_up_nobody(cluster: Standalone, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_what_is_isolated_holds_up_nobody(cluster: Standalone, tmp_path: Path) -
             connection.sendall("\n".join([*lines, ""]).encode())
 
     def there(name: str) -> list[int]:
-        files = [str(file) for file in (tmp_path / name).glob("**/*.parquet")]
+        files = [str(file) for file in (tmp_path / name).glob("dt=*/**/*.parquet")]
         found = ds.dataset(files).to_table(columns=["n"])["n"].to_pylist() if files else []
         assert len(found) == len(set(found)), f"an event is twice in {name}"
         return sorted(found)

@@ -32,7 +32,7 @@ from flumeng.sinks.testing.kafka import RealKafka
 from flumeng.state import discovered
 from flumeng.store import Store, Versioned
 from flumeng.store.zookeeper import connect
-from tests.live.chaos import Cluster, chaos_seconds, chaos_seed, child_of, kill_at_random
+from tests.live.chaos import Cluster, TwoNodes, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.own_server import need_own
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
@@ -60,27 +60,6 @@ sinks:
   - files: {{path: "{folder}/files", shared: true}}
   - delta: {{path: "{folder}/delta", shared: true}}
 """
-
-
-class TwoNodes(Cluster):
-    """A second node and a second master beside the first ones."""
-
-    def start(self, name: str) -> None:
-        if name not in ("node2", "master2"):
-            super().start(name)
-            return
-        node = ["--zk", self.hosts, "--data", str(self.folder / "node2"), "--name", "n2"]
-        module, arguments = ("master", [self.hosts]) if name == "master2" else ("node", node)
-        with (self.folder / f"{name}.log").open("ab") as log:
-            command = [sys.executable, "-m", f"flumeng.{module}", *arguments]
-            self.tops[name] = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def child(self, kind: str) -> int | None:
-        """On whichever node it runs now."""
-        parents = [self.tops[name].pid for name in ("node", "node2")]
-        random.shuffle(parents)
-        found = (child_of(pid, f"flumeng.{kind}") for pid in parents)
-        return next((pid for pid in found if pid is not None), None)
 
 
 class Messages(threading.Thread):

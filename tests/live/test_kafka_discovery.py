@@ -28,7 +28,7 @@ from flumeng.sinks.testing.kafka import RealKafka
 from flumeng.state import discovered
 from flumeng.store import ABSENT, Store, Versioned, tree
 from flumeng.store.zookeeper import connect
-from flumeng.views import overview
+from flumeng.views.acks import acks_of, ask_worker, positions
 from flumeng.views.offsets import ask_discovery, offsets
 from tests.live.chaos import child_of
 from tests.live.own_server import need_own
@@ -410,7 +410,7 @@ def test_killed_processes_and_lost_nodes_are_made_up_for(
     eventually(lambda: len(labels(store)) == 9)
     assert record(store).epoch == now.epoch
     eventually(lambda: address_of(store, now.node or ""))
-    rows = overview.acks(store, overview.positions(store, overview.ask_worker))
+    rows = acks_of(store, positions(store, ask_worker))
     ends = {parse(row.partition).label: (row.end, row.lag) for row in rows}
     assert ends[f"{topic}-b.0"] == (4, 4)
     found = store.read(paths.flow("web"))
@@ -437,4 +437,4 @@ def test_a_thousand_partitions_are_found_and_told_of_quickly(
     version = store.read(paths.partitions("web")).version  # type: ignore[union-attr]
     time.sleep(2)
     assert store.read(paths.partitions("web")).version == version, "nothing has changed"  # type: ignore[union-attr]
-    eventually(lambda: len(overview.ask_worker(process.address)) == 1000)
+    eventually(lambda: len(ask_worker(process.address)) == 1000)

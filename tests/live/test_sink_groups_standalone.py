@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
 
-from tests.live.one_host import Standalone, eventually
+from flumeng.store.zookeeper import connect
+from tests.live.one_host import FLOW, Standalone, eventually
+from zkschema import paths
 
 ONE = 'sinks: [{{files: {{path: "{lake}/dt=%Y-%m-%d"}}}}]'
 GROUP = """\
@@ -23,16 +26,15 @@ sinks:
 
 
 @pytest.fixture
-def standalone(tmp_path: Path) -> Iterator[Standalone]:
+def standalone(standalone_of_all: Standalone, tmp_path: Path) -> Iterator[Standalone]:
     standalone = Standalone(tmp_path)
     text, one = standalone.flow.read_text(), ONE.format(lake=standalone.lake)
     assert one in text
     group = GROUP.format(lake=standalone.lake, spare=tmp_path / "spare")
     standalone.flow.write_text(text.replace(one, group))
+    standalone.join(standalone_of_all)
     yield standalone
-    if standalone.process is not None and standalone.process.poll() is None:
-        standalone.process.terminate()
-        standalone.process.wait(timeout=120)
+    standalone.leave()
 
 
 def test_each_event_shows_once_while_the_first_directory_is_away(
@@ -44,9 +46,10 @@ def test_each_event_shows_once_while_the_first_directory_is_away(
         files = [str(file) for file in spare.glob("dt=*/*.parquet")]
         return int(ds.dataset(files).count_rows()) if files else 0
 
-    standalone.start("--flow", str(standalone.flow))
     standalone.send(100)
     eventually(lambda: standalone.rows() == 100, "the events did not reach the lake")
+    with closing(connect(standalone.hosts)) as store:
+        eventually(lambda: not store.children(paths.commits(FLOW)), "the batch is not finished")
     lake.rename(aside)
     lake.write_text("no directory")
     standalone.send(100)

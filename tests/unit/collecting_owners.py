@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from flumeng.collector import intents
+from flumeng.collector.assignment import Assignment
+from flumeng.collector.batch import Batch
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize
+from flumeng.collector.ranges import BatchSize, Scale
 from flumeng.collector.step_testing import SteppingStore, Steps
-from flumeng.collector.task import Assignment, Batch, Task
+from flumeng.collector.task import Task
 from flumeng.collector.testing import FakePositions, register
 from flumeng.collector.work import Filtered, Intent
 from flumeng.errors import ConflictError, UnavailableError
@@ -48,7 +50,7 @@ class UnrunPipeline:
     def filtered(self) -> Filtered:
         return Filtered()
 
-    def splits(self, _ranges: Sequence[Range]) -> int:
+    def splits(self, _ranges: Sequence[Range], _scale: Scale) -> int:
         return 1
 
     def joined(self, _ranges: Sequence[Range]) -> dict[str, JoinedRange]:

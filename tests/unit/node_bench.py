@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flumeng.node.daemon import LOOK_SECONDS, Settings
+from flumeng.node.daemon import LOOK_SECONDS
 from flumeng.node.events import Event, Said
 from flumeng.node.home import Home
 from flumeng.node.protocol import Message
+from flumeng.node.settings import Settings
 from flumeng.node.testing import ScriptedChild
 from flumeng.operations.flows import apply_flow
 from flumeng.simulation.stepped_node import SteppedNode

@@ -12,13 +12,8 @@ import pytest
 from cli.context import AuditFields
 from cli.testing import NOON, Shell
 from flumeng.errors import ConflictError
-from flumeng.operations.flows import (
-    RefusedError,
-    apply_flow,
-    apply_flows,
-    delete_flow,
-    rollback_flow,
-)
+from flumeng.operations.flows import apply_flow, apply_flows, delete_flow, rollback_flow
+from flumeng.operations.next_revision import RefusedError
 from flumeng.spec.document import MAX_BYTES
 from flumeng.spec.flow_files import FlowFilesError, read_flows
 from flumeng.store import ABSENT, Store, Version, Write, tree
@@ -265,3 +260,13 @@ def test_status_names_a_local_path_that_several_hosts_write_to(store: FakeStore)
     apply_flow(store, lake(more=", shared: true"), **SIGN)
     said = [cause["what"] for cause in Shell(store.tree).json("status")["causes"]]
     assert not any("into /l" in one for one in said)
+
+
+def test_objects_on_a_hosts_own_disk_are_read_by_one_host(store: FakeStore) -> None:
+    text = "flow: web\nsources: [objects: {{paths: [/in/*]{more}}}]\nsinks: [noop]\n"
+    add_node(store, "n1")
+    apply_flow(store, text.format(more=""), **SIGN)
+    add_node(store, "n2")
+    with pytest.raises(RefusedError, match=r"reads /in/\* on the disk .* 2 hosts may \(n1, n2\)"):
+        apply_flow(store, text.format(more=", lanes: 2"), **SIGN)
+    apply_flow(store, text.format(more=", shared: true"), **SIGN)

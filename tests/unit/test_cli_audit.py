@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,7 +36,7 @@ READS = {
     "flow:counters", "flow:dead:list", "flow:dead:show", "flow:graph", "flow:lag",
     "flow:rollout:status", "node:list", "node:show", "node:story", "task:list",
     "task:show", "task:wait", "ack:list", "ack:commits", "ack:intents",
-    "cursor:list",
+    "cursor:list", "queue:list", "queue:show",
     "cluster:show", "cluster:audit", "schema:show", "schema:export",
     "status", "top",
 }  # fmt: skip
@@ -102,11 +101,11 @@ def of_kafka(store: FakeStore) -> None:
     store.write(paths.partitions("orders"), found, ABSENT)
 
 
-def with_a_dead_letter(store: FakeStore) -> None:
+def apply_dying(store: FakeStore, folder: Path) -> None:
     """A flow dying, of which one event has died."""
-    folder = Path(tempfile.mkdtemp(prefix="flumeng-letters-"))
     letter = {"body": "x", "dead_reason": "why", "dead_place": "sinks[0].http",
               "dead_revision": 1, "dead_time": "2026-11-22T12:00:00Z"}  # fmt: skip
+    folder.mkdir()
     (folder / f"part-{'0' * 32}.json").write_text(json.dumps(letter) + "\n")
     sinks = f"dead_letters: {{files: {{path: {folder}, format: json, shared: true}}}}\n"
     apply_flow(store, FLOW.replace("flow: web", "flow: dying") + sinks, **SIGN)
@@ -127,9 +126,18 @@ def read_by_a_notebook(store: FakeStore) -> None:
     store.write(paths.lease("web", "report"), lease, ABSENT)
 
 
+def with_a_bad_object(store: FakeStore) -> None:
+    store.write(paths.queue("web"), records.Queue(epoch=1, id="5f2a90c1", next={"0": 9}), ABSENT)
+    store.write(paths.queue_failures("web"), None, ABSENT)
+    failure = records.QueueFailure(
+        location="/in/bad", size=9, modified=0, position=3, why="bits", time=0.0
+    )
+    store.write(paths.queue_failure("web", "0.7"), failure, ABSENT)
+
+
 def of_version_1(store: FakeStore) -> None:
     store.write(paths.schema(), records.Schema(version=1), ANY)
-    for path in (paths.intents("web"), paths.all_intents()):
+    for path in (paths.intents("web"), paths.intents("dying"), paths.all_intents()):
         store.remove(path, ANY)
     for name in ("n1", "n2"):
         store.remove(paths.live_node(name), ANY)
@@ -152,8 +160,8 @@ CHANGES = {
     "flow:choke": Change("web 10MB"),
     "flow:handoff": Change("web"),
     "flow:backfill": Change("orders --from earliest --to latest", of_kafka),
-    "flow:dead:replay": Change("dying", with_a_dead_letter),
-    "flow:dead:purge": Change("dying --yes", with_a_dead_letter),
+    "flow:dead:replay": Change("dying"),
+    "flow:dead:purge": Change("dying --yes"),
     "flow:reset": Change("web --to latest --yes", resting),
     "flow:delete": Change("web"),
     "flow:rollout:pause": Change("web", rolling),
@@ -170,6 +178,8 @@ CHANGES = {
     "task:move": Change("web/collect.0 n2"),
     "ack:advance": Change("web.n1.0.aa"),
     "cursor:delete": Change("web report", read_by_a_notebook),
+    "queue:retry": Change("web --all", with_a_bad_object),
+    "queue:skip": Change("web 0.7", with_a_bad_object),
     "ack:drop": Change("web collect.0@u --yes", stuck),
     "cluster:set": Change("grace_seconds 5"),
     "cluster:maintenance on": Change(""),
@@ -186,11 +196,12 @@ CHANGES = {
 
 
 @pytest.fixture
-def store() -> FakeStore:
-    """Flow web with its collect task on n1; n2 is free."""
+def store(tmp_path: Path) -> FakeStore:
+    """Flow web with its collect task on n1, and flow dying; n2 is free."""
     store = FakeStore()
     tree.init(store)
     apply_flow(store, FLOW, **SIGN)
+    apply_dying(store, tmp_path / "dead")
     for name in ("n1", "n2"):
         store.write(paths.node(name), records.Node(uuid=name, roles=("collect",)), ABSENT)
         live = records.LiveNode(
@@ -270,8 +281,9 @@ def test_a_dry_run_leaves_none(store: FakeStore, name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", sorted(READS - {"top", "flow:wait", "task:wait"}))
 def test_a_look_changes_nothing(store: FakeStore, name: str) -> None:
+    with_a_bad_object(store)
     before = store.dump()
-    names = {"flow": "web", "node": "n1", "task": "web/collect.0"}
+    names = {"flow": "web", "queue": "web", "node": "n1", "task": "web/collect.0"}
     command = dict(leaves(commands))[name]
     arguments = [p for p in command.params if isinstance(p, click.Argument) and p.required]
     words = [names[name.split(":", maxsplit=1)[0]]] if arguments and name != "flow:validate" else []

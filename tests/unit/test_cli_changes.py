@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cli.testing import NOON, Shell
-from flumeng.operations.flows import KEEP_REVISIONS
+from flumeng.operations.revisions import KEEP_REVISIONS
 from flumeng.store import ABSENT, ANY, Store, tree
 from flumeng.testing import FakeStore, FakeTree
 from zkschema import paths, records

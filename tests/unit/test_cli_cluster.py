@@ -86,7 +86,7 @@ def test_what_is_exported_comes_back_byte_for_byte(
     assert back == there
     assert tree.verify(other) == []
     assert json.loads(exported)["znodes"]["/acks/web/main/web.n1.0.aa"] == {
-        "v": 1, "epoch": 3, "offset": 40, "joined": None, "later": [1],
+        "v": 1, "epoch": 3, "offset": 40, "later": [1],
     }  # fmt: skip
 
 

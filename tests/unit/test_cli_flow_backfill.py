@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cli.testing import Shell
+from flumeng.operations.derived_flows import free_name
 from flumeng.operations.flows import apply_flow, apply_flows, set_flow_state
 from flumeng.spec import check_flow
 from flumeng.spec.backfill import backfill_text
@@ -130,6 +131,10 @@ def test_offsets_name_what_is_read(shell: Shell, store: FakeStore) -> None:
     assert options(store, "orders-backfill-2").end_offsets == {"orders.1": 80}
     assert start(shell, "--from", "earliest", "--to", "orders.1=10").exit_code == 0
     assert options(store, "orders-backfill-3").start_offsets == {"orders.1": 0}
+
+
+def test_the_name_of_a_backfill_of_a_long_name_fits(store: FakeStore) -> None:
+    assert len(free_name(store, "o" * 63, "backfill")) <= 63
 
 
 def test_a_dry_run_changes_nothing(shell: Shell, store: FakeStore) -> None:

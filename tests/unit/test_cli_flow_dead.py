@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cli.testing import Shell
@@ -22,7 +23,7 @@ from flumeng.inputs.letters.reader import LettersReader
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.letters import purging
 from flumeng.letters.choice import Choice
-from flumeng.letters.place import LetterPlace
+from flumeng.letters.directory import LetterDirectory
 from flumeng.operations import replays
 from flumeng.operations.flows import apply_flow
 from flumeng.runtime.file_store import LocalFileStore
@@ -130,7 +131,7 @@ dead_letters: {{files: {{path: "{self.root}/dt=%Y-%m-%d", format: {form}}}}}
 
     def finish(self, flow: str) -> None:
         """As the discovery task does when all is read."""
-        LettersFinder.of(self.source(flow), self.store).finished()
+        LettersFinder(self.source(flow)).finished()
         record = self.store.read(paths.flow(flow))
         assert record is not None
         stopped = records.Flow(revision=1, backfill_of="web", state="stopped")
@@ -349,6 +350,65 @@ def test_a_damaged_file_is_named_and_the_others_go_on(flow: Flow) -> None:
     assert seqs(flow.events("web-replay-1")) == [0, 1, 2, 9]
 
 
+def damage_bodies(path: Path) -> None:
+    """Of a Parquet file, whose other columns can still be read."""
+    content = bytearray(path.read_bytes())
+    metadata = pq.ParquetFile(path).metadata
+    for group in range(metadata.num_row_groups):
+        body = metadata.row_group(group).column(0)
+        assert body.path_in_schema == "body"
+        start = body.dictionary_page_offset or body.data_page_offset
+        content[start : start + body.total_compressed_size] = b"x" * body.total_compressed_size
+    path.write_bytes(content)
+
+
+def test_damage_that_shows_only_when_whole_letters_are_read_stops_no_other_file(
+    tmp_path: Path,
+) -> None:
+    flow = Flow(tmp_path, "parquet")
+    flow.bury(letter(1), letter(2, place=SINK))
+    torn = flow.bury(letter(3), letter(4, place=SINK))
+    flow.bury(letter(5), letter(6, place=SINK))
+    damage_bodies(torn)
+    shown = flow.run("show", "--json")
+    assert shown.exit_code == 0
+    assert [json.loads(line)["seq"] for line in shown.stdout.splitlines()] == [6, 5, 2, 1]
+    purged = flow.run("purge", "--place", SINK, "--yes")
+    assert purged.exit_code == 0
+    for done in (shown, purged):
+        assert done.stderr.count(str(torn)) == 1
+    assert flow.left() == [1, 5]
+    assert torn.exists()
+
+
+def test_what_has_the_name_of_letters_and_holds_something_else_is_left_out(flow: Flow) -> None:
+    flow.bury(letter(1))
+    others = pa.schema([pa.field("amount", pa.int64()), pa.field("user", pa.string())])
+    foreign = flow.bury({"amount": 1, "user": "ann"}, schema=others)
+    newer = pa.schema([*LETTERS, pa.field("dead_owner", pa.list_(pa.string()))])
+    flow.bury(letter(2, dead_owner=["ann"]), schema=newer)
+    for words in (("list",), ("show",), ("purge", "--dry-run"), ("replay",)):
+        done = flow.run(*words)
+        assert done.exit_code == 0, done.stderr
+        assert done.stderr.count(f"{foreign}: its rows are no dead letters") == 1, words
+    assert flow.json("list")["letters"] == 2
+    assert flow.left() == [1, 2]
+    assert seqs(flow.events("web-replay-1")) == [1, 2]
+
+
+def test_letters_of_many_files_are_counted_together(flow: Flow) -> None:
+    for number in range(30):
+        reason = f"json: malformed at {number}"
+        flow.bury(*(letter(n, reason, (FILTER, SINK)[n % 2]) for n in range(number, number + 101)))
+    flow.bury(*(letter(n, "other", SINK) for n in range(2_500)))
+    kinds = flow.json("list")["kinds"]
+    assert {(kind["place"], kind["reason"]): kind["letters"] for kind in kinds} == {
+        (FILTER, "json: malformed at N"): 1515,
+        (SINK, "json: malformed at N"): 1515,
+        (SINK, "other"): 2500,
+    }
+
+
 def test_a_file_that_is_damaged_later_stops_its_part_there(flow: Flow) -> None:
     first, second = flow.bury(letter(1), letter(2)), flow.bury(*map(letter, range(3, 9)))
     assert flow.run("replay").exit_code == 0
@@ -382,9 +442,9 @@ def test_purge_waits_for_replays_and_knows_what_they_have_delivered(flow: Flow) 
 def test_a_file_that_was_purged_in_part_is_not_read_by_its_old_rows(flow: Flow) -> None:
     flow.bury(*(letter(n) for n in range(6)))
     assert flow.run("replay").exit_code == 0
-    place = LetterPlace(flow.location)
+    directory = LetterDirectory(flow.location)
     some = purging.Purge(Choice(until=round((NOON + timedelta(minutes=2)).timestamp() * 1e6)))
-    purging.delete(place, purging.count(place, place.files(), some), some)
+    purging.delete(directory, purging.count(directory, directory.files(), some), some)
     with pytest.raises(UnreadableError, match="was purged in part"):
         flow.events("web-replay-1")
 
@@ -492,11 +552,11 @@ def test_a_purge_that_is_killed_loses_no_letter_that_was_to_stay(tmp_path: Path)
             flow.bury(*(letter(n, place=place) for n, place in enumerate(places, first)))
         flow.bury(letter(13, place=SINK), letter(15, place=SINK))
         kept, meant = list(range(0, 12, 2)), [1, 3, 5, 7, 9, 11, 13, 15]
-        place = LetterPlace(flow.location)
-        counted = purging.count(place, place.files(), odd)
-        place.store = MortalStore(last)
+        directory = LetterDirectory(flow.location)
+        counted = purging.count(directory, directory.files(), odd)
+        directory.store = MortalStore(last)
         try:
-            purging.delete(place, counted, odd)
+            purging.delete(directory, counted, odd)
         except KilledError:
             left = flow.left()
             assert set(kept) <= set(left) <= {*kept, *meant}

@@ -113,10 +113,10 @@ def test_each_partition_is_told_the_latest_first_and_all_together(
     assert shell.run("flow", "lag", "web").stdout.splitlines() == [
         "flow web is running, 1000 events behind in 2 of 3 partitions, the oldest for 20 s, "
         "1 events/s",
-        "PARTITION\tCURSOR\tACK\tEND\tBEHIND\tSECONDS\tEVENTS/S\tCAUGHT UP IN\tPROBLEM",
-        "web.n1.0.cc\tmain\t-\t900\t900\t5.0\t0.0\t-\t-",
-        "web.n1.0.aa\tmain\t100\t200\t100\t20.0\t1.0\t200.0\t-",
-        "web.n1.0.bb\tmain\t300\t300\t0\t0.0\t0.0\t0.0\t-",
+        "PARTITION\tACK\tEND\tBEHIND\tSECONDS\tEVENTS/S\tCAUGHT UP IN\tPROBLEM",
+        "web.n1.0.cc\t-\t900\t900\t5.0\t0.0\t-\t-",
+        "web.n1.0.aa\t100\t200\t100\t20.0\t1.0\t200.0\t-",
+        "web.n1.0.bb\t300\t300\t0\t0.0\t0.0\t0.0\t-",
     ]
 
 

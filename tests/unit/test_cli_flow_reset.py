@@ -88,10 +88,10 @@ def test_it_shows_what_would_be_skipped_and_repeated_and_asks(
     asked = shell.run("flow", "reset", "web", "--to", "latest", typed="n\n")
     assert (asked.exit_code, store.dump()) == (1, before)
     assert asked.stdout.splitlines() == [
-        "PARTITION\tCURSOR\tACK\tTO\tSKIPPED\tREPEATED",
-        f"{ORDERS}\tmain\t5000\t9000\t4000\t0",
-        f"{A}\tmain\t100\t900\t800\t0",
-        f"{B}\tmain\t200\t500\t300\t0",
+        "PARTITION\tACK\tTO\tSKIPPED\tREPEATED",
+        f"{ORDERS}\t5000\t9000\t4000\t0",
+        f"{A}\t100\t900\t800\t0",
+        f"{B}\t200\t500\t300\t0",
     ]
     assert asked.stderr.startswith(
         "5100 events skipped and 0 repeated in 3 partitions. Go on? [y/N]:"
@@ -113,11 +113,11 @@ def test_earliest_is_what_is_still_kept(shell: Shell, store: FakeStore) -> None:
         "partitions": 3,
         "accepted": {},
         "resets": [
-            {"cursor": "main", "partition": ORDERS, "before": 5000, "after": 1000, "skipped": 0,
+            {"partition": ORDERS, "before": 5000, "after": 1000, "skipped": 0,
              "repeated": 4000},
-            {"cursor": "main", "partition": A, "before": 100, "after": 20, "skipped": 0,
+            {"partition": A, "before": 100, "after": 20, "skipped": 0,
              "repeated": 80},
-            {"cursor": "main", "partition": B, "before": 200, "after": 0, "skipped": 0,
+            {"partition": B, "before": 200, "after": 0, "skipped": 0,
              "repeated": 200},
         ],
     }  # fmt: skip

@@ -14,8 +14,10 @@ from flumeng.collector.publisher import Publisher
 from flumeng.errors import ConflictError, CorruptError
 from flumeng.inputs import Range
 from flumeng.operations.cluster import export_cluster, import_cluster
-from flumeng.operations.flows import KEEP_REVISIONS, RefusedError, apply_flow
+from flumeng.operations.flows import apply_flow
 from flumeng.operations.intents import decided_batches
+from flumeng.operations.next_revision import RefusedError
+from flumeng.operations.revisions import KEEP_REVISIONS
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records

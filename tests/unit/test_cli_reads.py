@@ -16,6 +16,7 @@ from flumeng.errors import CorruptError, UserError
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore, FakeTree
 from flumeng.views import asking, details, overview
+from flumeng.views.acks import Positions, positions
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
@@ -142,9 +143,9 @@ def test_node_list(cluster: Shell) -> None:
 
 def test_ack_list_shows_the_lag_where_it_is_known(cluster: Shell) -> None:
     assert cluster.run("ack", "list").stdout == (
-        "FLOW\tCURSOR\tPARTITION\tEPOCH\tOFFSET\tEND\tLAG\n"
-        "web\tmain\tweb.n1.0.aa\t3\t40\t100\t60\n"
-        "web\tmain\tweb.n2.0.aa\t-\t-\t-\t-\n"
+        "FLOW\tPARTITION\tEPOCH\tOFFSET\tEND\tLAG\n"
+        "web\tweb.n1.0.aa\t3\t40\t100\t60\n"
+        "web\tweb.n2.0.aa\t-\t-\t-\t-\n"
     )
 
 
@@ -250,7 +251,7 @@ def test_what_goes_while_it_is_looked_at_is_not_there(store: FakeStore) -> None:
     with pytest.raises(UserError, match='there is no flow "web"'):
         overview.flow(Vanishing(store.tree, paths.flow("web")), "web")
     with pytest.raises(UserError, match='there is no node "n1"'):
-        details.node(Vanishing(store.tree, paths.node("n1")), overview.Positions(), "n1")
+        details.node(Vanishing(store.tree, paths.node("n1")), Positions(), "n1")
 
 
 @pytest.mark.usefixtures("cluster")
@@ -258,7 +259,7 @@ def test_a_worker_that_makes_no_sense_is_silent_and_no_error(store: FakeStore) -
     def ask(address: str) -> dict[str, Reached]:
         raise CorruptError(f"{address} answers with gibberish")
 
-    found = overview.positions(store, ask)
+    found = positions(store, ask)
     assert (found.by_node, found.silent) == ({}, ("n1",))
 
 
@@ -316,16 +317,16 @@ def test_schema_show_needs_no_cluster(shell: Shell) -> None:
     assert shown.exit_code == 0
     assert "\n/flows/{flow}/plan\tPlan\tpersistent\tmasters\t" in shown.stdout
     table = shell.json("schema", "show")
-    assert table["version"] == 5
+    assert table["version"] == 6
     assert {"znode": "/flows", "record": None}.items() <= table["znodes"][2].items()
 
 
 def test_schema_init_makes_a_cluster_once() -> None:
     shell = Shell(FakeTree())
-    assert "schema version 5" in shell.run("schema", "init").stdout
+    assert "schema version 6" in shell.run("schema", "init").stdout
     assert shell.run("schema", "init").stdout == "nothing to do: the cluster is there\n"
     verified = shell.run("schema", "verify")
-    assert (verified.exit_code, verified.stdout) == (0, "every znode keeps to schema version 5\n")
+    assert (verified.exit_code, verified.stdout) == (0, "every znode keeps to schema version 6\n")
 
 
 def test_schema_verify_tells_what_is_wrong(shell: Shell, store: FakeStore) -> None:
@@ -348,7 +349,7 @@ def test_two_nodes_with_one_address_are_asked_once(store: FakeStore) -> None:
         return {"j": Reached(0, 1)}
 
     began = time.monotonic()
-    found = overview.positions(store, ask)
+    found = positions(store, ask)
     assert time.monotonic() < began + asking.ASK_SECONDS / 2
     assert asked.count("one:7000") == 1
     assert found.by_node["n8"] == found.by_node["n9"]
@@ -370,7 +371,7 @@ def test_frozen_nodes_cost_no_more_time_than_one(store: FakeStore) -> None:
         return {f"j.{address}": Reached(0, 1)}
 
     began = time.monotonic()
-    found = overview.positions(store, ask)
+    found = positions(store, ask)
     took = time.monotonic() - began
     released.set()
     assert took < 2 * asking.ASK_SECONDS

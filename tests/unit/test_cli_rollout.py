@@ -11,8 +11,9 @@ from cli.context import AuditFields
 from cli.testing import Shell
 from flumeng.master.daemon import Master
 from flumeng.operations import preview
-from flumeng.operations.flows import KEEP_REVISIONS, apply_flow, set_flow_state
+from flumeng.operations.flows import apply_flow, set_flow_state
 from flumeng.operations.nodes import label_node, set_node_desired
+from flumeng.operations.revisions import KEEP_REVISIONS
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records

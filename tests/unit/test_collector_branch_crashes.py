@@ -15,12 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flumeng.collector.batch import Batch
+from flumeng.collector.gaps import Gap
 from flumeng.collector.pipeline import SparkPipeline
 from flumeng.collector.step_testing import CrashError, Steps, crash
-from flumeng.collector.task import Batch, Task
+from flumeng.collector.task import Task
 from flumeng.collector.testing import TASK
 from flumeng.collector.work import Work
-from flumeng.inputs import Range
+from flumeng.inputs import DELETED, Range
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.sinks import Row, Written
 from flumeng.spec import check_flow
@@ -168,7 +170,8 @@ def test_a_record_of_a_gap_has_the_columns_behind_all_filters_of_the_flow(tmp_pa
     for directory in staging.values():
         Path(directory).mkdir(parents=True)
     ranges = [Range("web.n1.0.aaaaaaaa", 0, 7)]
-    work = Work(pipeline, ranges, {}, staging, 60.0, lambda _: None, gaps=True)
+    gaps = tuple(Gap(piece, DELETED) for piece in ranges)
+    work = Work(pipeline, ranges, {}, staging, 60.0, lambda _: None, gaps=gaps)
     written = pipeline.write(work)
     ((source, _),) = written[-1].files
     letter = json.loads(Path(source).read_text())

@@ -22,8 +22,10 @@ from typing import Any
 
 import pytest
 
+from flumeng.collector.assignment import Assignment
+from flumeng.collector.batch import Batch
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize
+from flumeng.collector.ranges import BatchSize, Scale
 from flumeng.collector.step_testing import (
     Baton,
     CrashError,
@@ -33,7 +35,7 @@ from flumeng.collector.step_testing import (
     Watched,
     crash,
 )
-from flumeng.collector.task import Assignment, Batch, Task
+from flumeng.collector.task import Task
 from flumeng.collector.testing import FakePositions, register
 from flumeng.collector.work import Filtered
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
@@ -107,7 +109,7 @@ class FakePipeline:
     def filtered(self) -> Filtered:
         return Filtered()
 
-    def splits(self, ranges: Sequence[Range]) -> int:
+    def splits(self, ranges: Sequence[Range], _scale: Scale) -> int:
         return len(ranges)
 
     def joined(self, ranges: Sequence[Range]) -> dict[str, JoinedRange]:

@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.collector.filter_counts import FilterCounts, Tallies
+from flumeng.collector.filter_counts import FilterCounts
 from flumeng.collector.forks import Plan
-from flumeng.collector.segments import Ends, Segment, filtered
+from flumeng.collector.segments import Outputs, Segment, filtered
 from flumeng.collector.work import Filtered
+from flumeng.filters.branch_router import BranchRouter
 from flumeng.filters.lazy_batch import LazyBatch
-from flumeng.filters.parting import Parting
 from flumeng.sinks import Row
 from flumeng.spec.branch import Branch, Located, loses
 from flumeng.spec.component import Component
+from tests.unit.local_accumulator import LocalAccumulator
 
 EVENTS = pa.schema([pa.field("n", pa.int64())])
 ROWS = pa.schema([pa.field("n", pa.int64()), pa.field("sink", pa.int64())])
 NOTHING: Any = None
 Step = Callable[[list[int | None]], list[int | None]]
-
-
-class Sums:
-    """An accumulator, within one process."""
-
-    kept: Counter[tuple[str, str]] = Counter()
-
-    @property
-    def value(self) -> Tallies:
-        return dict(self.kept)
-
-    def add(self, term: Tallies) -> None:
-        self.kept.update(term)
-
-
-@pytest.fixture(autouse=True)
-def nothing_counted() -> None:
-    Sums.kept.clear()
 
 
 @dataclass
@@ -85,18 +66,19 @@ NOOP, HALF = Component("sink", "noop", None), Component("filter", "half", None)
 
 
 def tree(root: Branch) -> Segment:
-    """As ``segments.grown`` makes it, with filters that need no Spark."""
+    """As ``segments.tree_of`` makes it, with filters that need no Spark."""
     numbers = iter(range(1000))
+    counts = LocalAccumulator()
 
     def segment(where: Located) -> Segment:
         of = where.segment
         return Segment(
             tuple(Half() for _ in of.filters),
             FilterCounts(
-                Sums(), f"web/{where.place}", [False] * len(of.filters), inner=bool(where.name)
+                counts, f"web/{where.place}", [False] * len(of.filters), inner=bool(where.name)
             ),
             tuple(next(numbers) for _ in of.sinks),
-            Parting(of.branches),
+            BranchRouter(of.branches),
             tuple(map(segment, where.parts())),
             loses(of),
             where.name,
@@ -119,7 +101,9 @@ class Sink:
 def run(root: Segment, read: Read) -> dict[int, list[int | None]]:
     """What each sink has got, by its number."""
     events = root.through(LazyBatch.of_splits(NOTHING, 1, read, EVENTS))
-    fork = root.fork(events, Ends(lambda events, number: events.arrow(Sink(number), ROWS), NOTHING))
+    fork = root.fork(
+        events, Outputs(lambda events, number: events.arrow(Sink(number), ROWS), NOTHING)
+    )
     (whole,) = Plan.of(((),), fork).runs
     stage = whole.batch.all_arrow
     assert stage is not None
@@ -216,6 +200,6 @@ def test_events_are_counted_by_branch_and_those_that_no_branch_takes_are_dropped
 def test_nobody_says_how_many_are_dropped_where_events_are_several_rows_or_fewer() -> None:
     events = LazyBatch.of_splits(NOTHING, 1, Half(), EVENTS)
     for reshapes, dropped in ((False, 0), (True, None)):
-        counts = FilterCounts(Sums(), "web/0", [False], reshapes=reshapes)
+        counts = FilterCounts(LocalAccumulator(), "web/0", [False], reshapes=reshapes)
         counts.at_end(events)
         assert counts.take().dropped == dropped

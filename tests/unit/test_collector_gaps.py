@@ -7,18 +7,20 @@ from dataclasses import dataclass
 
 import pytest
 
-from flumeng.collector.gaps import are_gone, gaps
+from flumeng.collector.assignment import Assignment
+from flumeng.collector.gaps import Gap, gaps, gone
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize
-from flumeng.collector.task import Assignment, Task
+from flumeng.collector.task import Task
 from flumeng.collector.testing import ScriptedPipeline, StillPositions, register
-from flumeng.inputs import Range, Reach
+from flumeng.inputs import DELETED, Range, Reach
 from flumeng.operations.flows import apply_flow
 from flumeng.sinks import Written
 from flumeng.spec import parse_flow
-from flumeng.store import tree
+from flumeng.store import ANY, Put, tree
 from flumeng.testing import FakeStore
 from zkschema import paths
+from zkschema.records import Cluster
 
 A, B = "web.n1.0.aaaaaaaa", "web.n2.0.bbbbbbbb"
 
@@ -32,21 +34,26 @@ class Shortened(StillPositions):
 
 
 def test_only_what_is_gone_makes_a_gap() -> None:
-    reached = {A: Reach("", 20, gone_below=7), B: Reach("", 5)}
-    assert gaps({A: 3, B: 0}, reached, 10) == (Range(A, 3, 7),)
+    reached = {A: Reach("", 20, gone_below=7, gone_why="it is damaged"), B: Reach("", 5)}
+    assert gaps({A: 3, B: 0}, reached, 10) == (Gap(Range(A, 3, 7), "it is damaged"),)
     assert gaps({A: 7, B: 0}, reached, 10) == ()
-    assert gaps({A: 0, "away": 0}, reached, 10) == (Range(A, 0, 7),)
-    assert gaps(dict.fromkeys("abc", 0), {n: Reach("", 9, gone_below=9) for n in "abc"}, 2) == (
-        Range("a", 0, 9),
-        Range("b", 0, 9),
-    )
+    assert gaps({A: 0, "away": 0}, reached, 10) == (Gap(Range(A, 0, 7), "it is damaged"),)
+    most = gaps(dict.fromkeys("abc", 0), {n: Reach("", 9, gone_below=9) for n in "abc"}, 2)
+    assert [gap.piece for gap in most] == [Range("a", 0, 9), Range("b", 0, 9)]
+
+
+def test_what_can_be_read_before_a_gap_is_not_in_it() -> None:
+    reached = {A: Reach("", 20, gone_from=5, gone_below=7)}
+    assert gaps({A: 4}, reached, 10) == ()
+    assert [gap.piece for gap in gaps({A: 5}, reached, 10)] == [Range(A, 5, 7)]
+    assert gone((Range(A, 4, 7),), reached) == ()
 
 
 def test_a_batch_is_gone_when_all_of_it_is() -> None:
     reached = {A: Reach("", 20, gone_below=7), B: Reach("", 5)}
-    assert are_gone((Range(A, 0, 7),), reached)
-    assert not are_gone((Range(A, 0, 8),), reached)
-    assert not are_gone((Range(A, 0, 7), Range(B, 0, 1)), reached)
+    assert gone((Range(A, 0, 7),), reached) == (Gap(Range(A, 0, 7), DELETED),)
+    assert gone((Range(A, 0, 8),), reached) == ()
+    assert gone((Range(A, 0, 7), Range(B, 0, 1)), reached) == ()
 
 
 @pytest.mark.parametrize("delivery", ["at-most-once", "at-least-once", "exactly-once"])
@@ -60,7 +67,9 @@ def test_a_gap_is_acked_and_read_on_behind_it(delivery: str) -> None:
     apply_flow(store, text, author="test", reason="", now=0.0)
     register(store, "web", A, B)
     spec = parse_flow(text)
-    positions = Shortened({A: Reach("", 20, gone_below=7), B: Reach("", 5)})
+    told = Put(paths.cluster(), Cluster(grace_seconds=3.0), ANY)
+    gone_of_a = Reach("", 20, gone_below=7, gone_also=(told,))
+    positions = Shortened({A: gone_of_a, B: Reach("", 5)})
     task = Task(
         Assignment("web", "collect.0", 1, 1, "", (A, B)),
         store,
@@ -74,7 +83,7 @@ def test_a_gap_is_acked_and_read_on_behind_it(delivery: str) -> None:
         if task.may_start and task.look(eager=True).events:
             batch = task.start()
             assert batch is not None
-            seen.append((batch.gaps, batch.gone, batch.events, batch.ranges))
+            seen.append((bool(batch.gaps), batch.gone, batch.events, batch.ranges))
             task.settle(batch, [Written(batch.events)])
         elif task.running:
             task.commit()
@@ -82,3 +91,6 @@ def test_a_gap_is_acked_and_read_on_behind_it(delivery: str) -> None:
     assert seen == [(True, 7, 0, (Range(A, 0, 7),)), (False, 0, 18, whole)]
     acks = {name: store.read(paths.ack("web", "main", name)) for name in (A, B)}
     assert {name: ack.value.offset for name, ack in acks.items() if ack} == {A: 20, B: 5}
+    cluster = store.read(paths.cluster())
+    assert cluster is not None
+    assert cluster.value.grace_seconds == 3.0, "it is written with the ack"

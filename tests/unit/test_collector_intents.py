@@ -18,9 +18,11 @@ import pytest
 
 from flumeng.collector import intents
 from flumeng.collector.acks import Acks, SupersededError
+from flumeng.collector.assignment import Assignment
+from flumeng.collector.batch import Batch
 from flumeng.collector.intents import Intents
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.ranges import BatchSize, split
+from flumeng.collector.ranges import BatchSize, Scale, split
 from flumeng.collector.step_testing import (
     Baton,
     CrashError,
@@ -29,7 +31,7 @@ from flumeng.collector.step_testing import (
     TurnTaking,
     crash,
 )
-from flumeng.collector.task import Assignment, Batch, Task
+from flumeng.collector.task import Task
 from flumeng.collector.testing import FakePositions, register
 from flumeng.collector.work import Filtered, Intent
 from flumeng.errors import ConflictError, CorruptError, UnavailableError
@@ -82,8 +84,8 @@ class NumberedPipeline:
     def filtered(self) -> Filtered:
         return Filtered()
 
-    def splits(self, ranges: Sequence[Range]) -> int:
-        return len(split(ranges, self.parts, 1))
+    def splits(self, ranges: Sequence[Range], scale: Scale) -> int:
+        return len(split(ranges, self.parts, 1, scale))
 
     def joined(self, _ranges: Sequence[Range]) -> dict[str, JoinedRange]:
         return {}

@@ -17,10 +17,12 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from flumeng.collector.assignment import Assignment
+from flumeng.collector.batch import Batch
 from flumeng.collector.publisher import Publisher
 from flumeng.collector.ranges import BatchSize, share_out
 from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
-from flumeng.collector.task import Assignment, Batch, Task
+from flumeng.collector.task import Task
 from flumeng.collector.testing import ScriptedPipeline, StillPositions
 from flumeng.collector.work import BatchFailedError
 from flumeng.errors import ConflictError, UnavailableError

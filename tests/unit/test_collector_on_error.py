@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.collector.filter_counts import Tallies
 from flumeng.collector.forks import Leaf, Plan
-from flumeng.collector.segments import Ends, filtered, grown
+from flumeng.collector.segments import Outputs, filtered, tree_of
 from flumeng.collector.work import Filtered
 from flumeng.filters import on_error
 from flumeng.filters.lazy_batch import LazyBatch
@@ -26,25 +25,13 @@ from flumeng.sinks.dead_letters import ToLetters
 from flumeng.spec import FlowSpec, SpecError, check_flow
 from flumeng.spec.branch import Located
 from flumeng.spec.guarantees import promise
+from tests.unit.local_accumulator import LocalAccumulator
 
 NOTHING: Any = None
 NOTES = pa.schema([pa.field("seq", pa.int64()), pa.field("error", pa.string())])
 LETTERS = pa.schema([*NOTES, pa.field("place", pa.string()), pa.field("revision", pa.int64())])
 HEAD = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 DEAD = "dead_letters: {files: {path: /dead, format: json}}\n"
-
-
-class Sums:
-    """An accumulator, within one process."""
-
-    kept: Counter[tuple[str, str]] = Counter()
-
-    @property
-    def value(self) -> Tallies:
-        return dict(self.kept)
-
-    def add(self, term: Tallies) -> None:
-        self.kept.update(term)
 
 
 @dataclass(frozen=True)
@@ -97,11 +84,10 @@ def run(
     spec: FlowSpec, bodies: tuple[str, ...]
 ) -> tuple[list[tuple[int, str | None]], list[tuple[int, str]], Filtered]:
     """What the sink gets, with errors that are left; dead letters with their places; the counts."""
-    Sums.kept.clear()
-    tree = grown(Located(spec), Sums(), "web/0")
-    ends = Ends(lambda events, _: events.arrow(noted, NOTES), to_letters)
+    tree = tree_of(Located(spec), LocalAccumulator(), "web/0")
+    outputs = Outputs(lambda events, _: events.arrow(noted, NOTES), to_letters)
     events = tree.through(LazyBatch.of_splits(NOTHING, 1, Read(bodies), READ_SCHEMA))
-    (whole,) = Plan.of(((),), tree.fork(events, ends)).runs
+    (whole,) = Plan.of(((),), tree.fork(events, outputs)).runs
     stage = whole.batch.all_arrow
     assert stage is not None
     found = [row for out in stage(iter([])) for row in out.to_pylist()]

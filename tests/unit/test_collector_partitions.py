@@ -12,12 +12,13 @@ import pytest
 
 from flumeng.collector import task
 from flumeng.collector.acks import Acks
+from flumeng.collector.assignment import Assignment
 from flumeng.collector.jobs import Jobs
 from flumeng.collector.partitions import LOOK_MOST_SECONDS, LOOK_SECONDS, NAMED, SOUND, Partitions
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.runner import Runner, Surroundings
 from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.task import Assignment
+from flumeng.collector.status import Status
 from flumeng.collector.testing import (
     Restless,
     ScriptedEngine,

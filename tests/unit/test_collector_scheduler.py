@@ -7,25 +7,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 
+from flumeng.collector.assignment import Assignment
 from flumeng.collector.jobs import APART_SLOTS, Jobs
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import ERROR_CHARACTERS, Runner, Status, Surroundings
+from flumeng.collector.runner import Runner, Surroundings
 from flumeng.collector.scheduler import Scheduler
 from flumeng.collector.slots import (
     SHARED_EVENTS,
     SHARED_MEMBERS,
-    SMALL_EVENTS,
-    Request,
-    SharedSize,
-    Slots,
-    bounds,
 )
-from flumeng.collector.starts import STARTS_AT_ONCE, Starts
-from flumeng.collector.task import Assignment
+from flumeng.collector.status import ERROR_CHARACTERS, Status
 from flumeng.collector.testing import (
     BreakingError,
     ScriptedEngine,
@@ -33,32 +27,15 @@ from flumeng.collector.testing import (
     StillPositions,
     register,
 )
-from flumeng.collector.threads import Threads
-from flumeng.collector.work import Work
 from flumeng.inputs import Range, Reach
-from flumeng.spec import FlowSpec, parse_flow
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
+from tests.unit.task_world import PATIENCE_SECONDS, spec, until, waited
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 from zkschema.records import Flow
 
 TASKS = 1000
-PATIENCE_SECONDS = 60.0
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
-def spec() -> FlowSpec:
-    return parse_flow(
-        "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], "
-        "batch: {seconds: 0.0, events: 100}, sinks: [noop]}"
-    )
 
 
 @dataclass
@@ -244,12 +221,14 @@ def test_a_batch_that_hangs_is_given_up_told_and_begun_anew_and_harms_nobody_els
     looking = threading.Event()
     threading.Thread(target=look, args=(world, looking), daemon=True).start()
     until(lambda: world.last(0).state == "failed")
-    assert "hung: no end after" in str(world.last(0).error)
+    assert "a batch for sinks[0]." in str(world.last(0).error)
+    assert "has hung: no end after" in str(world.last(0).error)
     until(lambda: len(tries) == 2)
     assert world.ack(hanging) == 0
     until(lambda: len(world.engine.cancelled) == 2)
     may_end.set()
     until(lambda: world.ack(hanging) == 10)
+    assert sum(world.engine.apart) >= 2, "from the first hang until a batch ended"
     until(lambda: world.last(0).state == "running")
     assert all(world.statuses[f"web/collect.{n}"] == [world.last(n)] for n in range(1, 20))
     looking.set()
@@ -264,16 +243,16 @@ def test_what_is_behind_a_batch_that_hangs_is_given_up_with_it(world: World) -> 
     def hang_at_first(ranges: Sequence[Range]) -> None:
         (piece,) = ranges
         tries.append((piece.start, piece.end))
-        if len(tries) == 1:
+        if tries.count((0, 100)) == 1 and piece.start == 0:
             may_end.wait(PATIENCE_SECONDS)
 
     looking = threading.Event()
-    threading.Thread(target=look, args=(world, looking), daemon=True).start()
     world.safe["web.n0.0.00000000"] = 200
     journal = world.run(0, ScriptedPipeline(world.spec, hang_at_first))
-    until(lambda: "failed" in [status.state for status in world.statuses.get("web/collect.0", ())])
-    assert tries[:2] == [(0, 100), (100, 200)]
+    until(lambda: sorted(tries) == [(0, 100), (100, 200)])
     assert world.ack(journal) == 0
+    threading.Thread(target=look, args=(world, looking), daemon=True).start()
+    until(lambda: "failed" in [status.state for status in world.statuses.get("web/collect.0", ())])
     until(lambda: world.ack(journal) == 200)
     assert sorted(tries[2:]) == [(0, 100), (100, 200)]
     may_end.set()
@@ -322,10 +301,6 @@ def test_an_engine_that_does_not_end_what_was_cancelled_is_told_of(
     assert "was cancelled" in world.stuck[0]
 
 
-def waited(event: threading.Event) -> None:
-    event.wait(PATIENCE_SECONDS)
-
-
 def test_a_job_that_breaks_down_is_tried_anew_batch_by_batch(world: World) -> None:
     """Who breaks Spark's worker fails alone; the others do not even say that they failed."""
     may_go = threading.Event()
@@ -356,203 +331,3 @@ def test_errors_are_cut(world: World) -> None:
     world.append(world.run(0, ScriptedPipeline(world.spec, fail)), 1)
     until(lambda: world.statuses and world.last(0).state == "failed")
     assert len(str(world.last(0).error)) == ERROR_CHARACTERS
-
-
-@dataclass(eq=False)
-class Asker:
-    """Who asks for a slot under that name. Takes ``seconds`` to begin; notes what it may hold."""
-
-    name: str
-    seconds: float = 0.0
-    may_begin: threading.Event | None = None
-    bounds: list[int | None] = field(default_factory=list)
-    works: list[Work] = field(default_factory=list)
-
-    def begin(self, most_events: int | None) -> Work | None:
-        self.bounds.append(most_events)
-        if self.may_begin is not None:
-            waited(self.may_begin)
-        time.sleep(self.seconds)
-        pipeline = ScriptedPipeline(spec(), shareable=True)
-        self.works.append(Work(pipeline, (), {}, {}, PATIENCE_SECONDS, lambda _: None))
-        return self.works[-1]
-
-
-def request(flow: str, events: int = 10, *, task: int = 0, **changes: Any) -> Request:
-    asker = Asker(f"{flow}/collect.{task}")
-    return Request(flow, asker, events, **{"shareable": True, **changes})
-
-
-def keys(requests: Sequence[Request]) -> list[str]:
-    return [each.member.name for each in requests if isinstance(each.member, Asker)]
-
-
-def test_flows_take_turns_however_many_tasks_they_have() -> None:
-    slots = Slots()
-    for task in range(3):
-        slots.ask(request("many", task=task, shareable=False))
-    slots.ask(request("one", shareable=False))
-    said = [keys(slots.next(apart=False)) for _ in range(4)]
-    assert said == [["many/collect.0"], ["one/collect.0"], ["many/collect.1"], ["many/collect.2"]]
-    assert slots.next(apart=False) == []
-
-
-def test_a_flow_that_wants_small_batches_waits_less_and_no_flow_for_ever() -> None:
-    now = [0.0]
-    slots = Slots(clock=lambda: now[0])
-    slots.ask(request("patient", shareable=False, gather_seconds=2.0))
-    now[0] = 0.1
-    slots.ask(request("hasty", shareable=False, gather_seconds=0.2))
-    now[0] = 0.2
-    assert keys(slots.next(apart=False)) == ["hasty/collect.0"], "half of 0.2 s, a tenth of 2 s"
-    turns = 0
-    said: list[str] = []
-    while "patient/collect.0" not in said:
-        turns += 1
-        hasty = request("hasty", shareable=False, gather_seconds=0.001)
-        slots.ask(hasty)
-        now[0] += 0.2
-        said = keys(slots.next(apart=False))
-        slots.withdraw(hasty)
-    assert 8 <= turns <= 11, "however hasty the other one is"
-
-
-def test_small_batches_go_together_and_large_ones_and_sql_alone() -> None:
-    slots = Slots()
-    slots.ask(request("a"))
-    slots.ask(request("large", SMALL_EVENTS + 1))
-    slots.ask(request("sql", shareable=False))
-    slots.ask(request("b"))
-    said = [keys(slots.next(apart=False)) for _ in range(3)]
-    assert said == [["a/collect.0", "b/collect.0"], ["large/collect.0"], ["sql/collect.0"]]
-
-
-def test_a_shared_job_is_bounded_in_batches_and_in_events() -> None:
-    slots = Slots()
-    for number in range(2 * SHARED_MEMBERS):
-        slots.ask(request(f"f{number}"))
-    assert len(slots.next(apart=False)) == SHARED_MEMBERS
-    slots = Slots()
-    for number in range(SHARED_MEMBERS):
-        slots.ask(request(f"f{number}", SMALL_EVENTS))
-    assert sum(each.events for each in slots.next(apart=False)) <= SHARED_EVENTS
-
-
-def test_who_is_apart_waits_for_slots_of_its_own() -> None:
-    slots = Slots()
-    slots.ask(request("a", apart=True))
-    slots.ask(b := request("b", apart=True))
-    assert slots.next(apart=False) == []
-    assert keys(slots.next(apart=True)) == ["a/collect.0"]
-    assert slots.withdraw(b)
-    assert not slots.withdraw(b)
-    assert slots.next(apart=True) == []
-
-
-def test_who_has_grown_since_it_asked_gets_its_part_of_a_shared_job() -> None:
-    for events, members in ((10, 128), (SMALL_EVENTS, 10), (1, 3)):
-        most = bounds([request(f"f{number}", events) for number in range(members)])
-        assert all(each is not None and events <= each <= SMALL_EVENTS for each in most)
-        assert sum(each or 0 for each in most) <= SHARED_EVENTS
-    assert bounds([request("alone")]) == [None]
-
-
-def test_two_of_one_name_wait_each_for_itself() -> None:
-    """A task that is given back soon after it was taken away waits beside its former self."""
-    slots = Slots()
-    before, after = request("a"), request("a")
-    slots.ask(before)
-    slots.ask(after)
-    assert slots.withdraw(before)
-    assert slots.next(apart=False) == [after]
-
-
-def test_who_is_reached_by_no_thread_has_not_begun_and_nobody_is_late() -> None:
-    """Each batch has its time from when a thread takes it."""
-    late: list[Work] = []
-    starts = Starts(late.append, start_seconds=0.5)
-    askers = [Asker(str(number), seconds=0.2) for number in range(100)]
-    works, unreached = starts.begin([Request("f", asker, 1, shareable=True) for asker in askers])
-    begun = [asker for asker in askers if asker.works]
-    assert works == [asker.works[0] for asker in begun]
-    assert [each.member for each in unreached] == [each for each in askers if each not in begun]
-    time.sleep(0.5)
-    assert late == []
-    assert STARTS_AT_ONCE <= len(begun) == sum(len(asker.bounds) for asker in askers) < 40
-
-
-def test_a_batch_that_is_late_to_begin_is_written_apart_and_not_thrown_away() -> None:
-    """Its acks may have moved already."""
-    engine = ScriptedEngine()
-    jobs = Jobs(engine, 1, on_stuck=pytest.fail, start_seconds=0.3)
-    may_begin = threading.Event()
-    askers = [Asker("late", may_begin=may_begin), *(Asker(str(number)) for number in range(3))]
-    for asker in askers:
-        jobs.ask(Request("f", asker, 1, shareable=True))
-    until(lambda: sum(engine.jobs) == 3)
-    may_begin.set()
-    until(lambda: sum(engine.jobs) == 4)
-    assert [len(asker.bounds) for asker in askers] == [1, 1, 1, 1]
-
-
-def test_a_shared_job_is_as_large_as_its_batches_can_begin_in_time() -> None:
-    engine = ScriptedEngine()
-    jobs = Jobs(engine, 1, on_stuck=pytest.fail)
-    for turn in range(1, 5):
-        before = len(engine.jobs)
-        for number in range(100):
-            asker = Asker(str(number), seconds=0.05)
-            jobs.ask(Request(asker.name, asker, 1, shareable=True))
-        until(lambda: sum(engine.jobs) == 100 * turn)  # noqa: B023
-    assert max(engine.jobs[before:]) <= 60, "8 begin at once, in 0.05 s, and 0.3 s are allowed"
-
-
-def test_a_thread_that_hangs_is_replaced_and_told_of_once() -> None:
-    threads = Threads("test", 1, limit_seconds=0.05)
-    may_end, done = threading.Event(), threading.Event()
-    told: list[float] = []
-    threads.submit(lambda: waited(may_end), told.append)
-    threads.submit(done.set, told.append)
-    time.sleep(0.1)
-    assert not done.is_set()
-    threads.look()
-    threads.look()
-    assert done.wait(PATIENCE_SECONDS)
-    assert len(told) == 1
-    may_end.set()
-
-
-def test_a_shared_job_takes_as_long_as_it_may() -> None:
-    size = SharedSize()
-    size.measured(10, 0.1, 0.3)
-    assert size.members == SHARED_MEMBERS, "a job that was not full and short says nothing"
-    for _ in range(9):
-        size.measured(size.members, size.members * 0.03, 0.3)
-    assert size.members == 10, "0.3 s for batches of 0.03 s each"
-    size.measured(10, 60.0, 0.3)
-    size.measured(size.members, 60.0, 0.3)
-    assert size.members == SharedSize.LEAST
-    for _ in range(9):
-        size.measured(size.members, size.members * 0.001, 0.3)
-    assert size.members == SHARED_MEMBERS
-
-
-def test_a_shared_job_is_soon_over_unless_very_much_waits() -> None:
-    now = [0.0]
-    slots = Slots(clock=lambda: now[0])
-
-    def members(jobs: int) -> int:
-        """Of the last of so many jobs, in which a batch takes 0.03 s."""
-        count = 0
-        for _ in range(jobs):
-            count = len(chosen := slots.next(apart=False))
-            slots.measured(count, count * 0.03)
-            for each in chosen:
-                slots.ask(each)
-        return count
-
-    for number in range(200):
-        slots.ask(request(f"f{number}"))
-    assert members(9) == 10, "0.3 s"
-    now[0] = 20.0
-    assert members(4) == 66, "a tenth of the 20 s for which others have waited"

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from flumeng.collector.assignment import Assignment
 from flumeng.collector.jobs import Jobs
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.runner import Runner, Surroundings
 from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.task import Assignment
+from flumeng.collector.status import Status
 from flumeng.collector.testing import ScriptedEngine, ScriptedPipeline, StillPositions, register
 from flumeng.errors import UserError
 from flumeng.inputs import Reach

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pytest
 
 from flumeng.collector.engine import spread
 from flumeng.collector.units import (
@@ -99,6 +100,35 @@ def test_units_that_hang_keep_no_others_from_beginning_and_are_left_behind() -> 
     may_end.set()
     kinds = {number: kind for number, kind, _ in results}
     assert kinds == dict.fromkeys(range(many), HUNG) | dict.fromkeys(range(many, 2 * many), ROWS)
+
+
+class HangsIn:
+    """A stage that hangs in a call of the ``module``."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        exec("may_end.wait(30)", {"__name__": self.module, "may_end": may_end})
+        yield from batches
+
+
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [
+        ("flumeng.inputs.kafka.consumer", b"reading"),
+        ("flumeng.filters.lookup", b"filtering"),
+        ("flumeng.sinks.http", b"writing"),
+        ("urllib3.connection", b""),
+    ],
+)
+def test_a_unit_that_hangs_is_seen_in_its_step(module: str, step: bytes) -> None:
+    may_end.clear()
+    results = run_together(
+        (unit(0, HangsIn(module)),), slow_seconds=0.05, limit_seconds=0.3, cpu_clock=lambda: 0.0
+    )
+    may_end.set()
+    assert results == [(0, HUNG, step)]
 
 
 def test_units_that_wait_for_a_processor_do_not_hang() -> None:

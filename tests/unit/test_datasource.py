@@ -17,7 +17,8 @@ from flumeng.datasource.options import NAMES, Options
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.master.daemon import Master
 from flumeng.operations.cursors import delete_cursor
-from flumeng.operations.flows import RefusedError, apply_flow, delete_flow
+from flumeng.operations.flows import apply_flow, delete_flow
+from flumeng.operations.next_revision import RefusedError
 from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records

@@ -13,7 +13,7 @@ import pytest
 from flumeng.discovery.task import GONE_LOOKS, DiscoveryTask, SupersededError
 from flumeng.discovery.worker import Worker
 from flumeng.errors import FlumengError, UnavailableError, UserError
-from flumeng.inputs.finding import Before, Bounds, Findings, Offer
+from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.node.protocol import Message
 from flumeng.operations.resets import accept
 from flumeng.spec.flow import FlowSpec
@@ -412,7 +412,7 @@ def node() -> Node:
     return Node()
 
 
-def start(node: Node, store: FakeStore, make: Callable[[FlowSpec], list[FakeFinder]]) -> None:
+def start(node: Node, store: FakeStore, make: Callable[..., list[FakeFinder]]) -> None:
     worker = Worker(node, store, make)  # type: ignore[arg-type]
     threading.Thread(target=worker.run, daemon=True).start()
 
@@ -424,7 +424,7 @@ def state(message: Message) -> str:
 def test_it_looks_at_once_and_says_that_it_runs(
     store: CountingStore, node: Node, finder: FakeFinder
 ) -> None:
-    start(node, store, lambda _: [finder])
+    start(node, store, lambda *_: [finder])
     node.configure(7)
     said = node.hears(lambda message: state(message) == "running")
     assert said["answers"] == 7
@@ -434,7 +434,7 @@ def test_it_looks_at_once_and_says_that_it_runs(
 def test_a_new_revision_is_looked_at_at_once(store: CountingStore, node: Node) -> None:
     made: list[FakeFinder] = []
 
-    def make(_spec: FlowSpec) -> list[FakeFinder]:
+    def make(_spec: FlowSpec, _task: FindingTask) -> list[FakeFinder]:
         made.append(FakeFinder(offers(P) if not made else offers(P, Q)))
         return made[-1:]
 
@@ -452,7 +452,7 @@ def test_a_failure_is_said_tried_again_and_healed_by_itself(
     store: CountingStore, node: Node, finder: FakeFinder
 ) -> None:
     finder.trouble = UserError("brokers refuse the user")
-    start(node, store, lambda _: [finder])
+    start(node, store, lambda *_: [finder])
     node.configure(1)
     said = node.hears(lambda message: state(message) == "failed")
     assert said["tasks"]["web/discover.0"]["error"] == "brokers refuse the user"
@@ -466,7 +466,7 @@ def test_a_fault_in_one_flow_is_its_own(store: CountingStore, node: Node) -> Non
         def find(self, before: Before) -> Findings:
             raise ZeroDivisionError(f"{len(before.partitions)} partitions")
 
-    start(node, store, lambda _: [Faulty()])
+    start(node, store, lambda *_: [Faulty()])
     node.configure(1)
     said = node.hears(lambda message: state(message) == "failed")
     assert "ZeroDivisionError" in said["tasks"]["web/discover.0"]["error"]
@@ -477,7 +477,7 @@ def test_a_fault_in_one_flow_is_its_own(store: CountingStore, node: Node) -> Non
 def test_a_secret_that_is_mended_is_looked_up_anew(store: CountingStore, node: Node) -> None:
     made: list[FakeFinder] = []
 
-    def make(_spec: FlowSpec) -> list[FakeFinder]:
+    def make(_spec: FlowSpec, _task: FindingTask) -> list[FakeFinder]:
         trouble = None if made else UserError("brokers refuse the user")
         made.append(FakeFinder(trouble=trouble))
         return made[-1:]
@@ -492,7 +492,7 @@ def test_one_that_fails_again_and_again_is_unhealthy_and_says_when_nobody_answer
     store: CountingStore, node: Node, finder: FakeFinder
 ) -> None:
     finder.trouble = UserError("brokers refuse the user")
-    start(node, store, lambda _: [finder])
+    start(node, store, lambda *_: [finder])
     node.configure(1)
     said = node.hears(lambda message: state(message) == "failed")
     assert said["tasks"]["web/discover.0"]["health"] == ""
@@ -505,7 +505,7 @@ def test_one_that_is_superseded_says_under_which_epoch(
     store: CountingStore, node: Node, finder: FakeFinder
 ) -> None:
     store.write(paths.partitions("web"), Partitions(epoch=9), ABSENT)
-    start(node, store, lambda _: [finder])
+    start(node, store, lambda *_: [finder])
     node.configure(1)
     said = node.hears(lambda message: state(message) == "stopped")
     assert said["tasks"]["web/discover.0"]["epoch_seen"] == 9
@@ -516,7 +516,7 @@ def test_one_that_is_superseded_says_under_which_epoch(
 def test_a_task_that_is_not_wanted_any_more_ends(
     store: CountingStore, node: Node, finder: FakeFinder
 ) -> None:
-    start(node, store, lambda _: [finder])
+    start(node, store, lambda *_: [finder])
     node.configure(1)
     node.hears(lambda message: state(message) == "running")
     node.tell({"type": "configure", "number": 2, "tasks": [], "chokes": {}})

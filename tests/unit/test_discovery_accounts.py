@@ -16,7 +16,8 @@ from flumeng.journal.client import JournalClient
 from flumeng.journal.partition_server import PartitionServer
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore
-from flumeng.views import asking, journals, overview
+from flumeng.views import asking, journals
+from flumeng.views.acks import acks_of, ask_worker, positions
 from flumeng.views.offsets import ask_discovery, offsets
 from flumeng.views.reading import Reading
 from zkschema import paths
@@ -145,7 +146,7 @@ def test_views_find_what_it_tells(store: FakeStore, told_by: PartitionAccounts) 
     store.write(paths.live_node("a"), live, ABSENT)
     task = PlannedTask(kind=DISCOVER, node="a", epoch=1, state="assigned")
     store.write(paths.plan("web"), Plan(epoch=1, tasks={"discover.0": task}), ABSENT)
-    rows = overview.acks(store, overview.positions(store, overview.ask_worker))
+    rows = acks_of(store, positions(store, ask_worker))
     assert [(row.flow, row.partition, row.end, row.lag) for row in rows] == [
         ("audit", P, 100, 95),
         ("audit", Q, 50, 45),

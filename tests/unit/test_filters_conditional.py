@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flumeng.errors import UserError
 from flumeng.filters.columns import either, fitted
 from flumeng.filters.conditional import ROW, ConditionalStage
-from flumeng.filters.parting import WHEN
+from flumeng.filters.marks import WHEN
 from flumeng.spec import SpecError, check_flow
 from flumeng.spec.filters.where import Where
 

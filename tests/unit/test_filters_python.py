@@ -9,7 +9,7 @@ import pytest
 
 from flumeng.errors import UserError
 from flumeng.filters.conditional import ROW, ConditionalStage
-from flumeng.filters.parting import WHEN
+from flumeng.filters.marks import WHEN
 from flumeng.filters.python import PythonFilter, PythonStage
 from flumeng.node import policy
 from flumeng.runtime.user_functions import FunctionError

@@ -134,6 +134,13 @@ def test_whole_values_and_attributes() -> None:
     ]  # fmt: skip
 
 
+def test_no_text_makes_the_search_for_a_mark_long() -> None:
+    """A sender may know the first mark that is tried, and begins of others."""
+    hostile = b"a@b.cc \x02" + b"\x03" * 1_000_000
+    found = redacted(pa.array([hostile]), (FINDERS["email"],), lambda _: b"x")
+    assert found.to_pylist() == [b"x" + hostile[6:]]
+
+
 def test_the_key_comes_from_a_secret_and_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from flumeng.trial import reading, rendering
 from flumeng.trial.chain import FilterChain
 from flumeng.trial.reading import ahead, in_order
 from flumeng.trial.received import ReceivedLines
+from flumeng.trial.running import not_parsed
 
 LINES = (
     b"<34>1 2026-11-23T10:15:03.003Z web1 su - ID47 - failed \xff\n"
@@ -103,6 +105,13 @@ def test_lines_are_cut_as_the_source_cuts_them(flow: str) -> None:
     refused = run(flow, "--source", "2")
     assert refused.exit_code == 2
     assert "has 2 sources, numbered from 0, and no source 2" in refused.stderr
+
+
+def test_errors_are_counted_of_the_events_that_are_there() -> None:
+    kinds = pa.map_(pa.string(), pa.string())
+    attrs = pa.array([[("source", "tail")], [("parse_error", "no")], []], kinds)
+    events = pa.RecordBatch.from_arrays([attrs], ["attrs"])
+    assert [not_parsed(events.slice(row, 1)) for row in range(3)] == [0, 1, 0]
 
 
 def test_files_are_read_one_after_the_other(flow: str, tmp_path: Path) -> None:
@@ -243,22 +252,32 @@ def test_an_error_ahead_comes_in_its_turn() -> None:
         next(found)
 
 
-def test_what_threads_do_comes_in_order_and_so_does_an_error() -> None:
+def test_the_thread_ahead_ends_when_nobody_wants_more() -> None:
+    found = ahead(itertools.count())
+    assert next(found) == 0
+    [thread] = [thread for thread in threading.enumerate() if thread.name == "ahead"]
+    found.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_what_is_done_ahead_comes_in_order_and_so_does_an_error() -> None:
     def work(number: int) -> int:
         time.sleep(0.01 * (number % 3))
         return 10 // (20 - number)
 
-    found = in_order(work, iter(range(30)), 3)
+    found = in_order(work, iter(range(30)))
     assert [next(found) for _ in range(20)] == [10 // (20 - number) for number in range(20)]
     with pytest.raises(ZeroDivisionError):
         next(found)
 
 
-def test_what_several_threads_filter_is_what_one_would(
-    flow: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("piece_bytes", [4096, reading.PIECE_BYTES])
+def test_what_is_filtered_ahead_is_what_the_chain_makes_of_all_lines(
+    flow: str, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
-    """Many pieces, and of each what the chain makes of it."""
-    monkeypatch.setattr(reading, "PIECE_BYTES", 4096)
+    """Many pieces, or one of which several batches come out."""
+    monkeypatch.setattr(reading, "PIECE_BYTES", piece_bytes)
     texts = [f"<{n % 40}>1 2026-11-23T10:15:03Z web{n % 7} su - - - {n}\n" for n in range(9999)]
     lines = "".join(texts).encode() + LINES
     spec = parse_flow(FLOW)
@@ -308,3 +327,18 @@ def test_nothing_is_loaded_that_arrow_does_not_need(flow: str, command: str) -> 
         [sys.executable, "-c", code], input="<1>x\n", capture_output=True, text=True, check=True
     )
     assert ran.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("after", ["sources", "filters"])
+def test_the_filters_of_a_flow_that_is_read_do_not_run_and_that_is_told(
+    tmp_path: Path, after: str
+) -> None:
+    flow = tmp_path / "alarms.yaml"
+    flow.write_text(
+        f"flow: alarms\nsources: [flow: {{name: web, after: {after}}}]\n"
+        "filters: [where: \"host <> ''\"]\nsinks: [noop]\n"
+    )
+    result = run(str(flow), given=b"x\n")
+    told = "flumeng: the filters of web do not run here, only this flow's own"
+    assert result.stderr.startswith(told) == (after == "filters")
+    assert result.stderr.endswith("flumeng: 1 event in, 1 out\n")

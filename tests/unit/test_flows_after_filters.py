@@ -9,23 +9,21 @@ import yaml
 
 from cli.context import AuditFields
 from flumeng.errors import ConflictError
-from flumeng.operations.flows import (
-    RefusedError,
-    apply_flow,
-    apply_flows,
-    delete_flow,
-    next_revisions,
-    rollback_flow,
-)
+from flumeng.operations import preview
+from flumeng.operations.flows import apply_flow, apply_flows, delete_flow, rollback_flow
+from flumeng.operations.next_revision import RefusedError
+from flumeng.operations.revisions import next_revisions
+from flumeng.push.comparison import Change
 from flumeng.push.site_copy import copy_site
+from flumeng.push.writes import refused_flows
 from flumeng.spec import SpecError, check_flow
-from flumeng.spec.composition import composed, way_of
+from flumeng.spec.chain import chain_of, composed
 from flumeng.spec.guarantees import promise
-from flumeng.store import Version, Write, tree
+from flumeng.store import ABSENT, ANY, Version, Write, tree
 from flumeng.testing import FakeStore
 from flumeng.views.flow_graph import graph_of
 from flumeng.views.overview import flow as flow_detail
-from zkschema import paths, records
+from zkschema import paths, records, table
 
 WEB = """
 flow: web
@@ -223,11 +221,42 @@ def test_so_many_change_together_as_fit_into_a_transaction() -> None:
     assert all("'new'" in revision(store, flow).effective for flow in some)
 
 
+def test_an_older_tree_has_no_composed_texts_and_the_processes_that_are_too_old_are_named(
+    store: FakeStore,
+) -> None:
+    schema = store.read(paths.schema())
+    assert schema is not None
+    store.write(paths.schema(), records.Schema(version=5), schema.version)
+    node = records.LiveNode(
+        uuid="u", incarnation="i", pid=1, version="0.1", since=0.0, schema=table.VERSION - 1
+    )
+    store.write(paths.live_node("n1"), node, ABSENT)
+    plain = "flow: plain\nsources: [{flow: {name: web}}]\nsinks: [noop]\n"
+    list(apply_flows(store, {"web": WEB, "plain": plain}, **BY))
+    before = store.dump()
+    why = (
+        r"flow copy .* takes a tree of version 6, and this one has 5 \(node n1 \(flumeng 0.1\) "
+        r"cannot use that version: upgrade and restart, then `flumeng schema migrate --finish`\)"
+    )
+    with pytest.raises(RefusedError, match=why):
+        apply_flow(store, COPY, **BY)
+    with pytest.raises(RefusedError, match=why):
+        preview.apply(store, {"copy": COPY})
+    change = Change("flow/copy", "make", None, COPY, None, "digest")
+    assert list(refused_flows(copy_site(store), [change])) == ["flow/copy"]
+    with pytest.raises(RefusedError, match=why.replace("copy", "next")):
+        apply_flow(store, NEXT.replace("copy", "plain"), **BY)
+    assert store.dump() == before
+    store.remove(paths.live_node("n1"), ANY)
+    with pytest.raises(RefusedError, match=r"this one has 5 \(`flumeng schema migrate --finish`\)"):
+        apply_flow(store, COPY, **BY)
+
+
 def test_it_is_told() -> None:
     spec = check_flow(COPY)
     assert "through the filters of web" in promise(spec)[0]
     assert graph_of(spec).nodes[0].label == "flow web after filters"
     texts = {"web": WEB, "copy": COPY}
-    steps = way_of("copy", texts.get)
-    assert composed(COPY, steps, [WEB])
-    assert not composed(COPY.replace("filters}", "sources}"), way_of("x", texts.get), [])
+    chain = chain_of("copy", texts.get)
+    assert composed(COPY, chain, [WEB])
+    assert not composed(COPY.replace("filters}", "sources}"), chain_of("x", texts.get), [])

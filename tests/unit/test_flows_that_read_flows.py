@@ -14,13 +14,9 @@ from flumeng.master.execution import carry_out
 from flumeng.node.claim import Claim
 from flumeng.node.registration import Identity, Registration
 from flumeng.node.testing import ClaimsInMemory
-from flumeng.operations.flows import (
-    RefusedError,
-    apply_flow,
-    apply_flows,
-    delete_flow,
-    next_revisions,
-)
+from flumeng.operations.flows import apply_flow, apply_flows, delete_flow
+from flumeng.operations.next_revision import RefusedError
+from flumeng.operations.revisions import next_revisions
 from flumeng.plan.actions import Drop
 from flumeng.push.site_copy import copy_site
 from flumeng.spec import SpecError, parse_flow
@@ -121,11 +117,13 @@ def test_a_journal_is_kept_for_the_slowest_of_those_who_read_it(store: FakeStore
     node.enter_journals({JOURNAL: {"flow": "web", "term": 1, "closed": True, "end": 9}})
     store.write(ack_path("web", JOURNAL), records.Ack(epoch=1, offset=9), ABSENT)
     assert (node.acks().acks, node.acks().unneeded) == ({}, ())
+    assert node.acks().delivered == {JOURNAL: 9}
     mine = ack_path("copy", f"{JOURNAL}@flow")
     version = store.write(mine, records.Ack(epoch=1, offset=4), ABSENT)
     assert (node.acks().acks, node.acks().unneeded) == ({JOURNAL: 4}, ())
     store.write(mine, records.Ack(epoch=1, offset=9), version)
     assert (node.acks().acks, node.acks().unneeded) == ({JOURNAL: 9}, (JOURNAL,))
+    assert node.acks().delivered == {}, "nobody is slower than the flow"
 
 
 POSITIONS = {

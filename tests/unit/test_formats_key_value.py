@@ -122,7 +122,13 @@ def test_what_is_large_takes_no_longer_than_its_bytes() -> None:
     found = read_bodies(Parse("key_value", into="all"), *bodies, b"a=1")
     assert [len(found[0]["all"]), *found[1:4]] == [100_000, *["key_value: no pair"] * 3]
     assert found[5] == {"all": [("a", "1")]}
-    read_bodies(Parse("key_value", into="all", pair_separator=","), *bodies)
+    separated = Parse("key_value", into="all", pair_separator=",", value_separator=":")
+    read_bodies(separated, *bodies)
+    spaces = b" " * 200_000
+    stray = (b'a:"x"y' + spaces + b"z", b'x"y' + spaces + b"z:1", b'a:b"c,' + spaces)
+    found = read_bodies(separated, *stray)
+    assert found[0] == {"all": [("a", f'"x"y{spaces.decode()}z')]}
+    assert found[2] == {"all": [("a", 'b"c')]}
 
 
 def model(reader: PairsReader, body: bytes) -> Any:

@@ -118,6 +118,12 @@ def test_rows_with_different_delimiters_are_read_as_if_each_were_alone() -> None
     assert [row["all"] for row in found if isinstance(row, dict)] == expected + expected[::-1]
 
 
+def test_names_are_looked_for_once() -> None:
+    """Each of these might begin at the first of them: names of half a terabyte together."""
+    assert cef(HEAD + b"a=" + b"=" * 1_000_000) == (HEADER, [("a", "=" * 1_000_000)])
+    assert cef(HEAD + b"b" * 1_000_000 + b"=" * 100_000)[1] == [("b" * 1_000_000, "=" * 99_999)]
+
+
 def test_what_is_large_is_read_like_others() -> None:
     many = b" ".join(b"k%d=v" % number for number in range(50_000))
     found = read_bodies(

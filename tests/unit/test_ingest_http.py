@@ -4,113 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import gzip
-import json
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
-import uvloop
 
-from flumeng.ingest import batch, http, http_app, http_body
+from flumeng.ingest import http, http_app, http_body
 from flumeng.ingest.framing import Messages
-from flumeng.ingest.http import HttpSource
 from flumeng.ingest.http_body import RefusedError
-from flumeng.ingest.received_block import ReceivedBlock
-from flumeng.ingest.source import SourceContext
 from flumeng.journal.frame import MAX_ROWS
-from flumeng.spec.sources import Http
-
-PATIENCE_SECONDS = 60.0
-
-
-class Journal:
-    """Takes what a source submits; makes it durable at once, or when told."""
-
-    def __init__(self, *, durable: bool = True) -> None:
-        self.blocks: list[ReceivedBlock] = []
-        self.durable = durable
-        self.context = SourceContext("me", {}, self._submit, lambda _: None, lambda: None)
-
-    def _submit(self, block: ReceivedBlock) -> None:
-        self.blocks.append(block)
-        if self.durable and block.on_durable is not None:
-            asyncio.get_running_loop().call_soon(block.on_durable, 0)
-
-    def make_durable(self, end: int = 0) -> None:
-        for block in self.blocks:
-            if block.on_durable is not None:
-                block.on_durable(end)
-
-    def bodies(self) -> list[bytes]:
-        return [
-            event["body"]
-            for frame, _ in batch.build(self.blocks, lambda _: None)
-            for event in frame.to_pylist()
-        ]
-
-
-class Client:
-    """One connection, on which raw bytes are sent."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    def send(self, *parts: bytes) -> None:
-        for part in parts:
-            self.writer.write(part)
-
-    def post(self, body: bytes, *headers: str) -> None:
-        lines = ["POST /x HTTP/1.1", "Host: h", f"Content-Length: {len(body)}", *headers, "", ""]
-        self.send("\r\n".join(lines).encode(), body)
-
-    async def answer(self) -> tuple[int, dict[str, str], Any]:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-            headers = dict(line.lower().split(": ", 1) for line in head[1:-2])
-            body = await self.reader.readexactly(int(headers["content-length"]))
-        is_json = headers["content-type"] == "application/json"
-        return int(head[0].split()[1]), headers, json.loads(body) if is_json and body else body
-
-    async def status(self) -> int:
-        return (await self.answer())[0]
-
-    async def closed(self) -> None:
-        """Wait until the other side has closed; what it said before that does not matter."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            with contextlib.suppress(ConnectionError):
-                while await self.reader.read(65_536):
-                    pass
-
-
-@asynccontextmanager
-async def serving(
-    journal: Journal, **options: Any
-) -> AsyncIterator[tuple[HttpSource, Callable[[], Coroutine[Any, Any, Client]]]]:
-    source = HttpSource(Http(**{"listen": "127.0.0.1:0", **options}), journal.context)
-    clients: list[Client] = []
-    try:
-        await source.start()
-        port = int(source.addresses[0].rpartition(":")[2])
-
-        async def connect() -> Client:
-            client = Client(*await asyncio.open_connection("127.0.0.1", port))
-            clients.append(client)
-            return client
-
-        yield source, connect
-    finally:
-        await source.stop()
-        for client in clients:
-            client.writer.close()
-
-
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    uvloop.run(test())
+from tests.unit.http_sending import PATIENCE_SECONDS, Client, Journal, run, serving
 
 
 def test_many_requests_on_one_connection() -> None:
@@ -144,136 +47,6 @@ def test_an_answer_waits_for_the_journal() -> None:
                 await asyncio.wait_for(client.reader.readline(), 0.2)
             journal.make_durable()
             assert await client.status() == 200
-
-    run(test)
-
-
-async def silent(client: Client) -> None:
-    """It is not answered now."""
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(client.reader.readline(), 0.2)
-
-
-def test_ack_received_waits_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """What becomes of it then is no error of somebody who does not wait."""
-
-    async def test() -> None:
-        journal = Journal(durable=False)
-        async with serving(journal, ack="received") as (_, connect):
-            client = await connect()
-            client.post(b"x")
-            assert await client.status() == 200
-            assert journal.bodies() == [b"x"]
-            client.post(b"y")
-            assert await client.status() == 200
-            taken, unfit = journal.blocks
-            assert taken.on_durable is not None
-            taken.on_durable(1)
-            assert unfit.on_unfit is not None
-            unfit.on_unfit("too large")
-            journal.blocks.clear()
-
-    run(test)
-    gc.collect()
-    assert "never retrieved" not in caplog.text
-
-
-def test_ack_delivered_waits_for_the_ack_of_the_last_event() -> None:
-    """A request may be several appends: an ack of a part of it answers nobody."""
-
-    async def test() -> None:
-        journal = Journal(durable=False)
-        deliveries = journal.context.deliveries
-        async with serving(journal, ack="delivered") as (_, connect):
-            client = await connect()
-            client.post(b"a\nb\nc\n")
-            await silent(client)
-            journal.make_durable(7)
-            await silent(client)
-            assert deliveries.awaited
-            deliveries.acked(6)
-            await silent(client)
-            deliveries.acked(7)
-            assert await client.status() == 200
-            client.post(b"d")
-            await silent(client)
-            journal.make_durable(7)
-            assert await client.status() == 200, "it was acked before it was known as durable"
-
-    run(test)
-
-
-def test_what_is_not_delivered_in_time_is_504_and_lets_the_next_one_in() -> None:
-    async def test() -> None:
-        journal = Journal(durable=False)
-        options = {"ack": "delivered", "ack_timeout_seconds": 0.3}
-        async with serving(journal, **options) as (_, connect):
-            client = await connect()
-            client.post(b"x")
-            await silent(client)
-            journal.make_durable(1)
-            status, _, said = await client.answer()
-            assert status == 504
-            assert said["error"].startswith(
-                "accepted and journaled, but not delivered within 0.3 s"
-            )
-            assert not journal.context.deliveries.awaited
-            client.post(b"y")
-            await silent(client)
-            journal.make_durable(2)
-            journal.context.deliveries.acked(2)
-            assert await client.status() == 200
-
-    run(test)
-
-
-def test_what_waits_for_delivery_is_answered_when_the_source_stops() -> None:
-    async def test() -> None:
-        journal = Journal(durable=False)
-        async with serving(journal, ack="delivered") as (source, connect):
-            client = await connect()
-            client.post(b"x")
-            await silent(client)
-            journal.make_durable(1)
-            await silent(client)
-            await source.stop()
-            status, _, said = await client.answer()
-            assert status == 503
-            assert "what was sent is journaled" in said["error"]
-
-    run(test)
-
-
-def test_so_many_wait_for_delivery_and_one_more_is_told_to_come_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each gives its place back, however its request ends."""
-    monkeypatch.setattr(http_app, "_PLACES", threading.BoundedSemaphore(2))
-
-    async def test() -> None:
-        journal = Journal(durable=False)
-        async with serving(journal, ack="delivered") as (_, connect):
-            waiting = [await connect() for _ in range(2)]
-            for client in waiting:
-                client.post(b"x")
-                await silent(client)
-            refused = await connect()
-            refused.post(b"x")
-            status, headers, _ = await refused.answer()
-            assert (status, headers["retry-after"]) == (429, "1")
-            assert len(journal.blocks) == 2
-            journal.make_durable(2)
-            journal.context.deliveries.acked(2)
-            assert [await client.status() for client in waiting] == [200, 200]
-            bad = "Content-Type: application/json"
-            for client in waiting:
-                client.post(b"{", bad)
-                assert await client.status() == 400
-            refused.post(b"x")
-            await silent(refused)
-            journal.make_durable(3)
-            journal.context.deliveries.acked(3)
-            assert await refused.status() == 200
 
     run(test)
 
@@ -360,6 +133,8 @@ def test_other_requests(request_line: str, status: int) -> None:
 
 
 GOOD = b"POST / HTTP/1.1\r\nHost: h\r\n"
+
+
 NO_END = b"x" * 65_536
 
 
@@ -566,5 +341,24 @@ def test_what_can_never_be_stored_is_told_to_its_sender() -> None:
             block.on_unfit("too odd")
             status, _, said = await client.answer()
             assert (status, said["error"]) == (400, "this cannot be stored: too odd")
+
+    run(test)
+
+
+@pytest.mark.parametrize("kind", ["application/x-protobuf", "application/protobuf; charset=x"])
+def test_protobuf_is_refused_with_what_to_do(kind: str) -> None:
+    """An exporter of OpenTelemetry sends it unless it is told otherwise."""
+
+    async def test() -> None:
+        journal = Journal()
+        async with serving(journal) as (_, connect):
+            client = await connect()
+            client.post(b"\n\x07\n\x05", f"Content-Type: {kind}")
+            status, _, said = await client.answer()
+            assert status == 415
+            assert "OTEL_EXPORTER_OTLP_PROTOCOL=http/json" in said["error"]
+            assert (journal.blocks, journal.context.counters.malformed) == ([], 1)
+            client.post(b"{}", "Content-Type: application/json")
+            assert await client.status() == 200
 
     run(test)

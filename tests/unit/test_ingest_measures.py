@@ -14,6 +14,7 @@ from flumeng.ingest.flow import FlowRunner, Task
 from flumeng.ingest.journal_store import JournalStore
 from flumeng.ingest.lag_clock import MOST_NOTES, LagClock
 from flumeng.ingest.measures import TAKEN, Measures
+from flumeng.journal.log import Log
 from flumeng.journal.testing import numbered_events
 from flumeng.metrics import table
 from flumeng.metrics.flow_labels import FlowLabels
@@ -21,6 +22,10 @@ from flumeng.metrics.histogram import Histogram
 from flumeng.metrics.table import Metric
 
 PATIENCE_SECONDS = 60.0
+
+
+def acked(journal: Log) -> int:
+    return journal.acked
 
 
 def numbers(measures: Measures) -> dict[Metric, dict[tuple[str, ...], float]]:
@@ -65,7 +70,7 @@ def test_a_long_wait_takes_bounded_memory_and_is_never_said_to_be_shorter() -> N
 
 def test_lag_and_sizes_of_journals_are_those_of_their_flows(tmp_path: Path) -> None:
     store = JournalStore(tmp_path, "n1")
-    measures = Measures(dict, store)
+    measures = Measures(dict, store, acked)
     try:
         for flow, events in (("web", 30), ("db", 5)):
             journal = store.take(flow)
@@ -86,6 +91,8 @@ def test_lag_and_sizes_of_journals_are_those_of_their_flows(tmp_path: Path) -> N
         web.append(numbered_events(30, 1))
         web.sync()
         assert store.disk.sync_seconds.read()[0][-1][1] > before
+        ahead = Measures(dict, store, lambda journal: journal.acked + 1)
+        assert numbers(ahead)[table.JOURNAL_UNACKED]["web",] == 18, "others read it more slowly"
         web.trim(31)
         assert numbers(measures)[table.JOURNAL_LAG_SECONDS]["web",] == 0
     finally:
@@ -102,7 +109,7 @@ def test_what_waited_before_a_restart_has_waited_since_it_came(tmp_path: Path) -
     received = events.column("ts")[0].value / 1e6
     store = JournalStore(tmp_path, "n1")
     try:
-        lag = numbers(Measures(dict, store))[table.JOURNAL_LAG_SECONDS]["web",]
+        lag = numbers(Measures(dict, store, acked))[table.JOURNAL_LAG_SECONDS]["web",]
         assert lag == pytest.approx(time.time() - received, abs=5)
     finally:
         store.close()
@@ -122,7 +129,7 @@ def test_a_source_that_is_gone_still_counts(tmp_path: Path) -> None:
         two.write_text("d\n")
         store = JournalStore(tmp_path, "n1")
         flow = FlowRunner(task(1, one), store, "n1", lambda: None)
-        measures = Measures(lambda: {"f": flow}, store)
+        measures = Measures(lambda: {"f": flow}, store, acked)
         try:
             for revision, log, events in ((1, one, 3), (2, two, 4)):
                 flow.want(task(revision, log))
@@ -152,7 +159,7 @@ def test_a_flow_that_is_changed_for_ever_counts_in_bounded_memory(tmp_path: Path
     async def run() -> None:
         store = JournalStore(tmp_path, "n1")
         flow = FlowRunner(task(1), store, "n1", lambda: None)
-        measures = Measures(lambda: {"f": flow}, store)
+        measures = Measures(lambda: {"f": flow}, store, acked)
         try:
             for turn in range(1, turns + 1):
                 flow.want(task(turn))

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
+from flumeng.collector.assignment import Assignment
 from flumeng.collector.jobs import Jobs
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.runner import Runner, Surroundings
 from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.task import Assignment
+from flumeng.collector.status import Status
 from flumeng.collector.testing import (
     Restless,
     ScriptedEngine,

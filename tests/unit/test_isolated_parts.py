@@ -11,7 +11,6 @@ from cli.context import AuditFields
 from flumeng.errors import ConflictError, UserError
 from flumeng.journal.account import Account
 from flumeng.operations.flows import (
-    RefusedError,
     apply_flow,
     apply_flows,
     delete_flow,
@@ -19,6 +18,7 @@ from flumeng.operations.flows import (
     set_flow_state,
     set_flow_states,
 )
+from flumeng.operations.next_revision import RefusedError
 from flumeng.plan.drops import drop_of
 from flumeng.spec import Place, SpecError, check_flow, parse_flow, parse_written, parts_of
 from flumeng.spec.replay import replay_text

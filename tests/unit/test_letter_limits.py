@@ -13,8 +13,8 @@ from cli.testing import Shell
 from flumeng.collector.letter_limits import EVERY_SECONDS, LetterLimits
 from flumeng.collector.measures import Measures
 from flumeng.errors import UserError
+from flumeng.letters.directory import LetterFile
 from flumeng.letters.limits import DAY_SECONDS, MOST_FILES, outdated
-from flumeng.letters.place import LetterFile
 from flumeng.metrics import table
 from flumeng.operations.flows import apply_flow
 from flumeng.spec import FlowSpec, SpecError, check_flow

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
 
 from flumeng.errors import CorruptError, UserError
 from flumeng.inputs import Progress, Range, UnreadableError
-from flumeng.inputs.lines.joined import JoinedRanges
+from flumeng.inputs.accumulator import AccumulatorHandle
 from flumeng.inputs.lines.joining import find_groups, join
 from flumeng.inputs.lines.reader import JoinLines
 from flumeng.inputs.lines.rules import Rules
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.spec.multiline import CONTINUES, KEY, Multiline
+from tests.unit.local_accumulator import LocalAccumulator
 
 JAVA = """\
 2026-11-20 10:00:00,123 ERROR main request 7 failed
@@ -177,19 +177,6 @@ def test_a_pattern_that_re2_does_not_take_is_refused() -> None:
 
 
 @dataclass
-class Telling:
-    """Is pickled as itself, so that a test sees what was told."""
-
-    value: dict[tuple[str, str], object] = field(default_factory=dict)
-
-    def add(self, term: JoinedRanges) -> None:
-        TOLD.update(term)
-
-
-TOLD: dict[tuple[str, str], object] = {}
-
-
-@dataclass
 class Source:
     """``bad`` is the offset at which reading fails."""
 
@@ -210,26 +197,23 @@ class Source:
 def test_a_range_is_read_in_steps_and_told(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     monkeypatch.setattr("flumeng.inputs.lines.steps.STEP_ROWS", 4)
     lines = batch([b"%d" % n if n % 3 == 0 else b" %d" % n for n in range(20)])
-    reader = JoinLines(
-        Source(lines, step), Rules.of(Multiline(continues="^ ")), "web/0", pickle.dumps(Telling())
-    )
+    joined = LocalAccumulator()
+    rules = Rules.of(Multiline(continues="^ "))
+    reader = JoinLines(Source(lines, step), rules, "web/0", AccumulatorHandle.of(joined))
     piece = Range("j", 0, 20)
     events = [body for one in reader.read(piece, "") for body in one["body"].to_pylist()]
     assert events == [b"%d\n %d\n %d" % (n, n + 1, n + 2) for n in range(0, 18, 3)]
-    told = TOLD["web/0", "j"]
-    assert (told.piece, told.progress) == (piece, Progress(18, 18))  # type: ignore[attr-defined]
-    assert told.closed == {"timeout": 0, "max_lines": 0, "max_bytes": 0}  # type: ignore[attr-defined]
+    told = joined.value["web/0", "j"]
+    assert (told.piece, told.progress) == (piece, Progress(18, 18))
+    assert told.closed == {"timeout": 0, "max_lines": 0, "max_bytes": 0}
 
 
 def test_what_cannot_be_read_is_told_by_its_line() -> None:
     lines = batch([b" a"] * 20)
-    reader = JoinLines(
-        Source(lines, 5, bad=10),
-        Rules.of(Multiline(continues="^ ")),
-        "web/1",
-        pickle.dumps(Telling()),
-    )
+    joined = LocalAccumulator()
+    source, rules = Source(lines, 5, bad=10), Rules.of(Multiline(continues="^ "))
+    reader = JoinLines(source, rules, "web/1", AccumulatorHandle.of(joined))
     with pytest.raises(UnreadableError) as raised:
         list(reader.read(Range("j", 0, 20), ""))
     assert raised.value.offset == 10
-    assert ("web/1", "j") not in TOLD
+    assert not joined.value

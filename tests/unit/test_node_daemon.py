@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from flumeng.node.claim import SupplantedError
-from flumeng.node.daemon import LOOK_SECONDS, TICK_SECONDS, Node, Settings
+from flumeng.node.daemon import LOOK_SECONDS, TICK_SECONDS, Node
 from flumeng.node.events import Ended, Said, Tick, Wanted
 from flumeng.node.home import Home
 from flumeng.node.process import ChildProcess
 from flumeng.node.protocol import Message
+from flumeng.node.settings import Settings
 from flumeng.node.testing import ScriptedChild
 from flumeng.operations.flows import apply_flow
 from flumeng.simulation.stepped_node import SteppedNode

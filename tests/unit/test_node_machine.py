@@ -189,6 +189,10 @@ def test_only_news_of_acks_is_passed_on_and_all_of_it_to_a_new_worker(machine: M
         Tell(WORKER, {"type": "remove", "journals": ["f.n.0.k"], "flows": []}),
     ]
     assert machine.handle(Acked({"f.n.0.j": 5})) == []
+    assert machine.handle(Acked({"f.n.0.j": 5}, delivered={"f.n.0.j": 7})) == [
+        Tell(WORKER, {"type": "delivered", "acks": {"f.n.0.j": 7}})
+    ]
+    assert machine.handle(Acked({"f.n.0.j": 5}, delivered={"f.n.0.j": 7})) == []
     machine.handle(Ended(WORKER, -9))
     assert machine.handle(Acked({"f.n.0.j": 6})) == []
     machine.handle(Stop(1.0))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
-from flumeng.plan import Assign, plan
+from flumeng.plan import Action, Assign, Planner, plan
 from flumeng.plan.applied import applied
-from flumeng.spec import CollectPlace, Place
+from flumeng.spec import CollectPlace, Place, Rollout
 from flumeng.state.snapshot import FlowView, NodeView, Snapshot
 from flumeng.store import Version
 from zkschema.records import Cluster, Flow, Maintenance, Node, NodeStatus, PlannedTask, TaskStatus
@@ -26,7 +27,7 @@ def cluster(zones: str, *, tasks: int = 1, replicas: int = 2) -> Snapshot:
     return settle(Snapshot({"f": flow}, nodes, {}, frozenset(), frozenset({"f"})))
 
 
-def settle(snapshot: Snapshot) -> Snapshot:
+def settle(snapshot: Snapshot, plan: Callable[[Snapshot], list[Action]] = plan) -> Snapshot:
     """Nodes do as they are told, until nothing is left to do."""
     for _ in range(20):
         actions = plan(snapshot)
@@ -129,6 +130,27 @@ def test_a_standby_without_room_is_passed_over() -> None:
     (other,) = {"n1", "n2"} - {standby}
     roomy = change(settled, other, capacity={"slots": 4.0})
     assert task(settle(change(roomy, "n0", live=False, lost=True))).node == other
+
+
+def test_a_planner_that_remembers_chooses_anew_when_a_rollout_ends_that_changes_replicas() -> None:
+    planner = Planner()
+    settled = settle(cluster("abc", tasks=2, replicas=2), planner.plan)
+    wanted = Place(collect=CollectPlace(tasks=2, replicas=3))
+    rolled = replace(
+        settled.flows["f"],
+        record=Flow(revision=2),
+        version=Version(1),
+        place=wanted,
+        place_before=settled.flows["f"].place,
+        rollout=Rollout(),
+    )
+    ended = replace(settled, flows={"f": rolled})
+    for count in (0, 1, 2):
+        taken = frozenset(f"f/collect.{n}" for n in range(count))
+        ended = settle(replace(ended, settled=taken), planner.plan)
+    assert ended.flows["f"].plan.revision == 2
+    assert [len(task(ended, f"collect.{n}").standbys) for n in range(2)] == [2, 2]
+    assert plan(ended) == [], "a planner that has just been made would choose the same"
 
 
 def test_standbys_stay_until_their_node_is_given_up() -> None:

@@ -19,8 +19,10 @@ from flumeng.push.testing import NOON, FakeSites
 from flumeng.push.turn import Task, Turn
 from flumeng.store import ABSENT, ANY, Found, Path, Put, Version, Write
 from flumeng.testing import FakeStore, FakeTree
+from flumeng.views import queues
+from flumeng.views.reading import Reading
 from zkschema import paths
-from zkschema.records import Push, PushClaim, Record
+from zkschema.records import Push, PushClaim, Queue, QueueFailure, Record
 from zkschema.table import ZPath
 
 R = TypeVar("R", bound=Record)
@@ -72,6 +74,18 @@ def test_a_flow_that_is_made_while_a_site_is_read_is_not_missed() -> None:
     sites = FakeSites(1)
     copy = copy_site(Meddled(sites.trees["s0"], 3, by_hand(WEB)))
     assert list(state_of(copy).resources) == ["flow/web"]
+
+
+def test_a_copy_has_the_objects_that_could_not_be_read() -> None:
+    sites = FakeSites(1)
+    store = sites.store("s0")
+    by_hand(WEB)(store)
+    failure = QueueFailure(location="/in/a", size=7, modified=5, position=3, why="bits", time=1.0)
+    store.write(paths.queue("web"), Queue(epoch=1, id="5f2a90c1", next={"0": 9}), ABSENT)
+    store.write(paths.queue_failures("web"), None, ABSENT)
+    store.write(paths.queue_failure("web", "0.0"), failure, ABSENT)
+    assert list(queues.causes(Reading(copy_site(store)))) == list(queues.causes(Reading(store)))
+    assert len(list(queues.causes(Reading(store)))) == 1
 
 
 def test_who_is_taken_over_at_the_last_moment_writes_nothing() -> None:

@@ -14,11 +14,12 @@ from threading import Event
 import pytest
 
 from cli.context import AuditFields
+from flumeng.collector.assignment import Assignment
 from flumeng.collector.jobs import Jobs
 from flumeng.collector.publisher import Publisher
-from flumeng.collector.runner import Runner, Status, Surroundings
+from flumeng.collector.runner import Runner, Surroundings
 from flumeng.collector.scheduler import Scheduler
-from flumeng.collector.task import Assignment
+from flumeng.collector.status import Status
 from flumeng.collector.testing import ScriptedEngine, ScriptedPipeline, StillPositions, register
 from flumeng.errors import UnavailableError
 from flumeng.inputs import Range, Reach

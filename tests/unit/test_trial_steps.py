@@ -11,9 +11,9 @@ from flumeng.errors import UserError
 from flumeng.ingest.framing import Messages
 from flumeng.spec import check_flow
 from flumeng.trial import steps
+from flumeng.trial.filter_tree import filter_tree
 from flumeng.trial.received import ReceivedLines
 from flumeng.trial.tap import Pace, spread
-from flumeng.trial.ways import ways_of
 
 FLOW = check_flow("""\
 flow: web
@@ -48,8 +48,8 @@ def count(at: str, where: str | None = None) -> int:
     """Events behind a step, dead letters aside; nothing else comes out of a flow cut there."""
     spec = steps.as_far_as(FLOW, steps.find(FLOW, at), where)
     received = ReceivedLines(spec)
-    way = ways_of(spec, no_spark, received.schema)
-    ends = [end for end in way.run(received.events(Messages(LINES))) if not end.failed]
+    tree = filter_tree(spec, no_spark, received.schema)
+    ends = [end for end in tree.run(received.events(Messages(LINES))) if not end.failed]
     assert len(ends) == 1
     return sum(batch.num_rows for batch in ends[0].batches)
 

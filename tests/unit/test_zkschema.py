@@ -55,9 +55,20 @@ def test_unknown_fields_are_kept_at_every_depth() -> None:
     data = (
         b'{"assignment_version":1,"journals_told":true,"new":1,"problems":{},"spark_ui":"",'
         b'"tasks":{"f/t":{"epoch":1,'
-        b'"epoch_seen":0,"error":null,"health":"","newer":[2],"revision":1,"state":"running"}},"v":1}'
+        b'"epoch_seen":0,"health":"","newer":[2],"revision":1,"state":"running"}},"v":1}'
     )
     assert codec.encode(codec.decode(records.NodeStatus, data)) == data
+
+
+def test_what_is_none_unless_it_is_set_is_written_when_it_is_set() -> None:
+    assert codec.encode(records.Ack(epoch=1, offset=2)) == b'{"epoch":1,"offset":2,"v":1}'
+    joined = records.Joined(offset=2, emitted=5, rules="r")
+    set_ = records.Ack(epoch=1, offset=2, joined=joined)
+    assert codec.decode(records.Ack, codec.encode(set_)) == set_
+    told = b'{"epoch":1,"joined":null,"offset":2,"v":1}'
+    assert codec.decode(records.Ack, told) == records.Ack(epoch=1, offset=2)
+    change = records.ResourceChange(before=None, after="a", owned_before=None)
+    assert b'"before":null' in codec.encode(change), "there it says that it was not there"
 
 
 def test_a_newer_version_is_refused_by_name() -> None:

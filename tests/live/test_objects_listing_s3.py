@@ -1,0 +1,289 @@
+"""What the objects of a path are, on a real S3 server and behind faulty ones."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from flumeng.errors import UnavailableError, UserError
+from flumeng.inputs.objects import s3_tree
+from flumeng.inputs.objects.listed import Listed
+from flumeng.inputs.objects.listing import Lister, Listing
+from flumeng.runtime import secrets
+from flumeng.runtime.embedded import free_port
+from flumeng.runtime.file_store import open_files
+from flumeng.runtime.remote_store import revealed
+from flumeng.sinks.testing.s3 import RealS3
+from flumeng.spec.locations import Credentials, located, place_of
+from tests.live.own_server import need_own
+
+KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")
+STRANGE = ("50%.gz", "h#.gz", "ü &<>'\".gz", "p+q r.gz", "x%41.gz", "n" * 200 + ".gz")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealS3]:
+    server = RealS3(tmp_path_factory.mktemp("s3"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def lake(server: RealS3, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A directory of its own in the bucket."""
+    monkeypatch.setenv("FLUMENG_SECRET_LAKE_ID", server.access_key)
+    monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", server.secret_key)
+    return located(server.location(uuid.uuid4().hex), KEYS)
+
+
+def put(lake: str, *names: str) -> list[str]:
+    """Objects of as many bytes as their names are long."""
+    place, _, query = lake.partition("?")
+    client = s3_tree._client(tuple(sorted(revealed(query, secrets.resolve).items())))
+    bucket, _, directory = place.removeprefix("s3a://").partition("/")
+
+    def put(name: str) -> None:
+        client.put_object(Bucket=bucket, Key=f"{directory}/{name}", Body=b"x" * len(name))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, names))
+    return sorted(names)
+
+
+def under(lake: str, glob: str) -> str:
+    place, _, query = lake.partition("?")
+    return f"{place}/{glob}?{query}"
+
+
+def names(listing: Listing, lake: str) -> list[str]:
+    root = lake.partition("?")[0] + "/"
+    return [one.place.removeprefix(root) for page in listing for one in page]
+
+
+def found(lake: str, glob: str, after: str = "") -> list[str]:
+    behind = place_of(under(lake, after)).partition("?")[0] if after else ""
+    return names(Lister(under(lake, glob)).listing(behind), lake)
+
+
+def test_an_object_is_told_as_it_is(lake: str) -> None:
+    put(lake, "a/b.gz")
+    ((one,),) = list(Lister(under(lake, "a/*")).listing())
+    assert one.location == under(lake, "a/b.gz")
+    assert "never-a-secret" not in one.location
+    files, path = open_files(one.location)
+    info = files.get_file_info(path)
+    assert (one.size, one.modified_us) == (info.size, info.mtime_ns // 1000) == (6, one.modified_us)
+    assert len(one.tag) == 32
+    put(lake, "a/b.gz", "a/c.gz")
+    first, other = next(iter(Lister(under(lake, "**")).listing()))
+    assert first.tag == one.tag == other.tag
+
+
+def test_names_come_in_order_from_any_name_on(lake: str) -> None:
+    paths = put(
+        lake,
+        *("a.gz", "a-/1.gz", "a/1.gz", "a/2.gz", "a/b/1.gz", "a/b/c/1.gz", "b/1.gz", "b/2.log"),
+        *("_temporary/1.gz", "a/_flumeng/1.gz", "c/.hidden.gz", "a/b.gz", "a!/1.gz"),
+    )
+    shown = [path for path in paths if "/_" not in path and path[0] != "_" and "/." not in path]
+    for glob, expected in {
+        "**": shown,
+        "**/*.gz": [path for path in shown if path.endswith(".gz")],
+        "*/*.gz": [p for p in shown if p.count("/") == 1 and p.endswith(".gz")],
+        "*/b/*": ["a/b/1.gz"],
+        "a/b/**/1.gz": ["a/b/1.gz", "a/b/c/1.gz"],
+        "*.gz": ["a.gz"],
+        "[b]/*.log": ["b/2.log"],
+        "a/b.gz": ["a/b.gz"],
+        "_temporary/*": ["_temporary/1.gz"],
+        "none/*": [],
+    }.items():
+        assert found(lake, glob) == expected, glob
+        for after in paths:
+            assert found(lake, glob, after) == [path for path in expected if path > after], after
+
+
+def test_many_objects_come_in_pages(lake: str) -> None:
+    paths = put(lake, *(f"{n % 3}/{n:05}.gz" for n in range(2500)), *(f"m/{n}/x" for n in range(9)))
+    for glob in ("*/*.gz", "**/*.gz"):
+        pages = list(Lister(under(lake, glob)).listing())
+        assert [len(page) for page in pages] == [1000, 1000, 500]
+        assert found(lake, glob) == paths[:2500]
+        assert found(lake, glob, paths[1700]) == paths[1701:2500]
+    assert found(lake, "m/*/x") == paths[2500:]
+
+
+def test_strange_names_stop_nothing(lake: str) -> None:
+    put(lake, *STRANGE, "d%r/x.gz")
+    for glob, expected in (("*", STRANGE), ("**", (*STRANGE, "d%r/x.gz"))):
+        listed = [one for page in Lister(under(lake, glob)).listing() for one in page]
+        root = lake.partition("?")[0]
+        assert [one.place.removeprefix(f"{root}/") for one in listed] == sorted(expected)
+        for one in listed:
+            files, path = open_files(one.location)
+            assert files.get_file_info(path).size == one.size
+
+
+def test_what_a_person_has_to_mend_is_told(
+    server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = under(lake.replace(server.bucket, "nobodys-bucket"), "*")
+    with pytest.raises(UserError, match=r"s3a://nobodys-bucket: .*NoSuchBucket.*: create it"):
+        list(Lister(elsewhere).listing())
+    with pytest.raises(UserError, match="unknown in the query: colour"):
+        Lister(under(lake, "*") + "&colour=red")
+    if server.keeps:
+        monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", "a-wrong-one")
+        with pytest.raises(UserError, match=r"SignatureDoesNotMatch.*mend the cred") as told:
+            list(Lister(under(lake, "*")).listing())
+        assert "a-wrong-one" not in str(told.value)
+
+
+def test_a_server_that_is_away_or_frozen_is_given_up(
+    server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(lake, "a.gz")
+    down = lake.replace(server.address, f"127.0.0.1:{free_port()}")
+    with pytest.raises(UnavailableError, match=r"s3a://.*Could not connect"):
+        list(Lister(under(down, "*")).listing())
+    need_own(server)
+    monkeypatch.setattr(s3_tree, "SILENT_SECONDS", 1)
+    s3_tree._client.cache_clear()
+    server.freeze()
+    began = time.monotonic()
+    try:
+        with pytest.raises(UnavailableError, match="Read timeout"):
+            found(lake, "*")
+        assert time.monotonic() - began < 15
+    finally:
+        server.thaw()
+        s3_tree._client.cache_clear()
+    assert found(lake, "*") == ["a.gz"]
+
+
+Answer = Callable[[str], tuple[int, bytes]]
+
+
+@contextmanager
+def serving(answer: Answer) -> Iterator[str]:
+    """A path on a server that answers so."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = answer(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    query = f"endpoint_override=127.0.0.1:{http.server_port}&scheme=http&region=x"
+    try:
+        yield located(f"s3://lake/in?{query}", KEYS)
+    finally:
+        http.shutdown()
+        http.server_close()
+
+
+def contents(*keys: str, prefixes: tuple[str, ...] = ()) -> bytes:
+    objects = "".join(
+        f"<Contents><Key>{key}</Key><LastModified>2026-11-23T10:00:00.000Z</LastModified>"
+        f'<ETag>"e"</ETag><Size>3</Size></Contents>'
+        for key in keys
+    )
+    below = "".join(f"<CommonPrefixes><Prefix>{p}</Prefix></CommonPrefixes>" for p in prefixes)
+    all_of_it = f"<EncodingType>url</EncodingType><IsTruncated>false</IsTruncated>{objects}{below}"
+    return f"<ListBucketResult>{all_of_it}</ListBucketResult>".encode()
+
+
+@pytest.mark.usefixtures("lake")
+def test_keys_that_no_location_can_name_are_counted() -> None:
+    keys = ("in/", "in/a//b.gz", "in/a/../b.gz", "in/a?b.gz", "in//c.gz", "in/d.gz")
+    with serving(lambda _: (200, contents("in/%252F%0A.gz", *keys))) as lake:
+        listing = Lister(under(lake, "**")).listing()
+        assert list(listing) == [
+            [
+                Listed(under(lake, "%2F\n.gz"), 3, 1_795_428_000_000_000, "e"),
+                Listed(under(lake, "d.gz"), 3, 1_795_428_000_000_000, "e"),
+            ]
+        ]
+        assert (listing.unnamed, listing.unnamed_example) == (3, "'s3://lake/in/a//b.gz'")
+
+    def top(path: str) -> tuple[int, bytes]:
+        assert "in%2F%2F" not in path
+        if "in%2Fok" in path:
+            return 200, contents("in/ok/d.gz")
+        return 200, contents(prefixes=("in//", "in/w?/", "in/ok/"))
+
+    with serving(top) as lake:
+        listing = Lister(under(lake, "*/*.gz")).listing()
+        assert names(listing, lake) == ["ok/d.gz"]
+        assert listing.unnamed == 2
+
+
+@pytest.mark.usefixtures("lake")
+def test_a_refusal_of_one_directory_hides_no_other() -> None:
+    def answer(path: str) -> tuple[int, bytes]:
+        if "prefix=in%2Fb" in path:
+            return 403, b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+        if "prefix=in%2F&" in path:
+            return 200, contents(prefixes=("in/a/", "in/b/", "in/c/"))
+        return 200, contents(path.partition("prefix=")[2][:4].replace("%2F", "/") + "/x.gz")
+
+    with serving(answer) as lake:
+        pages: list[Listed] = []
+        with pytest.raises(UserError, match=r"AccessDenied.*allow s3:ListBucket"):
+            for page in Lister(under(lake, "*/*.gz")).listing():
+                pages += page
+        assert len(pages) == 2
+
+
+@pytest.mark.usefixtures("lake")
+@pytest.mark.parametrize(("refusals", "fails"), [(2, False), (99, True)])
+def test_a_store_that_is_too_busy_is_asked_again_a_few_times(refusals: int, fails: bool) -> None:
+    asked: list[str] = []
+
+    def answer(path: str) -> tuple[int, bytes]:
+        asked.append(path)
+        busy = len(asked) <= refusals
+        slow = b"<Error><Code>SlowDown</Code></Error>"
+        return (503, slow) if busy else (200, contents("in/a.gz"))
+
+    with serving(answer) as lake:
+        if fails:
+            with pytest.raises(UnavailableError, match="SlowDown"):
+                found(lake, "*")
+        else:
+            assert found(lake, "*") == ["a.gz"]
+    assert len(asked) == 3
+
+
+@pytest.mark.usefixtures("lake")
+def test_what_is_no_answer_of_s3_may_pass() -> None:
+    with serving(lambda _: (200, b"<html>a proxy")) as lake, pytest.raises(UnavailableError):
+        found(lake, "*")
+
+
+def test_a_role_is_taken_on(server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if server.keeps or server.given:
+        pytest.skip("only moto has a service of tokens")
+    put(lake, "a.gz")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", server.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
+    role = Credentials(role="arn:aws:iam::123456789012:role/lake")
+    assert found(located(place_of(lake), role), "*") == ["a.gz"]
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{free_port()}")
+    s3_tree._client.cache_clear()
+    with pytest.raises(UnavailableError, match="Could not connect"):
+        found(located(place_of(lake), role), "*")
+    s3_tree._client.cache_clear()

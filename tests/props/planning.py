@@ -1,0 +1,339 @@
+"""What tests of the laws of the planner share: random clusters, what is legal, nodes that obey."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from flumeng.plan import (
+    Action,
+    Assign,
+    Drop,
+    Forget,
+    MarkAway,
+    Replan,
+    Revert,
+    plan,
+)
+from flumeng.plan.applied import applied
+from flumeng.spec import CollectPlace, IngestPlace, Place, Rollout, TaskRange
+from flumeng.state.snapshot import UNDECIDED, FlowView, IntentView, NodeView, Snapshot
+from flumeng.store import Version
+from zkschema.records import (
+    COLLECT,
+    Cluster,
+    Flow,
+    Intent,
+    Journal,
+    MaintenanceLimits,
+    Node,
+    NodeStatus,
+    Partition,
+    PlannedTask,
+    TaskStatus,
+)
+
+BOTH = ("ingest", "collect")
+ROLES = st.sampled_from([BOTH, BOTH, BOTH, ("ingest",), ("collect",)])
+NODE_LABELS = st.sampled_from([{"role": "web"}, {"role": "web"}, {"role": "spark"}])
+RANGE = TaskRange(min=2, max=4)
+TASKS = st.sampled_from([None, None, 1, 2, 3, 4, RANGE, RANGE])
+FLOW_LABELS = st.sampled_from([{}, {}, {"role": "web"}, {"role": "spark"}])
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> dict[str, NodeView]:
+    views = {}
+    for number in range(draw(st.integers(1, 5))):
+        name = f"n{number}"
+        record = Node(
+            uuid=name,
+            roles=draw(ROLES),
+            labels=draw(NODE_LABELS),
+            zone=draw(st.sampled_from(["a", "b"])),
+            capacity=draw(st.sampled_from([{}, {}, {"slots": 2.0}, {"slots": 9.0, "mb": 2.0}])),
+            desired=draw(st.sampled_from(["active"] * 4 + ["draining"])),
+        )
+        live = draw(st.sampled_from([True, True, False]))
+        views[name] = NodeView(
+            name,
+            record,
+            live,
+            lost=not live and draw(st.booleans()),
+            expired=not live and draw(st.integers(0, 3)) == 0,
+            unmarked=draw(st.integers(0, 3)) == 0,
+        )
+    return views
+
+
+@st.composite
+def flows(draw: st.DrawFn) -> dict[str, FlowView]:
+    views = {}
+    for number in range(draw(st.integers(1, 3))):
+        name = f"f{number}"
+        place = Place(
+            ingest=IngestPlace(labels=draw(FLOW_LABELS)),
+            collect=CollectPlace(
+                labels=draw(FLOW_LABELS),
+                tasks=draw(TASKS),
+                weight=draw(
+                    st.sampled_from([{"slots": 1.0}, {"slots": 0.5, "mb": 1.0}, {"slots": 20.0}])
+                ),
+                per_node=draw(st.sampled_from([0, 0, 1, 2])),
+                spread=draw(st.sampled_from(["load", "zone"])),
+                replicas=draw(st.sampled_from([1, 1, 2, 3])),
+            ),
+        )
+        record = Flow(
+            revision=draw(st.integers(1, 3)),
+            state=draw(st.sampled_from(["running"] * 4 + ["suspended", "stopped", "deleted"])),
+            discard=draw(st.booleans()),
+        )
+        rollout = draw(st.sampled_from([None, Rollout(), Rollout(canary=2, max_parallel=2)]))
+        other = replace(place, collect=replace(place.collect, labels=draw(FLOW_LABELS)))
+        before = draw(st.sampled_from([None, other, replace(other, ingest=IngestPlace())]))
+        views[name] = FlowView(
+            name,
+            record,
+            Version(0),
+            place,
+            rollout=rollout,
+            place_before=before,
+            by_batch=draw(st.booleans()),
+            pins=draw(st.sampled_from([True, True, False])),
+            discovers=draw(st.booleans()),
+        )
+    return views
+
+
+@st.composite
+def discovered(draw: st.DrawFn, flow: FlowView) -> FlowView:
+    """The flow with what a discovery task of it has found: most have none."""
+    flow = replace(flow, proposed_tasks=draw(st.integers(0, 6)))
+    if draw(st.integers(0, 2)):
+        return replace(flow, partitions={}, weights={}, discovers=draw(st.booleans()))
+    found = {
+        f"p{number}@broker": Partition(
+            weight=draw(st.sampled_from([{}, {}, {"slots": 3.0}])),
+            end=draw(st.sampled_from([None, None, 7])),
+        )
+        for number in range(draw(st.integers(0, 6)))
+    }
+    weights = {name: one.weight for name, one in found.items() if one.weight}
+    discovers = bool(found) or draw(st.booleans())
+    return replace(flow, partitions=found, weights=weights, discovers=discovers)
+
+
+@st.composite
+def intents(draw: st.DrawFn, views: Mapping[str, FlowView]) -> dict[str, dict[str, IntentView]]:
+    """Of some flows, those of some tasks: open ones of the owner itself or of an earlier one."""
+    return {
+        name: {
+            task: draw(intent(planned))
+            for task, planned in flow.tasks.items()
+            if planned.kind == COLLECT and draw(st.booleans())
+        }
+        for name, flow in views.items()
+        if flow.by_batch and draw(st.integers(0, 3))
+    }
+
+
+@st.composite
+def intent(draw: st.DrawFn, task: PlannedTask) -> IntentView:
+    ranges = {name: (0, 5) for name in task.partitions if draw(st.booleans())}
+    epoch = max(0, task.epoch - draw(st.integers(0, 1)))
+    record = Intent(epoch=epoch, series="s", number=1, revision=1, splits=1, ranges=ranges)
+    unreadable = draw(st.integers(0, 9)) == 0
+    return IntentView(None if unreadable else record, Version(draw(st.integers(0, 9))))
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """An empty plan, or one that an earlier and different cluster left behind."""
+    fresh = Snapshot(
+        flows=draw(flows()),
+        nodes=draw(nodes()),
+        journals={},
+        drained=frozenset(),
+        mine=frozenset(),
+    )
+    before = apply_all(replace(fresh, mine=frozenset(fresh.flows)))
+    names = sorted(before.flows)
+    journals = {
+        f"j{number}": Journal(
+            flow=draw(st.sampled_from(names)), node="n0", primary="n0", term=1, in_sync=("n0",)
+        )
+        for number in range(draw(st.integers(0, 6)) if names else 0)
+    }
+    known = {name: draw(discovered(flow)) for name, flow in before.flows.items()}
+    ending = [f"{name}/{p}" for name, flow in known.items() for p in flow.ending]
+    views = dict(before.nodes)
+    for name, later in draw(nodes()).items():
+        if name in views:
+            views[name] = replace(
+                later,
+                assignment=views[name].assignment,
+                assignment_version=views[name].assignment_version,
+            )
+        else:
+            views[name] = later
+    mine = [name for name in names if draw(st.integers(0, 3))]
+    return replace(
+        before,
+        flows=known,
+        nodes=views,
+        journals=journals,
+        intents=draw(intents(known)),
+        drained=frozenset(name for name in [*journals, *ending] if draw(st.booleans())),
+        mine=frozenset(mine),
+        leads=draw(st.booleans()),
+        cluster=Cluster(
+            maintenance_limits=MaintenanceLimits(nodes=100),
+            throttles=draw(st.sampled_from([{}, {}, {"recovery": 1}])),
+        ),
+    )
+
+
+def apply_one(snapshot: Snapshot, action: Action) -> Snapshot:
+    """What the store would hold after the action's compare-and-set."""
+    if isinstance(action, Drop):
+        kept = {name: flow for name, flow in snapshot.flows.items() if name != action.flow}
+        return replace(snapshot, flows=kept, mine=snapshot.mine - {action.flow})
+    if isinstance(action, Assign):
+        node = snapshot.nodes[action.node]
+        assert action.expect == node.assignment_version
+        for flow, version in action.plans:
+            assert snapshot.flows[flow].plan_version == version
+        after = replace(
+            node, assignment=action.assignment, assignment_version=next_version(action.expect)
+        )
+        return replace(snapshot, nodes={**snapshot.nodes, action.node: after})
+    if isinstance(action, Forget):
+        held = [
+            t for f in snapshot.flows.values() for t in f.tasks.values() if t.node == action.node
+        ]
+        assert not held, "a node with tasks is forgotten"
+        owned = [j for j in snapshot.journals.values() if j.primary == action.node]
+        assert not owned, "a node with journals is forgotten"
+        assert not snapshot.nodes[action.node].live
+        return applied(snapshot, action)
+    if isinstance(action, MarkAway | Revert):
+        return applied(snapshot, action)
+    assert isinstance(action, Replan)
+    view = snapshot.flows[action.flow]
+    assert (action.expect, action.flow_version) == (view.plan_version, view.version)
+    assert action.before == view.tasks
+    assert action.why, "an action without a reason"
+    for fence in action.fences:
+        seen = snapshot.intents[action.flow].get(fence.task, UNDECIDED)
+        assert fence.seen == seen, "a fence is put up on what is not there"
+    return applied(snapshot, action)
+
+
+def next_version(expect: object) -> Version:
+    return Version(expect.number + 1 if isinstance(expect, Version) else 0)
+
+
+def apply_all(snapshot: Snapshot) -> Snapshot:
+    for action in plan(snapshot):
+        snapshot = apply_one(snapshot, action)
+    return snapshot
+
+
+def check_legal(before: Snapshot, after: Snapshot) -> None:
+    """No task is told to two nodes, no epoch goes back, and a new owner has a new epoch."""
+    told = [
+        (task.flow, task.task)
+        for node in after.nodes.values()
+        for task in node.assignment.tasks
+        if task.state != "standby"
+    ]
+    assert len(told) == len(set(told)), "two nodes are told to run the same task"
+    for name, flow in after.flows.items():
+        old, new = before.flows[name].plan, flow.plan
+        assert new.epoch >= old.epoch
+        for task_name, task in new.tasks.items():
+            assert task.epoch <= new.epoch
+            assert len({task.node, *task.standbys}) == 1 + len(task.standbys)
+            was = old.tasks.get(task_name)
+            if was is not None and was.node is not None and task.node != was.node:
+                assert task.epoch > old.epoch, "a task changed hands under an old epoch"
+        check_intents(before, after, name)
+        read = [p for task in new.tasks.values() for p in task.partitions]
+        assert len(read) == len(set(read)), "two tasks read one partition"
+        readers = {
+            p: (task.node, task_name)
+            for task_name, task in old.tasks.items()
+            for p in task.partitions
+        }
+        epochs = {p: task.epoch for task in old.tasks.values() for p in task.partitions}
+        for task_name, task in new.tasks.items():
+            for p in task.partitions if task.node else ():
+                same = readers.get(p, (task.node, task_name)) == (task.node, task_name)
+                assert task.epoch >= epochs.get(p, 0) + (0 if same else 1), (
+                    "an old epoch for a partition"
+                )
+
+
+def check_intents(before: Snapshot, after: Snapshot, name: str) -> None:
+    """No partition that is to be read leaves a task whose batch is decided, or of which nobody can
+    tell; and then no owner of before may decide any more."""
+    flow = before.flows[name]
+    if not flow.by_batch or (flow.record.state == "deleted" and flow.record.discard):
+        return
+    for task_name, task in flow.tasks.items():
+        now = after.flows[name].tasks.find(task_name)
+        left = {
+            partition
+            for partition in set(task.partitions) - set(now.partitions if now else ())
+            if before.is_open(name, partition) or partition in flow.partitions
+        }
+        if task.kind != COLLECT or (now is not None and not left):
+            continue
+        assert name in before.intents, "nobody knows whether a batch is decided"
+        seen = before.intents[name].get(task_name, UNDECIDED)
+        assert not seen.open, f"{left} leaves a task whose batch is decided"
+        if left:
+            fence = after.intents[name][task_name].record
+            assert fence is not None
+            assert fence.epoch > task.epoch, "an owner of before may decide"
+            assert fence.epoch <= (now.epoch if now and now.node else after.flows[name].plan.epoch)
+
+
+def nodes_obey(snapshot: Snapshot) -> Snapshot:
+    """Every live node has applied its assignment and let go of what drains."""
+    obedient = {}
+    for name, node in snapshot.nodes.items():
+        version = node.assignment_version
+        if node.live and isinstance(version, Version):
+            tasks = {
+                f"{task.flow}/{task.task}": TaskStatus(
+                    epoch=task.epoch, revision=task.revision, state="running"
+                )
+                for task in node.assignment.tasks
+                if task.state == "running"
+            }
+            status = NodeStatus(assignment_version=version.number, tasks=tasks)
+            node = replace(node, status=status)  # noqa: PLW2901  the node as it is now
+        obedient[name] = node
+    return replace(snapshot, nodes=obedient)
+
+
+def converge(snapshot: Snapshot) -> tuple[Snapshot, int]:
+    """The state in which nothing is left to do, and how many tasks changed hands."""
+    moves = 0
+    for _ in range(200):
+        before = snapshot
+        snapshot = nodes_obey(apply_all(snapshot))
+        if snapshot == before:
+            return snapshot, moves
+        for name, flow in snapshot.flows.items():
+            old = before.flows[name].plan.tasks
+            moves += sum(
+                old[key].node not in (None, task.node)
+                for key, task in flow.plan.tasks.items()
+                if key in old
+            )
+    raise AssertionError("the plan does not come to rest")

@@ -1,0 +1,177 @@
+"""One task before a store in memory, with a pipeline that follows a script."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from flumeng.collector.assignment import Assignment
+from flumeng.collector.jobs import Jobs
+from flumeng.collector.measures import Measures
+from flumeng.collector.publisher import Publisher
+from flumeng.collector.runner import Runner, Surroundings
+from flumeng.collector.scheduler import Scheduler
+from flumeng.collector.status import Status
+from flumeng.collector.testing import (
+    Restless,
+    ScriptedEngine,
+    ScriptedPipeline,
+    StillPositions,
+    register,
+)
+from flumeng.errors import UnavailableError
+from flumeng.inputs import Reach
+from flumeng.metrics import table
+from flumeng.spec import FlowSpec, parse_flow
+from flumeng.store import ABSENT, Version, Write, tree
+from flumeng.testing import FakeStore
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN, flow_folders
+from zkschema.records import Flow
+
+JOURNAL = "web.n1.0.00000000"
+
+
+PATIENCE_SECONDS = 60.0
+
+
+def spec(delivery: str = "at-least-once", seconds: float = 0.0) -> FlowSpec:
+    return parse_flow(
+        "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], "
+        f"delivery: {delivery}, batch: {{seconds: {seconds}, events: 100}}, sinks: [noop]}}"
+    )
+
+
+def once() -> FlowSpec:
+    return parse_flow(
+        "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: exactly-once, "
+        "batch: {seconds: 0, events: 100}, sinks: [files: {path: /lake}]}"
+    )
+
+
+class LossyStore(FakeStore):
+    """Nobody hears the reply to transaction number ``lost``, counted from 1. ``before_acks`` is
+    called before acks are read."""
+
+    commits = 0
+    lost = 0
+    before_acks: Callable[[], object] | None = None
+
+    def read_many(self, wanted: Sequence[Any]) -> list[Any]:
+        if self.before_acks is not None and any("/acks/" in str(path) for path in wanted):
+            self.before_acks()
+        return super().read_many(wanted)
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        versions = super().commit(writes)
+        self.commits += 1
+        if self.commits == self.lost:
+            raise UnavailableError("ConnectionLoss")
+        return versions
+
+
+@dataclass
+class World(StillPositions):
+    safe: dict[str, int] = field(default_factory=lambda: {JOURNAL: 0})
+    closed: set[str] = field(default_factory=set)
+    store: LossyStore = field(default_factory=LossyStore)
+    statuses: list[Status] = field(default_factory=list)
+    runners: list[Runner] = field(default_factory=list)
+    scheduler: Scheduler = field(default_factory=Scheduler)
+    measures: Measures = field(default_factory=Measures)
+    jobs: Jobs = field(default_factory=lambda: Jobs(ScriptedEngine(), 2, on_stuck=pytest.fail))
+    opened: list[FlowSpec] = field(default_factory=list)
+
+    def open(self, spec: FlowSpec) -> None:
+        self.opened.append(spec)
+
+    def __post_init__(self) -> None:
+        self.store.on_session(lambda _: self.scheduler.wake_all())
+        tree.init(self.store)
+        self.store.write(paths.flow("web"), Flow(revision=1), ABSENT)
+        for folder in flow_folders("web"):
+            self.store.write(folder, None, ABSENT)
+        register(self.store, "web", JOURNAL)
+
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        return {
+            name: Reach("", self.safe[name], closed=name in self.closed)
+            for name in partitions
+            if name in self.safe
+        }
+
+    def run(
+        self,
+        pipeline: ScriptedPipeline,
+        epoch: int = 1,
+        report: Callable[[str, Status], None] | None = None,
+        handoff: int = 0,
+    ) -> Runner:
+        return self.run_built(lambda _: pipeline, epoch, report, handoff)
+
+    def run_built(
+        self,
+        build: Callable[[Assignment], ScriptedPipeline],
+        epoch: int = 1,
+        report: Callable[[str, Status], None] | None = None,
+        handoff: int = 0,
+    ) -> Runner:
+        around = Surroundings(
+            store=self.store,
+            publisher=Publisher(self.store),
+            scheduler=self.scheduler,
+            jobs=self.jobs,
+            build=build,
+            positions=lambda wake: Restless(self, wake),
+            report=report or self.report,
+            measures=self.measures,
+        )
+        runner = Runner(replace(assignment(epoch), handoff=handoff), around)
+        self.runners.append(runner)
+        runner.start()
+        return runner
+
+    def report(self, _key: str, status: Status) -> None:
+        self.statuses.append(status)
+
+    def ack(self) -> int:
+        found = self.store.read(paths.ack("web", CURSOR_MAIN, JOURNAL))
+        return found.value.offset if found else 0
+
+    def counted(self, wanted: table.Metric) -> dict[tuple[str, ...], object]:
+        readings = self.measures.readings()
+        return {labels: value for metric, value, labels in readings if metric is wanted}
+
+    def states(self) -> list[str]:
+        return [status.state for status in self.statuses]
+
+
+def assignment(epoch: int = 1) -> Assignment:
+    return Assignment("web", "collect.0", epoch, 1, "", (JOURNAL,))
+
+
+@contextmanager
+def running() -> Iterator[World]:
+    """A world whose tasks end with it."""
+    world = World()
+    yield world
+    for runner in world.runners:
+        runner.cancel()
+        assert runner.join(PATIENCE_SECONDS)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def waited(event: threading.Event) -> None:
+    event.wait(PATIENCE_SECONDS)

@@ -1,0 +1,191 @@
+"""Lanes as a task reads them: each line once, and a bad object holds up nobody."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flumeng.collector.assignment import Assignment
+from flumeng.collector.partitions import Partitions
+from flumeng.collector.publisher import Publisher
+from flumeng.collector.ranges import BatchSize
+from flumeng.collector.task import Task
+from flumeng.collector.testing import ScriptedPipeline
+from flumeng.discovery.task import DiscoveryTask
+from flumeng.inputs import UnreadableError
+from flumeng.inputs.finding import FindingTask
+from flumeng.inputs.objects.finder import ObjectsFinder
+from flumeng.inputs.objects.objects import ObjectsInput, source_of
+from flumeng.operations.flows import apply_flow
+from flumeng.sinks import Written
+from flumeng.spec import parse_flow
+from flumeng.store import tree
+from flumeng.testing import FakeStore
+from zkschema import paths
+
+FLOW = """\
+flow: web
+sources: [objects: {{paths: ["{directory}/*"], settle_seconds: 0, discovery_seconds: 0.5}}]
+delivery: exactly-once
+sinks: [files: {{path: /lake}}]
+"""
+PATIENCE_SECONDS = 60.0
+
+
+class World:
+    """A flow that reads the objects of a directory, its discovery task, and one collect task."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = FakeStore()
+        tree.init(self.store)
+        text = FLOW.format(directory=directory)
+        apply_flow(self.store, text, author="test", reason="", now=0.0)
+        self.spec = parse_flow(text)
+        self.now = 0.0
+        source = source_of(self.spec)
+        assert source is not None
+        finder = ObjectsFinder(source, self.store, FindingTask("web", 1))
+        self.discovery = DiscoveryTask(self.store, "web", 1, [finder])
+        self.input = ObjectsInput(self.store)
+        self.output: Counter[bytes] = Counter()
+        self.ids: Counter[tuple[str, int]] = Counter()
+        self.troubles: set[str] = set()
+        self.epoch = 0
+        self.partitions = self._partitions()
+
+    def _partitions(self) -> Partitions:
+        return Partitions(self.input.positions(lambda: None), clock=lambda: self.now)
+
+    def claim(self) -> Task:
+        """By another owner."""
+        self.epoch += 1
+        self.partitions.open(self.spec)
+        return Task(
+            Assignment("web", "0", self.epoch, 1, "", tuple(self.discovery.partitions)),
+            self.store,
+            Publisher(self.store, gap_seconds=0.0),
+            ScriptedPipeline(self.spec),
+            self.partitions,
+            size=BatchSize(1_000_000),
+        )
+
+    def collect(self, until: Callable[[], bool]) -> None:
+        """Batches, each by an owner of its own, until it is true."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        task = self.claim()
+        while not until():
+            assert time.monotonic() < deadline, (self.troubles, sum(self.output.values()))
+            batch = task.start(2000)
+            if self.partitions.trouble:
+                self.troubles.add(self.partitions.trouble)
+            if batch is None:
+                self.now += 0.5
+                time.sleep(0.01)
+                continue
+            try:
+                rows = self.read(batch) if not batch.gaps else []
+            except UnreadableError as error:
+                self.partitions.stop(error)
+            else:
+                task.settle(batch, [Written(len(rows))])
+                task.commit()
+                self.output.update(body for body, _, _ in rows)
+                self.ids.update((journal, seq) for _, journal, seq in rows)
+            task = self.claim()
+
+    def read(self, batch: object) -> list[tuple[bytes, str, int]]:
+        reader = self.input.reader(self.spec)
+        assert reader is not None
+        return [
+            (row["body"], row["journal"], row["seq"])
+            for piece in batch.ranges  # type: ignore[attr-defined]
+            for part in reader.read(piece, batch.addresses[piece.partition])  # type: ignore[attr-defined]
+            for row in part.select(["body", "journal", "seq"]).to_pylist()
+        ]
+
+    def failures(self) -> dict[str, int]:
+        """Name -> up to where it was read."""
+        names = self.store.children(paths.queue_failures("web"))
+        found = self.store.read_many([paths.queue_failure("web", name) for name in names])
+        return {Path(one.value.location).name: one.value.position for one in found if one}
+
+
+def lines(name: str, count: int) -> list[bytes]:
+    return [b"%s line %d" % (name.encode(), n) for n in range(count)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_each_line_of_each_object_once(world: World) -> None:
+    wanted: list[bytes] = []
+    for number, count in enumerate([0, 1, 7, 3000, 40_000]):
+        name = f"f{number}"
+        found = lines(name, count)
+        data = b"\n".join(found)
+        (world.directory / name).write_bytes(data)
+        (world.directory / f"{name}.gz").write_bytes(gzip.compress(data + b"\n" if data else b""))
+        wanted += found * 2
+    world.discovery.look()
+    world.collect(lambda: sum(world.output.values()) >= len(wanted))
+    assert world.output == Counter(wanted)
+    assert set(world.ids.values()) == {1}
+    assert not world.troubles
+
+
+def test_a_damaged_object_is_read_as_far_as_it_goes_and_given_up(world: World) -> None:
+    good, bad = lines("good", 5000), lines("bad", 20_000)
+    (world.directory / "good").write_bytes(b"\n".join(good))
+    packed = gzip.compress(b"\n".join(bad))
+    (world.directory / "bad.gz").write_bytes(packed[: len(packed) // 2])
+    world.discovery.look()
+    world.collect(lambda: bool(world.failures()))
+    read = [line for line in world.output if line.startswith(b"bad")]
+    position = world.failures()["bad.gz"]
+    assert 0 < len(read) < len(bad)
+    assert position == sum(len(line) + 1 for line in bad[: len(read)])
+    assert world.output == Counter(good + bad[: len(read)])
+    assert any("stands still at item" in trouble for trouble in world.troubles)
+
+
+def test_one_that_is_gone_before_it_is_read_is_given_up_and_its_lane_goes_on(world: World) -> None:
+    for number in range(40):
+        (world.directory / f"f{number}").write_bytes(b"\n".join(lines(f"f{number}", 3)))
+    world.discovery.look()
+    (world.directory / "f3").unlink()
+    (world.directory / "f20").write_bytes(b"something else")
+    world.collect(lambda: len(world.failures()) == 2 and sum(world.output.values()) >= 38 * 3)
+    assert world.failures() == {"f3": 0, "f20": 0}
+    assert sum(world.output.values()) == 38 * 3
+    assert set(world.output.values()) == {1}
+
+
+def test_what_lies_before_the_damage_is_read_also_when_it_is_given_up_first(world: World) -> None:
+    bad = lines("bad", 20_000)
+    packed = gzip.compress(b"\n".join(bad))
+    (world.directory / "bad.gz").write_bytes(packed[: len(packed) // 2])
+    world.discovery.look()
+    task = world.claim()
+    batch = None
+    while batch is None:
+        batch = task.start()
+    with pytest.raises(UnreadableError) as damage:
+        world.read(batch)
+    world.partitions.stop(damage.value)
+    starts = {batch.ranges[0].partition: batch.ranges[0].start}
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while world.partitions.of(starts)[batch.ranges[0].partition].gone_from == 0:
+        assert time.monotonic() < deadline
+        world.now += 0.5
+        time.sleep(0.01)
+    world.collect(lambda: bool(world.failures()))
+    position = world.failures()["bad.gz"]
+    assert position == sum(len(line) + 1 for line in world.output) > 0

@@ -1,0 +1,274 @@
+"""The discovery task of objects: each becomes an item of the queue once, whoever dies when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
+from flumeng.errors import ConflictError, UserError
+from flumeng.inputs.finding import Before, FindingTask
+from flumeng.inputs.objects.finder import ObjectsFinder
+from flumeng.operations.flows import apply_flow
+from flumeng.operations.queues import decide
+from flumeng.spec.objects_source import ObjectsSource
+from flumeng.state import items, queues
+from flumeng.state.items import Item
+from flumeng.state.partitions import ack_path
+from flumeng.store import ABSENT, tree
+from flumeng.testing import FakeStore, FakeTree
+from zkschema import paths
+from zkschema.records import Ack, QueueFailure
+
+FLOW = """\
+flow: web
+sources: [objects: {{paths: ["{directory}/*"], settle_seconds: 0}}]
+sinks: [noop]
+"""
+BY = {"author": "test", "reason": "", "now": 0.0}
+
+
+class Queue:
+    """A flow with objects in a directory, and its queue in a store."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.tree = FakeTree()
+        self.store = FakeStore(self.tree)
+        tree.init(self.store)
+        apply_flow(self.store, FLOW.format(directory=directory), **BY)  # type: ignore[arg-type]
+
+    def finder(self, store: FakeStore | None = None, epoch: int = 1, **more: Any) -> ObjectsFinder:
+        most = more.pop("most_waiting", 1000)
+        options = {"settle_seconds": 0.0, "lanes": 3, **more}
+        source = ObjectsSource(paths=(f"{self.directory}/*",), **options)
+        task = FindingTask("web", epoch)
+        return ObjectsFinder(source, store or self.store, task, most_waiting=most)
+
+    def write(self, *files: str, text: str = "a line\n") -> None:
+        for name in files:
+            (self.directory / name).write_text(text)
+
+    def items(self) -> list[Item]:
+        """All that are kept, lane by lane; each lane's are numbered without a gap."""
+        found = []
+        head = queues.head(self.store, "web")
+        assert head is not None
+        for lane, one in queues.lanes(self.store, "web", head.value, head.value.next).items():
+            own = [
+                item
+                for segment in queues.segments(self.store, "web", lane, one.segments)
+                for item in items.of_segment(segment.value)  # type: ignore[union-attr]
+            ]
+            numbers = [item.number for item in own]
+            assert numbers == list(range(one.next - len(own), one.next)), lane
+            found += own
+        return found
+
+    @property
+    def id(self) -> str:
+        head = queues.head(self.store, "web")
+        assert head is not None
+        return head.value.id
+
+    def names(self) -> Counter[str]:
+        return Counter(Path(item.location).name for item in self.items())
+
+    def ack(self, lane: str, offset: int) -> None:
+        path = ack_path("web", queues.lane_partition(lane, self.id))
+        before = self.store.read(path)
+        self.store.write(path, Ack(epoch=1, offset=offset), before.version if before else ABSENT)
+
+    def fail(self, file: str, name: str = "0.0") -> None:
+        """As an owner of the lane notes it with its ack."""
+        record = QueueFailure(
+            location=f"{self.directory}/{file}",
+            size=7,
+            modified=5,
+            position=3,
+            why="bits",
+            time=1.0,
+        )
+        self.store.write(paths.queue_failure("web", name), record, ABSENT)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Queue:
+    return Queue(tmp_path)
+
+
+def test_each_object_is_an_item_once(queue: Queue) -> None:
+    queue.write("a", "b", "c")
+    finder = queue.finder(discovery_seconds=0.0)
+    found = finder.find(Before())
+    assert found.offers.keys() == {queues.lane_partition(n, queue.id) for n in "012"}
+    assert queue.names() == {"a": 1, "b": 1, "c": 1}
+    queue.write("d")
+    finder.find(Before())
+    queue.finder(epoch=2).find(Before())
+    assert queue.names() == {"a": 1, "b": 1, "c": 1, "d": 1}
+
+
+def test_one_that_is_written_anew_is_another_item_unless_that_is_ignored(queue: Queue) -> None:
+    queue.write("a")
+    queue.finder().find(Before())
+    queue.write("a", text="other text\n")
+    queue.finder(epoch=2).find(Before())
+    assert queue.names() == {"a": 2}
+
+
+def test_one_that_is_written_anew_is_ignored_where_the_flow_says_so(queue: Queue) -> None:
+    queue.write("a")
+    queue.finder(rewritten="ignore").find(Before())
+    queue.write("a", text="other text\n")
+    queue.finder(epoch=2, rewritten="ignore").find(Before())
+    assert queue.names() == {"a": 1}
+
+
+def a_to_d(directory: Path) -> Queue:
+    directory.mkdir()
+    queue = Queue(directory)
+    queue.write("a", "b", "c", "d")
+    return queue
+
+
+@pytest.mark.parametrize("order", ["any", "name", "modified"])
+def test_whoever_dies_at_any_step_each_object_is_an_item_once(tmp_path: Path, order: str) -> None:
+    steps = Steps()
+    queue = a_to_d(tmp_path / "whole")
+    queue.finder(SteppingStore(queue.tree, steps), order=order).find(Before())
+    assert steps.count > 4
+    for at in range(steps.count):
+        queue = a_to_d(tmp_path / str(at))
+        crashing = SteppingStore(queue.tree, Steps(at, crash))
+        with pytest.raises(CrashError):
+            queue.finder(crashing, order=order).find(Before())
+        queue.write("e")
+        queue.finder(epoch=2, order=order).find(Before())
+        assert queue.names() == dict.fromkeys("abcde", 1), steps.names[at]
+
+
+def test_an_owner_that_wakes_up_late_appends_nothing(queue: Queue) -> None:
+    queue.write("a")
+    old = queue.finder(discovery_seconds=0.0)
+    old.find(Before())
+    queue.write("b")
+    queue.finder(epoch=2).find(Before())
+    queue.write("c")
+    with pytest.raises(ConflictError):
+        old.find(Before())
+    assert queue.names() == {"a": 1, "b": 1}
+    old.find(Before())
+    assert queue.names() == {"a": 1, "b": 1, "c": 1}
+
+
+def test_what_is_acked_goes_and_is_not_listed_again(queue: Queue) -> None:
+    queue.write(*(f"f{n}" for n in range(9)))
+    finder = queue.finder(discovery_seconds=0.0)
+    finder.find(Before())
+    queue.ack("0", items.offset_of(3))
+    queue.ack("1", items.offset_of(2, 5))
+    finder.find(Before())
+    assert len(queue.items()) == 6, "a segment goes when all of it is acked"
+    queue.ack("1", items.offset_of(3))
+    finder.find(Before())
+    assert len(queue.items()) == 3
+
+
+def test_no_more_is_listed_than_readers_need(queue: Queue) -> None:
+    queue.write(*(f"f{n:02}" for n in range(40)))
+    finder = queue.finder(most_waiting=12, discovery_seconds=0.0)
+    finder.find(Before())
+    assert len(queue.items()) == 12
+    finder.find(Before())
+    assert len(queue.items()) == 12
+    for lane in "012":
+        queue.ack(lane, items.offset_of(4))
+    finder.find(Before())
+    assert len(queue.items()) == 12
+    assert len(queue.names() & Counter(f"f{n:02}" for n in range(40))) == 12
+
+
+def test_an_item_is_tried_again_from_where_it_could_not_be_read(queue: Queue) -> None:
+    queue.write("bad")
+    finder = queue.finder(rewritten="ignore", discovery_seconds=0.0)
+    finder.find(Before())
+    queue.fail("bad")
+    assert decide(queue.store, "web", [], "retry", **BY) == ["0.0"]  # type: ignore[arg-type]
+    finder.find(Before())
+    assert not any(item.first for item in queue.items()), "its segment still says that it failed"
+    queue.ack("0", items.offset_of(1))
+    finder.find(Before())
+    finder.find(Before())
+    again = [item for item in queue.items() if item.first]
+    assert [(item.location, item.first, item.size) for item in again] == [
+        (f"{queue.directory}/bad", 3, 7)
+    ]
+    assert queue.store.children(paths.queue_failures("web")) == []
+
+
+def test_only_what_failed_is_tried_again_or_given_up(queue: Queue) -> None:
+    queue.finder().find(Before())
+    with pytest.raises(UserError, match=r'no item "0.7" that failed; none has failed'):
+        decide(queue.store, "web", ["0.7"], "retry", **BY)  # type: ignore[arg-type]
+    queue.fail("bad")
+    with pytest.raises(UserError, match=r'no item "0.7" that failed'):
+        decide(queue.store, "web", ["0.7"], "skip", **BY)  # type: ignore[arg-type]
+    assert decide(queue.store, "web", ["0.0"], "skip", **BY) == ["0.0"]  # type: ignore[arg-type]
+    queue.finder(epoch=2).find(Before())
+    assert queue.store.children(paths.queue_failures("web")) == []
+
+
+def test_a_directory_that_is_not_there_is_told(queue: Queue) -> None:
+    queue.directory.rmdir()
+    found = queue.finder().find(Before())
+    assert "no such directory: create it, or mend the path" in found.troubles[0]
+
+
+def test_lanes_grow_with_the_option_and_are_never_fewer(queue: Queue) -> None:
+    queue.finder(lanes=2).find(Before())
+    assert len(queue.finder(epoch=2, lanes=5).find(Before()).offers) == 5
+    assert len(queue.finder(epoch=3, lanes=1).find(Before()).offers) == 5
+
+
+def there(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize("after", ["keep", "delete", "move"])
+def test_objects_go_where_they_are_to_be_when_they_are_acked(
+    queue: Queue, tmp_path_factory: pytest.TempPathFactory, after: str
+) -> None:
+    target = tmp_path_factory.mktemp("done")
+    queue.write("a", "b", "c", "failed", "new", "later")
+    more: dict[str, Any] = {"move_to": str(target)} if after == "move" else {}
+    finder = queue.finder(lanes=1, after=after, rewritten="ignore", discovery_seconds=0.0, **more)
+    finder.find(Before())
+    number = {Path(item.location).name: item.number for item in queue.items()}
+    queue.fail("failed", name=f"0.{number['failed']}")
+    queue.write("new", text="it was written anew meanwhile\n")
+    queue.ack("0", items.offset_of(5))
+    finder.find(Before())
+    assert len(there(queue.directory)) == 6, "nothing goes before its segment is acked"
+    queue.ack("0", items.offset_of(6))
+    finder.find(Before())
+    left = {"a", "b", "c", "failed", "new", "later"} if after == "keep" else {"failed", "new"}
+    assert there(queue.directory) == left
+    gone = {"a", "b", "c", "later"} if after == "move" else set()
+    assert there(target) == gone
+
+
+def test_an_object_that_cannot_be_moved_is_told_and_kept_in_mind(queue: Queue) -> None:
+    queue.write("a")
+    (queue.directory.parent / "file").write_text("no directory")
+    finder = queue.finder(
+        lanes=1, after="move", move_to=f"{queue.directory.parent}/file/x", discovery_seconds=0.0
+    )
+    finder.find(Before())
+    queue.ack("0", items.offset_of(1))
+    found = finder.find(Before())
+    assert "a is done, and is still there" in found.troubles[0]
+    assert len(queue.items()) == 1

@@ -1,0 +1,385 @@
+"""Rows of listed objects as JSON: CSV, JSON, Parquet and Avro, whole and damaged."""
+
+from __future__ import annotations
+
+import csv
+import decimal
+import gzip
+import io
+import json
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flumeng.errors import CorruptError
+from flumeng.inputs import Range, UnreadableError
+from flumeng.inputs.objects import json_elements
+from flumeng.inputs.objects.reader import ObjectsReader
+from flumeng.sinks import formats, json_text
+from flumeng.spec.objects_source import Format, ObjectsSource
+from flumeng.state import items
+from flumeng.state.items import Item
+
+LANE = "web.objects.0"
+COUNT = 30_000
+SCHEMA = pa.schema(
+    [
+        pa.field("n", pa.int64()),
+        pa.field("text", pa.string()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("few", pa.list_(pa.float64())),
+        pa.field("named", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+
+
+def listed(path: Path, number: int = 0) -> Item:
+    status = path.stat()
+    return Item(number, str(path), status.st_size, status.st_mtime_ns // 1000)
+
+
+def written(path: Path, data: bytes, number: int = 0) -> Item:
+    path.write_bytes(data)
+    return listed(path, number)
+
+
+def read(
+    form: Format, found: list[Item], start: int = 0, end: int | None = None, encoding: str = "utf-8"
+) -> Iterator[tuple[int, bytes]]:
+    """Where each event is, and its body."""
+    reader = ObjectsReader.of(ObjectsSource(paths=("/in/*",), format=form, encoding=encoding))
+    piece = Range(LANE, start, found[-1].end if end is None else end)
+    for batch in reader.read(piece, items.encode(found)):
+        batch.validate(full=True)
+        assert batch.num_rows
+        yield from zip(batch["seq"].to_pylist(), batch["body"].to_pylist(), strict=True)
+
+
+def bodies(form: Format, item: Item, **how: Any) -> list[bytes]:
+    found = list(read(form, [item], **how))
+    assert [seq for seq, _ in found] == list(range(len(found)))
+    return [body for _, body in found]
+
+
+def until_damage(
+    form: Format, item: Item, start: int = 0, end: int | None = None
+) -> tuple[list[bytes], UnreadableError]:
+    got = []
+    with pytest.raises(UnreadableError) as told:
+        for _, body in read(form, [item], start, end):
+            got.append(body)
+    assert told.value.damaged
+    assert told.value.why.startswith(f"{item.location}: ")
+    assert UnreadableError.parse(str(told.value)).offset == told.value.offset
+    return got, told.value
+
+
+def row(n: int) -> dict[str, Any]:
+    return {
+        "n": n,
+        "text": f'"{n}"\n' if n % 3 else None,
+        "at": datetime(2026, 11, 23, tzinfo=UTC),
+        "few": [n / 2, 1.0],
+        "named": [("a", n)],
+    }
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    return pa.Table.from_pylist([row(n) for n in range(COUNT)], SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def texts(table: pa.Table) -> list[bytes]:
+    (batch,) = table.combine_chunks().to_batches()
+    found: list[bytes] = json_text.rows(batch).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("form", ["parquet", "avro", "json"])
+def test_what_the_sinks_write_is_read_as_they_write_json(
+    tmp_path: Path, table: pa.Table, texts: list[bytes], form: Format
+) -> None:
+    path = tmp_path / "part"
+    writer = formats.create(pa.OSFile(str(path), "wb"), SCHEMA, form, "zstd")
+    for first in range(0, COUNT, 7000):
+        writer.write(table.slice(first, 7000))
+    writer.close()
+    item = listed(path)
+    assert bodies(form, item) == texts
+    cuts = [0, 1, 6999, 7001, 20_500, COUNT - 1, item.end]
+    parts = [list(read(form, [item], *cut)) for cut in pairwise(cuts)]
+    assert [body for part in parts for _, body in part] == texts
+    assert [part[0][0] for part in parts] == cuts[:-1]
+
+
+def test_small_items_with_rows_share_batches(tmp_path: Path) -> None:
+    found = [written(tmp_path / str(n), b"a,b\n%d,x\n%d,y\n" % (n, n), n) for n in range(200)]
+    reader = ObjectsReader.of(ObjectsSource(paths=("/in/*",), format="csv"))
+    (batch,) = reader.read(Range(LANE, 0, found[-1].end), items.encode(found))
+    assert batch["body"].to_pylist() == [
+        b'{"a":"%d","b":"%s"}' % (n, each) for n in range(200) for each in (b"x", b"y")
+    ]
+    assert batch["seq"].to_pylist() == [item.start + n for item in found for n in (0, 1)]
+
+
+def csv_text(rows: list[list[str]], end: str = "\r\n") -> bytes:
+    out = io.StringIO()
+    csv.writer(out, lineterminator=end).writerows(rows)
+    return out.getvalue().encode()
+
+
+def as_json(names: list[str], rows: list[list[str]]) -> list[bytes]:
+    return [
+        json.dumps(
+            dict(zip(names, row, strict=True)), ensure_ascii=False, separators=(",", ":")
+        ).encode()
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_values_of_csv_are_texts_as_they_stand_there(tmp_path: Path, packed: bool) -> None:
+    names = ["id", "a name", "ümlaut"]
+    rows = [[f"00{n}", 'x,"y"\n' * (n % 3), "" if n % 2 else "ä"] for n in range(200_000)]
+    data = csv_text([names, *rows])
+    item = written(tmp_path / "a", gzip.compress(data) if packed else b"\xef\xbb\xbf" + data)
+    assert bodies("csv", item) == as_json(names, rows)
+    part = [body for _, body in read("csv", [item], 150_000, 150_010)]
+    assert part == as_json(names, rows[150_000:150_010])
+
+
+def test_csv_with_names_only_or_nothing_has_no_rows(tmp_path: Path) -> None:
+    for number, data in enumerate((b"", b"a,b", b"a,b\n", b"\n\n")):
+        assert bodies("csv", written(tmp_path / str(number), data)) == []
+
+
+def test_csv_in_another_encoding(tmp_path: Path) -> None:
+    item = written(tmp_path / "a", "ä;b,c\nö,ü\n".encode("utf-16"))
+    assert bodies("csv", item, encoding="utf-16") == ['{"ä;b":"ö","c":"ü"}'.encode()]
+
+
+@pytest.mark.parametrize("where", [0, 7, 150_000, 199_999])
+def test_a_row_of_csv_with_too_many_values_is_where_reading_ends(
+    tmp_path: Path, where: int
+) -> None:
+    rows = [[f"{n}", "x"] for n in range(200_000)]
+    rows[where].append("more")
+    item = written(tmp_path / "a", csv_text([["a", "b"], *rows], "\n"))
+    got, error = until_damage("csv", item)
+    assert got == as_json(["a", "b"], rows[:where])
+    assert error.offset == where
+    assert "3 values" in error.why
+    assert len(list(read("csv", [item], 0, where))) == where
+    assert until_damage("csv", item, where)[1].offset == where
+
+
+def test_a_truncated_csv_gives_the_rows_that_are_surely_whole(tmp_path: Path) -> None:
+    rows = [[f"{n}", str(n * n)] for n in range(200_000)]
+    packed = gzip.compress(csv_text([["a", "b"], *rows]))
+    item = written(tmp_path / "a.gz", packed[: len(packed) // 2])
+    got, error = until_damage("csv", item)
+    assert 50_000 < len(got) == error.offset
+    assert got == as_json(["a", "b"], rows[: len(got)])
+
+
+values = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False),
+        st.text(max_size=6), st.sampled_from(['"', "\\", '\\"', "[{,}]", "\\\\", "\ud83d"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    texts=st.lists(
+        st.one_of(
+            st.lists(values, max_size=4),
+            st.dictionaries(st.text(max_size=3), values, max_size=3),
+        ),
+        max_size=5,
+    ),
+    indent=st.sampled_from([None, 1]),
+    between=st.sampled_from(["", " ", "\n", "\r\n\t"]),
+    size=st.integers(1, 40),
+)
+def test_elements_are_found_however_they_are_written_and_cut(
+    texts: list[Any], indent: int | None, between: str, size: int
+) -> None:
+    data = between.join(json.dumps(text, indent=indent) for text in texts).encode()
+    blocks = iter([data[at : at + size] for at in range(0, len(data), size)])
+    found = [body for some in json_elements.elements(blocks) for body in some.to_pylist()]
+    expected = [each for text in texts for each in (text if isinstance(text, list) else [text])]
+    assert [json.loads(body) for body in found] == expected
+    assert all(b"\n" not in body for body in found)
+
+
+@pytest.mark.parametrize(
+    ("data", "good"),
+    [
+        (b"[1,2,x]", 2), (b"[1,2,]", 2), (b"[1,,2]", 1), (b"[1 2]", 0), (b"[1}", 0), (b"{]", 0),
+        (b'{"a":1}{"a" 1}', 1), (b'{"a":1},{"a":1}', 1), (b"{}1", 1), (b"1", 0), (b"1 {}", 0),
+        (b"[1]]", 1), (b"{}}", 1), (b"[1,2", 1), (b'["a', 0), (b'{"a":1}\n{"a"', 1),
+        (b'[{"a":"\x01"}]', 0), (b"[[1,2],[1,]]", 1), (b"[", 0), (b"[1,", 1), (b"[1]x[2]", 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [1, 100])
+def test_what_is_no_json_ends_behind_the_last_element_that_is(
+    data: bytes, good: int, size: int
+) -> None:
+    found = []
+    with pytest.raises(CorruptError):
+        for some in json_elements.elements(
+            iter([data[at : at + size] for at in range(0, len(data), size)])
+        ):
+            found += some.to_pylist()
+    assert len(found) == good
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_large_array_is_read_in_parts(tmp_path: Path, packed: bool) -> None:
+    rows = [{"n": n, "text": "]}," * (n % 5), "deep": [{"a": [n]}]} for n in range(100_000)]
+    data = json.dumps(rows).encode()
+    item = written(tmp_path / "a", gzip.compress(data) if packed else data)
+    expected = [json.dumps(row, separators=(",", ":")).encode() for row in rows]
+    assert bodies("json", item) == expected
+    assert [body for _, body in read("json", [item], 70_000, 70_003)] == expected[70_000:70_003]
+    broken = written(tmp_path / "b", data[:-1].replace(b'"n": 80000,', b'"n"  80000,') + b"]")
+    got, error = until_damage("json", broken)
+    assert got == expected[:80_000]
+    assert error.offset == 80_000
+    assert len(list(read("json", [broken], 0, 80_000))) == 80_000
+
+
+def test_an_element_that_is_too_long_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_elements, "MOST_ELEMENT_BYTES", 2 << 20)
+    item = written(tmp_path / "a", b'[1,"' + b"x" * (5 << 20) + b'"]')
+    got, error = until_damage("json", item)
+    assert (got, error.offset) == ([b"1"], 1)
+    assert "longer than" in error.why
+
+
+def parquet(path: Path, table: pa.Table) -> Item:
+    pq.write_table(table, path, row_group_size=10_000, compression="none", use_dictionary=False)
+    return listed(path)
+
+
+def test_parquet_is_read_up_to_the_row_group_that_is_damaged(
+    tmp_path: Path, table: pa.Table, texts: list[bytes]
+) -> None:
+    path = tmp_path / "a.parquet"
+    parquet(path, table)
+    column = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    data[column.data_page_offset : column.data_page_offset + 30] = b"\xff" * 30
+    got, error = until_damage("parquet", written(path, bytes(data)))
+    assert got == texts[:10_000]
+    assert error.offset == 10_000
+    after = [body for _, body in read("parquet", [listed(path)], 20_000)]
+    assert after == texts[20_000:]
+
+
+@pytest.mark.parametrize("form", ["lines", "json", "csv", "parquet", "avro"])
+def test_an_empty_item_has_no_rows(tmp_path: Path, form: Format) -> None:
+    assert bodies(form, written(tmp_path / "a", b"")) == []
+
+
+@pytest.mark.parametrize("form", ["parquet", "avro"])
+def test_what_is_no_such_file_is_damage(tmp_path: Path, form: Format) -> None:
+    for number, data in enumerate((b"nonsense", b"PAR1" + bytes(100) + b"PAR1", b"Obj\x01")):
+        got, error = until_damage(form, written(tmp_path / str(number), data))
+        assert (got, error.offset) == ([], 0)
+
+
+AVRO = {
+    "type": "record",
+    "name": "r",
+    "namespace": "x",
+    "fields": [
+        {"name": "n", "type": ["null", "long"]},
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "kind", "type": {"type": "enum", "name": "kinds", "symbols": ["a", "b"]}},
+        {"name": "again", "type": "kinds"},
+        {"name": "size", "type": {
+            "type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "hour", "type": {"type": "long", "logicalType": "time-micros"}},
+        {"name": "in", "type": {"type": "record", "name": "inner", "fields": [
+            {"name": "maps", "type": {"type": "map", "values": ["null", "double"]}},
+            {"name": "raw", "type": {"type": "fixed", "name": "two", "size": 2}}]}},
+    ],
+}  # fmt: skip
+
+
+def avro(rows: list[Any], schema: Any = None, codec: str = "deflate") -> bytes:
+    out = io.BytesIO()
+    fastavro.writer(out, schema or AVRO, rows, codec=codec)
+    return out.getvalue()
+
+
+def avro_row(n: int) -> dict[str, Any]:
+    return {
+        "n": n if n % 2 else None,
+        "id": uuid.UUID(int=n),
+        "kind": "a",
+        "again": "b",
+        "size": decimal.Decimal("1.25"),
+        "day": date(2026, 11, 23),
+        "hour": time(1, 2, 3, 4),
+        "in": {"maps": {"x": n / 2, "y": None}, "raw": b"\0\1"},
+    }
+
+
+def test_types_of_avro(tmp_path: Path) -> None:
+    item = written(tmp_path / "a.avro", avro([avro_row(1), avro_row(2)]))
+    first, second = map(json.loads, bodies("avro", item))
+    assert first == {
+        "n": 1,
+        "id": str(uuid.UUID(int=1)),
+        "kind": "a",
+        "again": "b",
+        "size": 1.25,
+        "day": "2026-11-23",
+        "hour": "01:02:03.000004",
+        "in": {"maps": {"x": 0.5, "y": None}, "raw": "AAE="},
+    }
+    assert "n" not in second
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(["int", "string"], "union of several types"), (["null", "r"], "which no column can hold")],
+)
+def test_types_of_avro_that_no_column_can_hold(tmp_path: Path, kind: Any, why: str) -> None:
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]}
+    item = written(tmp_path / "a.avro", avro([], schema))
+    assert why in until_damage("avro", item)[1].why
+
+
+def test_avro_is_read_up_to_the_block_that_is_damaged(tmp_path: Path) -> None:
+    data = avro([avro_row(n) for n in range(5000)], codec="null")
+    whole = bodies("avro", written(tmp_path / "whole", data))
+    assert len(whole) == 5000
+    got, error = until_damage("avro", written(tmp_path / "a", data[:-1000]))
+    assert 3000 < len(got) == error.offset < 5000
+    assert got == whole[: len(got)]
+    assert [body for _, body in read("avro", [listed(tmp_path / "whole")], 4000, 4007)] == (
+        whole[4000:4007]
+    )

@@ -1,0 +1,80 @@
+"""Large plans are written in steps, and what nodes are told derives from the plan as it is then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flumeng.plan import Assign, Replan, plan
+from flumeng.plan.steps import steps
+from flumeng.state.task_map import BUCKETS, Tasks
+from flumeng.store import Version
+from tests.unit.planning import (
+    at_rest,
+    carried_out,
+    cluster,
+    flow,
+    node,
+)
+from zkschema.records import (
+    COLLECT,
+    PlannedTask,
+)
+
+
+def task(number: int, *partitions: str) -> PlannedTask:
+    return PlannedTask(
+        kind=COLLECT, node="a", epoch=number, state="assigned", partitions=partitions
+    )
+
+
+def test_a_large_change_is_written_in_steps_and_no_partition_is_in_two_tasks() -> None:
+    before = Tasks.of({f"collect.{n}": task(n, f"j{n}") for n in range(2000)})
+    after = Tasks.of({f"collect.{n}": task(n, f"j{1999 - n}") for n in range(2000)})
+    found = steps(before, after, step_bytes=40_000)
+    assert len(found) > 10
+    assert found[-1] == after
+    for state in found:
+        read = [p for t in state.values() for p in t.partitions]
+        assert len(read) == len(set(read))
+    written = [
+        sum(new is not old for old, new in zip(one.buckets, two.buckets, strict=True))
+        for one, two in zip([before, *found], found, strict=False)
+    ]
+    assert max(written) < BUCKETS // 4
+
+
+def test_a_plan_in_steps_is_one_chain_of_versions() -> None:
+    empty = cluster([flow(tasks=20_000)], [node(f"n{i:03d}") for i in range(100)])
+    parts = [action for action in plan(empty) if isinstance(action, Replan)]
+    assert len(parts) > 1
+    assert [part.plan.sharing for part in parts] == [True] * (len(parts) - 1) + [False]
+    assert [part.version_after for part in parts[:-1]] == [part.expect for part in parts[1:]]
+    interrupted = carried_out(empty, [parts[0]])
+    assert at_rest(interrupted).flows["f"].tasks.keys() == parts[-1].plan.tasks.keys()
+
+
+def test_every_assignment_derives_from_the_plan_as_it_is_then() -> None:
+    actions = plan(cluster([flow(tasks=4)], [node("a"), node("b")]))
+    assert [type(action) for action in actions] == [Replan, Assign, Assign]
+    assert all(
+        action.plans == (("f", Version(0)),) for action in actions if isinstance(action, Assign)
+    )
+
+
+def test_a_task_that_met_a_higher_epoch_gets_one_above_it() -> None:
+    """The plan is older than the acks: someone has put back an old one."""
+    settled = at_rest(cluster([flow(tasks=2)], [node("a"), node("b")]))
+    owner = settled.flows["f"].tasks["collect.0"].node
+    assert owner is not None
+    view = settled.nodes[owner]
+    assert view.status is not None
+    said = {
+        key: replace(status, state="failed", epoch_seen=30) if key == "f/collect.0" else status
+        for key, status in view.status.tasks.items()
+    }
+    view = replace(view, status=replace(view.status, tasks=said))
+    after = carried_out(replace(settled, nodes={**settled.nodes, owner: view}))
+    assert after.flows["f"].tasks["collect.0"].epoch == 31
+    assert after.flows["f"].tasks["collect.0"].node == owner
+    assert after.flows["f"].tasks["collect.1"] == settled.flows["f"].tasks["collect.1"]
+    assert plan(after) == []
