@@ -31,17 +31,30 @@ from zkschema.records import Commit
 log = logging.getLogger(__name__)
 
 OpenStore = Callable[[str], tuple[FileStore, str]]
+NewName = Callable[[], str]
 STAGING = "_flumeng"
 UNREACHED = (UnavailableError, OSError)
 
 
+def new_name() -> str:
+    """A name that was never used."""
+    return uuid.uuid4().hex
+
+
 class Commits:
-    """The commits of one task. ``open_store`` finds the file store of a URI, and the path there."""
+    """The commits of one task. ``open_store`` finds the file store of a URI, and the path there;
+    ``new_name`` makes one that was never used, of letters and digits."""
 
     def __init__(
-        self, store: Store, flow: str, task: str, open_store: OpenStore = open_store
+        self,
+        store: Store,
+        flow: str,
+        task: str,
+        open_store: OpenStore = open_store,
+        new_name: NewName = new_name,
     ) -> None:
         self._store = store
+        self._new_name = new_name
         self._flow = flow
         self._task = task
         self._open_store = open_store
@@ -93,7 +106,7 @@ class Commits:
 
     def name(self, root: str, partition: str, epoch: int) -> str:
         """Where a directory (URI) for a batch that reads ``partition`` among others may be made."""
-        staging = below(root, STAGING, f"{partition}.{epoch}.{uuid.uuid4().hex}")
+        staging = below(root, STAGING, f"{partition}.{epoch}.{self._new_name()}")
         self._open_store(staging)
         return staging
 
@@ -130,7 +143,7 @@ class Commits:
             acks.advance(ranges, also, joined)
             self._remove(*record.staging)
             return
-        path = paths.commit(self._flow, f"{self._task}@{uuid.uuid4().hex}")
+        path = paths.commit(self._flow, f"{self._task}@{self._new_name()}")
         acks.advance(ranges, [*also, Put(path, record, ABSENT)], joined)
         self._finish(path, record)
 

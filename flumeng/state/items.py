@@ -42,6 +42,11 @@ class Item:
         return offset_of(self.number)
 
     @property
+    def begin(self) -> int:
+        """The first offset that is read of it."""
+        return offset_of(self.number, self.first)
+
+    @property
     def end(self) -> int:
         return offset_of(self.number + 1)
 

@@ -9,6 +9,7 @@ import lzma
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -378,3 +379,24 @@ def test_what_may_be_cut() -> None:
     assert not splittable("/a/b.gz", "lines", "utf-8")
     assert not splittable("/a/b.log", "lines", "latin-1")
     assert not splittable("/a/b.json", "json", "utf-8")
+
+
+@pytest.mark.parametrize("form", ["lines", "csv"])
+def test_what_is_read_again_goes_on_where_it_could_not_be_read(
+    tmp_path: Path, form: Format
+) -> None:
+    item = written(tmp_path / "again", b"".join(b"line %d\n" % n for n in range(3000)), number=4)
+    before = events(reader(form), [item])
+    middle = before[1000][0]
+    again = replace(item, first=position_of(middle))
+    assert events(reader(form), [again]) == before[1000:]
+    assert events(reader(form), [again], item.start, middle) == []
+    assert events(reader(form), [again], middle + 1, item.end) == before[1001:]
+
+
+def test_what_is_gone_when_it_is_read_again_fails_where_it_failed_before(tmp_path: Path) -> None:
+    item = replace(written(tmp_path / "gone", b"a\nb\n"), first=2)
+    Path(item.location).unlink()
+    with pytest.raises(UnreadableError) as gone:
+        events(reader(), [item])
+    assert gone.value.offset == item.start + 2

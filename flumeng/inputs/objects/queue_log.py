@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flumeng.errors import CorruptError, UserError
@@ -39,6 +39,11 @@ SEGMENT_BYTES = 48 * 1024
 """Of a segment as it is written; the table allows a little more."""
 REMOVED_AT_ONCE = 200
 RETRY = "retry"
+
+
+def new_id() -> str:
+    """What no queue was ever called."""
+    return uuid.uuid4().hex[:8]
 
 
 @dataclass
@@ -70,7 +75,16 @@ class QueueLog:
         self.lanes: dict[str, LaneState] = {}
 
     @classmethod
-    def take(cls, store: Store, flow: str, epoch: int, lanes: int, rules: str) -> QueueLog:
+    def take(
+        cls,
+        store: Store,
+        flow: str,
+        epoch: int,
+        lanes: int,
+        rules: str,
+        *,
+        new_id: Callable[[], str] = new_id,
+    ) -> QueueLog:
         """The queue under this epoch, with at least so many lanes; made when it is not there.
 
         What was seen is remembered by ``rules``, which never change. Raises ConflictError,
@@ -78,7 +92,7 @@ class QueueLog:
         """
         found = queues.head(store, flow)
         if found is None:
-            wanted = Queue(epoch=epoch, id=uuid.uuid4().hex[:8], rules=rules)
+            wanted = Queue(epoch=epoch, id=new_id(), rules=rules)
             folders = [paths.queue_lanes(flow), paths.queue_seen(flow), paths.queue_failures(flow)]
             made: list[Write] = [Put(paths.queue(flow), wanted, ABSENT)]
             store.commit([*made, *(Put(folder, None, ABSENT) for folder in folders)])
@@ -214,7 +228,7 @@ class QueueLog:
 
     def _take_over(self, epoch: int, lanes: int) -> None:
         head = self._head.value
-        wanted = {str(number) for number in range(lanes)} - head.next.keys()
+        wanted = [name for name in map(str, range(lanes)) if name not in head.next]
         if not wanted and head.epoch >= epoch:
             return
         after = replace(

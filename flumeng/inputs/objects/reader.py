@@ -66,11 +66,11 @@ class ObjectsReader:
         touched = [
             item
             for item in items.decode(address)
-            if item.start < piece.end and item.end > piece.start
+            if item.begin < piece.end and item.end > piece.start
         ]
         gathered = Gathered(piece, keep_empty=self.format == "lines")
         for item, opened in opened_ahead(touched, self._open):
-            offset = max(piece.start, item.start)
+            offset = max(piece.start, item.begin)
             try:
                 for part in self._parts(opened, piece):
                     offset = item.start + part.end
@@ -92,7 +92,7 @@ class ObjectsReader:
         try:
             if not opened.item.size:
                 return
-            start = max(piece.start - opened.item.start, 0)
+            start = max(piece.start, opened.item.begin) - opened.item.start
             end = min(piece.end - opened.item.start, MOST_POSITION + 1)
             yield from parts_of(self.format)(opened, self.encoding, start, end)
         finally:
