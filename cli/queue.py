@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from cli.context import CliContext, with_store
@@ -11,8 +13,10 @@ from cli.output import count, show_json, show_table
 from flumeng.operations.flow_records import require_flow
 from flumeng.operations.queues import decide
 from flumeng.store import Store
-from flumeng.views import moments, queues
+from flumeng.views import asking, lag, moments, queues
+from flumeng.views.queues import LaneRow, QueueRow
 from flumeng.views.reading import Reading
+from flumeng.views.unreadable import causes
 
 SHOWN = 100
 
@@ -27,48 +31,101 @@ def queue() -> None:
 @json_option
 @with_store
 def list_(context: CliContext, store: Store, flow: str | None, as_json: bool) -> None:
-    """List the lanes of all queues, or of a flow's: what waits in them, and what is done.
+    """List all queues, or the lanes of a flow's: what waits in them, is read, is done and failed.
 
-    OLDEST is when the oldest object that waits was written. AT is the object that is read now, or
-    next, and in it the POSITION up to which its events are acked.
+    OLDEST is when the oldest item that waits was written. ITEMS/S were done in the last minute,
+    and DONE IN, in seconds, is what comes of it while as much is added as was in that minute. Of a
+    lane, AT is the item that its NODE reads now if it is RUNNING, or is to read next, with the
+    POSITION up to which its events are acked, SINCE then. "-" stands for what nobody knows.
     """
-    del context
     reading = Reading.of(store)
-    if flow is not None:
-        require_flow(store, flow)
-    rows = queues.lanes(reading, [flow] if flow else queues.flows_with_queues(reading))
+    state = require_flow(store, flow).value.state if flow is not None else ""
+    told, silent = asking.ask_all(reading, context.accounts)
+    known = lag.newest(told)
+    whole = queues.overview(reading, known) if flow is None else []
+    lanes = queues.lanes(reading, [flow], known) if flow is not None else []
+    for cause in causes(reading.unreadable.values()):
+        click.echo(f"flumeng: {cause.what}", err=True)
+    for away in silent:
+        click.echo(f"flumeng: node {away} does not answer", err=True)
     if as_json:
-        show_json(rows)
-        return
+        show_json(whole or lanes)
+    elif flow is None:
+        _show_queues(whole)
+    elif lanes:
+        _show_lanes(lanes, state)
+
+
+def _show_queues(rows: Sequence[QueueRow]) -> None:
     show_table(
         (
-            "FLOW",
-            "LANE",
-            "NODE",
-            "WAITING",
-            "BYTES",
-            "OLDEST",
-            "DONE",
-            "FAILED",
-            "AT",
-            "POSITION",
+            "FLOW", "STATE", "LANES", "WAITING", "RUNNING", "BYTES", "OLDEST", "DONE", "FAILED",
+            "ITEMS/S", "DONE IN", "PROBLEM",
         ),
         (
             (
                 row.flow,
-                row.lane,
-                row.node,
+                row.state,
+                row.lanes,
                 row.waiting,
+                row.running,
                 row.bytes,
-                None if row.oldest is None else moments.utc(row.oldest),
+                _utc(row.oldest),
                 row.done,
                 row.failed,
-                row.at,
-                row.position if row.at else None,
+                row.items_per_second,
+                row.end_seconds,
+                row.problem,
             )
             for row in rows
         ),
-    )
+    )  # fmt: skip
+
+
+def _show_lanes(rows: Sequence[LaneRow], state: str) -> None:
+    click.echo(_headline(queues.totals(rows, state)))
+    show_table(
+        (
+            "LANE", "NODE", "RUNNING", "WAITING", "BYTES", "OLDEST", "DONE", "FAILED", "ITEMS/S",
+            "DONE IN", "AT", "POSITION", "SINCE", "PROBLEM",
+        ),
+        (
+            (
+                row.lane,
+                row.node,
+                row.running,
+                row.waiting,
+                row.bytes,
+                _utc(row.oldest),
+                row.done,
+                row.failed,
+                row.items_per_second,
+                row.end_seconds,
+                row.at,
+                row.position if row.at else None,
+                _utc(row.since),
+                row.problem,
+            )
+            for row in rows
+        ),
+    )  # fmt: skip
+
+
+def _headline(row: QueueRow) -> str:
+    said = [
+        f"flow {row.flow} is {row.state}, {count(row.waiting, 'item')} wait in "
+        f"{count(row.lanes, 'lane')}, {row.running} of them read now"
+    ]
+    if row.bytes:
+        said.append(f"{row.bytes} bytes")
+    said += [f"{row.done} done", f"{row.failed} failed"]
+    if row.waiting and row.end_seconds is not None:
+        said.append(f"done in about {row.end_seconds:.0f} s")
+    return ", ".join(said)
+
+
+def _utc(seconds: float | None) -> str | None:
+    return None if seconds is None else moments.utc(seconds)
 
 
 @queue.command()
@@ -79,15 +136,21 @@ def list_(context: CliContext, store: Store, flow: str | None, as_json: bool) ->
 @json_option
 @with_store
 def show(context: CliContext, store: Store, flow: str, limit: int, as_json: bool) -> None:
-    """Show the items of a flow's queue: first those that failed, then those that wait."""
+    """Show the items of a flow's queue: those that failed, those that are read, those that wait.
+
+    NODE reads an item, whose lane was acked SINCE for the last time.
+    """
     del context
     require_flow(store, flow)
-    rows = queues.listed_items(Reading.of(store), flow, limit)
+    reading = Reading.of(store)
+    rows = queues.listed_items(reading, flow, limit)
+    for cause in causes(reading.unreadable.values()):
+        click.echo(f"flumeng: {cause.what}", err=True)
     if as_json:
         show_json(rows)
         return
     show_table(
-        ("ITEM", "STATE", "LOCATION", "BYTES", "MODIFIED", "POSITION", "WHY"),
+        ("ITEM", "STATE", "LOCATION", "BYTES", "MODIFIED", "POSITION", "NODE", "SINCE", "WHY"),
         (
             (
                 row.item,
@@ -96,6 +159,8 @@ def show(context: CliContext, store: Store, flow: str, limit: int, as_json: bool
                 row.bytes,
                 moments.utc(row.modified),
                 row.position or None,
+                row.node,
+                _utc(row.since),
                 row.why,
             )
             for row in rows

@@ -49,6 +49,7 @@ class _Znode:
     version: int = 0
     session: int = 0
     created: int = 0
+    written: float = 0.0
     read: tuple[tuple[bytes, int, Row[Any]], Found[Any]] | None = field(default=None, repr=False)
     """What these data mean, for the next who reads them: records are immutable."""
 
@@ -62,6 +63,7 @@ class FakeTree:
     stores: list[FakeStore] = field(default_factory=list)
     sessions: count[int] = field(default_factory=lambda: count(1))
     creations: count[int] = field(default_factory=lambda: count(1))
+    clock: Callable[[], float] = lambda: 0.0
 
     def changed(self, path: str) -> None:
         for store in self.stores:
@@ -96,7 +98,8 @@ class FakeStore:
         now = (znode.data, znode.version, path.row)
         if znode.read is None or znode.read[0] != now:
             version = Version(znode.version)
-            found = decoded(path, znode.data, version, znode.session, znode.created)
+            own = znode.session, znode.created
+            found = decoded(path, znode.data, version, *own, written=znode.written)
             znode.read = now, found
         return znode.read[1]
 
@@ -213,7 +216,8 @@ class FakeStore:
                 raise ConflictError(f"{path} does not exist (or its parent does not)")
             session = self.session if write.path.row.lifetime == "ephemeral" else 0
             data = data_of(write.path, write.value)
-            self.tree.znodes[path] = _Znode(data, 0, session, next(self.tree.creations))
+            born = next(self.tree.creations), self.tree.clock()
+            self.tree.znodes[path] = _Znode(data, 0, session, *born)
             return Version(0)
         if znode is None:
             raise ConflictError(f"{path} does not exist (or its parent does not)")
@@ -223,6 +227,7 @@ class FakeStore:
         if isinstance(write, Put):
             znode.data = data_of(write.path, write.value)
             znode.version += 1
+            znode.written = self.tree.clock()
             return Version(znode.version)
         if isinstance(write, Remove):
             if any(other.startswith(path + "/") for other in self.tree.znodes):

@@ -51,6 +51,7 @@ class _Flow:
     busy: bool = False
     failing: bool = False
     past: Past = field(default_factory=Past)
+    bytes_past: Past = field(default_factory=Past)
 
 
 class PartitionAccounts:
@@ -160,6 +161,7 @@ class PartitionAccounts:
             flow.every_seconds = least if moved else max(least, more)
             flow.accounts = {name: self._noted(flow, name, one) for name, one in found.items()}
             flow.past.keep(found.keys())
+            flow.bytes_past.keep(found.keys())
             flow.at = now
         flow.due = now + flow.every_seconds
 
@@ -168,6 +170,10 @@ class PartitionAccounts:
         now = self._clock()
         flow.past.see(name, account.acked, account.safe, now)
         ago = flow.past.minute_ago(name, now)
+        if account.unacked_bytes is not None:
+            flow.bytes_past.see(name, 0, account.unacked_bytes, now)
+            before = flow.bytes_past.minute_ago(name, now)
+            account = replace(account, unacked_bytes_minute_ago=before.safe if before else None)
         if ago is None:
             return account
         return replace(account, acked_minute_ago=ago.acked, safe_minute_ago=ago.safe)

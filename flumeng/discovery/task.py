@@ -297,4 +297,5 @@ def _account(name: str, known: Partition, bounds: Bounds, acked: int | None) -> 
         closed=known.end is not None,
         oldest_unacked_us=None,
         step=step_of(name),
+        unacked_bytes=bounds.bytes_from(min(offset, safe)) if bounds.bytes_from else None,
     )

@@ -6,7 +6,7 @@ implementation's affair.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -58,10 +58,12 @@ class Findings:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A partition can be read from ``floor`` up to ``safe``; half-open."""
+    """A partition can be read from ``floor`` up to ``safe``; half-open. ``bytes_from`` tells how
+    many bytes lie behind an offset, where that is known."""
 
     floor: int
     safe: int
+    bytes_from: Callable[[int], int] | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ class Account:
     since the epoch; ``newest_us``: the time of the newest event, where the clock that stamps events
     is not that of whoever looks. ``waits_at``: where readers stop until an operator accepts a loss.
     ``acked_minute_ago`` and ``safe_minute_ago`` are None while the server does not know them. An
-    event, or what else is counted there, has ``step`` offsets."""
+    event, or what else is counted there, has ``step`` offsets. ``unacked_bytes`` and
+    ``unacked_bytes_minute_ago`` are None where nobody knows how many wait."""
 
     term: int
     durability: str
@@ -29,6 +30,8 @@ class Account:
     safe_minute_ago: int | None = None
     newest_us: int | None = None
     step: int = 1
+    unacked_bytes: int | None = None
+    unacked_bytes_minute_ago: int | None = None
 
     @property
     def events(self) -> int:

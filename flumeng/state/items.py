@@ -64,6 +64,16 @@ def position_of(offset: int) -> int:
     return offset & MOST_POSITION
 
 
+def bytes_from(lane: Iterable[Item], offset: int) -> int:
+    """How many bytes of these items are to be read behind the offset. A position in an item counts
+    in bytes, which it is in lines that are not compressed; others are read at once."""
+    number, position = number_of(offset), position_of(offset)
+    wanted = (one for one in lane if one.number >= number)
+    return sum(
+        one.size - (min(position, one.size) if one.number == number else 0) for one in wanted
+    )
+
+
 def encode(items: Iterable[Item]) -> str:
     """As an address for readers."""
     return json.dumps(

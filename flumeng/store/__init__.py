@@ -50,13 +50,15 @@ class Versioned(Generic[R_co]):
     """A record as read. ``session`` is the session that owns an ephemeral znode, else 0.
 
     ``created``: the transaction that made the znode, another one after it was removed and made
-    again. Versions and whatever else is numbered in it begin anew then.
+    again. Versions and whatever else is numbered in it begin anew then. ``written``: when, in
+    seconds since the epoch by ZooKeeper's clock. That is for people, and decides nothing.
     """
 
     value: R_co
     version: Version
     session: int = 0
     created: int = field(default=0, compare=False)
+    written: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,13 @@ class Store(ReadableStore, Protocol):
 
 
 def decoded(
-    path: ZPath[R], data: bytes, version: Version, session: int = 0, created: int = 0
+    path: ZPath[R],
+    data: bytes,
+    version: Version,
+    session: int = 0,
+    created: int = 0,
+    *,
+    written: float = 0.0,
 ) -> Versioned[R] | Unreadable:
     """The record that a znode's data is, or why it is none."""
     assert path.row.record is not None, f"{path} is a folder"
@@ -221,7 +229,7 @@ def decoded(
     except codec.DecodeError as error:
         newer = isinstance(error, codec.NewerVersionError)
         return Unreadable(path, str(error), newer, version, session, created)
-    return Versioned(value, version, session, created)
+    return Versioned(value, version, session, created, written)
 
 
 def readable(found: Found[R]) -> Versioned[R] | None:

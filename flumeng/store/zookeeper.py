@@ -447,7 +447,8 @@ def _versions(writes: Sequence[Write], results: Sequence[Any]) -> list[Version]:
 
 
 def _decode(path: ZPath[R], data: bytes, stat: ZnodeStat) -> Versioned[R] | Unreadable:
-    return decoded(path, data, Version(stat.version), stat.ephemeralOwner, stat.czxid)
+    version, written = Version(stat.version), stat.mtime / 1000
+    return decoded(path, data, version, stat.ephemeralOwner, stat.czxid, written=written)
 
 
 def _add(transaction: Any, write: Write) -> None:

@@ -148,6 +148,7 @@ class ObjectsFinder:
             name: Bounds(
                 state.segments[0][0].start if state.segments else items.offset_of(state.next),
                 items.offset_of(state.next),
+                state.bytes_from,
             )
             for name, state in lanes.items()
         }

@@ -57,7 +57,11 @@ class LaneState:
 
     @property
     def waiting(self) -> list[Item]:
-        return [one for part in self.segments for one in part if one.number >= self.acked]
+        return [one for part in list(self.segments) for one in part if one.number >= self.acked]
+
+    def bytes_from(self, offset: int) -> int:
+        """How many bytes are to be read behind the offset. For any thread."""
+        return items.bytes_from((one for part in list(self.segments) for one in part), offset)
 
     def done(self) -> list[tuple[Item, ...]]:
         """The segments of which everything is acked."""
