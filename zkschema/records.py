@@ -545,9 +545,11 @@ class QueueFailure(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSeen(Record):
-    """A share of what was listed, in Base64: see ``flumeng.inputs.objects.seen``."""
+    """A share of what was listed: see ``flumeng.inputs.objects.seen``. ``data`` is it in Base64;
+    else ``file`` is what the file is called that has it, where the flow's ``seen_in`` says."""
 
     data: str = ""
+    file: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

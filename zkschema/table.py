@@ -303,7 +303,7 @@ queue_seen_bucket = _row(
     "/queues/{flow}/seen/{bucket}",
     records.QueueSeen,
     "discovery tasks",
-    "a share of what was listed before: hashes, or a watermark",
+    "a share of what was listed before: hashes, or the name of their file; or a watermark",
     size_bytes=50 * KIB,
     since=2,
 )

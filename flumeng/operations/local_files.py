@@ -61,7 +61,7 @@ def _hosts(nodes: Mapping[str, records.Node], spec: FlowSpec) -> list[str]:
 def _reads_own_disk(spec: FlowSpec) -> str:
     """A path that the flow reads there; empty when there is none."""
     objects = [one.options for one in spec.sources if isinstance(one.options, ObjectsSource)]
-    return next((one.paths[0] for one in objects if one.local), "")
+    return next((one.local_path for one in objects if one.local), "")
 
 
 def _writes_own_disk(spec: FlowSpec) -> str:

@@ -69,6 +69,13 @@ class ObjectsSource:
         example="s3a://logs/done",
         default=None,
     )
+    seen_in: str | None = option(
+        doc="A directory or a part of a bucket for what was seen, where that is too much for "
+        "ZooKeeper: millions of objects with `order: any`.",
+        check=check_location,
+        example="s3a://logs-seen/web",
+        default=None,
+    )
     lanes: int = option(
         doc="Over how many partitions the objects are spread. It can only grow.",
         minimum=1,
@@ -101,18 +108,31 @@ class ObjectsSource:
         return tuple(located(path, self.credentials) for path in self.paths)
 
     @property
+    def seen_location(self) -> str | None:
+        """The same of ``seen_in``."""
+        return self.seen_in and located(self.seen_in, self.credentials)
+
+    @property
+    def local_path(self) -> str:
+        """A path that is another directory on each host; empty when there is none."""
+        places = (*self.paths, self.seen_in or "")
+        own = (place for place in places if place.startswith(("/", "file:")))
+        return "" if self.shared else next(own, "")
+
+    @property
     def local(self) -> bool:
         """Whether each host has directories of its own there."""
-        return not self.shared and any(path.startswith(("/", "file:")) for path in self.paths)
+        return bool(self.local_path)
 
     def needs(self) -> Iterator[tuple[str, str]]:
         for path in self.paths:
             yield "input", path
-        if self.move_to is not None:
-            yield "output", self.move_to
+        for place in (self.move_to, self.seen_in):
+            if place is not None:
+                yield "output", place
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        for path in self.paths:
+        for path in filter(None, (*self.paths, self.seen_in)):
             if problem := credential_problem(path, self.credentials):
                 yield "credentials", problem
         if (self.after == "move") != (self.move_to is not None):

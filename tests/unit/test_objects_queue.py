@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
-from flumeng.errors import ConflictError, UserError
+from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs.finding import Before, FindingTask
-from flumeng.inputs.objects.finder import ObjectsFinder
+from flumeng.inputs.objects.finder import APPENDED_BYTES, ObjectsFinder
 from flumeng.operations.flows import apply_flow
 from flumeng.operations.queues import decide
 from flumeng.spec.objects_source import ObjectsSource
@@ -272,3 +273,121 @@ def test_an_object_that_cannot_be_moved_is_told_and_kept_in_mind(queue: Queue) -
     found = finder.find(Before())
     assert "a is done, and is still there" in found.troubles[0]
     assert len(queue.items()) == 1
+
+
+MANY = tuple(f"many{number}" for number in range(2_500))
+"""So many that what was seen of them is a file, where the flow names a place for that."""
+
+
+class Filed:
+    """A queue with ``MANY`` objects, of which what was seen is in files."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "in").mkdir(parents=True)
+        self.queue = Queue(folder / "in")
+        self.queue.write(*MANY, text="")
+        self.seen = folder / "seen"
+
+    def find(self, store: FakeStore | None = None, epoch: int = 1, **more: Any) -> None:
+        options = {"seen_in": str(self.seen), "most_waiting": 10_000, **more}
+        finder = self.queue.finder(store, epoch, discovery_seconds=0.0, **options)
+        finder.find(Before())
+
+    def named(self) -> set[str]:
+        """The files that ZooKeeper has the names of."""
+        names = self.queue.store.children(paths.queue_seen("web"))
+        found = self.queue.store.read_each([paths.queue_seen_bucket("web", one) for one in names])
+        return {one.value.file for one in found} - {""}  # type: ignore[union-attr]
+
+    def there(self) -> set[str]:
+        return {path.name for path in self.seen.glob("*/*")}
+
+
+def test_much_that_was_seen_is_in_files_that_zookeeper_names(tmp_path: Path) -> None:
+    filed = Filed(tmp_path)
+    filed.find()
+    assert filed.named() == filed.there() != set()
+    first = filed.there()
+    filed.queue.write(*(f"more{number}" for number in range(1_100)))
+    filed.find(epoch=2)
+    assert filed.named() == filed.there()
+    assert not filed.there() & first
+    assert set(filed.queue.names().values()) == {1}
+    assert len(filed.queue.names()) == 3_600
+
+
+def test_whoever_dies_at_any_step_the_files_that_are_named_are_there(tmp_path: Path) -> None:
+    def second(folder: Path, steps: Steps) -> Filed:
+        """It has seen 2,500 objects, and finds 1,100 more and that 1,000 are gone."""
+        filed = Filed(folder)
+        filed.find()
+        filed.queue.write(*(f"more{number}" for number in range(1_100)), text="")
+        for name in MANY[:1_000]:
+            (filed.queue.directory / name).unlink()
+        with suppress(CrashError):
+            filed.find(SteppingStore(filed.queue.tree, steps), epoch=2)
+        return filed
+
+    steps = Steps()
+    second(tmp_path / "whole", steps)
+    assert steps.names.count("before commit") == 3, "the head, items, what is gone"
+    for at in range(steps.names.index("before commit"), steps.count):
+        filed = second(tmp_path / str(at), Steps(at, crash))
+        assert filed.named() <= filed.there(), steps.names[at]
+        filed.queue.write("last")
+        filed.find(epoch=3)
+        assert filed.named() == filed.there(), "what nobody names is removed"
+        assert set(filed.queue.names().values()) == {1}, steps.names[at]
+        assert len(filed.queue.names()) == 3_601
+
+
+def test_a_file_that_cannot_be_written_has_no_name(tmp_path: Path) -> None:
+    filed = Filed(tmp_path)
+    filed.seen.write_text("no directory")
+    with pytest.raises(UnavailableError, match="seen"):
+        filed.find()
+    assert filed.queue.items() == []
+    assert filed.named() == set()
+    filed.seen.unlink()
+    filed.find()
+    assert filed.queue.names() == dict.fromkeys(MANY, 1)
+
+
+def test_a_file_that_is_gone_or_damaged_stops_the_listing(tmp_path: Path) -> None:
+    filed = Filed(tmp_path)
+    filed.find()
+    (file,) = filed.seen.glob("*/*")
+    data = file.read_bytes()
+    file.write_bytes(data[:-9] + b"x" + data[-8:])
+    with pytest.raises(CorruptError, match="damaged"):
+        filed.find(epoch=2)
+    file.unlink()
+    with pytest.raises(CorruptError, match=f"{file} is not there.*: bring it back"):
+        filed.find(epoch=2)
+    with pytest.raises(UserError, match="say `seen_in` as before"):
+        filed.find(epoch=2, seen_in=None)
+    file.write_bytes(data)
+    filed.find(epoch=2)
+    assert filed.queue.names() == dict.fromkeys(MANY, 1)
+
+
+def test_what_was_seen_goes_into_files_when_a_flow_names_a_place(tmp_path: Path) -> None:
+    filed = Filed(tmp_path)
+    filed.find(seen_in=None)
+    assert filed.named() == set()
+    filed.queue.write(*(f"more{number}" for number in range(1_100)), text="")
+    filed.find(epoch=2)
+    assert filed.named() == filed.there() != set()
+    moved = filed.seen.rename(tmp_path / "moved")
+    filed.find(epoch=3, seen_in=str(moved))
+    assert len(filed.queue.names()) == 3_600
+
+
+def test_the_names_of_a_transaction_are_bounded(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    names = [f"{number:0240}" for number in range(2 * APPENDED_BYTES // 240)]
+    queue.write(*names, text="")
+    steps = Steps()
+    queue.finder(SteppingStore(queue.tree, steps), most_waiting=10_000).find(Before())
+    assert len(queue.names()) == len(names)
+    assert steps.names.count("before commit") >= 5, "made, taken, and three with items"

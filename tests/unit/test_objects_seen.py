@@ -36,7 +36,7 @@ class Stored:
         self.written = len(changed)
         self.buckets.update(changed)
         self.buckets = {name: data for name, data in self.buckets.items() if data}
-        assert all(len(data) <= seen_hashes.BUCKET_BYTES for data in changed.values())
+        assert all(len(data) <= seen_hashes.SMALL_BYTES for data in changed.values())
 
     def restart(self) -> None:
         self.seen = self._made()

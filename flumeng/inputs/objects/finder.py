@@ -9,12 +9,14 @@ appends what was found, so whoever goes on appends each object once.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from typing import Protocol
 
-from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.errors import FlumengError, UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.objects.aftermath import Aftermath
 from flumeng.inputs.objects.lanes import spread
@@ -22,6 +24,7 @@ from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.listing import Lister
 from flumeng.inputs.objects.queue_log import LaneState, QueueLog, new_id
 from flumeng.inputs.objects.seen import Seen, seen
+from flumeng.inputs.objects.seen_hashes import LARGE, SMALL
 from flumeng.inputs.objects.settling import Settling
 from flumeng.spec.objects_source import ObjectsSource
 from flumeng.state import items
@@ -31,6 +34,8 @@ from flumeng.store import Store
 AHEAD_ITEMS = 50_000
 """So many items wait at most."""
 APPENDED_AT_ONCE = 8_000
+APPENDED_BYTES = 400_000
+"""Of names and tags: a transaction has to fit into what ZooKeeper takes."""
 LOOK_SECONDS = 10.0
 """A look that lists ends after this time."""
 NAMED = 3
@@ -126,7 +131,8 @@ class ObjectsFinder:
         return cls(options, store, task)
 
     def find(self, before: Before) -> Findings:
-        """Raises ConflictError when somebody else writes the queue: then all is read anew."""
+        """Raises ConflictError when somebody else writes the queue. After any error all is read
+        anew: what was found and not appended is found again."""
         del before
         try:
             log, known = self._taken()
@@ -135,7 +141,7 @@ class ObjectsFinder:
             self._clear(log, failures.keys())
             log.decide(failures)
             more = self._list(log, known)
-        except (ConflictError, UnavailableError):
+        except FlumengError:
             self._log = None
             raise
         scope = tuple(f"objects {path}" for path in self._source.paths)
@@ -190,6 +196,7 @@ class ObjectsFinder:
             source = self._source
             rules = f"order {source.order}, rewritten {source.rewritten}"
             task = self._task
+            seen_in = source.seen_location
             log = self._around.log.take(
                 self._store,
                 task.flow,
@@ -197,12 +204,14 @@ class ObjectsFinder:
                 source.lanes,
                 rules,
                 new_id=self._around.new_id,
+                seen_in=seen_in,
             )
             self._seen = seen(
                 self._source.order,
                 rewritten=self._source.rewritten == "read",
                 window_seconds=max(WINDOW_SECONDS, self._source.settle_seconds),
                 buckets=log.seen(),
+                sizes=LARGE if seen_in else SMALL,
             )
             self._log = log
         return self._log, self._seen
@@ -229,7 +238,7 @@ class ObjectsFinder:
             if len(self._found) >= min(room, APPENDED_AT_ONCE):
                 if room <= 0:
                     return False
-                self._append(log, known, room)
+                self._append(log, known)
                 continue
             if self._pass is None:
                 if self._clock() < self._next_pass:
@@ -237,12 +246,11 @@ class ObjectsFinder:
                 self._pass = _Pass(self._pages(known))
             found = next(self._pass.pages, None)
             if found is None:
-                self._append(log, known, room)
+                self._append(log, known)
                 self._end_pass(log, known)
                 return False
             self._take(*found, known)
-        if self._found:
-            self._append(log, known, self._most_waiting - log.kept_items)
+        self._append(log, known)
         return self._pass is not None
 
     def _pages(self, known: Seen) -> Iterator[tuple[str, list[Listed]]]:
@@ -281,10 +289,10 @@ class ObjectsFinder:
                 self._places.add(one.place)
                 self._found.append((path, one))
 
-    def _append(self, log: QueueLog, known: Seen, most: int) -> None:
-        most = max(0, most)
-        taken, self._found = self._found[:most], self._found[most:]
-        if taken:
+    def _append(self, log: QueueLog, known: Seen) -> None:
+        """What was found, as far as there is room."""
+        while (most := min(self._most_waiting - log.kept_items, _fitting(self._found))) > 0:
+            taken, self._found = self._found[:most], self._found[most:]
             lanes = spread((one for _, one in taken), log.waiting_weights)
             appended: defaultdict[str, list[Item]] = defaultdict(list)
             by_path: defaultdict[str, list[Listed]] = defaultdict(list)
@@ -308,7 +316,7 @@ class ObjectsFinder:
         if complete and run.listed:  # a mount point without its mount is empty, and nothing is gone
             known.passed(self._source.paths, self._around.now_us())
             if changed := known.changed():
-                log.append({}, changed)
+                log.forget(changed)
         said = run.troubles[:NAMED]
         if len(run.troubles) > NAMED:
             said.append(f"{len(run.troubles) - NAMED} more paths cannot be listed")
@@ -318,3 +326,9 @@ class ObjectsFinder:
                 f"{run.unnamed_example}: rename them"
             )
         self._said = tuple(said)
+
+
+def _fitting(found: Sequence[tuple[str, Listed]]) -> int:
+    """How many of the first ones go into one transaction."""
+    sizes = accumulate(len(one.location.encode()) + len(one.tag) for _, one in found)
+    return bisect_right(list(islice(sizes, APPENDED_AT_ONCE)), APPENDED_BYTES)

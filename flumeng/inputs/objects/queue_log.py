@@ -3,6 +3,11 @@
 Every write is one transaction that names the head as it was seen. So what two tasks write of one
 queue is written by one of them, whatever their epochs are, and what is remembered of the objects
 that were listed is written with the items that they became.
+
+Where what was seen is in files, ZooKeeper has their names: a file lasts before its name is written,
+and goes when a later transaction has been written without it. Whoever takes the queue writes its
+head first. So nobody who wrote before can name a file any more, and what was listed before a
+transaction of one's own and has no name is nobody's.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from flumeng.errors import CorruptError, UserError
 from flumeng.inputs.objects.lanes import weight
+from flumeng.inputs.objects.seen_files import SeenFiles
 from flumeng.state import items, queues
 from flumeng.state.items import Item
 from flumeng.state.partitions import ack_path
@@ -35,6 +41,11 @@ from zkschema.records import Queue, QueueFailure, QueueSeen, QueueSegment
 from zkschema.table import ZPath
 
 SEEN_BYTES = 6 << 20
+"""So much of what was seen is in ZooKeeper at most."""
+SEEN_INLINE_BYTES = 12 << 10
+"""What is larger is in a file, where the flow names a place for them."""
+FORGOTTEN_AT_ONCE = 8
+"""So many buckets of what was seen are written in one transaction."""
 SEGMENT_BYTES = 48 * 1024
 """Of a segment as it is written; the table allows a little more."""
 REMOVED_AT_ONCE = 200
@@ -68,14 +79,28 @@ class LaneState:
         return [part for part in self.segments if part[-1].number < self.acked]
 
 
-class QueueLog:
-    """Useless once a call has raised ConflictError: somebody else has written."""
+@dataclass(frozen=True)
+class _Bucket:
+    """What ZooKeeper has of a bucket: so many ``bytes``, or the name of a ``file``."""
 
-    def __init__(self, store: Store, flow: str, head: Versioned[Queue]) -> None:
+    bytes: int
+    file: str = ""
+
+
+class QueueLog:
+    """Useless once a call has raised an error: somebody else has written, or it is not known what
+    was written."""
+
+    def __init__(
+        self, store: Store, flow: str, head: Versioned[Queue], files: SeenFiles | None
+    ) -> None:
         self._store = store
         self._flow = flow
         self._head = head
-        self._buckets: dict[str, bytes] = {}
+        self._files = files
+        self._buckets: dict[str, _Bucket] = {}
+        self._unnamed: set[str] = set()
+        """Files that nobody can name after the next transaction of this log."""
         self.lanes: dict[str, LaneState] = {}
 
     @classmethod
@@ -88,11 +113,12 @@ class QueueLog:
         rules: str,
         *,
         new_id: Callable[[], str] = new_id,
+        seen_in: str | None = None,
     ) -> QueueLog:
         """The queue under this epoch, with at least so many lanes; made when it is not there.
 
-        What was seen is remembered by ``rules``, which never change. Raises ConflictError,
-        CorruptError, UserError, UnavailableError.
+        What was seen is remembered by ``rules``, which never change; much of it in files below the
+        location ``seen_in``. Raises ConflictError, CorruptError, UserError, UnavailableError.
         """
         found = queues.head(store, flow)
         if found is None:
@@ -108,7 +134,8 @@ class QueueLog:
                 f"so by {rules}: it would read all objects again. Change that back, or let another "
                 "flow read them"
             )
-        log = cls(store, flow, found)
+        files = SeenFiles(seen_in, flow, found.value.id) if seen_in else None
+        log = cls(store, flow, found, files)
         log._take_over(epoch, lanes)
         log._load()
         return log
@@ -143,15 +170,36 @@ class QueueLog:
         }
 
     def seen(self) -> dict[str, bytes]:
-        """The buckets of what was listed before."""
+        """The buckets of what was listed before. Raises CorruptError when one is not there."""
         names = self._store.children(paths.queue_seen(self._flow))
         found = self._store.read_each([paths.queue_seen_bucket(self._flow, one) for one in names])
-        self._buckets = {
-            name: base64.b64decode(one.value.data)
-            for name, one in zip(names, map(readable, found), strict=True)
-            if one is not None
-        }
-        return dict(self._buckets)
+        inline, filed = {}, {}
+        for name, one in zip(names, map(readable, found), strict=True):
+            if one is not None and one.value.file:
+                filed[name] = one.value.file
+            elif one is not None:
+                inline[name] = base64.b64decode(one.value.data)
+        self._buckets = {name: _Bucket(len(data)) for name, data in inline.items()}
+        self._buckets |= {name: _Bucket(0, file) for name, file in filed.items()}
+        return inline | self._filed(filed)
+
+    def _filed(self, files: Mapping[str, str]) -> dict[str, bytes]:
+        if self._files is None:
+            if files:
+                raise UserError(
+                    f"flow {self._flow} has what it has seen in files: say `seen_in` as before"
+                )
+            return {}
+        self._unnamed = self._files.names() - {*files.values()}
+        read = self._files.read(files.values())
+        for file in files.values():
+            if file not in read:
+                self._store.commit([Check(paths.queue(self._flow), self._head.version)])
+                raise CorruptError(
+                    f"{self._files.path(file)} is not there, which has what flow {self._flow} has "
+                    "seen: bring it back, or all files of that directory to where `seen_in` is now"
+                )
+        return {name: read[file] for name, file in files.items()}
 
     def append(
         self,
@@ -161,31 +209,56 @@ class QueueLog:
     ) -> None:
         """``found`` are the items that follow in each lane, ``seen`` the buckets of what was listed
         that have changed. Raises UserError when so much was seen that it does not fit."""
-        after_seen = {name: data for name, data in {**self._buckets, **seen}.items() if data}
-        if sum(map(len, after_seen.values())) > SEEN_BYTES:
-            raise UserError(
-                f"flow {self._flow} has to remember more objects than ZooKeeper is to hold "
-                f"({SEEN_BYTES >> 20} MiB, about 800,000): say `order: name` or `order: modified` "
-                "where that is true, or let `after` take away what is done"
-            )
+        changed = {name: data for name, data in seen.items() if data or name in self._buckets}
+        after_seen = self._stored(changed)
         segments = {lane: list(_segments(part)) for lane, part in found.items() if part}
         writes: list[Write] = [
             Put(paths.queue_segment(self._flow, lane, queues.segment_name(one.first)), one, ABSENT)
             for lane, parts in segments.items()
             for one in parts
         ]
-        writes += [
-            self._bucket(name, data) for name, data in seen.items() if data or name in self._buckets
-        ]
+        writes += [self._bucket(name, data, after_seen) for name, data in changed.items()]
         after = dict(self._head.value.next)
         for lane, part in found.items():
             after[lane] = part[-1].number + 1
         self._write(replace(self._head.value, next=after), [*writes, *also])
+        named = {one.file for one in after_seen.values()}
+        self._unnamed |= {one.file for one in self._buckets.values()} - named - {""}
         self._buckets = after_seen
         for lane, parts in segments.items():
             state = self.lanes[lane]
             state.segments.extend(tuple(items.of_segment(one)) for one in parts)
             state.next = after[lane]
+        if self._files is not None:
+            self._files.remove(self._unnamed)
+            self._unnamed = set()
+
+    def forget(self, seen: Mapping[str, bytes]) -> None:
+        """Write what has changed of what was listed, without items: a part at a time, in the order
+        of ``SeenHashes``."""
+        names = list(seen)
+        for first in range(0, len(names), FORGOTTEN_AT_ONCE):
+            self.append({}, {name: seen[name] for name in names[first : first + FORGOTTEN_AT_ONCE]})
+
+    def _stored(self, changed: Mapping[str, bytes]) -> dict[str, _Bucket]:
+        """What ZooKeeper will have of all buckets; those that go into files last there."""
+        large = {
+            name: data
+            for name, data in changed.items()
+            if self._files is not None and len(data) > SEEN_INLINE_BYTES
+        }
+        small = {name: len(data) for name, data in changed.items() if data and name not in large}
+        kept = {name: one for name, one in self._buckets.items() if name not in changed}
+        if sum(one.bytes for one in kept.values()) + sum(small.values()) > SEEN_BYTES:
+            raise UserError(
+                f"flow {self._flow} has to remember more objects than ZooKeeper is to hold "
+                f"({SEEN_BYTES >> 20} MiB, about 900,000): say `seen_in: LOCATION`, where that is "
+                "kept in files; or `order: name` or `order: modified` where that is true; or let "
+                "`after` take away what is done"
+            )
+        files = {} if self._files is None else self._files.write(large)
+        written = {name: _Bucket(0, file) for name, file in files.items()}
+        return kept | {name: _Bucket(size) for name, size in small.items()} | written
 
     def failures(self) -> dict[str, Versioned[QueueFailure]]:
         """What could not be read, by ``LANE.NUMBER``."""
@@ -233,18 +306,17 @@ class QueueLog:
     def _take_over(self, epoch: int, lanes: int) -> None:
         head = self._head.value
         wanted = [name for name in map(str, range(lanes)) if name not in head.next]
-        if not wanted and head.epoch >= epoch:
-            return
         after = replace(
             head, epoch=max(epoch, head.epoch), next={**head.next, **dict.fromkeys(wanted, 0)}
         )
         self._write(after, [Put(paths.queue_lane(self._flow, one), None, ABSENT) for one in wanted])
 
-    def _bucket(self, name: str, data: bytes) -> Write:
+    def _bucket(self, name: str, data: bytes, stored: Mapping[str, _Bucket]) -> Write:
         path = paths.queue_seen_bucket(self._flow, name)
         if not data:
             return Remove(path, ANY)
-        record = QueueSeen(data=base64.b64encode(data).decode())
+        file = stored[name].file
+        record = QueueSeen(file=file) if file else QueueSeen(data=base64.b64encode(data).decode())
         return Put(path, record, ANY if name in self._buckets else ABSENT)
 
     def _write(self, head: Queue, also: Sequence[Write]) -> None:

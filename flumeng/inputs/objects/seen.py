@@ -10,9 +10,8 @@ A new object whose hash is that of another one would never be read. With n objec
 happens to one new object in 2**64 / n: with ten million, to one in 1.8e12.
 
 What is remembered are buckets, name -> bytes, of which ``changed`` gives those that have to be
-written; whoever does so chooses where. In ZooKeeper, in the transaction that appends the items, as
-long as all of them have at most a megabyte (110,000 objects as Base64); a larger set belongs on
-storage. When a write has failed, make a new object of what is stored.
+written, in this order; whoever does so chooses where. When a write has failed, make a new object of
+what is stored.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import numpy as np
 
 from flumeng.errors import CorruptError
 from flumeng.inputs.objects.listed import Listed
-from flumeng.inputs.objects.seen_hashes import Hashes, SeenHashes
+from flumeng.inputs.objects.seen_hashes import SMALL, Hashes, SeenHashes, Sizes
 from flumeng.spec.objects_source import Order
 
 MARK = "mark-"
@@ -56,14 +55,19 @@ class Seen(Protocol):
 
 
 def seen(
-    order: Order, *, rewritten: bool, window_seconds: float, buckets: Mapping[str, bytes]
+    order: Order,
+    *,
+    rewritten: bool,
+    window_seconds: float,
+    buckets: Mapping[str, bytes],
+    sizes: Sizes = SMALL,
 ) -> Seen:
     """``rewritten``: an object is another one when it was written anew. ``window_seconds``: so much
     older than the newest may an object be that appears, with ``order: modified``."""
     marks = {name: data for name, data in buckets.items() if name.startswith(MARK) and data}
     if order == "name":
         return SeenNames(marks)
-    hashes = SeenHashes({name: data for name, data in buckets.items() if name not in marks})
+    hashes = SeenHashes({name: data for name, data in buckets.items() if name not in marks}, sizes)
     if order == "any":
         return SeenObjects(hashes, rewritten=rewritten)
     return SeenTimes(marks, hashes, rewritten=rewritten, window_seconds=window_seconds)

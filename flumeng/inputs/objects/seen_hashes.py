@@ -1,16 +1,20 @@
-"""A set of 64-bit hashes that is kept in small buckets, of which a change touches few.
+"""A set of 64-bit hashes that is kept in buckets, of which a change touches few.
 
 Buckets are filled one after the other, by age and not by value: what is added is in the newest
 ones, and what is forgotten mostly in the oldest, since objects come and go in this order. The last
-few hundred hashes are in the bucket ``tail``, which is all that is written while little happens; a
-full tail is poured into the newest bucket. In a bucket are the differences of its sorted hashes,
-byte by byte, compressed.
+hashes are in the bucket ``tail``, which is all that is written while little happens; a full tail is
+poured into the newest bucket. In a bucket are the differences of its sorted hashes, byte by byte,
+compressed.
+
+Of the buckets that have changed any number of the first may be stored, in their order, and the
+others be lost: then some hashes are in two buckets, or are not forgotten yet.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,43 +22,61 @@ import numpy as np
 from flumeng.errors import CorruptError
 
 TAIL = "tail"
-TAIL_HASHES = 256
-BUCKET_HASHES = 4_400
-BUCKET_BYTES = 36_000
-"""No bucket is larger, whatever the hashes; as Base64 it is below 50 KB."""
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
-_NONE: Hashes = np.empty(0, np.uint64)
+Numbers = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many hashes a bucket and the tail have at most."""
+
+    bucket: int
+    tail: int
+
+
+SMALL = Sizes(bucket=4_400, tail=256)
+"""For ZooKeeper: no bucket is over ``SMALL_BYTES``, which as Base64 is below 50 KB."""
+SMALL_BYTES = 36_000
+LARGE = Sizes(bucket=100_000, tail=1_024)
+"""For files, of 600 KB each; their tail is in ZooKeeper."""
+_IN_TAIL = 0
+"""The number of the tail; that of a bucket is one more than its name says."""
 
 
 class SeenHashes:
-    """Made of what ``changed`` gave, bucket -> bytes."""
+    """Made of what ``changed`` gave, bucket -> bytes, with the same or other ``sizes``."""
 
-    def __init__(self, buckets: Mapping[str, bytes]) -> None:
-        self._tail = _NONE
-        self._full: dict[int, Hashes] = {}
-        """In the order of their age; only the last one is added to."""
-        for name in sorted(buckets):
-            hashes = _decoded(name, buckets[name])
-            if name == TAIL:
-                self._tail = hashes
-            else:
-                self._full[int(name)] = hashes
-        self._all = np.sort(np.concatenate([self._tail, *self._full.values()]))
-        """All hashes, sorted, and which of them were looked for since the last ``forget_unmet``."""
-        self._met: Flags = np.zeros(len(self._all), np.bool_)
-        self._changed: set[str] = set()
+    def __init__(self, buckets: Mapping[str, bytes], sizes: Sizes = SMALL) -> None:
+        self._sizes = sizes
+        read = {_number_of(name): _decoded(name, data) for name, data in buckets.items()}
+        counts = {number: len(hashes) for number, hashes in read.items()}
+        found = np.concatenate([np.empty(0, np.uint64), *read.values()])
+        numbers = np.repeat(np.fromiter(read, np.uint32, len(read)), list(counts.values()))
+        order = np.argsort(found, kind="stable")
+        found, numbers = found[order], numbers[order]
+        first = np.ones(len(found), np.bool_)
+        first[1:] = found[1:] != found[:-1]
+        self._hashes: Hashes = found[first]
+        """All, sorted. Of each: the number of its bucket, and whether it was looked for since the
+        last ``forget_unmet``."""
+        self._numbers: Numbers = numbers[first]
+        self._met: Flags = np.zeros(len(self._hashes), np.bool_)
+        self._changed: set[int] = set()
+        self._counts: dict[int, int] = {}
+        """Number -> how many hashes the bucket has, which is never none."""
+        self._count()
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._hashes)
 
     def meet(self, hashes: Hashes) -> Flags:
         """Which of them are in the set; they are met."""
-        if not len(self._all):
+        if not len(self._hashes):
             return np.zeros(len(hashes), np.bool_)
-        places = np.minimum(np.searchsorted(self._all, hashes), len(self._all) - 1)
-        known: Flags = self._all[places] == hashes
+        places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+        known: Flags = self._hashes[places] == hashes
         self._met[places[known]] = True
         return known
 
@@ -64,82 +86,99 @@ class SeenHashes:
         hashes = hashes[~self.meet(hashes)]
         if not len(hashes):
             return
-        places = np.searchsorted(self._all, hashes)
-        self._all = np.insert(self._all, places, hashes)
-        self._met = np.insert(self._met, places, True)
-        self._tail = np.concatenate([self._tail, hashes])
-        self._changed.add(TAIL)
-        if len(self._tail) > TAIL_HASHES:
+        places = np.searchsorted(self._hashes, hashes) + np.arange(len(hashes))
+        old = np.ones(len(self._hashes) + len(hashes), np.bool_)
+        old[places] = False
+        self._hashes = _merged(old, self._hashes, hashes)
+        self._numbers = _merged(old, self._numbers, _IN_TAIL)
+        self._met = _merged(old, self._met, True)
+        self._counts[_IN_TAIL] = self._counts.get(_IN_TAIL, 0) + len(hashes)
+        self._changed.add(_IN_TAIL)
+        if self._counts[_IN_TAIL] > self._sizes.tail:
             self._pour()
 
     def forget_unmet(self) -> None:
         """Forget what nobody has looked for since the last time."""
-        gone = self._all[~self._met]
-        self._all = self._all[self._met]
-        self._met = np.zeros(len(self._all), np.bool_)
-        if not len(gone):
-            return
-        if np.isin(self._tail, gone).any():
-            self._tail = self._tail[~np.isin(self._tail, gone)]
-            self._changed.add(TAIL)
-        for number, hashes in list(self._full.items()):
-            lost = np.isin(hashes, gone)
-            if lost.any():
-                self._put(number, hashes[~lost])
-        self._join_small()
+        if not self._met.all():
+            self._changed.update(np.unique(self._numbers[~self._met]).tolist())
+            self._hashes, self._numbers = self._hashes[self._met], self._numbers[self._met]
+            self._count()
+            self._join_small()
+        self._met = np.zeros(len(self._hashes), np.bool_)
 
     def changed(self) -> dict[str, bytes]:
-        """The buckets that have changed since the last call; one that is empty is no more."""
-        names, self._changed = self._changed, set()
+        """The buckets that have changed since the last call; one that is empty is no more. What a
+        bucket takes over from another one comes before that."""
+        numbers, self._changed = self._changed, set()
+        names = {_name_of(number): number for number in numbers}
         return {
-            name: _encoded(self._tail if name == TAIL else self._full.get(int(name), _NONE))
-            for name in sorted(names)
+            name: _encoded(self._hashes[self._numbers == names[name]]) for name in sorted(names)
         }
 
     def _pour(self) -> None:
         """The tail into the newest bucket, and into new ones when that is full."""
-        rest, self._tail = self._tail, _NONE
-        number = max(self._full, default=0)
+        rest = np.flatnonzero(self._numbers == _IN_TAIL)
+        del self._counts[_IN_TAIL]
+        number = max(self._counts, default=1)
         while len(rest):
-            there = self._full.get(number, _NONE)
-            room = BUCKET_HASHES - len(there)
-            if room:
-                self._put(number, np.concatenate([there, rest[:room]]))
-                rest = rest[room:]
+            there = self._counts.get(number, 0)
+            taken, rest = np.split(rest, [max(0, self._sizes.bucket - there)])
+            if len(taken):
+                self._numbers[taken] = number
+                self._counts[number] = there + len(taken)
+                self._changed.add(number)
             number += 1
 
     def _join_small(self) -> None:
         """Neighbours that are a half of a bucket together become one."""
         before = None
-        for number in sorted(self._full):
-            hashes = self._full[number]
-            if before is not None and len(self._full[before]) + len(hashes) <= BUCKET_HASHES // 2:
-                self._put(before, np.concatenate([self._full[before], hashes]))
-                self._put(number, _NONE)
+        for number in sorted(self._counts.keys() - {_IN_TAIL}):
+            together = self._counts[number] + self._counts.get(before or number, 0)
+            if before is not None and together <= self._sizes.bucket // 2:
+                self._numbers[self._numbers == number] = before
+                self._counts[before] = together
+                del self._counts[number]
+                self._changed |= {before, number}
             else:
                 before = number
 
-    def _put(self, number: int, hashes: Hashes) -> None:
-        if len(hashes):
-            self._full[number] = hashes
-        else:
-            del self._full[number]
-        self._changed.add(f"{number:06}")
+    def _count(self) -> None:
+        numbers, counts = np.unique(self._numbers, return_counts=True)
+        self._counts = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+def _merged(old: Flags, values: Any, fresh: Any) -> Any:
+    merged = np.empty(len(old), values.dtype)
+    merged[old], merged[~old] = values, fresh
+    return merged
+
+
+def _name_of(number: int) -> str:
+    return TAIL if number == _IN_TAIL else f"{number - 1:06}"
+
+
+def _number_of(name: str) -> int:
+    if name == TAIL:
+        return _IN_TAIL
+    try:
+        return int(name) + 1
+    except ValueError as error:
+        raise CorruptError(f"what was listed has a bucket {name}, which nobody wrote") from error
 
 
 def _encoded(hashes: Hashes) -> bytes:
+    """Of sorted ones."""
     if not len(hashes):
         return b""
-    steps = np.diff(np.sort(hashes), prepend=np.uint64(0)).astype(">u8")
-    return zlib.compress(steps.view(np.uint8).reshape(-1, 8).T.tobytes())
+    steps = np.diff(hashes, prepend=np.uint64(0)).astype(">u8")
+    return zlib.compress(steps.view(np.uint8).reshape(-1, 8).T.tobytes(), 1)
 
 
 def _decoded(name: str, data: bytes) -> Hashes:
     if not data:
-        return _NONE
+        return np.empty(0, np.uint64)
     try:
         columns = np.frombuffer(zlib.decompress(data), np.uint8).reshape(8, -1)
-        int(name if name != TAIL else 0)
     except (zlib.error, ValueError) as error:
         raise CorruptError(f"the bucket {name} of what was listed is damaged: {error}") from error
     steps = np.ascontiguousarray(columns.T).view(">u8").ravel().astype(np.uint64)

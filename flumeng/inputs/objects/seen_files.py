@@ -1,0 +1,98 @@
+"""What was seen, as files of a store: each is written once, under a name that is never used again.
+
+A file counts when ZooKeeper has its name, in the transaction that says what it says; so it is
+written before, and whoever goes on sees those of the last transaction. What never got there, or was
+replaced, is removed later.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from pyarrow import fs
+
+from flumeng.errors import UnavailableError, UserError
+from flumeng.runtime.file_store import below, open_store
+from flumeng.spec.patterns import split_query
+
+AT_ONCE = 8
+
+
+class SeenFiles:
+    """Of one queue, below the directory ``location``. Its methods raise UserError for what a person
+    has to mend, UnavailableError when it is worth trying again."""
+
+    def __init__(self, location: str, flow: str, queue: str) -> None:
+        directory = below(location, f"_seen.{flow}.{queue}")  # hidden: it may lie among objects
+        self._store, self._directory = open_store(directory)
+        self._name = split_query(directory)[0]
+        self._made = False
+
+    def write(self, buckets: Mapping[str, bytes]) -> dict[str, str]:
+        """Bucket -> the name of its file, which lasts from now on."""
+        names = {bucket: f"{bucket}.{uuid.uuid4().hex}" for bucket in buckets}
+        if not buckets:
+            return names
+        try:
+            if not self._made:
+                self._store.make_directory(self._directory)
+                self._made = True
+            with ThreadPoolExecutor(AT_ONCE, "seen") as pool:
+                list(pool.map(self._write, names.values(), buckets.values()))
+            self._store.sync(self._directory)
+        except OSError as error:
+            raise self._explained(error) from error
+        return names
+
+    def read(self, names: Collection[str]) -> dict[str, bytes]:
+        """Name -> what is in the file; lacks those that are not there."""
+        with ThreadPoolExecutor(AT_ONCE, "seen") as pool:
+            found = dict(zip(names, pool.map(self._read, names), strict=True))
+        return {name: data for name, data in found.items() if data is not None}
+
+    def names(self) -> set[str]:
+        """Of all files that are there."""
+        selector = fs.FileSelector(self._directory, allow_not_found=True)
+        try:
+            return {info.base_name for info in self._store.files.get_file_info(selector)}
+        except OSError as error:
+            raise self._explained(error) from error
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Those that are there."""
+        try:
+            for name in names:
+                with suppress(FileNotFoundError):
+                    self._store.files.delete_file(self.path(name))
+        except OSError as error:
+            raise self._explained(error) from error
+
+    def path(self, name: str) -> str:
+        """Of a file, in its store."""
+        return f"{self._directory}/{name}"
+
+    def _write(self, name: str, data: bytes) -> None:
+        with self._store.open_output(self.path(name)) as file:
+            file.write(data)
+        self._store.sync(self.path(name))
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            with self._store.files.open_input_file(self.path(name)) as file:
+                data: bytes = file.read()
+                return data
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: OSError) -> Exception:
+        if isinstance(error, PermissionError):
+            return UserError(f"{self._name}: {error}: let the user of the node write there")
+        explained = self._store.explained(error)
+        if isinstance(explained, OSError):
+            return UnavailableError(f"{self._name}: {error}")
+        return explained
