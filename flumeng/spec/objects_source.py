@@ -13,6 +13,7 @@ from flumeng.spec.locations import (
     located,
     shared_option,
 )
+from flumeng.spec.object_paths import check_objects, overlap
 from flumeng.spec.option import option
 
 Format = Literal["lines", "ndjson", "json", "csv", "parquet", "avro"]
@@ -31,8 +32,9 @@ class ObjectsSource:
 
     paths: tuple[str, ...] = option(
         doc="Where the objects are, as globs: `*` and `[...]` stand for what is within one "
-        "directory, `**` for any number of directories. On a disk `?` stands for one character.",
-        check=check_location,
+        "directory, `**` for any number of directories. On a disk `?` stands for one character; in "
+        "a URL it begins the parameters of the store.",
+        check=check_objects,
         minimum=1,
         maximum=100,
         example='["s3a://logs/web/*/*.gz"]',
@@ -135,6 +137,14 @@ class ObjectsSource:
         for path in filter(None, (*self.paths, self.seen_in)):
             if problem := credential_problem(path, self.credentials):
                 yield "credentials", problem
+        if self.order != "any":
+            for number, path in enumerate(self.paths):
+                if same := next((p for p in self.paths[:number] if overlap(p, path)), ""):
+                    yield (
+                        "paths",
+                        f"{same} and {path} may mean the same object, which would be read twice "
+                        f"with `order: {self.order}`: say `order: any`, or let them mean others",
+                    )
         if (self.after == "move") != (self.move_to is not None):
             yield "move_to", "expected with `after: move`, and only there"
         for path in self.paths if self.move_to else ():

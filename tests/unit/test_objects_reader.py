@@ -364,8 +364,27 @@ def test_other_encodings_become_utf8(tmp_path: Path, encoding: str, suffix: str)
 
 
 def test_bytes_that_are_no_text_stay_as_they_are(tmp_path: Path) -> None:
-    item = written(tmp_path / "a", b"\xff\xfe\x00\n")
-    assert events(reader(), [item]) == [(0, b"\xff\xfe\x00")]
+    item = written(tmp_path / "a", b"\xfe\xfd\x00\n")
+    assert events(reader(), [item]) == [(0, b"\xfe\xfd\x00")]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, suffix: str) -> None:
+    data = codecs.BOM_UTF8 + b"one\ntwo\n" + codecs.BOM_UTF8 + b"three\n"
+    item = written(tmp_path / f"log{suffix}", COMPRESS.get(suffix, bytes)(data))
+    lines = [(3, b"one"), (7, b"two"), (11, codecs.BOM_UTF8 + b"three")]
+    assert events(reader(), [item]) == lines
+    ends = range(4, len(data))
+    assert all(events(reader(), [item], 0, n) + events(reader(), [item], n) == lines for n in ends)
+    only = written(tmp_path / f"only{suffix}", COMPRESS.get(suffix, bytes)(codecs.BOM_UTF8))
+    assert events(reader(), [only]) == []
+
+
+def test_utf16_is_not_taken_for_utf8(tmp_path: Path) -> None:
+    item = written(tmp_path / "log", "eins\nzwei\n".encode("utf-16"))
+    with pytest.raises(UnreadableError, match="say `encoding: utf-16`"):
+        events(reader(), [item])
+    assert [body for _, body in events(reader(encoding="utf-16"), [item])] == [b"eins", b"zwei"]
 
 
 def test_an_encoding_that_nobody_knows_is_refused() -> None:

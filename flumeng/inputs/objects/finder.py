@@ -321,9 +321,10 @@ class ObjectsFinder:
         if len(run.troubles) > NAMED:
             said.append(f"{len(run.troubles) - NAMED} more paths cannot be listed")
         if run.unnamed:
+            objects = f"{run.unnamed} objects"
             said.append(
-                f"{run.unnamed} objects have names that no location can have, such as "
-                f"{run.unnamed_example}: rename them"
+                f"no location can name {'an object' if run.unnamed == 1 else objects}, such as "
+                f"{run.unnamed_example}: rename what is to be read"
             )
         self._said = tuple(said)
 

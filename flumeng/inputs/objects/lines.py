@@ -7,6 +7,7 @@ once, wherever they are cut.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -33,7 +34,18 @@ class Cut(NamedTuple):
 
 def parts(opened: Opened, encoding: str, start: int, end: int) -> Iterator[Segment]:
     position, blocks = text_from(opened, encoding, max(start - 1, 0))
-    return segments(blocks, position, start, end)
+    found = segments(blocks, position, start, end)
+    return found if start or end <= len(codecs.BOM_UTF8) else _without_mark(found)
+
+
+def _without_mark(found: Iterator[Segment]) -> Iterator[Segment]:
+    """The first line begins behind a byte order mark."""
+    for segment in found:
+        mark = len(codecs.BOM_UTF8) if segment.data.startswith(codecs.BOM_UTF8) else 0
+        if segment.position or not mark:
+            yield segment
+        elif segment.data[mark:]:
+            yield segment._replace(position=mark, data=segment.data[mark:])
 
 
 def segments(blocks: Iterator[bytes], position: int, start: int, end: int) -> Iterator[Segment]:

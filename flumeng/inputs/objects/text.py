@@ -11,10 +11,16 @@ from flumeng.inputs.objects.formats import is_utf8
 from flumeng.inputs.objects.opened import Opened
 from flumeng.state.items import MOST_POSITION
 
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
 
 def text_from(opened: Opened, encoding: str, position: int) -> tuple[int, Iterator[bytes]]:
-    """Where the text can be read from that is nearest below ``position``, and its blocks."""
-    codec = codec_of(opened.beginning(MAGIC_BYTES), opened.name)
+    """Where the text can be read from that is nearest below ``position``, and its blocks. Raises
+    CorruptError for UTF-16 that is to be read as UTF-8."""
+    beginning = opened.beginning(MAGIC_BYTES)
+    if is_utf8(encoding) and beginning[:2] in _UTF16 and 0 in beginning[2:]:
+        raise CorruptError("it begins as UTF-16 does, and not as UTF-8: say `encoding: utf-16`")
+    codec = codec_of(beginning, opened.name)
     if codec is None and is_utf8(encoding):
         return position, _bounded(opened.blocks(position), position)
     blocks = opened.blocks() if codec is None else unpacked(opened.blocks, codec)
