@@ -32,7 +32,7 @@ COMMANDS = {
     "reset": Lazy("cli.flow_reset:reset", "Let a paused or stopped flow go on elsewhere."),
     "handoff": Lazy("cli.flow_handoff:handoff", "Deliver now what the flow has read."),
     "backfill": Lazy(
-        "cli.flow_backfill:backfill", "Deliver a part of Kafka's messages once more, beside it."
+        "cli.flow_backfill:backfill", "Deliver messages of Kafka, or objects, once more, beside it."
     ),
     "dead": Lazy("cli.flow_dead:dead", "List, show, replay and purge dead letters."),
 }

@@ -1,8 +1,9 @@
-"""``flumeng flow backfill``: deliver a part of Kafka's messages once more, beside the live flow."""
+"""``flumeng flow backfill``: deliver a part of what Kafka or a store keeps once more."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import click
 
@@ -10,7 +11,15 @@ from cli.context import CliContext, with_store
 from cli.name_argument import Name
 from cli.options import json_option, reason_option
 from cli.output import count, show_json, show_table
-from flumeng.operations.backfills import current_text, start_backfill, within
+from flumeng.errors import UserError
+from flumeng.operations.backfills import (
+    Written,
+    backfills_objects,
+    current_text,
+    start_backfill,
+    start_objects_backfill,
+    within,
+)
 from flumeng.operations.derived_flows import free_name
 from flumeng.state.partitions import label_of
 from flumeng.store import Store
@@ -33,6 +42,13 @@ DISCOVERED = "*@*"
 @click.option(
     "--to", "end", required=True, metavar="latest|TIME|OFFSETS", help="Before what it ends."
 )
+@click.option(
+    "--path",
+    "globs",
+    multiple=True,
+    metavar="GLOB",
+    help="Of objects: only those there; may be given again. Without it, where the flow reads them.",
+)
 @click.option("--as", "own_name", metavar="NAME", help="Its name. [default: FLOW-backfill-N]")
 @click.option("--dry-run", is_flag=True, help="Only print what it would read.")
 @reason_option
@@ -45,17 +61,32 @@ def backfill(
     name: str,
     begin: str,
     end: str,
+    globs: tuple[str, ...],
     own_name: str | None,
     dry_run: bool,
     reason: str,
     as_json: bool,
 ) -> None:
-    """Deliver a part of Kafka's messages once more, beside the live flow, which notices nothing.
+    """Deliver messages of Kafka, or objects, once more, beside the live flow; it notices nothing.
 
     A flow of its own with the same text and acks of its own reads them, and is stopped when all is
     read: wait for that with `flumeng flow wait NAME --stopped`, then delete it. With offsets only
-    the partitions that they name are read.
+    the partitions that they name are read. Of objects a time is when they were written; they
+    stay where they are.
     """
+    if backfills_objects(store, name, globs):
+        written = Written(_time(begin, ""), _time(end, _now(context)), globs)
+        made = own_name or free_name(store, name, "backfill")
+        if not dry_run:
+            start_objects_backfill(store, name, made, written, **context.audit_fields(reason))
+        if as_json:
+            show_json({"flow": made, "backfill_of": name, "written": written})
+            return
+        since = f"from {written.start} " if written.start else ""
+        where = f" at {', '.join(globs)}" if globs else ""
+        would = "would read" if dry_run else "reads"
+        click.echo(f"flow {made} {would} objects written {since}until {written.end}{where}")
+        return
     current_text(store, name)
     first, last = points.parse_point(begin), points.parse_point(end)
     bounds = within(*_ends(context, store, name, first, last))
@@ -77,6 +108,23 @@ def backfill(
     total = count(sum(end - start for start, end in bounds.values()), "event")
     would = "would read" if dry_run else "reads"
     click.echo(f"flow {made} {would} {total} in {count(len(bounds), 'partition')}")
+
+
+def _time(text: str, otherwise: str) -> str:
+    """Of objects. Raises ``UserError`` for offsets."""
+    point = points.parse_point(text)
+    if isinstance(point, Mapping):
+        raise UserError("objects have no offsets: say earliest, latest or a time")
+    if isinstance(point, datetime):
+        return point.isoformat()
+    wanted = "latest" if otherwise else "earliest"
+    if point != wanted:
+        raise UserError(f"{point}: expected {wanted} or a time there")
+    return otherwise
+
+
+def _now(context: CliContext) -> str:
+    return datetime.fromtimestamp(context.clock(), UTC).isoformat()
 
 
 def _ends(

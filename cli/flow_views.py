@@ -3,6 +3,8 @@ do."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import click
@@ -12,11 +14,12 @@ from cli.counts_output import show_counts
 from cli.ended_output import show_ended
 from cli.name_argument import Name
 from cli.options import json_option, timeout_option
-from cli.output import show_json, show_table
+from cli.output import moving_progress, show_json, show_table
 from cli.sites import Clusters, with_clusters
 from flumeng.errors import UserError
 from flumeng.store import Store
 from flumeng.views import conditions, history, moments, overview
+from flumeng.views.progress import progress
 from flumeng.views.scaling import ScalingRow
 from flumeng.views.task_counts import task_counts
 
@@ -211,7 +214,18 @@ def diff(
 def wait(
     context: CliContext, store: Store, name: str, condition: str | None, timeout: float
 ) -> None:
-    """Wait for a flow; exit code 1, and what is missing, when the time is up."""
+    """Wait for a flow; exit code 1, and what is missing, when the time is up.
+
+    With --stopped a terminal shows how much is read, of how much, and for how long it goes on.
+    """
     if condition is None:
         raise UserError(f"say what to wait for: {', '.join(f'--{word}' for word in CONDITIONS)}")
-    context.wait_for(lambda: CONDITIONS[condition](store, name), timeout)
+    with moving_progress(name) if condition == "stopped" else nullcontext() as tell:
+
+        def missing() -> Sequence[str]:
+            if tell is not None:
+                found = progress(store, context.ask, name)
+                tell(found.what, found.done, found.total)
+            return CONDITIONS[condition](store, name)
+
+        context.wait_for(missing, timeout)

@@ -61,6 +61,29 @@ def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
         yield bar.update
 
 
+@contextmanager
+def moving_progress(label: str) -> Iterator[Callable[[str, int, int], None] | None]:
+    """A bar of what may still grow, and for how long it goes on: None without a terminal. What is
+    given is called with what is counted, how many are done, and of how many."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress as bars  # noqa: PLC0415  only for people
+    from rich.console import Console  # noqa: PLC0415  only for people
+
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.TaskProgressColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("{task.fields[what]}"),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True)) as shown:
+        bar = shown.add_task(label, total=None, what="")
+        yield lambda what, done, total: shown.update(bar, what=what, completed=done, total=total)
+
+
 def _cell(value: object) -> str:
     if value is None or value in ("", (), {}):
         return "-"

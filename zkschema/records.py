@@ -503,12 +503,14 @@ class Journal(Record):
 @dataclass(frozen=True, kw_only=True)
 class Queue(Record):
     """The head of a work queue: ``next`` is the number that the next item of each lane gets,
-    under this ``epoch``. ``id`` is of this queue, and of no other that its flow ever had; ``rules``
-    say how what was seen is remembered."""
+    under this ``epoch``. ``id`` is of this queue, and of no other that its flow ever had;
+    ``complete``: all that the flow is to read is in it. ``rules`` say how what was seen is
+    remembered."""
 
     epoch: int
     id: str = ""
     rules: str = ""
+    complete: bool = False
     next: Mapping[str, int] = field(default_factory=lambda: NOTHING)
 
 

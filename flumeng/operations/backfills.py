@@ -1,14 +1,18 @@
-"""Backfill: a part of what Kafka keeps of a flow is delivered once more, by a derived flow."""
+"""Backfill: a part of what Kafka or a store keeps of a flow is delivered once more, by a derived
+flow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from flumeng.errors import UserError
 from flumeng.operations import derived_flows
 from flumeng.operations.flow_records import require_flow, require_revision
 from flumeng.spec import parse_flow
-from flumeng.spec.backfill import backfill_text, require_kafka
+from flumeng.spec.backfill import backfill_text, objects_text, reads, require_kafka
+from flumeng.spec.kafka_source import KafkaSource
+from flumeng.spec.objects_source import ObjectsSource
 from flumeng.store import Store
 from zkschema import records
 
@@ -24,6 +28,45 @@ def current_text(store: Store, flow: str) -> str:
     text = require_revision(store, flow, require_flow(store, flow).value.revision).effective
     require_kafka(flow, parse_flow(text))
     return text
+
+
+@dataclass(frozen=True)
+class Written:
+    """Objects that were written from ``start`` on, always when that is empty, until before ``end``,
+    both with their zone. At these ``paths``, or at those of the flow without any."""
+
+    start: str
+    end: str
+    paths: tuple[str, ...] = ()
+
+
+def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
+    """Whether a backfill of the flow reads objects: where it reads nothing else that can be, or
+    where ``paths`` are named. Raises ``UserError`` when it has paths and reads no objects."""
+    spec = parse_flow(
+        require_revision(store, flow, require_flow(store, flow).value.revision).effective
+    )
+    objects = reads(spec, ObjectsSource)
+    if paths and not objects:
+        raise UserError(f"flow {flow} reads no objects: leave --path out")
+    return objects and (bool(paths) or not reads(spec, KafkaSource))
+
+
+def start_objects_backfill(
+    store: Store, flow: str, name: str, written: Written, *, author: str, reason: str, now: float
+) -> None:
+    """Make the flow ``name``, which runs at once. Raises as ``start_backfill``."""
+    text = require_revision(store, flow, require_flow(store, flow).value.revision).effective
+    wanted = objects_text(text, name, written.paths, written.start, written.end)
+    said = f"written from {written.start or 'ever'} before {written.end}"
+    where = f" at {', '.join(written.paths)}" if written.paths else ""
+    entry = records.Audit(
+        who=author,
+        command=f"flow backfill {flow} as {name}: {said}{where}",
+        reason=reason,
+        time=now,
+    )
+    derived_flows.start(store, wanted, name, of=flow, kind="backfill", entry=entry)
 
 
 def start_backfill(

@@ -1,22 +1,31 @@
-"""The text of a backfill: that of its flow, which reads a part of Kafka's partitions and ends."""
+"""The text of a backfill: that of its flow, which reads a part of what lies there, and ends."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import yaml
 
 from flumeng.errors import UserError
 from flumeng.spec import FlowSpec, document, nodes, parse_flow
 from flumeng.spec.kafka_source import KafkaSource
+from flumeng.spec.objects_source import ObjectsSource
 
-SOURCE = "kafka"
+KAFKA, OBJECTS = "kafka", "objects"
 BOUNDS = ("start_offsets", "end_offsets", "start_from")
+
+
+AFTER = ("after", "move_to", "written_from", "written_before")
+
+
+def reads(spec: FlowSpec, source: type[Any]) -> bool:
+    return any(isinstance(one.options, source) for one in spec.sources)
 
 
 def require_kafka(flow: str, spec: FlowSpec) -> None:
     """Raises ``UserError`` for a flow that reads nothing of Kafka's."""
-    if not any(isinstance(source.options, KafkaSource) for source in spec.sources):
+    if not reads(spec, KafkaSource):
         raise UserError(
             f"flow {flow} reads its journals, which keep no more than `journal.retain_seconds` "
             "says, and only for it: pause it and deliver what they keep again with "
@@ -30,18 +39,40 @@ def backfill_text(text: str, name: str, bounds: Mapping[str, tuple[int, int]]) -
 
     Raises ``SpecError`` for a text that is no flow's.
     """
+    root, sources = _with_source(text, name, KafkaSource)
+    for item in sources:
+        _bound(document.items(item)[KAFKA], bounds)
+    return str(yaml.serialize(root))
+
+
+def objects_text(text: str, name: str, paths: Collection[str], start: str, end: str) -> str:
+    """The flow of this ``text`` as ``name``, with its source ``objects`` only, which reads what was
+    written from ``start`` (always, when that is empty) until before ``end``, and leaves it where it
+    is; at other ``paths`` when there are any. Raises as above."""
+    root, sources = _with_source(text, name, ObjectsSource)
+    for item in sources:
+        options = document.items(item)[OBJECTS]
+        options.value = [pair for pair in options.value if pair[0].value not in AFTER]
+        if paths:
+            nodes.put(options, "paths", nodes.listed(map(nodes.text, paths)))
+        if start:
+            nodes.put(options, "written_from", nodes.text(start))
+        nodes.put(options, "written_before", nodes.text(end))
+    return str(yaml.serialize(root))
+
+
+def _with_source(text: str, name: str, source: type[Any]) -> tuple[yaml.Node, list[yaml.Node]]:
+    """The flow as ``name``, and those of its sources that it keeps."""
     sources = parse_flow(text).sources
     root = document.compose(text)
     nodes.put(root, "flow", nodes.text(name))
     listed = document.items(root)["sources"]
     listed.value = [
         item
-        for item, source in zip(listed.value, sources, strict=True)
-        if isinstance(source.options, KafkaSource)
+        for item, known in zip(listed.value, sources, strict=True)
+        if isinstance(known.options, source)
     ]
-    for item in listed.value:
-        _bound(document.items(item)[SOURCE], bounds)
-    return str(yaml.serialize(root))
+    return root, listed.value
 
 
 def _bound(options: yaml.Node, bounds: Mapping[str, tuple[int, int]]) -> None:

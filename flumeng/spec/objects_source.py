@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
+from flumeng.spec.kafka_source import time_of
 from flumeng.spec.locations import (
     Credentials,
     check_location,
@@ -19,6 +21,14 @@ from flumeng.spec.option import option
 Format = Literal["lines", "ndjson", "json", "csv", "parquet", "avro"]
 Order = Literal["name", "modified", "any"]
 MOST_LANES = 256
+
+
+def check_time(text: str) -> None:
+    """Raises ValueError."""
+    try:
+        time_of(text)
+    except ValueError:
+        raise ValueError("expected a time with its zone, like 2026-11-22T08:00:00Z") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +71,19 @@ class ObjectsSource:
     rewritten: Literal["read", "ignore"] = option(
         doc="An object that was written anew under its name is read again, or not.",
         default="read",
+    )
+    written_from: str | None = option(
+        doc="Only objects that were written at this time or later.",
+        check=check_time,
+        example="2026-11-22T08:00:00Z",
+        default=None,
+    )
+    written_before: str | None = option(
+        doc="Only objects that were written before this time. The flow is stopped when all of them "
+        "that were there are read. `flow backfill` says both.",
+        check=check_time,
+        example="2026-11-23T08:00:00Z",
+        default=None,
     )
     after: Literal["keep", "delete", "move"] = option(
         doc="What becomes of an object when all of its events are acked.", default="keep"
@@ -125,6 +148,18 @@ class ObjectsSource:
     def local(self) -> bool:
         """Whether each host has directories of its own there."""
         return bool(self.local_path)
+
+    @cached_property
+    def _written_us(self) -> tuple[float, float]:
+        """The first time, and that before which it ends, in microseconds since the epoch."""
+        bounds = (self.written_from, "-inf"), (self.written_before, "inf")
+        first, end = (time_of(text).timestamp() * 1e6 if text else float(no) for text, no in bounds)
+        return first, end
+
+    def wants(self, modified_us: int) -> bool:
+        """Whether it reads what was written then."""
+        first, end = self._written_us
+        return first <= modified_us < end
 
     def needs(self) -> Iterator[tuple[str, str]]:
         for path in self.paths:

@@ -9,9 +9,10 @@ import pytest
 from cli.testing import Shell
 from flumeng.operations.derived_flows import free_name
 from flumeng.operations.flows import apply_flow, apply_flows, set_flow_state
-from flumeng.spec import check_flow
+from flumeng.spec import FlowSpec, check_flow
 from flumeng.spec.backfill import backfill_text
 from flumeng.spec.kafka_source import KafkaSource
+from flumeng.spec.objects_source import ObjectsSource
 from flumeng.store import ABSENT, ANY, tree
 from flumeng.testing import FakeStore
 from zkschema import paths, records
@@ -248,3 +249,65 @@ def test_exit_codes_and_many_flows(shell: Shell, store: FakeStore) -> None:
     store.remove(paths.live_node("n1"), ANY)
     away = start(shell, *range_)
     assert (away.exit_code, "does not run" in away.stderr) == (4, True)
+
+
+OBJECTS = """\
+flow: files
+sources:
+  - objects: {paths: [/in/*.log], after: move, move_to: /done, order: name}
+{more}sinks:
+  - files: {path: s3://lake/files, format: json}
+"""
+
+
+def test_objects_are_read_again_by_when_they_were_written_and_stay(
+    shell: Shell, store: FakeStore
+) -> None:
+    apply(store, OBJECTS.replace("{more}", ""))
+    found = shell.run("flow", "backfill", "files", "--from", NINE, "--to", "latest")
+    now = "2023-11-14T22:13:20+00:00"
+    assert found.stdout == (
+        f"flow files-backfill-1 reads objects written from {NINE} until {now}\n"
+    )
+    (source,) = made(store, "files-backfill-1").sources
+    options = source.options
+    assert isinstance(options, ObjectsSource)
+    assert (options.written_from, options.written_before) == (NINE, now)
+    assert (options.after, options.move_to, options.paths) == ("keep", None, ("/in/*.log",))
+
+
+def test_paths_narrow_a_backfill_of_objects(shell: Shell, store: FakeStore) -> None:
+    kafka = "  - kafka: {brokers: ['h:1'], topics: [t]}\n"
+    apply(store, OBJECTS.replace("{more}", kafka))
+    every = ("flow", "backfill", "files", "--from", "earliest", "--to", NINE, "--path", "/in/a*")
+    shell.run(*every)
+    (source,) = made(store, "files-backfill-1").sources
+    assert isinstance(source.options, ObjectsSource)
+    assert source.options.paths == ("/in/a*",)
+    assert source.options.written_from is None
+    dry = shell.run(*every, "--dry-run", "--as", "other")
+    assert dry.stdout == f"flow other would read objects written until {NINE} at /in/a*\n"
+    assert store.read(paths.flow("other")) is None
+
+
+@pytest.mark.parametrize(
+    ("flow", "options", "why"),
+    [
+        ("files", ("--from", "a.1=3", "--to", "latest"), "objects have no offsets"),
+        ("files", ("--from", "latest", "--to", "latest"), "expected earliest or a time"),
+        ("orders", ("--from", "earliest", "--to", "latest", "--path", "/x"), "reads no objects"),
+    ],
+)
+def test_what_no_backfill_of_objects_can_be_is_refused(
+    shell: Shell, store: FakeStore, flow: str, options: tuple[str, ...], why: str
+) -> None:
+    apply(store, OBJECTS.replace("{more}", ""))
+    found = shell.run("flow", "backfill", flow, *options)
+    assert found.exit_code == 2
+    assert why in found.stderr
+
+
+def made(store: FakeStore, flow: str) -> FlowSpec:
+    revision = store.read(paths.revision(flow, "1"))
+    assert revision is not None
+    return check_flow(revision.value.effective)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -391,3 +392,46 @@ def test_the_names_of_a_transaction_are_bounded(tmp_path: Path) -> None:
     queue.finder(SteppingStore(queue.tree, steps), most_waiting=10_000).find(Before())
     assert len(queue.names()) == len(names)
     assert steps.names.count("before commit") >= 5, "made, taken, and three with items"
+
+
+SOON = "2100-01-01T00:00:00Z"
+
+
+def test_a_flow_that_reads_what_was_written_before_a_time_ends(queue: Queue) -> None:
+    queue.write("a", "b", "c", "late")
+    os.utime(queue.directory / "a", (1000, 1000))
+    os.utime(queue.directory / "b", (2000, 2000))
+    os.utime(queue.directory / "late", (3000, 3000))
+    bounds: Any = {
+        "written_from": "1970-01-01T00:30:00Z",
+        "written_before": "1970-01-01T00:50:00Z",
+    }
+    found = queue.finder(**bounds).find(Before())
+    assert queue.names() == {"b": 1}
+    assert found.bounded
+    ends = {offer.end for offer in found.offers.values()}
+    assert ends == {0, items.offset_of(1)}
+    queue.write("d")
+    os.utime(queue.directory / "d", (2500, 2500))
+    again = queue.finder(epoch=2, **bounds).find(Before())
+    assert (again.bounded, again.offers) == (True, found.offers)
+    assert queue.names() == {"b": 1}
+
+
+def test_it_does_not_end_before_all_is_listed_and_has_settled(queue: Queue) -> None:
+    queue.write("a", "b", "c")
+    finder = queue.finder(written_before=SOON, discovery_seconds=0.0, settle_seconds=3600.0)
+    assert not finder.find(Before()).bounded
+    full = queue.finder(epoch=2, written_before=SOON, discovery_seconds=0.0, most_waiting=2)
+    assert not full.find(Before()).bounded
+    queue.directory.rename(queue.directory.with_name("away"))
+    away = queue.finder(epoch=3, written_before=SOON).find(Before())
+    assert away.troubles
+    assert not away.bounded
+
+
+def test_a_flow_without_a_last_time_has_no_end(queue: Queue) -> None:
+    queue.write("a")
+    found = queue.finder().find(Before())
+    assert not found.bounded
+    assert {offer.end for offer in found.offers.values()} == {None}

@@ -85,12 +85,14 @@ OF_THIS_PROCESS = Surroundings()
 @dataclass
 class _Pass:
     """A listing of all paths from beginning to end. Of a path that is ``held`` nothing more may be
-    taken before what has not settled. ``troubles`` of paths that were not listed to their end."""
+    taken before what has not settled. ``young``: something has not. ``troubles`` of paths that were
+    not listed to their end."""
 
     pages: Iterator[tuple[str, list[Listed]]]
     held: set[str] = field(default_factory=set)
     listed: int = 0
     troubles: list[str] = field(default_factory=list)
+    young: bool = False
     unnamed: int = 0
     unnamed_example: str = ""
 
@@ -140,13 +142,17 @@ class ObjectsFinder:
             failures = log.failures()
             self._clear(log, failures.keys())
             log.decide(failures)
-            more = self._list(log, known)
+            more = not log.complete and self._list(log, known)
         except FlumengError:
             self._log = None
             raise
         scope = tuple(f"objects {path}" for path in self._source.paths)
-        offers = {name: Offer() for name in log.partitions}
-        return Findings(offers, scope, more=more, troubles=(*self._said, *self._left))
+        ends = {
+            name: items.offset_of(log.lanes[lane].next) for name, lane in log.partitions.items()
+        }
+        offers = {name: Offer(0, end if log.complete else None) for name, end in ends.items()}
+        troubles = (*self._said, *self._left)
+        return Findings(offers, scope, bounded=log.complete, more=more, troubles=troubles)
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
         lanes = self._lanes(partitions)
@@ -176,7 +182,7 @@ class ObjectsFinder:
         return found
 
     def finished(self) -> None:
-        """A queue has no end."""
+        """What was read stays where it is."""
 
     def close(self) -> None:
         self._pass = None
@@ -280,10 +286,12 @@ class ObjectsFinder:
     def _take(self, path: str, page: list[Listed], known: Seen) -> None:
         now_us, now = self._around.now_us(), self._clock()
         in_order = self._source.order == "name"
-        new = known.new(path, page)
+        new = known.new(path, [one for one in page if self._source.wants(one.modified_us)])
         settled = self._settling.settled(new, now_us, now, in_order=in_order)
-        if in_order and len(settled) < len(new) and self._pass is not None:
-            self._pass.held.add(path)
+        if len(settled) < len(new) and self._pass is not None:
+            self._pass.young = True
+            if in_order:
+                self._pass.held.add(path)
         for one in settled:
             if one.place not in self._places:
                 self._places.add(one.place)
@@ -317,6 +325,8 @@ class ObjectsFinder:
             known.passed(self._source.paths, self._around.now_us())
             if changed := known.changed():
                 log.forget(changed)
+        if complete and not run.young and self._source.written_before is not None:
+            log.end()
         said = run.troubles[:NAMED]
         if len(run.troubles) > NAMED:
             said.append(f"{len(run.troubles) - NAMED} more paths cannot be listed")

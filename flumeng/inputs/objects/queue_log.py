@@ -233,6 +233,15 @@ class QueueLog:
             self._files.remove(self._unnamed)
             self._unnamed = set()
 
+    @property
+    def complete(self) -> bool:
+        """Nothing is listed for it any more."""
+        return self._head.value.complete
+
+    def end(self) -> None:
+        """All that is to be read is in it."""
+        self._write(replace(self._head.value, complete=True), [])
+
     def forget(self, seen: Mapping[str, bytes]) -> None:
         """Write what has changed of what was listed, without items: a part at a time, in the order
         of ``SeenHashes``."""

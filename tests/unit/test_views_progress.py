@@ -1,0 +1,70 @@
+"""How far a flow is with what it has to read, whatever it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from cli.testing import Reached
+from flumeng.operations.flows import apply_flow
+from flumeng.state import items
+from flumeng.store import ABSENT, tree
+from flumeng.testing import FakeStore
+from flumeng.views.progress import Progress, progress
+from zkschema import paths, records
+
+TEXT = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
+JOURNAL, TOPIC = "web.n1.0.aa", "orders.0.MkTRfQ2n@kafka"
+LANES = [f"lane.{number}.5f2a90c1@objects" for number in (0, 1)]
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    store = FakeStore()
+    tree.init(store)
+    apply_flow(store, TEXT, author="a", reason="", now=0.0)
+    live = records.LiveNode(
+        uuid="n1", incarnation="i", addresses=("n1:1",), pid=1, version="0", since=0.0
+    )
+    store.write(paths.live_node("n1"), live, ABSENT)
+    return store
+
+
+def told(store: FakeStore, **reach: tuple[int, int]) -> Progress:
+    """``reach`` is what the node says of each partition."""
+
+    def ask(_address: str) -> Mapping[str, Reached]:
+        return {name: Reached(*bounds) for name, bounds in reach.items()}
+
+    return progress(store, ask, "web")
+
+
+def discover(store: FakeStore, **found: records.Partition) -> None:
+    store.write(paths.partitions("web"), records.Partitions(partitions=found), ABSENT)
+
+
+def ack(store: FakeStore, partition: str, offset: int) -> None:
+    store.write(paths.ack("web", "main", partition), records.Ack(epoch=1, offset=offset), ABSENT)
+
+
+def test_events_of_journals_and_topics_are_counted(store: FakeStore) -> None:
+    journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=())
+    store.write(paths.journal(JOURNAL), journal, ABSENT)
+    discover(store, **{TOPIC: records.Partition(start=500, end=800)})
+    ack(store, JOURNAL, 60)
+    assert told(store, **{JOURNAL: (0, 100)}) == Progress("events", 60, 400)
+    ack(store, TOPIC, 650)
+    assert told(store, **{JOURNAL: (0, 100)}) == Progress("events", 210, 400)
+    assert told(store) == Progress("events", 150, 300)
+
+
+def test_items_of_queues_are_counted_one_that_is_read_as_not_done(store: FakeStore) -> None:
+    discover(store, **dict.fromkeys(LANES, records.Partition()))
+    ack(store, LANES[0], items.offset_of(2, 77))
+    reach = {f"web/{lane}": (0, items.offset_of(5)) for lane in LANES}
+    assert told(store, **reach) == Progress("items", 2, 10)
+
+
+def test_of_nothing_nothing_is_done(store: FakeStore) -> None:
+    assert told(store) == Progress("events", 0, 0)
