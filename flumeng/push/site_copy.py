@@ -218,6 +218,9 @@ class _Reading:
             wanted += discovered.buckets_of(flow, found) if isinstance(found, Partitions) else []
             wanted += self._acks(paths.cursor(flow, CURSOR_MAIN))
             wanted += [paths.intent(flow, task) for task in self._names(paths.intents(flow))]
+        for flow in self._names(paths.queues()):
+            failed = self._names(paths.queue_failures(flow))
+            wanted += [paths.queue_failure(flow, name) for name in failed]
         for name in self._names(paths.journals()):
             path = paths.journal(name)
             journal = self._znodes[str(path)]
