@@ -170,6 +170,7 @@ class DiscoveryTask:
             tuple(note for one in found for note in one.notes),
             bool(found) and all(one.bounded for one in found),
             any(one.more for one in found),
+            any(one.soon for one in found),
             (*(text for one in found for text in one.troubles), *troubles),
             tuple(text for one in found for text in one.lacks),
         )
@@ -203,7 +204,8 @@ class DiscoveryTask:
         self.partitions = after.partitions
         self._tell(findings.notes)
         said = [*findings.held.values(), *findings.troubles, *findings.lacks]
-        soon = bool(leaving or findings.held or findings.troubles or findings.bounded)
+        waits = leaving or findings.held or findings.troubles or findings.bounded
+        soon = bool(waits) or findings.soon
         trouble = "; ".join(said)
         return Outcome(trouble, soon, findings.more)
 

@@ -40,8 +40,8 @@ class Findings:
     is never used again -> what has happened. ``notes``: what happened and needs nobody.
 
     ``bounded``: each offer has an end, and the flow stops when all are read. ``more``: more is to
-    be found at once. ``troubles``: what of it was not to be had, while all else was; ``lacks``:
-    what is wanted, and is certainly not there.
+    be found at once; ``soon``: shortly, when readers have made room. ``troubles``: what of it was
+    not to be had, while all else was; ``lacks``: what is wanted, and is certainly not there.
     """
 
     offers: Mapping[str, Offer]
@@ -52,6 +52,7 @@ class Findings:
     notes: tuple[str, ...] = ()
     bounded: bool = False
     more: bool = False
+    soon: bool = False
     troubles: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
 

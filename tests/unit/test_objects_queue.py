@@ -183,7 +183,7 @@ def test_what_is_acked_goes_and_is_not_listed_again(queue: Queue) -> None:
 def test_no_more_is_listed_than_readers_need(queue: Queue) -> None:
     queue.write(*(f"f{n:02}" for n in range(40)))
     finder = queue.finder(most_waiting=12, discovery_seconds=0.0)
-    finder.find(Before())
+    assert finder.find(Before()).soon
     assert len(queue.items()) == 12
     finder.find(Before())
     assert len(queue.items()) == 12

@@ -151,8 +151,14 @@ class ObjectsFinder:
             name: items.offset_of(log.lanes[lane].next) for name, lane in log.partitions.items()
         }
         offers = {name: Offer(0, end if log.complete else None) for name, end in ends.items()}
-        troubles = (*self._said, *self._left)
-        return Findings(offers, scope, bounded=log.complete, more=more, troubles=troubles)
+        return Findings(
+            offers,
+            scope,
+            bounded=log.complete,
+            more=more,
+            soon=log.kept_items >= self._most_waiting,
+            troubles=(*self._said, *self._left),
+        )
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
         lanes = self._lanes(partitions)

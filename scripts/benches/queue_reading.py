@@ -1,0 +1,130 @@
+"""Lines of objects read by a collector's pipeline, beside ``spark.read.text`` of the same objects
+in the same session.
+
+Both read all lines and write them nowhere, in turns; each has run once before, and its best run
+counts. Listing counts for neither: the pipeline has items of a queue, and ``spark.read.text`` has
+listed its files when it is timed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from benches.senders import make_lines
+from flumeng.collector import spark
+from flumeng.collector.engine import SparkEngine
+from flumeng.collector.pipeline import SparkPipeline
+from flumeng.collector.ranges import Scale
+from flumeng.collector.work import Work
+from flumeng.inputs import Range
+from flumeng.inputs.objects.contents import LaneContents
+from flumeng.inputs.objects.formats import splittable
+from flumeng.inputs.objects.reader import ObjectsReader
+from flumeng.sinks import TaskRevision
+from flumeng.spec import parse_flow
+from flumeng.spec.objects_source import ObjectsSource
+from flumeng.state.items import Item
+
+FLOW = "{{flow: bench, sources: [objects: {{paths: ['{}/*']}}], sinks: [noop]}}"
+LANES = 8
+TURNS = 3
+DISTINCT_LINES = 100_000
+LIMIT_SECONDS = 600.0
+
+
+def gzipped(place: Path, objects: int, lines: int) -> dict[str, object]:
+    """Each object has so many ``lines``."""
+    directory = place / "in"
+    directory.mkdir()
+    text = b"".join(make_lines(DISTINCT_LINES))
+    share = text * (lines // DISTINCT_LINES) + b"".join(make_lines(lines % DISTINCT_LINES))
+    packed = gzip.compress(share, 6)
+    for number in range(objects):
+        (directory / f"{number:06}.log.gz").write_bytes(packed)
+    return {"gzip_ratio": _compared(place, directory, objects * lines, "gzip")}
+
+
+def small(place: Path, objects: int, size: int) -> dict[str, object]:
+    """Each object is of ``size`` bytes."""
+    directory = place / "in"
+    directory.mkdir()
+    data = b"".join(make_lines(1 + size // 100))[:size]
+    data = data[: data.rindex(b"\n") + 1]
+    for number in range(objects):
+        (directory / f"{number:06}.log").write_bytes(data)
+    return {"small_files_ratio": _compared(place, directory, objects * data.count(b"\n"), "small")}
+
+
+def _compared(place: Path, directory: Path, events: int, what: str) -> float:
+    session = spark.start(place / "spark")
+    try:
+        return _best(session, directory, events, what)
+    finally:
+        session.stop()
+
+
+def _best(session: SparkSession, directory: Path, events: int, what: str) -> float:
+    rows = session.read.text(str(directory))
+    ours = _pipeline(session, directory, events)
+    plain: Callable[[], object] = partial(rows.write.format("noop").mode("overwrite").save)
+    assert rows.count() == events
+    best = {"ours": 0.0, "plain": 0.0}
+    for turn in range(TURNS + 1):
+        for name, read in (("ours", ours), ("plain", plain)):
+            began = time.monotonic()
+            read()
+            rate = events / (time.monotonic() - began)
+            best[name] = max(best[name], rate if turn else 0.0)
+    said = ", ".join(f"{name} {rate:,.0f}" for name, rate in best.items())
+    print(f"{what}: events a second: {said}", file=sys.stderr)
+    return round(best["ours"] / best["plain"], 2)
+
+
+def _pipeline(session: SparkSession, directory: Path, events: int) -> Callable[[], object]:
+    spec = parse_flow(FLOW.format(directory))
+    (part,) = spec.partitioned
+    assert isinstance(part.options, ObjectsSource)
+    lanes = _lanes(directory)
+    contents = {
+        lane: LaneContents(of, partial(_cuttable, part.options)) for lane, of in lanes.items()
+    }
+    ranges = [Range(lane, of[0].start, of[-1].end) for lane, of in lanes.items()]
+    addresses = {
+        piece.partition: contents[piece.partition].address(piece.start, piece.end)
+        for piece in ranges
+    }
+    reader = ObjectsReader.of(part.options)
+    engine = SparkEngine(session)
+    pipeline = SparkPipeline(session, spec, TaskRevision("bench", "collect.0", 1), reader)
+
+    def read() -> None:
+        work = Work(
+            pipeline, ranges, addresses, {}, LIMIT_SECONDS, lambda _: None, scale=Scale(contents)
+        )
+        (outcome,) = engine.write([work], "bench", "bench")
+        if isinstance(outcome, Exception):
+            raise outcome
+        assert pipeline.filtered().read == events, f"{pipeline.filtered().read} of {events}"
+
+    return read
+
+
+def _lanes(directory: Path) -> dict[str, list[Item]]:
+    """The files as items of lanes."""
+    lanes: dict[str, list[Item]] = {f"lane.{lane}.bench@objects": [] for lane in range(LANES)}
+    for place, path in enumerate(sorted(directory.iterdir())):
+        lane = lanes[f"lane.{place % LANES}.bench@objects"]
+        status = path.stat()
+        lane.append(Item(len(lane), str(path), status.st_size, status.st_mtime_ns // 1000))
+    return {name: lane for name, lane in lanes.items() if lane}
+
+
+def _cuttable(source: ObjectsSource, item: Item) -> bool:
+    return splittable(item.location, source.format, source.encoding)
