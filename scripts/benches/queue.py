@@ -23,8 +23,9 @@ def run(
     measures: list[Callable[[Path], dict[str, object]]] = [
         lambda place: queue_listing.local(place, objects),
         lambda place: queue_listing.s3(place, s3_objects),
-        lambda place: queue_reading.gzipped(place, gzip_objects, gzip_lines),
-        lambda place: queue_reading.small(place, small_objects, small_bytes),
+        lambda place: queue_reading.measure(
+            place, (gzip_objects, gzip_lines), (small_objects, small_bytes)
+        ),
     ]
     found: dict[str, object] = {}
     for measure in measures:

@@ -37,40 +37,49 @@ LANES = 8
 TURNS = 3
 DISTINCT_LINES = 100_000
 LIMIT_SECONDS = 600.0
+ENDING_SECONDS = 30.0
 
 
-def gzipped(place: Path, objects: int, lines: int) -> dict[str, object]:
-    """Each object has so many ``lines``."""
-    directory = place / "in"
+def measure(place: Path, gzipped: tuple[int, int], small: tuple[int, int]) -> dict[str, object]:
+    """``gzipped``: how many objects, and how many lines each has; ``small``: and their bytes."""
+    with_gzip, lines = _gzipped(place / "gzip", *gzipped)
+    of_bytes, more_lines = _small(place / "small", *small)
+    session = spark.start(place / "spark")
+    try:
+        return {
+            "gzip_ratio": _compared(session, with_gzip, lines),
+            "small_files_ratio": _compared(session, of_bytes, more_lines),
+        }
+    finally:
+        session.stop()
+        gateway = session.sparkContext._gateway
+        assert gateway is not None
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # then it ends, and is done with its directory
+        gateway.proc.wait(ENDING_SECONDS)
+
+
+def _gzipped(directory: Path, objects: int, lines: int) -> tuple[Path, int]:
+    """A directory with such objects, and how many lines there are."""
     directory.mkdir()
     text = b"".join(make_lines(DISTINCT_LINES))
     share = text * (lines // DISTINCT_LINES) + b"".join(make_lines(lines % DISTINCT_LINES))
     packed = gzip.compress(share, 6)
     for number in range(objects):
         (directory / f"{number:06}.log.gz").write_bytes(packed)
-    return {"gzip_ratio": _compared(place, directory, objects * lines, "gzip")}
+    return directory, objects * lines
 
 
-def small(place: Path, objects: int, size: int) -> dict[str, object]:
-    """Each object is of ``size`` bytes."""
-    directory = place / "in"
+def _small(directory: Path, objects: int, size: int) -> tuple[Path, int]:
     directory.mkdir()
     data = b"".join(make_lines(1 + size // 100))[:size]
     data = data[: data.rindex(b"\n") + 1]
     for number in range(objects):
         (directory / f"{number:06}.log").write_bytes(data)
-    return {"small_files_ratio": _compared(place, directory, objects * data.count(b"\n"), "small")}
+    return directory, objects * data.count(b"\n")
 
 
-def _compared(place: Path, directory: Path, events: int, what: str) -> float:
-    session = spark.start(place / "spark")
-    try:
-        return _best(session, directory, events, what)
-    finally:
-        session.stop()
-
-
-def _best(session: SparkSession, directory: Path, events: int, what: str) -> float:
+def _compared(session: SparkSession, directory: Path, events: int) -> float:
     rows = session.read.text(str(directory))
     ours = _pipeline(session, directory, events)
     plain: Callable[[], object] = partial(rows.write.format("noop").mode("overwrite").save)
@@ -83,7 +92,7 @@ def _best(session: SparkSession, directory: Path, events: int, what: str) -> flo
             rate = events / (time.monotonic() - began)
             best[name] = max(best[name], rate if turn else 0.0)
     said = ", ".join(f"{name} {rate:,.0f}" for name, rate in best.items())
-    print(f"{what}: events a second: {said}", file=sys.stderr)
+    print(f"{directory.name}: events a second: {said}", file=sys.stderr)
     return round(best["ours"] / best["plain"], 2)
 
 
