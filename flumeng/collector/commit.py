@@ -31,30 +31,17 @@ from zkschema.records import Commit
 log = logging.getLogger(__name__)
 
 OpenStore = Callable[[str], tuple[FileStore, str]]
-NewName = Callable[[], str]
 STAGING = "_flumeng"
 UNREACHED = (UnavailableError, OSError)
 
 
-def new_name() -> str:
-    """A name that was never used."""
-    return uuid.uuid4().hex
-
-
 class Commits:
-    """The commits of one task. ``open_store`` finds the file store of a URI, and the path there;
-    ``new_name`` makes one that was never used, of letters and digits."""
+    """The commits of one task. ``open_store`` finds the file store of a URI, and the path there."""
 
     def __init__(
-        self,
-        store: Store,
-        flow: str,
-        task: str,
-        open_store: OpenStore = open_store,
-        new_name: NewName = new_name,
+        self, store: Store, flow: str, task: str, open_store: OpenStore = open_store
     ) -> None:
         self._store = store
-        self._new_name = new_name
         self._flow = flow
         self._task = task
         self._open_store = open_store
@@ -106,7 +93,7 @@ class Commits:
 
     def name(self, root: str, partition: str, epoch: int) -> str:
         """Where a directory (URI) for a batch that reads ``partition`` among others may be made."""
-        staging = below(root, STAGING, f"{partition}.{epoch}.{self._new_name()}")
+        staging = below(root, STAGING, f"{partition}.{epoch}.{uuid.uuid4().hex}")
         self._open_store(staging)
         return staging
 
@@ -143,7 +130,7 @@ class Commits:
             acks.advance(ranges, also, joined)
             self._remove(*record.staging)
             return
-        path = paths.commit(self._flow, f"{self._task}@{self._new_name()}")
+        path = paths.commit(self._flow, f"{self._task}@{uuid.uuid4().hex}")
         acks.advance(ranges, [*also, Put(path, record, ABSENT)], joined)
         self._finish(path, record)
 

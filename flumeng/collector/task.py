@@ -31,7 +31,7 @@ from typing import Protocol
 from flumeng.collector.acks import Acks
 from flumeng.collector.assignment import Assignment
 from flumeng.collector.batch import Batch
-from flumeng.collector.commit import Commits, NewName, OpenStore, new_name
+from flumeng.collector.commit import Commits, OpenStore
 from flumeng.collector.gaps import Gap, gone
 from flumeng.collector.gaps import gaps as find_gaps
 from flumeng.collector.handoff import Handoff
@@ -89,7 +89,6 @@ class Task:
         size: BatchSize,
         clock: Callable[[], float] = time.monotonic,
         open_store: OpenStore = file_store.open_store,
-        new_name: NewName = new_name,
     ) -> None:
         self._store = store
         self._pipeline = pipeline
@@ -108,7 +107,7 @@ class Task:
         self._last_end = 0.0
         self._caught_up = False
         self._next_look = -math.inf
-        self._commits = Commits(store, assignment.flow, assignment.task, open_store, new_name)
+        self._commits = Commits(store, assignment.flow, assignment.task, open_store)
         leftovers = self._commits.leftovers(
             pipeline.roots, assignment.partitions, pipeline.spare_roots
         )
@@ -122,7 +121,7 @@ class Task:
         )
         self._commits.recover(leftovers)
         self._joins = None if multiline is None else LineJoins(multiline, self._acks, clock)
-        self._intents = Intents(store, self._acks, assignment.flow, assignment.task, new_name)
+        self._intents = Intents(store, self._acks, assignment.flow, assignment.task)
         if self._intents.open is not None and self._intents.open.revision != assignment.revision:
             raise ConflictError("a batch of another revision was decided meanwhile")
         self._repeat = self._intents.open

@@ -6,7 +6,7 @@ What each part of a glob means ``flumeng.inputs.objects.globs`` says; here they 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import translate
 from functools import lru_cache
 
@@ -41,37 +41,45 @@ def check_objects(text: str) -> None:
 
 def overlap(one: str, other: str) -> bool:
     """Whether two globs mean one object, if there is one with such a name."""
-    return _meet(_parts(one), _parts(other))
+    (*above, name), (*other_above, other_name) = _parts(one), _parts(other)
+    return _same(name, other_name) and _meet(above, other_above, ANY_DEPTH.__eq__, _same)
 
 
-def _parts(path: str) -> tuple[str, ...]:
+def _parts(path: str) -> list[str]:
+    """Directories, and the name of an object."""
     place = split_query(path)[0]
     names = [name for name in (place.partition("://")[2] or place).split("/") if name]
-    return (*names, "*") if not names or names[-1] == ANY_DEPTH else tuple(names)
+    return [*names, "*"] if not names or names[-1] == ANY_DEPTH else names
+
+
+def _meet(
+    one: Sequence[str],
+    other: Sequence[str],
+    is_any: Callable[[str], bool],
+    share: Callable[[str, str], bool],
+) -> bool:
+    """Whether both can mean the same sequence: what ``is_any`` stands for any number of elements,
+    and of each two others is known whether they ``share`` one."""
+    left, met = [(0, 0)], set()
+    while left:
+        place = at, other_at = left.pop()
+        if place in met:
+            continue
+        if place == (len(one), len(other)):
+            return True
+        met.add(place)
+        mine, its = one[at : at + 1], other[other_at : other_at + 1]
+        if any(map(is_any, (*mine, *its))):
+            left += [(at + 1, other_at) for _ in mine] + [(at, other_at + 1) for _ in its]
+        elif mine and its and share(mine[0], its[0]):
+            left.append((at + 1, other_at + 1))
+    return False
 
 
 @lru_cache(4096)
-def _meet(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """As far as directories go: ``**`` stands for any number of them."""
-    if not one or not other:
-        return one == other
-    for some, rest in ((one, other), (other, one)):
-        if some[0] == ANY_DEPTH:
-            return _meet(some[1:], rest) or (len(rest) > 1 and _meet(some, rest[1:]))
-    return _same(tuple(_TOKEN.findall(one[0])), tuple(_TOKEN.findall(other[0]))) and _meet(
-        one[1:], other[1:]
-    )
-
-
-@lru_cache(16384)
-def _same(one: Sequence[str], other: Sequence[str]) -> bool:
+def _same(one: str, other: str) -> bool:
     """Whether there is a name that both mean."""
-    for some, rest in ((one, other), (other, one)):
-        if some and some[0][0] == "*":
-            return _same(some[1:], rest) or (bool(rest) and _same(some, rest[1:]))
-    if not one or not other:
-        return not one and not other
-    return _share(one[0], other[0]) and _same(one[1:], other[1:])
+    return _meet(_TOKEN.findall(one), _TOKEN.findall(other), lambda token: token[0] == "*", _share)
 
 
 @lru_cache(4096)

@@ -29,6 +29,10 @@ from flumeng.spec.object_paths import check_objects, overlap
         ("s3a://b/x/*?endpoint_override=http://h:1", "s3a://b/x/y", True),
         ("s3a://b/x/*", "s3a://c/x/*", False),
         ("file:///in/*", "/in/a", True),
+        (f"/in/{'x' * 2000}*", f"/in/{'x' * 2000}y", True),
+        (f"/in/{'x/' * 2000}*", f"/in/{'x/' * 2000}y", True),
+        (f"/in/{'*a' * 100}", f"/in/{'a*' * 100}b", False),
+        (f"/in/{'**/a/' * 100}c", f"/in/{'a/**/' * 100}b", False),
     ],
 )
 def test_globs_that_mean_the_same_object(one: str, other: str, same: bool) -> None:

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
-from typing import Protocol
 
 from flumeng.errors import FlumengError, UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
@@ -22,7 +21,7 @@ from flumeng.inputs.objects.aftermath import Aftermath
 from flumeng.inputs.objects.lanes import spread
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.listing import Lister
-from flumeng.inputs.objects.queue_log import LaneState, QueueLog, new_id
+from flumeng.inputs.objects.queue_log import LaneState, QueueLog
 from flumeng.inputs.objects.seen import Seen, seen
 from flumeng.inputs.objects.seen_hashes import LARGE, SMALL
 from flumeng.inputs.objects.settling import Settling
@@ -44,44 +43,6 @@ WINDOW_SECONDS = 3600.0
 is uploaded in parts to the beginning of its upload."""
 
 
-class Pages(Protocol):
-    """See ``Listing``."""
-
-    unnamed: int
-    unnamed_example: str
-
-    def __iter__(self) -> Iterator[list[Listed]]: ...
-
-
-class Lists(Protocol):
-    """See ``Lister``."""
-
-    def listing(self, after: str = "", *, strict: bool = False) -> Pages: ...
-
-
-class Clears(Protocol):
-    """See ``Aftermath``."""
-
-    def clear(self, done: Sequence[Item]) -> str: ...
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What a finder has around it beside ZooKeeper: what lists a location, what becomes of objects
-    that are done, how the queue is written. ``clock`` gives seconds that only grow, ``now_us`` the
-    microseconds since the epoch, ``new_id`` what no queue was ever called."""
-
-    lister: Callable[[str], Lists] = Lister
-    aftermath: Callable[[ObjectsSource], Clears] = Aftermath
-    log: type[QueueLog] = QueueLog
-    clock: Callable[[], float] = time.monotonic
-    now_us: Callable[[], int] = lambda: time.time_ns() // 1000
-    new_id: Callable[[], str] = new_id
-
-
-OF_THIS_PROCESS = Surroundings()
-
-
 @dataclass
 class _Pass:
     """A listing of all paths from beginning to end. Of a path that is ``held`` nothing more may be
@@ -98,26 +59,25 @@ class _Pass:
 
 
 class ObjectsFinder:
-    """See ``Finder``."""
+    """See ``Finder``. ``clock`` gives seconds that only grow."""
 
     def __init__(
         self,
         source: ObjectsSource,
         store: Store,
         task: FindingTask,
-        around: Surroundings = OF_THIS_PROCESS,
+        clock: Callable[[], float] = time.monotonic,
         most_waiting: int = AHEAD_ITEMS,
     ) -> None:
         self._source = source
         self._store = store
         self._task = task
-        self._around = around
-        self._clock = around.clock
+        self._clock = clock
         self._most_waiting = most_waiting
         self._log: QueueLog | None = None
         self._seen: Seen | None = None
         self._settling = Settling(source.settle_seconds)
-        self._listers: dict[str, Lists] = {}
+        self._listers: dict[str, Lister] = {}
         self._pass: _Pass | None = None
         self._found: list[tuple[str, Listed]] = []
         """What is new and settled, and not appended yet, with its path."""
@@ -209,13 +169,12 @@ class ObjectsFinder:
             rules = f"order {source.order}, rewritten {source.rewritten}"
             task = self._task
             seen_in = source.seen_location
-            log = self._around.log.take(
+            log = QueueLog.take(
                 self._store,
                 task.flow,
                 task.epoch,
                 source.lanes,
                 rules,
-                new_id=self._around.new_id,
                 seen_in=seen_in,
             )
             self._seen = seen(
@@ -230,7 +189,7 @@ class ObjectsFinder:
 
     def _clear(self, log: QueueLog, failed: Collection[str]) -> None:
         """Take out what is acked, once the objects are where they are to be afterwards."""
-        aftermath, left = self._around.aftermath(self._source), []
+        aftermath, left = Aftermath(self._source), []
         for lane, state in log.lanes.items():
             cleared = []
             for part in state.done():
@@ -283,14 +242,14 @@ class ObjectsFinder:
             run.unnamed += listing.unnamed
             run.unnamed_example = run.unnamed_example or listing.unnamed_example
 
-    def _lister(self, location: str) -> Lists:
+    def _lister(self, location: str) -> Lister:
         """One for each path: a store that does not answer costs a bounded number of threads."""
         if location not in self._listers:
-            self._listers[location] = self._around.lister(location)
+            self._listers[location] = Lister(location)
         return self._listers[location]
 
     def _take(self, path: str, page: list[Listed], known: Seen) -> None:
-        now_us, now = self._around.now_us(), self._clock()
+        now_us, now = _now_us(), self._clock()
         in_order = self._source.order == "name"
         new = known.new(path, [one for one in page if self._source.wants(one.modified_us)])
         settled = self._settling.settled(new, now_us, now, in_order=in_order)
@@ -328,7 +287,7 @@ class ObjectsFinder:
         self._settling.passed()
         complete = not (run.troubles or run.held or self._found)
         if complete and run.listed:  # a mount point without its mount is empty, and nothing is gone
-            known.passed(self._source.paths, self._around.now_us())
+            known.passed(self._source.paths, _now_us())
             if changed := known.changed():
                 log.forget(changed)
         if complete and not run.young and self._source.written_before is not None:
@@ -343,6 +302,11 @@ class ObjectsFinder:
                 f"{run.unnamed_example}: rename what is to be read"
             )
         self._said = tuple(said)
+
+
+def _now_us() -> int:
+    """Since the epoch."""
+    return time.time_ns() // 1000
 
 
 def _fitting(found: Sequence[tuple[str, Listed]]) -> int:

@@ -7,12 +7,11 @@ answer is no fault of an object, and is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from time import sleep, time
-from typing import Any, Protocol
 
 from flumeng.errors import CorruptError, UnavailableError
 from flumeng.inputs import Range, Reach, Standstill, UnreadableError
@@ -40,25 +39,6 @@ def source_of(spec: FlowSpec) -> ObjectsSource | None:
     """The one source of the flow that reads objects."""
     options = (part.options for part in spec.partitioned)
     return next((one for one in options if isinstance(one, ObjectsSource)), None)
-
-
-class Reads(Protocol):
-    """See ``ObjectsReader``."""
-
-    def read(self, piece: Range, address: str) -> Iterator[Any]: ...
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What positions have around them beside ZooKeeper: what reads the objects of a source, how a
-    probe waits between its tries, and the seconds since the epoch."""
-
-    reader: Callable[[ObjectsSource], Reads] = ObjectsReader.of
-    sleep: Callable[[float], None] = sleep
-    now: Callable[[], float] = time
-
-
-OF_THIS_PROCESS = Surroundings()
 
 
 @dataclass(frozen=True)
@@ -102,17 +82,15 @@ class LanePositions:
     def __init__(
         self,
         watcher: QueueWatcher,
-        probes: Executor,
+        probes: ThreadPoolExecutor,
         wake: Callable[[], None],
-        around: Surroundings = OF_THIS_PROCESS,
     ) -> None:
-        self._around = around
         self._watcher = watcher
         self._probes = probes
         self._wake = wake
         self._flow = ""
         self._source: ObjectsSource | None = None
-        self._reader: Reads | None = None
+        self._reader: ObjectsReader | None = None
         self._lanes: frozenset[tuple[str, str]] = frozenset()
         self._reaches: dict[str, tuple[LaneLog, Reach]] = {}
         self._given_up: dict[str, _GivenUp] = {}
@@ -122,7 +100,7 @@ class LanePositions:
         """Raises UserError."""
         self.close()
         self._flow, self._source = spec.flow, source_of(spec)
-        self._reader = self._around.reader(self._source) if self._source else None
+        self._reader = ObjectsReader.of(self._source) if self._source else None
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         """Of a flow that reads no objects any more nothing: its lanes are on their way out of its
@@ -165,7 +143,7 @@ class LanePositions:
                     if not left:
                         self._give_up(partition, start, error.why)
                         raise CorruptError(error.why) from error
-                    self._around.sleep(TRY_SECONDS)
+                    sleep(TRY_SECONDS)
 
         probe = self._probes.submit(read)
         probe.add_done_callback(lambda _: self._wake())
@@ -205,7 +183,7 @@ class LanePositions:
             tag=item.tag,
             position=items.position_of(offset),
             why=why[:WHY_CHARACTERS],
-            time=self._around.now(),
+            time=time(),
         )
         told = Put(path, failure, before.version if before else ABSENT)
         self._given_up[partition] = _GivenUp(offset, item.end, why, told)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flumeng.errors import CorruptError, UserError
@@ -50,11 +50,6 @@ SEGMENT_BYTES = 48 * 1024
 """Of a segment as it is written; the table allows a little more."""
 REMOVED_AT_ONCE = 200
 RETRY = "retry"
-
-
-def new_id() -> str:
-    """What no queue was ever called."""
-    return uuid.uuid4().hex[:8]
 
 
 @dataclass
@@ -112,7 +107,6 @@ class QueueLog:
         lanes: int,
         rules: str,
         *,
-        new_id: Callable[[], str] = new_id,
         seen_in: str | None = None,
     ) -> QueueLog:
         """The queue under this epoch, with at least so many lanes; made when it is not there.
@@ -122,7 +116,7 @@ class QueueLog:
         """
         found = queues.head(store, flow)
         if found is None:
-            wanted = Queue(epoch=epoch, id=new_id(), rules=rules)
+            wanted = Queue(epoch=epoch, id=uuid.uuid4().hex[:8], rules=rules)
             folders = [paths.queue_lanes(flow), paths.queue_seen(flow), paths.queue_failures(flow)]
             made: list[Write] = [Put(paths.queue(flow), wanted, ABSENT)]
             store.commit([*made, *(Put(folder, None, ABSENT) for folder in folders)])

@@ -109,26 +109,18 @@ class QueueWatcher:
             with self._news:
                 if not self._changed and not self._news.wait(LOOK_SECONDS):
                     self._changed |= self._queues.keys()
-            self._turn()
-
-    def _turn(self) -> None:
-        """Read those that have changed."""
-        with self._news:
-            changed, self._changed = self._changed, set()
-            wanted = {flow: self._queues[flow] for flow in sorted(changed & self._queues.keys())}
-        for flow, queue in wanted.items():
-            self._follow(flow, queue)
+                changed, self._changed = self._changed, set()
+                wanted = {flow: self._queues[flow] for flow in changed & self._queues.keys()}
+            for flow, queue in wanted.items():
+                self._follow(flow, queue)
 
     def _follow(self, flow: str, queue: _Queue) -> None:
         try:
             self._read(flow, queue)
         except UnavailableError:
-            self._retry(flow)
+            threading.Timer(RETRY_SECONDS, self.look_again, [flow]).start()
         except FlumengError as error:
             self._tell(queue, dict.fromkeys(queue.lanes, LaneLog(0, trouble=str(error))), queue.id)
-
-    def _retry(self, flow: str) -> None:
-        threading.Timer(RETRY_SECONDS, self.look_again, [flow]).start()
 
     def _read(self, flow: str, queue: _Queue) -> None:
         head = queues.head(self.store, flow)
