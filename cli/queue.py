@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -14,7 +14,8 @@ from flumeng.operations.flow_records import require_flow
 from flumeng.operations.queues import decide
 from flumeng.store import Store
 from flumeng.views import asking, lag, moments, queues
-from flumeng.views.queues import LaneRow, QueueRow
+from flumeng.views.lanes import LaneRow, lanes_of, listed_items
+from flumeng.views.queues import QueueRow
 from flumeng.views.reading import Reading
 from flumeng.views.unreadable import causes
 
@@ -43,7 +44,7 @@ def list_(context: CliContext, store: Store, flow: str | None, as_json: bool) ->
     told, silent = asking.ask_all(reading, context.accounts)
     known = lag.newest(told)
     whole = queues.overview(reading, known) if flow is None else []
-    lanes = queues.lanes(reading, [flow], known) if flow is not None else []
+    lanes = lanes_of(reading, [flow], known) if flow is not None else []
     for cause in causes(reading.unreadable.values()):
         click.echo(f"flumeng: {cause.what}", err=True)
     for away in silent:
@@ -143,7 +144,7 @@ def show(context: CliContext, store: Store, flow: str, limit: int, as_json: bool
     del context
     require_flow(store, flow)
     reading = Reading.of(store)
-    rows = queues.listed_items(reading, flow, limit)
+    rows = listed_items(reading, flow, limit)
     for cause in causes(reading.unreadable.values()):
         click.echo(f"flumeng: {cause.what}", err=True)
     if as_json:
@@ -168,12 +169,21 @@ def show(context: CliContext, store: Store, flow: str, limit: int, as_json: bool
     )
 
 
+def _decides(command: Callable[..., None]) -> Callable[..., None]:
+    """What commands take that decide of items that failed."""
+    for part in (
+        with_store,
+        reason_option,
+        click.option("--all", "every", is_flag=True, help="All that failed."),
+        click.argument("items", nargs=-1, metavar="[ITEM]..."),
+        click.argument("flow", type=Name("flow"), metavar="FLOW"),
+    ):
+        command = part(command)
+    return command
+
+
 @queue.command()
-@click.argument("flow", type=Name("flow"), metavar="FLOW")
-@click.argument("items", nargs=-1, metavar="[ITEM]...")
-@click.option("--all", "every", is_flag=True, help="All that failed.")
-@reason_option
-@with_store
+@_decides
 def retry(
     context: CliContext,
     store: Store,
@@ -194,11 +204,7 @@ def retry(
 
 
 @queue.command()
-@click.argument("flow", type=Name("flow"), metavar="FLOW")
-@click.argument("items", nargs=-1, metavar="[ITEM]...")
-@click.option("--all", "every", is_flag=True, help="All that failed.")
-@reason_option
-@with_store
+@_decides
 def skip(
     context: CliContext,
     store: Store,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flumeng.errors import ConflictError
-from flumeng.state import discovered, journal_registry
+from flumeng.state import discovered, journal_registry, queues
 from flumeng.store import Found, Path, Store, Unreadable, Versioned, readable
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
@@ -219,7 +219,7 @@ class _Reading:
             wanted += self._acks(paths.cursor(flow, CURSOR_MAIN))
             wanted += [paths.intent(flow, task) for task in self._names(paths.intents(flow))]
         for flow in self._names(paths.queues()):
-            failed = self._names(paths.queue_failures(flow))
+            failed = self._names(paths.queue_failures(flow))[: queues.FAILURES_READ]
             wanted += [paths.queue_failure(flow, name) for name in failed]
         for name in self._names(paths.journals()):
             path = paths.journal(name)

@@ -17,6 +17,8 @@ from zkschema import paths
 from zkschema.records import Queue, QueueSegment
 
 _LANE = re.compile(rf"lane\.([0-9]+)\.([0-9a-z]+)@{OBJECTS}", re.ASCII)
+FAILURES_READ = 1000
+"""Of so many failed items of a flow is looked at whether an operator has decided."""
 NUMBER_DIGITS = 10
 """Names of segments sort as the numbers of their first items do."""
 

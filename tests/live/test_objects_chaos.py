@@ -27,7 +27,7 @@ from flumeng.errors import FlumengError
 from flumeng.operations.flows import apply_flow
 from flumeng.store import Store
 from flumeng.store.zookeeper import connect
-from flumeng.views import queues
+from flumeng.views.lanes import lanes_of, listed_items
 from flumeng.views.reading import Reading
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, kill_at_random
 from zkschema import paths
@@ -128,7 +128,7 @@ def test_each_line_of_each_good_object_is_in_files_once(
     objects.start()
     kill_anything(two_nodes, chance)
     objects.join(timeout=120)
-    wait_until(partial(settled, store), lambda: str(queues.lanes(Reading.of(store), ["chaos"])))
+    wait_until(partial(settled, store), lambda: str(lanes_of(Reading.of(store), ["chaos"])))
 
     found = lines_of(tmp_path / "lake")
     uncertain = objects.lost | objects.damaged
@@ -136,7 +136,7 @@ def test_each_line_of_each_good_object_is_in_files_once(
     assert certain == objects.expected.keys()
     once = {line for line in found if line.split(" ")[0] not in objects.lost}
     assert {found[line] for line in once} == {1}
-    rows = queues.listed_items(Reading.of(store), "chaos", most=10_000)
+    rows = listed_items(Reading.of(store), "chaos", most=10_000)
     failed = {"/".join(row.location.split("/")[-2:]) for row in rows}
     assert {row.state for row in rows} <= {"failed"}
     assert objects.damaged <= failed <= objects.damaged | objects.lost
@@ -167,7 +167,7 @@ def kill_anything(cluster: TwoNodes, chance: random.Random) -> None:
 def settled(store: Store) -> bool:
     """Whether nothing waits in any lane, and no commit is in progress."""
     with contextlib.suppress(FlumengError):
-        lanes = queues.lanes(Reading.of(store), ["chaos"])
+        lanes = lanes_of(Reading.of(store), ["chaos"])
         done = sum(lane.done + lane.failed for lane in lanes)
         waiting = sum(lane.waiting for lane in lanes)
         return done >= OBJECTS * 0.97 and not waiting and not store.children(paths.commits("chaos"))
