@@ -16,7 +16,7 @@ import pytest
 
 from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.inputs import Range
-from flumeng.inputs.kafka import admin, names
+from flumeng.inputs.kafka import access, admin, names
 from flumeng.inputs.kafka.access import Access
 from flumeng.inputs.kafka.messages import MESSAGE_SCHEMA
 from flumeng.inputs.kafka.reader import KafkaReader
@@ -299,11 +299,14 @@ def test_a_topic_that_is_not_there(kafka: RealKafka) -> None:
 
 
 def test_a_broker_that_stands_still_is_left_out(kafka: RealKafka, topic: str) -> None:
+    """In the middle of a range, of which more is left than is fetched ahead."""
     need_own(kafka)
-    produce(kafka, topic, *values(30_000))
+    large = b"x" * 1_500
+    count = 64 * access.AHEAD_KBYTES * 1024 // len(large)
+    produce(kafka, topic, *({"value": large} for _ in range(count)))
     reads = Reads(kafka, topic)
     assert len(reads.offsets(0, 10)) == 10
-    reading = reads.batches(0, 30_000)
+    reading = reads.batches(0, count)
     next(reading)
     kafka.freeze()
     try:
@@ -313,7 +316,7 @@ def test_a_broker_that_stands_still_is_left_out(kafka: RealKafka, topic: str) ->
         assert time.monotonic() - began < 30
     finally:
         kafka.thaw()
-    assert when_it_answers(lambda: reads.offsets(0, 30_000)) == list(range(30_000))
+    assert when_it_answers(lambda: reads.offsets(0, count)) == list(range(count))
 
 
 def test_a_broker_that_was_killed_is_read_on_from(kafka: RealKafka, topic: str) -> None:
