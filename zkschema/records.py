@@ -546,6 +546,20 @@ class QueueFailure(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Polls(Record):
+    """What the due times of a queue's lane were answered with, numbered as the items from ``first``
+    on, in columns: when each was due (microseconds since the epoch), how many ``rows`` the answer
+    has, and the file with them; none where it has no row. The due time behind them is asked next,
+    from ``state`` on."""
+
+    first: int = 0
+    due: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+    files: tuple[str, ...] = ()
+    state: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class QueueSeen(Record):
     """A share of what was listed: see ``flumeng.inputs.objects.seen``. ``data`` is it in Base64;
     else ``file`` is what the file is called that has it, where the flow's ``seen_in`` says."""

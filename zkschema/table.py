@@ -21,7 +21,7 @@ from zkschema.records import Record
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
-VERSION = 6
+VERSION = 7
 OLDEST = 1
 KIB = 1024
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
@@ -297,6 +297,14 @@ queue_failure = _row(
     "the ack that passes it, removed when it is tried again or given up",
     size_bytes=16 * KIB,
     since=6,
+)
+polls = _row(
+    "/queues/{flow}/polls",
+    records.Polls,
+    "owner of the lane",
+    "of a flow that polls: the answers that are not in all sinks, and from where to go on",
+    size_bytes=128 * KIB,
+    since=7,
 )
 queue_seen = _folder("/queues/{flow}/seen", "discovery tasks", "what was listed", since=2)
 queue_seen_bucket = _row(

@@ -79,7 +79,7 @@ def finders_of(allowed: Policy, store: Store) -> MakeFinders:
 
 def _class_of(source: str) -> FinderClass:
     try:
-        return cast("FinderClass", registry.get("source", source).implementation_class())
+        return cast("FinderClass", registry.get("source", source).finder_class())
     except ImportError as missing:
         raise UserError(f"the source {source} needs a package: {missing}") from missing
 

@@ -60,11 +60,12 @@ class SupersededError(ConflictError):
 @dataclass(frozen=True)
 class Outcome:
     """``trouble`` is what a person should know of; ``soon``: to be looked at again soon; ``more``:
-    at once."""
+    at once; ``due_seconds``: after that time at the latest."""
 
     trouble: str = ""
     soon: bool = False
     more: bool = False
+    due_seconds: float | None = None
 
 
 class DiscoveryTask:
@@ -171,6 +172,7 @@ class DiscoveryTask:
             bool(found) and all(one.bounded for one in found),
             any(one.more for one in found),
             any(one.soon for one in found),
+            min((one.due_seconds for one in found if one.due_seconds is not None), default=None),
             (*(text for one in found for text in one.troubles), *troubles),
             tuple(text for one in found for text in one.lacks),
         )
@@ -207,7 +209,7 @@ class DiscoveryTask:
         waits = leaving or findings.held or findings.troubles or findings.bounded
         soon = bool(waits) or findings.soon
         trouble = "; ".join(said)
-        return Outcome(trouble, soon, findings.more)
+        return Outcome(trouble, soon, findings.more, findings.due_seconds)
 
     def _acks(self, names: Sequence[str]) -> dict[str, int]:
         found = self._store.read_each([ack_path(self._flow, name) for name in names])

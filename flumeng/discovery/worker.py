@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from flumeng.discovery.scaler import Scaler
-from flumeng.discovery.task import SOON_SECONDS, DiscoveryTask, SupersededError
+from flumeng.discovery.task import SOON_SECONDS, DiscoveryTask, Outcome, SupersededError
 from flumeng.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.inputs.finding import Finder, FindingTask
 from flumeng.metrics.health import Health
@@ -187,8 +187,7 @@ class Worker:
         try:
             outcome = self._task(run).look()
             error = outcome.trouble or None
-            rest = min(run.every_seconds, SOON_SECONDS) if outcome.soon else run.every_seconds
-            rest = 0.0 if outcome.more else rest
+            rest = _rest_after(outcome, run.every_seconds)
             backoff = 0.0
             run.streak.succeed()
         except SupersededError as superseded:
@@ -268,6 +267,15 @@ class Worker:
                 self.health.turned()
                 self._parent.send({"type": "alive", "held": ""})
             time.sleep(ALIVE_SECONDS)
+
+
+def _rest_after(outcome: Outcome, every_seconds: float) -> float:
+    """How long nothing is to be looked at."""
+    if outcome.more:
+        return 0.0
+    soon = SOON_SECONDS if outcome.soon else every_seconds
+    due = every_seconds if outcome.due_seconds is None else outcome.due_seconds
+    return min(every_seconds, soon, due)
 
 
 def _assignment(task: Message) -> Assignment:

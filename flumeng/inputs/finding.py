@@ -40,7 +40,8 @@ class Findings:
     is never used again -> what has happened. ``notes``: what happened and needs nobody.
 
     ``bounded``: each offer has an end, and the flow stops when all are read. ``more``: more is to
-    be found at once; ``soon``: shortly, when readers have made room. ``troubles``: what of it was
+    be found at once; ``soon``: shortly, when readers have made room; ``due_seconds``: after that
+    time at the latest. ``troubles``: what of it was
     not to be had, while all else was; ``lacks``: what is wanted, and is certainly not there.
     """
 
@@ -53,6 +54,7 @@ class Findings:
     bounded: bool = False
     more: bool = False
     soon: bool = False
+    due_seconds: float | None = None
     troubles: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
 

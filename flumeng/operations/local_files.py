@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 from flumeng.spec import FlowSpec, parse_flow
 from flumeng.spec.guarantees import local_paths
-from flumeng.spec.objects_source import ObjectsSource
 from flumeng.store import ReadableStore, Unreadable
 from zkschema import paths, records
 
@@ -60,8 +59,8 @@ def _hosts(nodes: Mapping[str, records.Node], spec: FlowSpec) -> list[str]:
 
 def _reads_own_disk(spec: FlowSpec) -> str:
     """A path that the flow reads there; empty when there is none."""
-    objects = [one.options for one in spec.sources if isinstance(one.options, ObjectsSource)]
-    return next((one.local_path for one in objects if one.local), "")
+    found = [getattr(one.options, "local_path", "") for one in spec.partitioned]
+    return next(filter(None, found), "")
 
 
 def _writes_own_disk(spec: FlowSpec) -> str:

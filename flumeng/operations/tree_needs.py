@@ -42,6 +42,11 @@ NEEDS = (
         "reads objects",
         lambda one: any(part.name == "objects" for part in check_flow(one.effective).sources),
     ),
+    Need(
+        paths.polls.since,
+        "polls on a schedule",
+        lambda one: bool(check_flow(one.effective).pollers),
+    ),
     Need(table.CHAINS_SINCE, "runs what flows that it reads say", lambda one: bool(one.runs)),
 )
 

@@ -393,6 +393,12 @@ class FlowSpec:
         return (*found, Component("source", "kafka", self.journal.kafka.source))
 
     @property
+    def pollers(self) -> tuple[Component, ...]:
+        """The partitioned sources that ask at due times."""
+        known = (part for part in self.partitioned if registry.get("source", part.name).poll)
+        return tuple(known)
+
+    @property
     def by_batch(self) -> bool:
         """Whether its tasks decide about each batch before a target is written that knows batches
         by number."""
@@ -415,4 +421,4 @@ class FlowSpec:
 
 
 def _placing(source: Component) -> registry.Placing:
-    return registry.get("source", source.name).placing
+    return registry.placing(source.name, source.options)

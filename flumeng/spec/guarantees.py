@@ -182,9 +182,7 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
     journal = parts.get("journal")
     yield from _of_kafka(parts, components, durability, journal)
-    readers = [path for path, part in components if isinstance(part.options, ObjectsSource)]
-    for path in readers[1:]:
-        yield path, f"{readers[0]} reads objects too: give that one more paths, or make two flows"
+    yield from _of_queues(components)
     yield from _of_flow_source(parts, components)
     yield from _of_delivered(parts, components, journal)
     if durability == "memory" and journal and (journal.retain_seconds or journal.retain_bytes):
@@ -208,6 +206,27 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             owner = taken.setdefault(what, path)
             if owner != path:
                 yield f"{path}.{name}", f"{owner} has {what} already"
+
+
+def _of_queues(components: list[tuple[str, Component]]) -> Iterator[tuple[str, str]]:
+    """A flow has one work queue: of objects, or of due times."""
+    queued = [
+        (path, part)
+        for path, part in components
+        if isinstance(part.options, ObjectsSource) or _polls(part)
+    ]
+    for path, part in queued[1:]:
+        first, before = queued[0]
+        if part.name == before.name == "objects":
+            yield path, f"{first} reads objects too: give that one more paths, or make two flows"
+        else:
+            yield path, f"{first} has the one work queue of this flow: make two flows"
+
+
+def _polls(part: Component) -> bool:
+    if part.kind != "source" or registry.placing(part.name, part.options) == "pinned":
+        return False
+    return bool(registry.get("source", part.name).poll)
 
 
 def _of_kafka(
@@ -293,7 +312,7 @@ def _of_delivered(
 
 def _has_no_discovery(parts: Mapping[str, Any]) -> bool:
     """Whether all sources are known, and none has partitions that are discovered."""
-    placings = {registry.get("source", part.name).placing for part in parts.get("sources", ())}
+    placings = {registry.placing(part.name, part.options) for part in parts.get("sources", ())}
     journal = parts.get("journal")
     return placings == {"pinned"} and (journal is None or journal.kafka is None)
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Literal, Protocol
 from zlib import crc32
 from zoneinfo import ZoneInfo
@@ -90,22 +91,29 @@ class Schedule:
     def due_after(self, moment: datetime, flow: str) -> Iterator[datetime]:
         """The due times of ``flow`` behind ``moment``, in UTC and in order; without an end, or
         until the cron expression has none."""
-        late = timedelta(seconds=self.jitter_seconds * crc32(flow.encode()) / 2**32)
-        for due in self._moments(moment.astimezone(UTC) - late):
-            yield due + late
+        late = self._late(flow)
+        moments = self._moments(moment - late, back=False)
+        return (due + late for due in moments if due + late > moment)
 
-    def _moments(self, moment: datetime) -> Iterator[datetime]:
+    def last_due(self, moment: datetime, flow: str) -> datetime | None:
+        """The last due time of ``flow`` that is not behind ``moment``."""
+        late = self._late(flow)
+        moments = self._moments(moment - late + timedelta(seconds=1), back=True)
+        return next((due + late for due in moments if due + late <= moment), None)
+
+    def _late(self, flow: str) -> timedelta:
+        return timedelta(seconds=self.jitter_seconds * crc32(flow.encode()) / 2**32)
+
+    def _moments(self, moment: datetime, *, back: bool) -> Iterator[datetime]:
+        """Those that are due from about ``moment`` on, or before it."""
         if self.cron is not None:
-            for due in CronSim(self.cron, moment.astimezone(ZoneInfo(self.time_zone))):
-                yield due.astimezone(UTC)
+            local = moment.astimezone(ZoneInfo(self.time_zone))
+            yield from (due.astimezone(UTC) for due in CronSim(self.cron, local, reverse=back))
             return
         assert self.every_seconds is not None
-        count = math.floor(moment.timestamp() / self.every_seconds)
-        while True:
-            count += 1
-            due = datetime.fromtimestamp(count * self.every_seconds, UTC)
-            if due > moment:
-                yield due
+        first = math.floor(moment.timestamp() / self.every_seconds)
+        for number in count(first, -1 if back else 1):
+            yield datetime.fromtimestamp(number * self.every_seconds, UTC)
 
 
 @dataclass(frozen=True, kw_only=True)

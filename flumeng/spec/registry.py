@@ -24,7 +24,8 @@ depends on its options: see ``spec.sinks``."""
 class Entry:
     """One component: its option class and what runs it, each as ``"module:Class"``. Of a
     partitioned source that is its ``Finder``, see ``flumeng.inputs.finding``; ``placing`` is of
-    sources only."""
+    sources only. Of a source that asks at due times ``poll`` is what it asks, see
+    ``flumeng.inputs.polls.poll``, and ``flumeng.inputs.polls.finder`` finds them."""
 
     kind: Kind
     name: str
@@ -32,6 +33,7 @@ class Entry:
     implementation: str
     guarantees: frozenset[Guarantee] = frozenset()
     placing: Placing = "pinned"
+    poll: str = ""
 
     def options_class(self) -> type[Any]:
         return _imported(self.options)
@@ -40,7 +42,16 @@ class Entry:
         """Raises ``ImportError`` where the worker's own packages are not installed."""
         return _imported(self.implementation)
 
+    def finder_class(self) -> type[Any]:
+        """Of a source that is partitioned. Raises ``ImportError``, as above."""
+        return _imported(SCHEDULE_FINDER if self.poll else self.implementation)
 
+    def poll_class(self) -> type[Any]:
+        """Of a poller. Raises ``ImportError``, as above."""
+        return _imported(self.poll)
+
+
+SCHEDULE_FINDER = "flumeng.inputs.polls.finder:ScheduleFinder"
 _ENTRIES = (
     Entry("source", "syslog", "flumeng.spec.sources:Syslog", "flumeng.ingest.syslog:SyslogSource"),
     Entry("source", "tcp", "flumeng.spec.sources:Tcp", "flumeng.ingest.sockets:TcpSource"),
@@ -225,6 +236,12 @@ def find(kind: Kind, name: str) -> Entry | None:
 def get(kind: Kind, name: str) -> Entry:
     """The entry of a component of a parsed flow, which is known to exist."""
     return _BY_KEY[kind, name]
+
+
+def placing(name: str, options: Any) -> Placing:
+    """Of the source ``name`` with these options, which may decide about it."""
+    found: Placing = getattr(options, "placing", get("source", name).placing)
+    return found
 
 
 def _imported(place: str) -> type[Any]:

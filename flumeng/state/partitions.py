@@ -24,6 +24,9 @@ FLOW = "flow"
 
 OBJECTS = "objects"
 """The input of flows that read objects: their partitions are the lanes of a work queue."""
+POLLS = "polls"
+"""The input of flows that poll: their one partition is the lane of a queue of due times."""
+QUEUED = (OBJECTS, POLLS)
 POSITION_BITS = 38
 """An offset of a lane is the number of an item, and a position of so many bits in it."""
 
@@ -39,7 +42,7 @@ def input_of(partition: str) -> str:
 
 def step_of(partition: str) -> int:
     """How many offsets has what is counted there: an event, or an item of a lane."""
-    return 1 << POSITION_BITS if input_of(partition) == OBJECTS else 1
+    return 1 << POSITION_BITS if input_of(partition) in QUEUED else 1
 
 
 def distance(partition: str, start: int, end: int) -> int:

@@ -11,12 +11,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flumeng.state.partitions import OBJECTS
+from flumeng.state.partitions import OBJECTS, POLLS, QUEUED
 from flumeng.store import Found, ReadableStore, Versioned
 from zkschema import paths
 from zkschema.records import Queue, QueueSegment
 
-_LANE = re.compile(rf"lane\.([0-9]+)\.([0-9a-z]+)@{OBJECTS}", re.ASCII)
+_LANE = re.compile(rf"lane\.([0-9]+)\.([0-9a-z]+)@(?:{'|'.join(QUEUED)})", re.ASCII)
+SCHEDULE = "schedule"
+"""The rules of a queue whose items are due times: see ``Queue``."""
 FAILURES_READ = 1000
 """Of so many failed items of a flow is looked at whether an operator has decided."""
 NUMBER_DIGITS = 10
@@ -31,10 +33,15 @@ class Lane:
     segments: Sequence[int]
 
 
-def lane_partition(lane: str, queue: str) -> str:
+def lane_partition(lane: str, queue: str, input_: str = OBJECTS) -> str:
     """What a lane is called as a partition: ``lane.3.5f2a90c1@objects``. The queue's id is in it,
     so an ack never speaks about another queue of the same flow."""
-    return f"lane.{lane}.{queue}@{OBJECTS}"
+    return f"lane.{lane}.{queue}@{input_}"
+
+
+def partition_of(lane: str, queue: Queue) -> str:
+    """The same of a lane of this queue, which is of due times or of objects."""
+    return lane_partition(lane, queue.id, POLLS if queue.rules == SCHEDULE else OBJECTS)
 
 
 def lane_of(partition: str) -> tuple[str, str] | None:

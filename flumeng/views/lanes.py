@@ -151,7 +151,7 @@ class _Queue:
             problem = str(ack)
         offset, waiting = offset_of(ack), self._waiting(lane)
         owner = self._owner(lane)
-        account = accounts.get(key(self.flow, queues.lane_partition(lane, self.head.id)))
+        account = accounts.get(key(self.flow, queues.partition_of(lane, self.head)))
         own = [f for name, f in self.failures.items() if name.partition(".")[0] == lane]
         number = max(0, self.head.next[lane] - items.number_of(offset))
         left = items.bytes_from(waiting, offset)
@@ -196,7 +196,7 @@ class _Queue:
         ]
 
     def _owner(self, lane: str) -> Owner:
-        partition = queues.lane_partition(lane, self.head.id)
+        partition = queues.partition_of(lane, self.head)
         return self.owners.get(key(self.flow, partition), NOBODY)
 
     def _waiting(self, lane: str) -> list[Item]:

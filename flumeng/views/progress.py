@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flumeng.state import partitions
-from flumeng.state.partitions import OBJECTS
+from flumeng.state.partitions import QUEUED
 from flumeng.store import ReadableStore
 from flumeng.views.acks import Ask, acks_of, positions
 from flumeng.views.reading import Reading
@@ -33,5 +33,5 @@ def progress(store: ReadableStore, ask: Ask, flow: str) -> Progress:
         whole = partitions.distance(row.partition, known[row.partition].start, row.end)
         total += max(whole, row.lag)
         left += row.lag
-        items.append(partitions.input_of(row.partition) == OBJECTS)
+        items.append(partitions.input_of(row.partition) in QUEUED)
     return Progress("items" if items and all(items) else "events", total - left, total)

@@ -35,7 +35,7 @@ NOBODY = Owner()
 def acks_of(reading: Reading, heads: Mapping[str, Queue]) -> dict[str, dict[str, Found[Ack]]]:
     """Flow -> lane -> its ack; a lane that never had an item has none."""
     wanted = [
-        (flow, lane, ack_path(flow, queues.lane_partition(lane, head.id)))
+        (flow, lane, ack_path(flow, queues.partition_of(lane, head)))
         for flow, head in heads.items()
         for lane, number in head.next.items()
         if number

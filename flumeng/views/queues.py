@@ -129,7 +129,7 @@ class _Look:
 
     def row(self, flow: str, state: str, queue: Queue) -> QueueRow:
         acks, failed = self.acks[flow], self.failed[flow]
-        partitions = {lane: key(flow, queues.lane_partition(lane, queue.id)) for lane in queue.next}
+        partitions = {lane: key(flow, queues.partition_of(lane, queue)) for lane in queue.next}
         told = [self.accounts.get(one) for one in partitions.values()]
         acked = {lane: items.number_of(offset_of(acks[lane])) for lane in queue.next}
         waiting = {lane: max(0, number - acked[lane]) for lane, number in queue.next.items()}

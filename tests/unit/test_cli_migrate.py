@@ -26,7 +26,7 @@ from zkschema.migrations import MIGRATIONS, Change, Delete, Migration, Set, Tree
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 SIGN: AuditFields = {"author": "ann", "reason": "", "now": NOON}
-TO_2, TO_3, TO_4, TO_5, _ = MIGRATIONS
+TO_2, TO_3, TO_4, TO_5, *_ = MIGRATIONS
 NEXT = table.VERSION + 1
 
 

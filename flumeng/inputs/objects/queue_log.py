@@ -141,7 +141,7 @@ class QueueLog:
     @property
     def partitions(self) -> dict[str, str]:
         """Partition -> lane, of all lanes."""
-        return {queues.lane_partition(lane, self.id): lane for lane in self.lanes}
+        return {queues.partition_of(lane, self._head.value): lane for lane in self.lanes}
 
     def look(self) -> None:
         """See what is acked by now."""

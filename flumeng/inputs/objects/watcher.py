@@ -34,6 +34,11 @@ class LaneLog:
     items: tuple[Item, ...] = ()
     trouble: str = ""
 
+    @property
+    def first(self) -> int:
+        """The number of the first item that is kept, or would be."""
+        return self.items[0].number if self.items else self.next
+
 
 @dataclass
 class _Queue:

@@ -1,0 +1,182 @@
+"""Pollers as an input of a collector: what is due is asked, and answers are what can be read.
+
+A server that does not answer costs its own flow a delay. A due time for which asking again is no
+use is set aside as an item that failed, and the next one is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from flumeng.errors import CorruptError, UnavailableError
+from flumeng.inputs import Range, Reach, Standstill, UnreadableError
+from flumeng.inputs.objects.watcher import LaneLog, QueueWatcher
+from flumeng.inputs.polls.answer_files import AnswerFiles
+from flumeng.inputs.polls.answers import AnswerContents
+from flumeng.inputs.polls.asking import Asking
+from flumeng.inputs.polls.poll import Poll
+from flumeng.inputs.polls.reader import PollsReader
+from flumeng.runtime.file_store import open_store
+from flumeng.spec import FlowSpec
+from flumeng.spec.component import Component
+from flumeng.state import items, queues
+from flumeng.store import Store
+
+ASK_THREADS = 16
+"""So many pollers of a process wait for their servers at once."""
+PROBE_THREADS = 2
+UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of due times")
+
+MakePoll = Callable[[Component], Poll]
+"""Makes what a source asks, of its options. Raises UserError."""
+
+
+class PollsInput:
+    """See ``Input``. ``store`` has the queues."""
+
+    def __init__(self, store: Store, make_poll: MakePoll) -> None:
+        self.store = store
+        self.make_poll = make_poll
+        self.watcher = QueueWatcher(store)
+        self.asks = ThreadPoolExecutor(ASK_THREADS, "poll")
+        self.probes = ThreadPoolExecutor(PROBE_THREADS, "polls probe")
+
+    def positions(self, wake: Callable[[], None]) -> PollPositions:
+        return PollPositions(self, wake)
+
+    def reader(self, spec: FlowSpec) -> PollsReader | None:
+        """Raises UserError when the store's credentials are nowhere."""
+        return PollsReader.of(spec.flow, spec.pollers[0]) if spec.pollers else None
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The poller of a flow, what asks for it, and what reads its answers."""
+
+    flow: str
+    part: Component
+    poll: Poll
+    reader: PollsReader
+
+
+class PollPositions:
+    """See ``Positions``."""
+
+    def __init__(self, shared: PollsInput, wake: Callable[[], None]) -> None:
+        self._shared = shared
+        self._wake = wake
+        self._source: _Source | None = None
+        self._asking: dict[str, Asking] = {}
+        """By partition: that of the queue which the flow has now."""
+        self._watches = False
+
+    def open(self, spec: FlowSpec) -> None:
+        """Raises UserError."""
+        self.close()
+        if spec.pollers:
+            (part,) = spec.pollers
+            open_store(part.options.answers.location)
+            reader = PollsReader.of(spec.flow, part)
+            self._source = _Source(spec.flow, part, self._shared.make_poll(part), reader)
+
+    def of(self, partitions: Collection[str]) -> dict[str, Reach]:
+        """Of a flow that polls no more nothing: its lane is on its way out of its tasks."""
+        if self._source is None:
+            return {}
+        found: dict[str, Reach] = {}
+        for name in partitions:
+            lane = queues.lane_of(name)
+            if lane is None:
+                found[name] = UNKNOWN
+            elif (log := self._lane(self._source, *lane)) is not None:
+                if name not in self._asking:
+                    self._asking[name] = self._begin(self._source, *lane)
+                if reach := self._reach(self._asking[name], log):
+                    found[name] = reach
+        return found
+
+    def refresh(self, partitions: Collection[str]) -> None:
+        del partitions
+        if self._source is not None:
+            self._shared.watcher.look_again(self._source.flow)
+
+    def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
+        source, asked = self._source, self._asking[partition].asked
+        assert source is not None and asked is not None, "nothing was read"
+        del address
+        where = AnswerContents(asked.answers).address(start, end)
+
+        def read() -> None:
+            try:
+                next(source.reader.read(Range(partition, start, end), where), None)
+            except UnreadableError as error:
+                raise (CorruptError if error.damaged else UnavailableError)(error.why) from error
+
+        probe = self._shared.probes.submit(read)
+        probe.add_done_callback(lambda _: self._wake())
+        return probe
+
+    def describe(self, standstill: Standstill) -> str:
+        flow = self._source.flow if self._source else standstill.partition
+        number = items.number_of(standstill.offset)
+        if standstill.kind == "held":
+            asking = self._asking.get(standstill.partition)
+            asked = asking.asked if asking else None
+            why = asked.trouble if asked else standstill.why
+            return f"flow {flow} is not answered, and asks again: {why}"
+        if standstill.kind == "unanswered":
+            return f"flow {flow} waits for answer {number}: {standstill.why}"
+        if standstill.kind == "damaged":
+            return (
+                f"flow {flow} stands still at answer {number}, which is tried again: "
+                f"{standstill.why}; to give it up: pause the flow, and `flumeng flow reset {flow} "
+                "--to latest`"
+            )
+        return (
+            f"flow {flow} stands still at answer {number}: {standstill.why or standstill.kind}: "
+            f"its queue in ZooKeeper was changed by hand; `flumeng flow reset {flow} --to "
+            "earliest` reads what is kept"
+        )
+
+    def close(self) -> None:
+        for asking in self._asking.values():
+            asking.close()
+        if self._source is not None:
+            self._source.poll.close()
+            self._shared.watcher.forget(self, self._source.flow)
+        self._asking, self._source, self._watches = {}, None, False
+
+    def _lane(self, source: _Source, lane: str, queue: str) -> LaneLog | None:
+        watcher = self._shared.watcher
+        if not self._watches:
+            watcher.watch(self, source.flow, {lane}, self._wake)
+            self._watches = True
+        return watcher.of(source.flow, queue, [lane]).get(lane)
+
+    def _begin(self, source: _Source, lane: str, queue: str) -> Asking:
+        files = AnswerFiles(source.part.options.answers.location, source.flow, queue)
+        shared = self._shared
+        return Asking(
+            shared.store,
+            source.flow,
+            lane,
+            source.poll,
+            files,
+            pool=shared.asks,
+            wake=self._wake,
+        )
+
+    def _reach(self, asking: Asking, lane: LaneLog) -> Reach | None:
+        """Answers can be read; due times that have none are held while something is wrong."""
+        if lane.trouble:
+            return Reach("", 0, trouble=lane.trouble)
+        asking.follow(lane)
+        asked = asking.asked
+        if asked is None:
+            return None
+        safe = items.offset_of(max(asked.next, lane.first))
+        floor = asked.answers[0].start if asked.answers else safe
+        held = max(0, items.offset_of(lane.next) - safe) if asked.trouble else 0
+        return Reach("", safe, held=held, floor=floor, contents=AnswerContents(asked.answers))

@@ -1,0 +1,483 @@
+"""Pollers: each due time is asked once, and goes on from the state that the one before has left."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
+from flumeng.errors import ConflictError, UnavailableError, UserError
+from flumeng.inputs import Range, UnreadableError
+from flumeng.inputs.finding import Before, FindingTask
+from flumeng.inputs.objects.watcher import LaneLog
+from flumeng.inputs.polls import answers
+from flumeng.inputs.polls.answer_files import AnswerFiles
+from flumeng.inputs.polls.answers import AnswerContents, KeptAnswer
+from flumeng.inputs.polls.asking import KEPT, TRIES, Asking
+from flumeng.inputs.polls.finder import LANE, SEGMENT_ITEMS, ScheduleFinder
+from flumeng.inputs.polls.poll import MOST_STATE_BYTES, Answer
+from flumeng.inputs.polls.reader import PollsReader
+from flumeng.operations.flows import apply_flow
+from flumeng.operations.queues import decide
+from flumeng.spec.polls import Answers, Schedule
+from flumeng.state import items, queues
+from flumeng.state.partitions import ack_path
+from flumeng.store import ABSENT, tree
+from flumeng.testing import FakeStore, FakeTree
+from zkschema import paths
+from zkschema.records import Ack, Polls
+
+FLOW = "flow: tickets\nsources: [generate: {}]\nsinks: [noop]\n"
+BY: dict[str, Any] = {"author": "test", "reason": "", "now": 0.0}
+NOON = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Options:
+    schedule: Schedule
+    answers: Answers
+
+
+@dataclass
+class World:
+    """A flow that polls, and its queue in a store."""
+
+    directory: Path
+    tree: FakeTree = field(default_factory=FakeTree)
+    now: datetime = NOON
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        self.store = FakeStore(self.tree)
+        tree.init(self.store)
+        apply_flow(self.store, FLOW, **BY)
+
+    def finder(self, store: FakeStore | None = None, **options: Any) -> ScheduleFinder:
+        """A discovery task of its own."""
+        self.epoch += 1
+        given = {"every_seconds": 10.0, "catch_up": "all", **options}
+        poller = Options(Schedule(**given), Answers(path=str(self.directory)))
+        task = FindingTask("tickets", self.epoch)
+        return ScheduleFinder(poller, store or self.store, task, now=lambda: self.now)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    def queue(self) -> str:
+        head = queues.head(self.store, "tickets")
+        assert head is not None
+        return head.value.id
+
+    def lane(self) -> LaneLog:
+        head = queues.head(self.store, "tickets")
+        assert head is not None
+        lane = queues.lanes(self.store, "tickets", head.value, [LANE])[LANE]
+        found = queues.segments(self.store, "tickets", LANE, lane.segments)
+        kept = [item for one in found for item in items.of_segment(one.value)]  # type: ignore[union-attr]
+        return LaneLog(lane.next, tuple(kept))
+
+    def due(self) -> list[str]:
+        return [
+            f"{datetime.fromtimestamp(one.modified_us / 1e6, UTC):%H:%M:%S}"
+            for one in self.lane().items
+        ]
+
+    def polls(self) -> Polls:
+        found = self.store.read(paths.polls("tickets"))
+        return found.value if found else Polls()
+
+    def ack(self, number: int) -> None:
+        head = queues.head(self.store, "tickets")
+        assert head is not None
+        path = ack_path("tickets", queues.partition_of(LANE, head.value))
+        before = self.store.read(path)
+        ack = Ack(epoch=1, offset=items.offset_of(number))
+        self.store.write(path, ack, before.version if before else ABSENT)
+
+    def files(self) -> AnswerFiles:
+        return AnswerFiles(str(self.directory), "tickets", self.queue())
+
+    def bodies(self) -> list[str]:
+        """All that is kept, as executors read it."""
+        reader = PollsReader("tickets", "test", str(self.directory))
+        kept = answers.kept(self.polls())
+        if not kept:
+            return []
+        contents = AnswerContents(kept)
+        start, end = kept[0].start, kept[-1].end
+        name = queues.lane_partition(LANE, self.queue(), "polls")
+        batches = reader.read(Range(name, start, end), contents.address(start, end))
+        return [body.decode() for batch in batches for body in batch["body"].to_pylist()]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "answers")
+
+
+class Counting:
+    """Answers with the numbers that follow, ``each`` of them in each of ``parts``."""
+
+    def __init__(self, each: int = 2, parts: int = 1) -> None:
+        self.each, self.parts = each, parts
+        self.asked: list[datetime] = []
+        self.error: Exception | None = None
+        self.closed = False
+
+    def ask(self, state: str, due: datetime) -> Answer:
+        self.asked.append(due)
+        if self.error is not None:
+            raise self.error
+        last, _, part = (state or "0.0").partition(".")
+        numbers = [f"{int(last) + one + 1}".encode() for one in range(self.each)]
+        more = int(part) + 1 < self.parts
+        after = f"{int(last) + self.each}.{int(part) + 1 if more else 0}"
+        return Answer(pa.array(numbers, pa.binary()), after, more)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def asking(
+    world: World,
+    poll: Counting,
+    store: FakeStore | None = None,
+    wake: Callable[[], None] = lambda: None,
+) -> Asking:
+    with_pool = ThreadPoolExecutor(1, "poll")
+    return Asking(
+        store or world.store, "tickets", LANE, poll, world.files(), pool=with_pool, wake=wake
+    )
+
+
+def ask_all(world: World, poll: Counting, store: FakeStore | None = None) -> None:
+    """By one owner, until nothing is to be asked."""
+    one = asking(world, poll, store)
+    one._ask_next(world.lane())
+    while answers.following(world.polls()) < world.lane().next:
+        one._ask_next(world.lane())
+
+
+# What is due
+
+
+def test_each_due_time_becomes_an_item_once(world: World) -> None:
+    finder = world.finder()
+    finder.find(Before())
+    assert world.due() == ["12:00:00"], "a schedule of seconds begins at once"
+    for seconds in (3, 7, 25, 0):
+        world.pass_time(seconds)
+        finder.find(Before())
+    assert world.due() == ["12:00:00", "12:00:10", "12:00:20", "12:00:30"]
+
+
+def test_it_is_looked_at_again_when_the_next_one_is_due(world: World) -> None:
+    found = world.finder().find(Before())
+    assert found.due_seconds == pytest.approx(10)
+    world.pass_time(6)
+    assert world.finder().find(Before()).due_seconds == pytest.approx(4)
+
+
+def test_a_cron_expression_begins_when_it_is_due(world: World) -> None:
+    finder = world.finder(every_seconds=None, cron="1 * * * *")
+    finder.find(Before())
+    assert world.due() == []
+    world.pass_time(90)
+    world.finder(every_seconds=None, cron="1 * * * *").find(Before())
+    assert world.due() == ["12:01:00"], "whoever goes on knows since when"
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "expected"),
+    [
+        ("all", [f"12:00:{second}0" for second in range(6)] + ["12:01:00"]),
+        ("last", ["12:00:00", "12:01:00"]),
+        ("none", ["12:00:00", "12:01:00"]),
+    ],
+)
+def test_what_has_passed_is_caught_up_as_the_schedule_says(
+    world: World, catch_up: str, expected: list[str]
+) -> None:
+    world.finder(catch_up=catch_up).find(Before())
+    ask_all(world, Counting())
+    world.pass_time(60)
+    world.finder(catch_up=catch_up).find(Before())
+    assert world.due() == expected
+
+
+def test_none_leaves_out_what_is_over_a_minute_old(world: World) -> None:
+    rule = {"every_seconds": 600.0, "catch_up": "none"}
+    world.finder(**rule).find(Before())
+    ask_all(world, Counting())
+    world.pass_time(661)
+    finder = world.finder(**rule)
+    finder.find(Before())
+    assert world.due() == ["12:00:00"]
+    world.pass_time(540)
+    finder.find(Before())
+    assert world.due() == ["12:00:00", "12:20:00"]
+
+
+@pytest.mark.parametrize("catch_up", ["last", "none"])
+def test_one_at_a_time_unless_all_are_wanted(world: World, catch_up: str) -> None:
+    finder = world.finder(catch_up=catch_up)
+    finder.find(Before())
+    for _ in range(3):
+        world.pass_time(10)
+        assert finder.find(Before()).due_seconds == pytest.approx(0.5)
+    assert world.due() == ["12:00:00"]
+    ask_all(world, Counting())
+    finder.find(Before())
+    assert world.due() == ["12:00:00", "12:00:30"]
+
+
+def test_a_year_of_seconds_is_looked_at_in_no_time(world: World) -> None:
+    finder = world.finder(every_seconds=1.0, catch_up="last")
+    finder.find(Before())
+    ask_all(world, Counting())
+    world.pass_time(365 * 86_400)
+    finder.find(Before())
+    assert len(world.due()) == 2
+
+
+def test_due_times_are_neither_lost_nor_doubled_by_any_crash(tmp_path: Path) -> None:
+    """The discovery task dies at each of its steps in turn, and another one goes on."""
+    step = 0
+    while True:
+        world = World(tmp_path / str(step))
+        world.finder().find(Before())
+        world.ack(1)
+        world.pass_time(25)
+        steps = Steps(step, crash)
+        try:
+            world.finder(SteppingStore(world.tree, steps)).find(Before())
+        except CrashError:
+            world.finder().find(Before())
+        assert world.due()[-2:] == ["12:00:10", "12:00:20"], steps.names
+        assert len(set(world.due())) == len(world.due())
+        if steps.count <= step:
+            return
+        step += 1
+
+
+def test_an_owner_that_wakes_up_late_appends_nothing(world: World) -> None:
+    old = world.finder()
+    old.find(Before())
+    world.finder().find(Before())
+    world.pass_time(10)
+    with pytest.raises(ConflictError):
+        old.find(Before())
+
+
+# What is asked
+
+
+def test_each_due_time_goes_on_from_the_state_before(world: World) -> None:
+    finder, poll = world.finder(), Counting()
+    for _ in range(3):
+        finder.find(Before())
+        ask_all(world, poll)
+        world.pass_time(10)
+    assert world.bodies() == ["1", "2", "3", "4", "5", "6"]
+    assert [f"{due:%S}" for due in poll.asked] == ["00", "10", "20"]
+
+
+def test_an_answer_in_several_parts_is_one(world: World) -> None:
+    world.finder().find(Before())
+    ask_all(world, Counting(each=2, parts=3))
+    assert world.bodies() == ["1", "2", "3", "4", "5", "6"]
+    assert world.polls().rows == (6,)
+
+
+def test_no_answer_is_lost_or_doubled_by_any_crash(tmp_path: Path) -> None:
+    """Who asks dies at each step in turn; the next one asks again what was not kept."""
+    step = 0
+    while True:
+        world = World(tmp_path / str(step))
+        world.finder().find(Before())
+        world.pass_time(10)
+        world.finder().find(Before())
+        steps = Steps(step, crash)
+        try:
+            ask_all(world, Counting(), SteppingStore(world.tree, steps))
+        except CrashError:
+            ask_all(world, Counting())
+        assert world.bodies() == ["1", "2", "3", "4"], steps.names
+        if steps.count <= step:
+            return
+        step += 1
+
+
+def test_of_two_who_ask_one_has_asked(world: World) -> None:
+    world.finder().find(Before())
+    one, other = asking(world, Counting()), asking(world, Counting(each=3))
+    world.store.write(paths.polls("tickets"), Polls(), ABSENT)
+    for each in (one, other):
+        each._polls, each._version = Polls(), world.store.read(paths.polls("tickets")).version  # type: ignore[union-attr]
+    one._ask_next(world.lane())
+    with pytest.raises(ConflictError):
+        other._ask_next(world.lane())
+    assert world.bodies() == ["1", "2"]
+
+
+def test_what_asking_again_does_not_help_fails_and_the_next_one_is_asked(world: World) -> None:
+    finder, poll = world.finder(), Counting()
+    finder.find(Before())
+    one = asking(world, poll)
+    poll.error = UserError("404: no such page")
+    for _ in range(TRIES - 1):
+        with pytest.raises(UserError):
+            one._ask_next(world.lane())
+    one._ask_next(world.lane())
+    poll.error = None
+    world.pass_time(10)
+    finder.find(Before())
+    one._ask_next(world.lane())
+    assert world.bodies() == ["1", "2"]
+    failure = world.store.read(paths.queue_failure("tickets", "0.0"))
+    assert failure is not None and failure.value.why == "404: no such page"
+    world.ack(2)
+    decide(world.store, "tickets", ["0.0"], "retry", **BY)
+    finder.find(Before())
+    finder.find(Before())
+    assert world.due()[-1] == "12:00:00", "it is due once more"
+    ask_all(world, poll)
+    assert world.bodies() == ["3", "4"]
+
+
+def test_who_is_not_there_is_asked_until_he_is(world: World) -> None:
+    world.finder().find(Before())
+    poll = Counting()
+    poll.error = UnavailableError("connection refused")
+    woken = threading.Event()
+    one = asking(world, poll, wake=woken.set)
+    one.follow(world.lane())
+    assert woken.wait(10) and one.asked is not None
+    assert (one.asked.trouble, one.asked.next) == ("connection refused", 0)
+    poll.error = None
+    woken.clear()
+    assert woken.wait(10), "it says when it is worth trying again"
+    woken.clear()
+    one.follow(world.lane())
+    assert woken.wait(10)
+    assert (one.asked.trouble, one.asked.next) == ("", 1)
+
+
+def test_no_more_is_kept_than_a_znode_holds(world: World) -> None:
+    finder = world.finder()
+    finder.find(Before())
+    world.pass_time(10 * 2 * KEPT)
+    finder.find(Before())
+    one = asking(world, Counting())
+    for _ in range(2 * KEPT):
+        one._ask_next(world.lane())
+    assert len(world.polls().due) == KEPT
+    world.ack(KEPT // 2)
+    finder.find(Before())
+    for _ in range(2 * KEPT):
+        one._ask_next(world.lane())
+    assert len(world.polls().due) == KEPT
+    assert 0 < KEPT // 2 - world.polls().first < SEGMENT_ITEMS, "what is read makes room"
+
+
+def test_a_state_that_grows_without_end_is_told(world: World) -> None:
+    class Growing(Counting):
+        def ask(self, state: str, due: datetime) -> Answer:
+            del state, due
+            return Answer(pa.array([b"x"], pa.binary()), "x" * (MOST_STATE_BYTES + 1))
+
+    world.finder().find(Before())
+    with pytest.raises(UserError, match="remember less"):
+        asking(world, Growing())._ask_next(world.lane())
+
+
+# What is read
+
+
+def test_answers_are_removed_when_they_are_acked_and_not_before(world: World) -> None:
+    finder, poll = world.finder(), Counting()
+    for _ in range(3):
+        finder.find(Before())
+        ask_all(world, poll)
+        world.pass_time(10)
+    with world.files().new(1) as orphan:
+        orphan.append(pa.array([b"never named"], pa.binary()))
+    world.ack(2)
+    finder.find(Before())
+    left = [path.name for path in world.directory.rglob("*.parquet")]
+    assert [name[:10] for name in left] == ["0000000002"]
+    assert answers.following(world.polls()) == 3
+
+
+def test_ranges_of_any_cut_have_each_row_once(world: World) -> None:
+    finder = world.finder()
+    sizes = [3, 0, 70_000, 1, 0]
+    for size in sizes:
+        finder.find(Before())
+        ask_all(world, Counting(each=size))
+        world.pass_time(10)
+    kept = answers.kept(world.polls())
+    contents = AnswerContents(kept)
+    end = items.offset_of(len(sizes))
+    assert contents.events(0, end) == sum(sizes)
+    reader = PollsReader("tickets", "test", str(world.directory))
+    name = queues.lane_partition(LANE, world.queue(), "polls")
+    seen: Counter[int] = Counter()
+    at = 0
+    while at < end:
+        to = contents.cut(at, end, 20_011)
+        assert at < to <= end
+        for batch in reader.read(Range(name, at, to), contents.address(at, to)):
+            assert all(at <= seq < to for seq in batch["seq"].to_pylist())
+            seen.update(batch["seq"].to_pylist())
+        at = to
+    assert (len(seen), set(seen.values())) == (sum(sizes), {1})
+
+
+def test_a_damaged_answer_is_told_and_never_read_as_another(world: World) -> None:
+    world.finder().find(Before())
+    ask_all(world, Counting(each=20_000))
+    (path,) = world.directory.rglob("*.parquet")
+    whole = path.read_bytes()
+    good = world.bodies()
+    for place in range(64, len(whole) - 64, len(whole) // 40):
+        spoiled = bytearray(whole)
+        spoiled[place] ^= 0x10
+        path.write_bytes(spoiled)
+        try:
+            assert world.bodies() == good, place
+        except UnreadableError as error:
+            assert error.damaged
+    path.unlink()
+    with pytest.raises(UnreadableError, match="not there any more"):
+        world.bodies()
+
+
+def test_an_event_says_when_it_was_due(world: World) -> None:
+    world.finder().find(Before())
+    ask_all(world, Counting())
+    (kept,) = answers.kept(world.polls())
+    reader = PollsReader("tickets", "http_poll", str(world.directory))
+    name = queues.lane_partition(LANE, world.queue(), "polls")
+    (batch,) = reader.read(Range(name, 0, kept.end), answers.encode([kept]))
+    assert batch["ts"][0].as_py() == NOON
+    assert dict(batch["attrs"][0].as_py()) == {
+        "source": "http_poll",
+        "due": "2026-11-26T12:00:00+00:00",
+    }
+
+
+def test_the_record_of_a_poll_is_what_it_was() -> None:
+    kept = [KeptAnswer(5, 1, 2, "f"), KeptAnswer(6, 3, 0, "")]
+    polls = answers.polls_of(kept, 7, "state")
+    assert (answers.kept(polls), answers.following(polls)) == (kept, 7)
+    assert answers.decode(answers.encode(kept)) == [kept[0]]
