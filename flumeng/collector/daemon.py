@@ -22,6 +22,7 @@ from flumeng.collector.letter_limits import LetterLimits
 from flumeng.collector.liveness import Liveness
 from flumeng.collector.measures import Measures
 from flumeng.collector.pipeline import SparkPipeline
+from flumeng.collector.poll_maker import poll_maker
 from flumeng.collector.task_metrics import StatusStore, TaskMetrics
 from flumeng.collector.worker import Worker
 from flumeng.errors import UserError
@@ -32,6 +33,7 @@ from flumeng.inputs.kafka.names import INPUT as KAFKA
 from flumeng.inputs.letters.letters import LettersInput
 from flumeng.inputs.letters.names import INPUT as LETTERS
 from flumeng.inputs.objects.objects import ObjectsInput
+from flumeng.inputs.polls.polls import PollsInput
 from flumeng.inputs.routing import Inputs
 from flumeng.journal.action_server import ActionServer
 from flumeng.journal.server import COUNTERS
@@ -48,7 +50,7 @@ from flumeng.spec.locations import place_of
 from flumeng.spec.patterns import fixed_part
 from flumeng.spec.sinks.spark import Spark
 from flumeng.spec.spark import SparkOptions
-from flumeng.state.partitions import FLOW, JOURNAL, OBJECTS
+from flumeng.state.partitions import FLOW, JOURNAL, OBJECTS, POLLS
 from flumeng.store.zookeeper import ZooKeeperStore
 from zkschema.records import COLLECT
 
@@ -119,6 +121,7 @@ def run(
             KAFKA: KafkaInput(),
             LETTERS: LettersInput(),
             OBJECTS: ObjectsInput(store),
+            POLLS: PollsInput(store, poll_maker(session)),
         }
     )
     probes_of_life = [lambda: spark.ask(session), measures.health.turned]
