@@ -26,6 +26,9 @@ SHORT = dict(zip(b'\\"\b\t\n\f\r', (b"\\" + bytes([c]) for c in b'\\"btnfr'), st
 YEARS = {"D": (-719_528, 2_932_896), "us": (-62_167_219_200_000_000, 253_402_300_799_999_999)}
 """The years 0 to 9999, in days and microseconds since 1970."""
 LARGEST = 2**63 - 1
+NUMBER = {b"flumeng": b"number"}
+"""The metadata of a field whose texts are numbers, of any length."""
+_JSON_NUMBER = rb"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,16 @@ def rows(events: pa.RecordBatch, *, nulls: bool = False, end: bytes = b"") -> pa
             fields.append((BODY, _Texts(text, b'"', b'"')))
             if text is not quoted or nulls:
                 fields.append((EXACT_BODY, _exact(column, quoted, text)))
+        elif is_number(field):
+            fields.append((field.name, _Texts(_numbers(column))))
         else:
             fields.append((field.name, _texts(field.name, column, nulls)))
     return _objects(fields, events.num_rows, nulls, end)
+
+
+def is_number(field: pa.Field) -> bool:
+    """Whether the texts of a column are numbers."""
+    return field.metadata is not None and NUMBER.items() <= field.metadata.items()
 
 
 def values(name: str, column: pa.Array) -> pa.BinaryArray:
@@ -168,6 +178,12 @@ def _wide_texts(name: str, column: pa.Array, nulls: bool) -> _Texts:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _Texts(_base64(column), b'"', b'"')
     raise UserError(f"the column {name} is {kind}, which JSON cannot show")
+
+
+def _numbers(column: pa.StringArray) -> pa.Array:
+    texts = column.cast(pa.binary())
+    known = pc.match_substring_regex(texts, _JSON_NUMBER)
+    return pc.if_else(known, texts, pa.scalar(None, pa.binary()))
 
 
 def _cast(column: pa.Array) -> pa.Array:

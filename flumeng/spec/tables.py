@@ -22,15 +22,16 @@ DRIVERS: Mapping[str, str] = {
     "db2": "com.ibm.db2.jcc.DB2Driver",
 }
 """The class that Spark is to load: it does not find those of packages by itself."""
-SILENT: Mapping[str, tuple[str, str]] = {
-    "postgresql": ("socketTimeout", "90"),
-    "mysql": ("socketTimeout", "90000"),
-    "mariadb": ("socketTimeout", "90000"),
-    "sqlserver": ("socketTimeout", "90000"),
-    "db2": ("blockingReadConnectionTimeout", "90"),
+SILENT_SECONDS = 90
+SILENT: Mapping[str, tuple[str, int]] = {
+    "postgresql": ("socketTimeout", 1),
+    "mysql": ("socketTimeout", 1000),
+    "mariadb": ("socketTimeout", 1000),
+    "sqlserver": ("socketTimeout", 1000),
+    "db2": ("blockingReadConnectionTimeout", 1),
 }
-"""The property by which a driver gives up a server that says nothing for 90 s; by themselves most
-wait for ever."""
+"""The property by which a driver gives up a server that says nothing, and how many of its unit a
+second has; by themselves most wait for ever."""
 _JDBC = re.compile(
     rf"jdbc:(?P<place>(?:{'|'.join(DRIVERS)})://(?P<host>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])"
     r"(?::[0-9]{1,5})?(?:/[A-Za-z0-9_.-]*)?)(?:;databaseName=(?P<database>[A-Za-z0-9_.-]+))?",
@@ -91,16 +92,22 @@ class Jdbc:
 
     @property
     def driver(self) -> str:
-        return DRIVERS[self._kind]
+        return DRIVERS[self.kind]
 
     @property
     def all_properties(self) -> dict[str, str]:
         """Of the driver, with what is said unless `properties` say something else."""
-        cursor = {"useCursorFetch": "true"} if self._kind == "mysql" else {}
-        return {**cursor, **dict([SILENT[self._kind]]), **self.properties}
+        return self.properties_within(SILENT_SECONDS)
+
+    def properties_within(self, seconds: int) -> dict[str, str]:
+        """The same where a server is given up that says nothing for so long."""
+        cursor = {"useCursorFetch": "true"} if self.kind == "mysql" else {}
+        name, units = SILENT[self.kind]
+        return {**cursor, name: str(seconds * units), **self.properties}
 
     @property
-    def _kind(self) -> str:
+    def kind(self) -> str:
+        """Of the database: a name in ``DRIVERS``."""
         return self.place.partition(":")[0]
 
     @property
@@ -114,10 +121,15 @@ class Jdbc:
     def table_place(self) -> str:
         """The database that the name of the table leads to, which may be another of the server."""
         *qualifiers, _ = self.table.split(".")
-        catalogs = qualifiers if self._kind in ("mysql", "mariadb") else qualifiers[:-1]
+        catalogs = qualifiers if self.kind in ("mysql", "mariadb") else qualifiers[:-1]
         if not catalogs:
             return self.place
-        return f"{'/'.join(self.place.split('/')[:3])}/{catalogs[0]}"
+        return f"{self.server}/{catalogs[0]}"
+
+    @property
+    def server(self) -> str:
+        """Its place without the database."""
+        return "/".join(self.place.split("/")[:3])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,93 @@
+"""A process with a Spark of its own that has the driver of a database and asks it polls."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from flumeng.inputs.polls.poll import Answer
+from flumeng.sinks.testing import maven
+from flumeng.spec.spark import SparkOptions
+from flumeng.spec.sql_poll_source import SqlPollSource
+
+DRIVER = "org.postgresql:postgresql:42.7.4"
+DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)
+
+
+class Polling:
+    """``ask`` waits for the answer; ``begin`` does not, and ``close_poll`` may come before it."""
+
+    def __init__(self, directory: Path, secrets: dict[str, str], conf: dict[str, str]) -> None:
+        jars = tuple(str(jar) for jar in maven.jars(DRIVER).glob("postgresql-*.jar"))
+        context = multiprocessing.get_context("spawn")
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(theirs, directory, jars, secrets, conf), daemon=True
+        )
+        self._process.start()
+
+    def ask(self, options: SqlPollSource, state: str = "", *, page_rows: int = 20_000) -> Answer:
+        self.begin(options, state, page_rows=page_rows)
+        return self.end()
+
+    def begin(self, options: SqlPollSource, state: str = "", *, page_rows: int = 20_000) -> None:
+        self._ours.send((options, state, page_rows))
+
+    def close_poll(self) -> None:
+        self._ours.send(None)
+
+    def end(self) -> Answer:
+        found = self._ours.recv()
+        if isinstance(found, Exception):
+            raise found
+        assert isinstance(found, Answer)
+        return found
+
+    def stop(self) -> None:
+        self._ours.close()
+        self._process.join(30)
+        self._process.kill()
+
+
+def _serve(
+    asked: Connection,
+    directory: Path,
+    jars: tuple[str, ...],
+    secrets: dict[str, str],
+    conf: dict[str, str],
+) -> None:
+    os.environ.update(secrets)
+    from flumeng.collector import spark as sessions  # noqa: PLC0415  # not where it is spawned
+    from flumeng.collector.jdbc import SparkJdbc  # noqa: PLC0415
+    from flumeng.inputs.polls import sql_poll  # noqa: PLC0415
+
+    spark = sessions.start(directory, SparkOptions(jars=jars, conf=conf))
+    polls: dict[Any, Any] = {}
+    last: list[Any] = []
+
+    def answer(options: SqlPollSource, state: str) -> None:
+        try:
+            key = repr(options)
+            if key not in polls:
+                polls[key] = sql_poll.SqlPoll.of(options, SparkJdbc(spark, options))
+            last[:] = [polls[key]]
+            asked.send(polls[key].ask(state, DUE))
+        except Exception as error:
+            asked.send(type(error)(*map(str, error.args)))
+
+    while True:
+        try:
+            given = asked.recv()
+        except EOFError:
+            spark.stop()
+            return
+        if given is None:
+            last[0].close()
+            continue
+        options, state, sql_poll.PAGE_ROWS = given
+        threading.Thread(target=answer, args=(options, state), daemon=True).start()
