@@ -505,14 +505,13 @@ class Queue(Record):
     """The head of a work queue: ``next`` is the number that the next item of each lane gets,
     under this ``epoch``. ``id`` is of this queue, and of no other that its flow ever had;
     ``complete``: all that the flow is to read is in it. ``rules`` say how what was seen is
-    remembered. ``retried``: how many items of a lane got a new number, to be read again."""
+    remembered."""
 
     epoch: int
     id: str = ""
     rules: str = ""
     complete: bool = False
     next: Mapping[str, int] = field(default_factory=lambda: NOTHING)
-    retried: Mapping[str, int] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -548,22 +547,16 @@ class QueueFailure(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Polls(Record):
-    """What the due times of a queue's lane were answered with, in columns, one entry for each file:
-    the ``numbers`` of the items, when they were ``due`` (microseconds since the epoch), and which
-    ``rows`` of the answer the file has, from which ``positions`` on. The due time ``next`` is asked
-    next, from ``state`` on; ``part`` rows of its answer are there already. ``queue`` is the id of
-    the queue that this is about, and ``path`` is where the files lie."""
+    """What the due times of a queue's lane were answered with, numbered as the items from ``first``
+    on, in columns: when each was due (microseconds since the epoch), how many ``rows`` the answer
+    has, and the file with them; none where it has no row. The due time behind them is asked next,
+    from ``state`` on."""
 
-    queue: str
-    path: str
-    next: int = 0
-    part: int = 0
-    state: str = ""
-    numbers: tuple[int, ...] = ()
+    first: int = 0
     due: tuple[int, ...] = ()
-    positions: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
     files: tuple[str, ...] = ()
+    state: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

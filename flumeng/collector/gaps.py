@@ -7,9 +7,8 @@ among the flow's dead letters. Nothing of it is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -56,25 +55,12 @@ def gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> tuple[Gap, 
     return tuple(_gap(piece, reached[piece.partition]) for piece in ranges) if there else ()
 
 
-def left_out(ranges: Iterable[Range], reached: Mapping[str, Reach]) -> tuple[Gap, ...]:
-    """What is not read of these ranges of a batch. One that ends before what is gone does is the
-    first to tell of it all the same: who goes on behind it does not know where that began."""
-    return tuple(
-        Gap(replace(piece, start=one.start, end=min(one.end, piece.end)), one.why, one.also)
-        for piece in ranges
-        for one in reached[piece.partition].left_out
-        if piece.start <= one.start < piece.end
-    )
-
-
 def _is_gone(piece: Range, reach: Reach) -> bool:
     return reach.gone_from <= piece.start and piece.end <= reach.gone_below
 
 
 def _gap(piece: Range, reach: Reach) -> Gap:
-    """Of what begins before it the one before has told, see ``left_out``."""
-    told = (one.also for one in reach.left_out if piece.start <= one.start < piece.end)
-    return Gap(piece, reach.gone_why, tuple(chain.from_iterable(told)))
+    return Gap(piece, reach.gone_why, reach.gone_also)
 
 
 @dataclass(frozen=True)

@@ -240,8 +240,7 @@ class Worker:
         """Made with the first look, and again as long as that fails."""
         if run.task is None:
             spec = check_flow(run.wanted.spec)
-            listed = (part.options for part in spec.partitioned if part not in spec.pollers)
-            every = [options.discovery_seconds for options in listed]
+            every = [part.options.discovery_seconds for part in spec.partitioned]
             run.every_seconds = min(every, default=run.every_seconds)
             finders = self._finders(spec, FindingTask(run.wanted.flow, run.wanted.epoch))
             tasks = spec.place.collect.tasks

@@ -157,13 +157,10 @@ class Poller(Protocol):
 
 
 def schedule_option() -> Schedule:
-    found: Schedule = option(doc="When to ask.", example="{every_seconds: 60}")
+    found: Schedule = option(doc="When to ask.")
     return found
 
 
 def answers_option() -> Answers:
-    found: Answers = option(
-        doc="Where answers lie until they are in all sinks.",
-        example='{path: "s3a://logs-polls/tickets"}',
-    )
+    found: Answers = option(doc="Where answers lie until they are in all sinks.")
     return found

@@ -21,16 +21,13 @@ from flumeng.spec.flow import (
     Lag,
     TaskRange,
 )
-from flumeng.spec.http_poll_source import HttpAuth, OAuth2, Paging, TrackField
 from flumeng.spec.kafka_journal import KafkaJournal
 from flumeng.spec.locations import Credentials
 from flumeng.spec.multiline import Multiline
 from flumeng.spec.option import Option, Unit, default_of, described, is_required
-from flumeng.spec.polls import Answers, Schedule
 from flumeng.spec.registry import Entry
 from flumeng.spec.sinks.files import Roll
 from flumeng.spec.sources import Tls
-from flumeng.spec.sql_poll_source import TrackColumn
 from flumeng.spec.tables import Jdbc, LookupTable
 
 HEAD = """\
@@ -51,15 +48,8 @@ PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("credentials", Credentials),
     ("roll", Roll),
     ("tls of sinks", ClientTls),
-    ("schedule", Schedule),
-    ("answers", Answers),
-    ("auth of http_poll", HttpAuth),
-    ("oauth2", OAuth2),
-    ("paging", Paging),
-    ("track of http_poll", TrackField),
     ("table of lookup", LookupTable),
     ("jdbc", Jdbc),
-    ("track of sql_poll", TrackColumn),
 )
 _UNITS: Mapping[Unit | None, tuple[tuple[str, float], ...]] = {
     "bytes": (("MiB", 2**20), ("KiB", 2**10), ("B", 1)),

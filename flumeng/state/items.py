@@ -27,8 +27,7 @@ class Item:
 
     ``modified_us``: microseconds since the epoch. ``tag``: what its store calls this content of it,
     an ETag or a generation; empty where the store has none. What lies below the position ``first``
-    was read before, as another item. Nothing is read from the position ``until`` on, if there is
-    one.
+    was read before, as another item.
     """
 
     number: int
@@ -37,7 +36,6 @@ class Item:
     modified_us: int
     tag: str = ""
     first: int = 0
-    until: int | None = None
 
     @property
     def start(self) -> int:
@@ -80,7 +78,7 @@ def encode(items: Iterable[Item]) -> str:
     """As an address for readers."""
     return json.dumps(
         [
-            [one.number, one.location, one.size, one.modified_us, one.tag, one.first, one.until]
+            [one.number, one.location, one.size, one.modified_us, one.tag, one.first]
             for one in items
         ],
         separators=(",", ":"),

@@ -52,7 +52,7 @@ sinks:
 
 
 class Operator(threading.Thread):
-    """Restarts tasks whenever a node has set them aside, as it does with a flow during whose
+    """Restarts tasks whenever the node has set them aside, as it does with a flow during whose
     batches the collector has ended three times within 15 minutes."""
 
     def __init__(self, hosts: str) -> None:
@@ -72,9 +72,9 @@ class Operator(threading.Thread):
 
     @staticmethod
     def _set_aside(store: Store) -> list[str]:
-        found = store.read_many([paths.status(name) for name in store.children(paths.nodes())])
-        tasks = [task for status in found if status for task in status.value.tasks.items()]
-        return [key for key, task in tasks if "set aside: " in (task.error or "")]
+        status = store.read(paths.status("n1"))
+        tasks = status.value.tasks if status else {}
+        return [key for key, task in tasks.items() if "set aside: " in (task.error or "")]
 
 
 class Cluster:
@@ -87,8 +87,8 @@ class Cluster:
         self.tops: dict[str, subprocess.Popen[bytes]] = {}
         self._operator = Operator(self.hosts)
 
-    def node_arguments(self, folder: str = "node", name: str = "n1") -> list[str]:
-        return ["--zk", self.hosts, "--data", str(self.folder / folder), "--name", name]
+    def node_arguments(self) -> list[str]:
+        return ["--zk", self.hosts, "--data", str(self.folder / "node"), "--name", "n1"]
 
     def start_all(self) -> None:
         self.start("zookeeper")
@@ -152,7 +152,7 @@ class TwoNodes(Cluster):
         if name not in ("node2", "master2"):
             super().start(name)
             return
-        node = self.node_arguments("node2", "n2")
+        node = ["--zk", self.hosts, "--data", str(self.folder / "node2"), "--name", "n2"]
         module, arguments = ("master", [self.hosts]) if name == "master2" else ("node", node)
         with (self.folder / f"{name}.log").open("ab") as log:
             command = [sys.executable, "-m", f"flumeng.{module}", *arguments]
@@ -317,21 +317,18 @@ def kill_at_random(
     *,
     times: int = KILLS_OF_EACH,
     until: float = 0.0,
-    rest: Callable[[], object] | None = None,
 ) -> None:
     """SIGKILL each of ``kinds`` so many times, in any order, and start it again; ``others`` are
     killed and started again by calling them. It goes on until that moment of the monotonic clock.
-    ``rest`` comes before each kill: some seconds, if nothing else is said.
     One that is not there for a while, as an executor when all is delivered, is left out.
     """
     others = others or {}
-    rest = rest or (lambda: time.sleep(chance.uniform(1.0, 5.0)))
     while True:
         left = [kind for kind in (*kinds, *others) for _ in range(times)]
         chance.shuffle(left)
         absent = 0
         while left and absent < ABSENT:
-            rest()
+            time.sleep(chance.uniform(1.0, 5.0))
             kind = left.pop()
             absent += 1
             if kind in others:

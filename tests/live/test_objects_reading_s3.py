@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
-import tarfile
 import uuid
-import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -119,26 +116,6 @@ def test_what_is_gone_or_rewritten_is_told(server: RealS3, folder: str) -> None:
     assert "secret" not in str(told.value)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_what_is_rewritten_while_it_is_read_counts_for_nothing(
-    server: RealS3, folder: str, packed: bool
-) -> None:
-    """Else lines of the other object would be read twice, and one would be of both."""
-    old = b"".join(b"%d old\n" % n for n in range(3_000_000))
-    data = gzip.compress(os.urandom(2 * BLOCK_BYTES), 0) if packed else old
-    item = put(server, f"{folder}/a", data)
-    with server.files.open_input_file(f"{server.bucket}/{folder}/a") as file:
-        item = replace(item, tag=file.metadata()["ETag"].decode().strip('"'))
-    assert item.size > 2 * BLOCK_BYTES
-    batches = reader(server).read(Range(LANE, 0, item.end), items.encode([item]))
-    next(batches)
-    put(server, f"{folder}/a", data[::-1])
-    with pytest.raises(UnreadableError, match="was rewritten since it was listed") as told:
-        list(batches)
-    assert told.value.damaged
-    assert told.value.offset == 0
-
-
 def test_a_server_that_does_not_answer_is_no_damage(server: RealS3, folder: str) -> None:
     item = put(server, f"{folder}/a", b"a\n")
     location = item.location.replace(server.address, f"127.0.0.1:{free_port()}")
@@ -146,23 +123,3 @@ def test_a_server_that_does_not_answer_is_no_damage(server: RealS3, folder: str)
         bodies(reader(server), [replace(item, location=location)])
     assert not told.value.damaged
     assert told.value.offset == 0
-
-
-def test_members_of_archives_are_read_in_few_requests(server: RealS3, folder: str) -> None:
-    whole = b"\n".join(LINES) + b"\n"
-    tarred, zipped = io.BytesIO(), io.BytesIO()
-    with tarfile.open(fileobj=tarred, mode="w:gz", compresslevel=1) as archive:
-        info = tarfile.TarInfo("a.log")
-        info.size = len(whole)
-        archive.addfile(info, io.BytesIO(whole))
-    with zipfile.ZipFile(zipped, "w") as directory:
-        directory.writestr("a.log", whole)
-        directory.writestr("b.log.gz", gzip.compress(b"one\n"))
-    item = put(server, f"{folder}/a.tgz", tarred.getvalue())
-    assert bodies(reader(server), [item]) == LINES
-    item = put(server, f"{folder}/a.zip", zipped.getvalue())
-    assert item.size > BLOCK_BYTES
-    assert bodies(reader(server), [item]) == [*LINES, b"one"]
-    (*_, last) = reader(server).read(Range(LANE, 0, item.end), items.encode([item]))
-    (*_, attrs) = last["attrs"].to_pylist()
-    assert dict(attrs)["path"] == f"s3a://{server.bucket}/{folder}/a.zip!/b.log.gz"

@@ -18,16 +18,15 @@ from flumeng.inputs.polls.poll import MOST_STATE_BYTES
 from flumeng.runtime.embedded import free_port
 from flumeng.sinks.testing.postgres import RealPostgres
 from flumeng.spec.polls import Answers, Schedule
-from flumeng.spec.sql_poll_source import SqlPollSource, TrackColumn
+from flumeng.spec.sql_poll_source import SqlPollSource, Track
 from tests.live.own_server import need_own
 from tests.live.sql_polling import Polling
 
 WRITERS = 6
 WRITING_SECONDS = 12.0
 LONGEST_SECONDS = 1.5
-"""For so long a transaction of a writer is open, and longer where the host is busy: then it is
-rolled back before it has to have ended."""
-SETTLE_SECONDS = 4.0
+"""For so long a transaction of a writer is open."""
+SETTLE_SECONDS = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +43,7 @@ def running() -> Iterator[RealPostgres]:
 @pytest.fixture
 def postgres(running: RealPostgres) -> Iterator[RealPostgres]:
     yield running
-    running.run(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
-        "AND backend_type = 'client backend' AND datname = current_database()",
-        "DROP SCHEMA public CASCADE",
-        "CREATE SCHEMA public",
-    )
+    running.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
 
 
 @pytest.fixture(scope="module")
@@ -61,23 +55,18 @@ def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def polling(
     running: RealPostgres, event_log: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Polling]:
-    conf = {
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": str(event_log),
-        "spark.eventLog.compress": "false",
-    }
-    environment = {
+    conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": str(event_log)}
+    secrets = {
         "FLUMENG_SECRET_SHOP_DB": running.password,
         "FLUMENG_SECRET_WRONG": "not-the-password",
-        "TZ": "Europe/Berlin",
     }
-    polling = Polling(tmp_path_factory.mktemp("spark") / "collector", environment, conf)
+    polling = Polling(tmp_path_factory.mktemp("spark") / "collector", secrets, conf)
     yield polling
     polling.stop()
 
 
 def source(postgres: RealPostgres, **options: Any) -> SqlPollSource:
-    given: dict[str, Any] = {
+    given = {
         "url": f"jdbc:{postgres.url}",
         "username": postgres.username,
         "password": "${secret:shop-db}",
@@ -93,18 +82,19 @@ class Taken:
 
     def __init__(self, polling: Polling, options: SqlPollSource, page_rows: int = 20_000) -> None:
         self._polling = polling
-        self.options = options
+        self._options = options
         self._page_rows = page_rows
         self.state = ""
         self.rows: list[dict[str, Any]] = []
         self.pages: list[int] = []
 
     def poll(self) -> list[dict[str, Any]]:
-        """What one due time gives."""
+        """What one due time gives. Each answer is asked for twice, as after a crash before the
+        first was kept: the rows of the second are those of the first and perhaps more."""
         found: list[dict[str, Any]] = []
         more = True
         while more:
-            answer = self._polling.ask(self.options, self.state, page_rows=self._page_rows)
+            answer = self._polling.ask(self._options, self.state, page_rows=self._page_rows)
             assert len(answer.state.encode()) < MOST_STATE_BYTES / 8
             rows = [json.loads(body) for body in answer.bodies.to_pylist()]
             self.pages.append(len(rows))
@@ -116,7 +106,7 @@ class Taken:
 
 def test_each_value_is_what_the_database_has(polling: Polling, postgres: RealPostgres) -> None:
     """Spark by itself rounds numbers without a precision, and times of day, and shifts times that
-    are in no zone, of which some are in no day of the host's own; NaN is no JSON."""
+    are in no zone; NaN is no JSON."""
     postgres.run(
         "CREATE TABLE rows (id int, long numeric, huge numeric(60,0), money numeric(10,2), "
         "wall timestamp, moment timestamptz, bytes bytea, name uuid, doc jsonb, words text[], "
@@ -143,7 +133,7 @@ def test_a_number_that_is_not_committed_is_waited_for(
 ) -> None:
     """What is behind it is taken with it; behind one that never comes, when it has settled."""
     postgres.run("CREATE TABLE rows (id bigserial PRIMARY KEY, note text)")
-    taken = Taken(polling, source(postgres, track=TrackColumn(column="id", start_from="1")))
+    taken = Taken(polling, source(postgres, track=Track(column="id", start_from="1")))
     with postgres.connect() as slow, slow.cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute("INSERT INTO rows (note) VALUES ('first')")
@@ -152,8 +142,8 @@ def test_a_number_that_is_not_committed_is_waited_for(
         cursor.execute("COMMIT")
     assert [row["note"] for row in taken.poll()] == ["first", "second", "third"]
     assert taken.poll() == []
-    short = TrackColumn(column="id", start_from="1", settle_seconds=2.0)
-    taken.options = source(postgres, track=short)
+    short = source(postgres, track=Track(column="id", start_from="1", settle_seconds=2.0))
+    taken._options = short
     postgres.run("SELECT nextval('rows_id_seq')", "INSERT INTO rows (note) VALUES ('fifth')")
     assert taken.poll() == []
     time.sleep(2.2)
@@ -165,7 +155,7 @@ def test_a_time_that_is_not_committed_is_waited_for(
 ) -> None:
     """`now()` is when a transaction began."""
     postgres.run("CREATE TABLE rows (note text, written timestamptz DEFAULT now())")
-    track = TrackColumn(column="written", settle_seconds=8.0)
+    track = Track(column="written", settle_seconds=2.0)
     taken = Taken(polling, source(postgres, track=track))
     with postgres.connect() as slow, slow.cursor() as cursor:
         cursor.execute("BEGIN")
@@ -174,7 +164,7 @@ def test_a_time_that_is_not_committed_is_waited_for(
         assert taken.poll() == []
         time.sleep(1)
         cursor.execute("COMMIT")
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 10
     while len(taken.rows) < 2 and time.monotonic() < deadline:
         taken.poll()
     assert [row["note"] for row in taken.rows] == ["first", "second"]
@@ -206,7 +196,6 @@ class Writers:
         with self._postgres.connect() as connection, connection.cursor() as cursor:
             while time.monotonic() < self._until:
                 changed: dict[int, int] = {}
-                began = time.monotonic()
                 cursor.execute("BEGIN")
                 for _ in range(chance.randint(1, 20)):
                     cursor.execute("INSERT INTO rows (version) VALUES (0) RETURNING id")
@@ -217,7 +206,7 @@ class Writers:
                     )
                     changed[id_] = mine[id_] + 1
                 time.sleep(chance.random() ** 4 * LONGEST_SECONDS)
-                if chance.random() < 0.2 or time.monotonic() - began > SETTLE_SECONDS - 1:
+                if chance.random() < 0.2:
                     cursor.execute("ROLLBACK")
                     continue
                 cursor.execute("COMMIT")
@@ -240,13 +229,13 @@ def test_each_row_is_taken_once_by_its_number(polling: Polling, postgres: RealPo
         "CREATE TABLE rows (id bigserial PRIMARY KEY, version int)",
         "INSERT INTO rows (version) SELECT 0 FROM generate_series(1, 500)",
     )
-    track = TrackColumn(column="id", settle_seconds=SETTLE_SECONDS)
+    track = Track(column="id", settle_seconds=SETTLE_SECONDS)
     taken = Taken(polling, source(postgres, track=track), page_rows=200)
     writers = Writers(postgres, updates=False)
     settle(taken, writers)
     ids = [row["id"] for row in taken.rows]
     wanted = sorted([*range(1, 501), *(id_ for id_, _ in writers.committed)])
-    assert len(wanted) > 700 and max(wanted) > len(wanted)
+    assert len(wanted) > 1000 and max(wanted) > len(wanted)
     assert ids == wanted
     assert max(taken.pages) < 200 and len(taken.pages) > 3
 
@@ -260,8 +249,9 @@ def test_each_version_is_taken_once_by_its_time(
         "CREATE TABLE rows (id bigserial PRIMARY KEY, version int, "
         "written timestamptz DEFAULT now())",
         "CREATE INDEX ON rows (written)",
+        "CREATE TABLE slow AS SELECT 1",
     )
-    track = TrackColumn(column="written", key=key, settle_seconds=SETTLE_SECONDS)
+    track = Track(column="written", key=key, settle_seconds=SETTLE_SECONDS)
     taken = Taken(polling, source(postgres, track=track), page_rows=100)
     writers = Writers(postgres, updates=True)
     settle(taken, writers)
@@ -269,7 +259,7 @@ def test_each_version_is_taken_once_by_its_time(
     assert set(versions.values()) == {1}
     assert set(versions) <= set(writers.committed)
     last = dict(sorted(writers.committed))
-    assert len(last) > 200 and max(last.values()) > 0
+    assert len(last) > 500 and max(last.values()) > 0
     assert set(last.items()) <= set(versions)
     times = [row["written"] for row in taken.rows]
     assert times == sorted(times)
@@ -282,9 +272,7 @@ def test_a_row_that_is_changed_again_and_again_is_taken_in_each_version(
         "CREATE TABLE rows (id int, version int, written timestamp DEFAULT timezone('UTC', now()))",
         "INSERT INTO rows VALUES (1, 0)",
     )
-    taken = Taken(
-        polling, source(postgres, track=TrackColumn(column="written", settle_seconds=0.2))
-    )
+    taken = Taken(polling, source(postgres, track=Track(column="written", settle_seconds=0.2)))
     for version in range(1, 4):
         time.sleep(0.3)
         taken.poll()
@@ -305,7 +293,7 @@ def test_rows_with_the_same_time_at_the_end_of_a_page(
         "INSERT INTO rows SELECT n, '2026-01-01T00:00:00.123456Z'::timestamptz + n / 70 * "
         "interval '1 microsecond' FROM generate_series(0, 699) n",
     )
-    track = TrackColumn(column="written", settle_seconds=1)
+    track = Track(column="written", settle_seconds=1)
     taken = Taken(polling, source(postgres, track=track), page_rows=100)
     taken.poll()
     assert sorted(row["id"] for row in taken.rows) == list(range(700))
@@ -316,7 +304,7 @@ def test_rows_with_the_same_time_at_the_end_of_a_page(
     taken = Taken(polling, source(postgres, track=track), page_rows=5)
     with pytest.raises(UserError, match=r"rows and more have 2026-01-01 .*track: key"):
         taken.poll()
-    keyed = TrackColumn(column="written", key="id", settle_seconds=1)
+    keyed = Track(column="written", key="id", settle_seconds=1)
     taken = Taken(polling, source(postgres, track=keyed), page_rows=50)
     taken.poll()
     assert [row["id"] for row in taken.rows] == list(range(700))
@@ -328,8 +316,7 @@ def test_rows_that_cannot_be_told_apart_are_refused(
 ) -> None:
     postgres.run("CREATE TABLE rows (id int)", "INSERT INTO rows VALUES (1), (2), (2), (3)")
     for page_rows in (2, 100):
-        track = TrackColumn(column="id", start_from="1")
-        taken = Taken(polling, source(postgres, track=track), page_rows=page_rows)
+        taken = Taken(polling, source(postgres, track=Track(column="id")), page_rows=page_rows)
         with pytest.raises(UserError, match="several rows have 2 in id"):
             while True:
                 taken.poll()
@@ -340,7 +327,7 @@ def test_an_answer_has_some_mib(polling: Polling, postgres: RealPostgres) -> Non
         "CREATE TABLE rows (id int, text text)",
         "INSERT INTO rows SELECT n, repeat('x', 1000000) FROM generate_series(1, 30) n",
     )
-    track = TrackColumn(column="id", start_from="1")
+    track = Track(column="id", start_from="1")
     options = source(postgres, track=track, fetch_rows=2)
     taken = Taken(polling, options)
     taken.poll()
@@ -357,12 +344,10 @@ def test_a_query_columns_and_names_in_quotes(polling: Polling, postgres: RealPos
         "INSERT INTO rows VALUES (7, 1.50, '2026-11-26 12:00:00'), (8, 2, '2026-11-26 13:00:00')",
     )
     query = "SELECT * FROM rows WHERE total < 2 -- and no more"
-    track = TrackColumn(column='"Id"', settle_seconds=0)
+    track = Track(column='"Id"', settle_seconds=0)
     options = source(postgres, query=query, columns=("total",), track=track)
     assert Taken(polling, options).poll() == [{"total": 1.5}]
-    at = TrackColumn(
-        column='"At"', start_from="2026-11-26T13:00:00+01:00", time_zone="Europe/Berlin"
-    )
+    at = Track(column='"At"', start_from="2026-11-26T13:00:00+01:00", time_zone="Europe/Berlin")
     options = source(postgres, columns=('"Id"',), track=at)
     assert [row["Id"] for row in Taken(polling, options).poll()] == [8]
 
@@ -372,14 +357,14 @@ def test_a_query_columns_and_names_in_quotes(polling: Polling, postgres: RealPos
     [
         ({"table": "nowhere"}, r'relation "nowhere" does not exist; look at table'),
         ({"query": "SELEC 1"}, "syntax error"),
-        ({"track": TrackColumn(column="nothing")}, r"column q\.nothing does not exist"),
+        ({"track": Track(column="nothing")}, r"column q\.nothing does not exist"),
         ({"password": "${secret:wrong}"}, "authentication failed.*look at username"),
         ({"url": "jdbc:mysql://127.0.0.1/x"}, "no driver for mysql://.*spark.packages"),
         ({"url": "jdbc:postgresql://{at}/nowhere"}, 'database "nowhere" does not exist'),
         ({"query": "SELECT 1 / (id - 1) AS n FROM rows"}, "division by zero"),
         ({"query": "SELECT id, id FROM rows"}, "id"),
-        ({"track": TrackColumn(column="text")}, "cannot be tracked"),
-        ({"track": TrackColumn(column="id", kind="timestamp")}, "is no timestamp"),
+        ({"track": Track(column="text")}, "cannot be tracked"),
+        ({"track": Track(column="id", kind="timestamp")}, "is no timestamp"),
     ],
 )
 def test_what_a_person_must_correct_is_told(
@@ -407,7 +392,7 @@ def test_what_passes_by_itself_is_waited_for(
     began = time.monotonic()
     with pytest.raises(UnavailableError, match=message):
         polling.ask(source(postgres, **options))
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 10
 
 
 def test_a_table_that_is_locked_and_a_server_that_hangs_cost_time(
@@ -415,7 +400,7 @@ def test_a_table_that_is_locked_and_a_server_that_hangs_cost_time(
 ) -> None:
     need_own(postgres)
     postgres.run("CREATE TABLE rows (id int)", "INSERT INTO rows VALUES (1)")
-    options = source(postgres, timeout_seconds=2, track=TrackColumn(column="id", start_from="1"))
+    options = source(postgres, timeout_seconds=2, track=Track(column="id", start_from="1"))
     taken = Taken(polling, options)
     for hang in ("locked", "frozen"):
         began = time.monotonic()
@@ -430,7 +415,7 @@ def test_a_table_that_is_locked_and_a_server_that_hangs_cost_time(
             finally:
                 postgres.thaw()
             cursor.execute("ROLLBACK")
-        assert time.monotonic() - began < 45
+        assert time.monotonic() - began < 30
     assert taken.poll() == [{"id": 1}]
 
 
@@ -441,14 +426,14 @@ def test_a_poll_that_is_closed_ends_at_once(polling: Polling, postgres: RealPost
     polling.close_poll()
     with pytest.raises(UnavailableError, match="closed"):
         polling.end()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 5
 
 
 def test_spark_writes_the_password_nowhere(
     polling: Polling, postgres: RealPostgres, event_log: Path
 ) -> None:
     postgres.run("CREATE TABLE rows (id int)", "INSERT INTO rows VALUES (1)")
-    polling.ask(source(postgres, track=TrackColumn(column="id")))
+    polling.ask(source(postgres, track=Track(column="id")))
     time.sleep(1)
     texts = [path.read_bytes() for path in event_log.rglob("*") if path.is_file()]
     assert any(b"flumeng_number" in text for text in texts), "the statements are not there"

@@ -114,9 +114,8 @@ def discovered(draw: st.DrawFn, flow: FlowView) -> FlowView:
     flow = replace(flow, proposed_tasks=draw(st.integers(0, 6)))
     if draw(st.integers(0, 2)):
         return replace(flow, partitions={}, weights={}, discovers=draw(st.booleans()))
-    name = draw(st.sampled_from(["p{}@broker", "lane.{}.q@objects"]))
     found = {
-        name.format(number): Partition(
+        f"p{number}@broker": Partition(
             weight=draw(st.sampled_from([{}, {}, {"slots": 3.0}])),
             end=draw(st.sampled_from([None, None, 7])),
         )

@@ -5,13 +5,11 @@ from __future__ import annotations
 import gzip
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
-from flumeng.collector import intents
 from flumeng.collector.assignment import Assignment
 from flumeng.collector.partitions import Partitions
 from flumeng.collector.publisher import Publisher
@@ -19,20 +17,16 @@ from flumeng.collector.ranges import BatchSize
 from flumeng.collector.task import Task
 from flumeng.collector.testing import ScriptedPipeline
 from flumeng.discovery.task import DiscoveryTask
-from flumeng.errors import CorruptError
-from flumeng.inputs import Range, UnreadableError
+from flumeng.inputs import UnreadableError
 from flumeng.inputs.finding import FindingTask
 from flumeng.inputs.objects.finder import ObjectsFinder
 from flumeng.inputs.objects.objects import ObjectsInput, source_of
-from flumeng.inputs.routing import Inputs
 from flumeng.operations.flows import apply_flow
 from flumeng.sinks import Written
 from flumeng.spec import parse_flow
-from flumeng.state import items
 from flumeng.store import tree
 from flumeng.testing import FakeStore
 from zkschema import paths
-from zkschema.records import Intent
 
 FLOW = """\
 flow: web
@@ -40,29 +34,25 @@ sources: [objects: {{paths: ["{directory}/*"], settle_seconds: 0, discovery_seco
 delivery: exactly-once
 sinks: [files: {{path: /lake}}]
 """
-BY_BATCH = FLOW.replace(
-    "files: {{path: /lake}}", 'http: {{url: "http://127.0.0.1/", idempotent: true}}'
-)
 PATIENCE_SECONDS = 60.0
 
 
 class World:
     """A flow that reads the objects of a directory, its discovery task, and one collect task."""
 
-    def __init__(self, directory: Path, flow: str = FLOW) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.store = FakeStore()
         tree.init(self.store)
-        text = flow.format(directory=directory)
+        text = FLOW.format(directory=directory)
         apply_flow(self.store, text, author="test", reason="", now=0.0)
-        self.text = text
         self.spec = parse_flow(text)
         self.now = 0.0
         source = source_of(self.spec)
         assert source is not None
         finder = ObjectsFinder(source, self.store, FindingTask("web", 1))
         self.discovery = DiscoveryTask(self.store, "web", 1, [finder])
-        self.input = Inputs({"objects": ObjectsInput(self.store)})
+        self.input = ObjectsInput(self.store)
         self.output: Counter[bytes] = Counter()
         self.ids: Counter[tuple[str, int]] = Counter()
         self.troubles: set[str] = set()
@@ -75,13 +65,12 @@ class World:
     def claim(self) -> Task:
         """By another owner."""
         self.epoch += 1
-        self.partitions.close()
         self.partitions.open(self.spec)
         return Task(
             Assignment("web", "0", self.epoch, 1, "", tuple(self.discovery.partitions)),
             self.store,
             Publisher(self.store, gap_seconds=0.0),
-            ScriptedPipeline(self.spec, intent=self.decides),
+            ScriptedPipeline(self.spec),
             self.partitions,
             size=BatchSize(1_000_000),
         )
@@ -110,16 +99,6 @@ class World:
                 self.ids.update((journal, seq) for _, journal, seq in rows)
             task = self.claim()
 
-    def tried(self, task: Task) -> Task:
-        """When no place is tried any more, or nothing can be read for a second."""
-        deadline = time.monotonic() + 1.5
-        while task.look(eager=True) and (self.partitions.trouble or not task.caught_up):
-            if time.monotonic() > deadline:
-                break
-            self.now += 0.5
-            time.sleep(0.01)
-        return task
-
     def read(self, batch: object) -> list[tuple[bytes, str, int]]:
         reader = self.input.reader(self.spec)
         assert reader is not None
@@ -129,16 +108,6 @@ class World:
             for part in reader.read(piece, batch.addresses[piece.partition])  # type: ignore[attr-defined]
             for row in part.select(["body", "journal", "seq"]).to_pylist()
         ]
-
-    @property
-    def decides(self) -> Literal["before"] | None:
-        return "before" if "idempotent" in self.text else None
-
-    def intent(self) -> Intent:
-        """The batch that was decided last."""
-        found = intents.read(self.store, "web", "0")
-        assert found is not None
-        return found
 
     def failures(self) -> dict[str, int]:
         """Name -> up to where it was read."""
@@ -199,23 +168,6 @@ def test_one_that_is_gone_before_it_is_read_is_given_up_and_its_lane_goes_on(wor
     assert set(world.output.values()) == {1}
 
 
-def test_damaged_objects_one_after_the_other_are_given_up_together(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    count = 260
-    for number in range(count):
-        name = f"f{number:03}.gz"
-        good = number in (100, 259)
-        data = gzip.compress(b"\n".join(lines(name, 3)))
-        (world.directory / name).write_bytes(data if good else data[:9])
-    world.discovery.look()
-    world.collect(lambda: len(world.failures()) == count - 2 and sum(world.output.values()) >= 6)
-    assert world.output == Counter(lines("f100.gz", 3) + lines("f259.gz", 3))
-    gaps = [each for each in caplog.messages if each.startswith("gap:")]
-    assert len(gaps) < 30, "each of them was given up by itself"
-    assert set(world.failures().values()) == {0}
-
-
 def test_what_lies_before_the_damage_is_read_also_when_it_is_given_up_first(world: World) -> None:
     bad = lines("bad", 20_000)
     packed = gzip.compress(b"\n".join(bad))
@@ -237,158 +189,3 @@ def test_what_lies_before_the_damage_is_read_also_when_it_is_given_up_first(worl
     world.collect(lambda: bool(world.failures()))
     position = world.failures()["bad.gz"]
     assert position == sum(len(line) + 1 for line in world.output) > 0
-
-
-def test_a_batch_that_is_repeated_leaves_out_what_cannot_be_read_any_more(tmp_path: Path) -> None:
-    """The target knows batches by number: what is decided is repeated, and must end some time."""
-    world = World(tmp_path, BY_BATCH)
-    good, bad = lines("good", 50), lines("bad", 20_000)
-    (world.directory / "a").write_bytes(b"\n".join(good))
-    packed = gzip.compress(b"\n".join(bad))
-    (world.directory / "bad.gz").write_bytes(packed[: len(packed) // 2])
-    (world.directory / "gone").write_bytes(b"\n".join(lines("gone", 9)))
-    (world.directory / "last").write_bytes(b"\n".join(lines("last", 9)))
-    world.discovery.look()
-    task, batch = world.claim(), None
-    while batch is None:
-        batch = task.start(1_000_000)
-    decided = world.intent()
-    (world.directory / "gone").unlink()
-    world.collect(lambda: not world.intent().ranges)
-    assert world.intent().number == decided.number == 1
-    assert world.failures().keys() == {"bad.gz", "gone"}
-    assert world.failures()["bad.gz"] == sum(
-        len(line) + 1 for line in world.output if line.startswith(b"bad")
-    )
-    assert set(good + lines("last", 9)) < world.output.keys()
-    assert set(world.output.values()) == {1}
-    assert task.planned == world.claim().planned
-
-
-def damage_of(world: World, ranges: Sequence[Range]) -> UnreadableError:
-    """Of a batch of these, as a task meets it now."""
-    (piece,) = ranges
-    reach = world.partitions.of({piece.partition: piece.start})[piece.partition]
-    assert reach.contents is not None
-    reader = world.input.reader(world.spec)
-    assert reader is not None
-    with pytest.raises(UnreadableError) as damage:
-        list(reader.read(piece, reach.contents.address(piece.start, piece.end)))
-    return damage.value
-
-
-def give_up(world: World, starts: dict[str, int], damage: UnreadableError) -> None:
-    """As after a batch that has failed there."""
-    world.partitions.stop(damage)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    name = damage.partition
-    while world.partitions.of(starts)[name].gone_from != damage.offset:
-        assert time.monotonic() < deadline
-        world.now += 0.5
-        time.sleep(0.01)
-
-
-def test_what_a_batch_that_is_repeated_does_not_reach_of_a_run_is_told_behind_it(
-    tmp_path: Path,
-) -> None:
-    """Damaged objects are given up together, far beyond the end of the batch that met the first."""
-    world = World(tmp_path, BY_BATCH.replace("settle_seconds", "lanes: 1, settle_seconds"))
-    for number in range(12):
-        (world.directory / f"f{number:02}").write_bytes(b"\n".join(lines(f"f{number:02}", 9)))
-    world.discovery.look()
-    task, batch = world.claim(), None
-    while batch is None:
-        batch = task.start(300)
-    (end,) = (items.number_of(piece.end) for piece in batch.ranges)
-    assert 3 < end < 10, "it ends within the run"
-    for number in range(2, 11):
-        (world.directory / f"f{number:02}").unlink()
-    gone = {f"f{number:02}": 0 for number in range(2, 11)}
-    world.collect(lambda: world.failures() == gone and sum(world.output.values()) >= 27)
-    assert world.output.keys() == {*lines("f00", 9), *lines("f01", 9), *lines("f11", 9)}
-    assert set(world.output.values()) == {1}
-
-
-@pytest.mark.parametrize("behind", [3, 7])
-def test_what_was_given_up_before_what_lies_before_it_is_told_too(
-    tmp_path: Path, behind: int
-) -> None:
-    """Parts of a batch are read side by side: the damage that is met first may lie behind more."""
-    world = World(tmp_path, FLOW.replace("settle_seconds", "lanes: 1, settle_seconds"))
-    for number in range(9):
-        (world.directory / f"f{number:02}").write_bytes(b"\n".join(lines(f"f{number:02}", 9)))
-    world.discovery.look()
-    task, batch = world.claim(), None
-    while batch is None:
-        batch = task.start()
-    (whole,) = batch.ranges
-    starts = {whole.partition: whole.start}
-    (world.directory / f"f{behind:02}").unlink()
-    give_up(world, starts, damage_of(world, [whole]))
-    (world.directory / "f02").unlink()
-    give_up(world, starts, damage_of(world, [whole]))
-    world.collect(lambda: sum(world.output.values()) >= 7 * 9)
-    assert world.failures() == {"f02": 0, f"f{behind:02}": 0}
-    assert set(world.output.values()) == {1}
-
-
-def test_a_batch_that_ends_amid_what_cannot_be_read_tells_where_that_begins(
-    tmp_path: Path,
-) -> None:
-    """Whoever goes on behind it knows of what comes then only."""
-    world = World(tmp_path, BY_BATCH)
-    text = b"\n".join(lines("gone", 100_000))
-    (world.directory / "gone").write_bytes(text)
-    world.discovery.look()
-    task, batch = world.claim(), None
-    while batch is None:
-        batch = task.start(2_000)
-    end = batch.ranges[0].end
-    assert 0 < end < len(text), "the batch ends within the object"
-    (world.directory / "gone").unlink()
-    world.collect(lambda: not world.intent().ranges)
-    assert world.failures() == {"gone": 0}
-    world.partitions = world._partitions()
-    world.collect(lambda: world.intent().number == 2 and not world.intent().ranges)
-    assert world.failures() == {"gone": 0}
-
-
-def test_damage_in_two_lanes_ends_however_long_a_batch_takes(world: World) -> None:
-    """Each batch is begun when all that could be tried was tried, and fails at one place."""
-    for name in ("good", "bad1.gz", "bad2.gz", "bad3.gz"):
-        packed = gzip.compress(b"\n".join(lines(name, 5000)))
-        size = len(packed) // 2 if name.startswith("bad") else len(packed)
-        (world.directory / name).write_bytes(packed[:size])
-    world.discovery.look()
-    for _ in range(12):
-        task = world.claim()
-        while (batch := world.tried(task).start()) is not None:
-            try:
-                rows = world.read(batch) if not batch.gaps else []
-            except UnreadableError as error:
-                world.partitions.stop(error)
-                break
-            task.settle(batch, [Written(len(rows))])
-            task.commit()
-    assert world.failures().keys() == {"bad1.gz", "bad2.gz", "bad3.gz"}
-
-
-def test_a_trial_that_outlives_its_claim_says_what_is_wrong(world: World) -> None:
-    packed = gzip.compress(b"\n".join(lines("bad", 5000)))
-    (world.directory / "bad.gz").write_bytes(packed[: len(packed) // 2])
-    world.discovery.look()
-    batch = world.tried(world.claim()).start()
-    assert batch is not None
-    (piece,) = batch.ranges
-    with pytest.raises(UnreadableError) as damage:
-        world.read(batch)
-    positions = world.input.positions(lambda: None)
-    positions.open(world.spec)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while piece.partition not in positions.of([piece.partition]):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    probe = positions.probe(piece.partition, "", damage.value.offset, piece.end)
-    positions.close()
-    with pytest.raises(CorruptError, match="its gzip is damaged"):
-        probe.result(PATIENCE_SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -14,8 +13,8 @@ import pytest
 from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs.finding import Before, FindingTask
-from flumeng.inputs.objects.finder import APPENDED_BYTES, LOOK_SECONDS, ObjectsFinder, Surroundings
-from flumeng.operations.flows import apply_flow, delete_flow
+from flumeng.inputs.objects.finder import APPENDED_BYTES, ObjectsFinder
+from flumeng.operations.flows import apply_flow
 from flumeng.operations.queues import decide
 from flumeng.spec.objects_source import ObjectsSource
 from flumeng.state import items, queues
@@ -23,9 +22,6 @@ from flumeng.state.items import Item
 from flumeng.state.partitions import ack_path
 from flumeng.store import ABSENT, tree
 from flumeng.testing import FakeStore, FakeTree
-from flumeng.views.lanes import lanes_of
-from flumeng.views.queues import overview
-from flumeng.views.reading import Reading
 from zkschema import paths
 from zkschema.records import Ack, QueueFailure
 
@@ -49,12 +45,10 @@ class Queue:
 
     def finder(self, store: FakeStore | None = None, epoch: int = 1, **more: Any) -> ObjectsFinder:
         most = more.pop("most_waiting", 1000)
-        clock = more.pop("clock", time.monotonic)
         options = {"settle_seconds": 0.0, "lanes": 3, **more}
         source = ObjectsSource(paths=(f"{self.directory}/*",), **options)
         task = FindingTask("web", epoch)
-        around = Surroundings(clock=clock)
-        return ObjectsFinder(source, store or self.store, task, around, most_waiting=most)
+        return ObjectsFinder(source, store or self.store, task, most_waiting=most)
 
     def write(self, *files: str, text: str = "a line\n") -> None:
         for name in files:
@@ -218,39 +212,6 @@ def test_an_item_is_tried_again_from_where_it_could_not_be_read(queue: Queue) ->
     assert queue.store.children(paths.queue_failures("web")) == []
 
 
-def done(queue: Queue) -> tuple[int, int, int]:
-    """What waits, is done, and has failed; the rows of lanes say the same together."""
-    reading = Reading(queue.store)
-    (row,) = overview(reading, {})
-    lanes = lanes_of(reading, ["web"])
-    assert sum(lane.done for lane in lanes) == row.done
-    assert all(lane.done >= 0 for lane in lanes)
-    return row.waiting, row.done, row.failed
-
-
-def test_an_item_that_is_tried_again_is_done_once(queue: Queue) -> None:
-    """It gets another number in whatever lane; one that is given up is done with."""
-    queue.write("bad", "good", "worse")
-    finder = queue.finder(discovery_seconds=0.0)
-    finder.find(Before())
-    for lane, name in (("0", "bad"), ("2", "worse")):
-        queue.fail(name, f"{lane}.0")
-    for lane in ("0", "1", "2"):
-        queue.ack(lane, items.offset_of(1))
-    assert done(queue) == (0, 1, 2)
-    assert decide(queue.store, "web", ["0.0"], "retry", **BY) == ["0.0"]  # type: ignore[arg-type]
-    assert decide(queue.store, "web", ["2.0"], "skip", **BY) == ["2.0"]  # type: ignore[arg-type]
-    finder.find(Before())
-    finder.find(Before())
-    assert done(queue) == (1, 2, 0)
-    (again,) = queue.items()
-    lanes = queues.head(queue.store, "web").value.next  # type: ignore[union-attr]
-    (lane,) = (name for name, number in lanes.items() if number == 2)
-    queue.ack(lane, again.end)
-    queue.finder(epoch=2).find(Before())
-    assert done(queue) == (0, 3, 0), "whoever takes the queue keeps what was counted"
-
-
 def test_only_what_failed_is_tried_again_or_given_up(queue: Queue) -> None:
     queue.finder().find(Before())
     with pytest.raises(UserError, match=r'no item "0.7" that failed; none has failed'):
@@ -284,46 +245,22 @@ def test_objects_go_where_they_are_to_be_when_they_are_acked(
     queue: Queue, tmp_path_factory: pytest.TempPathFactory, after: str
 ) -> None:
     target = tmp_path_factory.mktemp("done")
-    queue.write("a", "b", "failed", "new", "soon", "later")
+    queue.write("a", "b", "c", "failed", "new", "later")
     more: dict[str, Any] = {"move_to": str(target)} if after == "move" else {}
     finder = queue.finder(lanes=1, after=after, rewritten="ignore", discovery_seconds=0.0, **more)
     finder.find(Before())
     number = {Path(item.location).name: item.number for item in queue.items()}
     queue.fail("failed", name=f"0.{number['failed']}")
     queue.write("new", text="it was written anew meanwhile\n")
-    queue.write("soon", text="A LINE\n")  # as many bytes, within a second
     queue.ack("0", items.offset_of(5))
     finder.find(Before())
     assert len(there(queue.directory)) == 6, "nothing goes before its segment is acked"
     queue.ack("0", items.offset_of(6))
     finder.find(Before())
-    changed = {"failed", "new", "soon"}
-    left = {"a", "b", "later"} | changed if after == "keep" else changed
+    left = {"a", "b", "c", "failed", "new", "later"} if after == "keep" else {"failed", "new"}
     assert there(queue.directory) == left
-    gone = {"a", "b", "later"} if after == "move" else set()
+    gone = {"a", "b", "c", "later"} if after == "move" else set()
     assert there(target) == gone
-
-
-def test_a_look_takes_a_bounded_time_however_much_is_done(queue: Queue) -> None:
-    """One that takes two minutes is taken for one that hangs."""
-    now, tick = 0.0, 0.0
-
-    def clock() -> float:
-        nonlocal now
-        now += tick
-        return now
-
-    queue.write(*(f"{'n' * 150}{number}" for number in range(1_000)))
-    finder = queue.finder(lanes=2, after="delete", discovery_seconds=0.0, clock=clock)
-    finder.find(Before())
-    for lane in "01":
-        queue.ack(lane, items.offset_of(500))
-    tick = LOOK_SECONDS / 2
-    assert finder.find(Before()).more
-    assert 0 < len(there(queue.directory)) < 1_000
-    tick = 0.0
-    assert not finder.find(Before()).more
-    assert there(queue.directory) == set()
 
 
 def test_an_object_that_cannot_be_moved_is_told_and_kept_in_mind(queue: Queue) -> None:
@@ -498,11 +435,3 @@ def test_a_flow_without_a_last_time_has_no_end(queue: Queue) -> None:
     found = queue.finder().find(Before())
     assert not found.bounded
     assert {offer.end for offer in found.offers.values()} == {None}
-
-
-def test_a_discovery_task_that_outlives_its_flow_makes_no_queue_of_it(tmp_path: Path) -> None:
-    queue = Queue(tmp_path)
-    delete_flow(queue.store, "web", **BY)  # type: ignore[arg-type]
-    with pytest.raises(ConflictError, match="flow web is gone"):
-        queue.finder().find(Before())
-    assert queue.store.read(paths.queue("web")) is None

@@ -1,4 +1,4 @@
-"""What becomes of objects when all of their events are acked: they stay, go, are moved or tagged.
+"""What becomes of objects when all of their events are acked: they stay, go, or are moved.
 
 It may be done any number of times. An object that was written anew meanwhile is another one, and is
 left alone.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pyarrow as pa
+from pyarrow import fs
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
-from flumeng.inputs.objects.opened import ChangedError, check_there
+from flumeng.errors import FlumengError, UnavailableError
 from flumeng.runtime.file_store import FileStore, below, open_store
 from flumeng.spec.locations import located
 from flumeng.spec.objects_source import ObjectsSource
@@ -34,34 +33,19 @@ class Aftermath:
 
     def clear(self, done: Sequence[Item]) -> str:
         """Of objects that are done. Says why one of them is still there, or nothing."""
-        once = {
-            "keep": None,
-            "delete": partial(self._once, self._delete),
-            "move": partial(self._once, self._move),
-            "tag": self._tag,
-        }[self._source.after]
-        if once is None or not done:
+        if self._source.after == "keep" or not done:
             return ""
+        act = self._delete if self._source.after == "delete" else self._move
         with ThreadPoolExecutor(AT_ONCE, "aftermath") as pool:
-            return next(filter(None, pool.map(once, done)), "")
+            return next(filter(None, pool.map(lambda item: self._once(item, act), done)), "")
 
-    def _tag(self, item: Item) -> str:
-        from flumeng.inputs.objects.s3_tags import tag  # noqa: PLC0415  an extra
-
-        try:
-            tag(located(item.location, self._source.credentials), item, self._source.tags)
-        except UserError as error:
-            return f"{split_query(item.location)[0]} is done, and has no tag: {error}"
-        return ""
-
-    def _once(self, act: Callable[[FileStore, str, Item], None], item: Item) -> str:
+    def _once(self, item: Item, act: Callable[[FileStore, str, Item], None]) -> str:
         store, path = open_store(located(item.location, self._source.credentials))
         place = split_query(item.location)[0]
         try:
-            if _is_there(item, store, path):
+            (info,) = store.files.get_file_info([path])
+            if _is_it(info, item):
                 act(store, path, item)
-        except UnavailableError:
-            raise
         except FlumengError as error:
             return f"{place} is done, and is still there: {error}"
         except (pa.ArrowException, OSError) as error:
@@ -81,17 +65,15 @@ class Aftermath:
         root = next(root for root in self._roots if place.startswith(root))
         to = located(below(self._source.move_to, place[len(root) :]), self._source.credentials)
         store.rename([(path, open_store(to)[1])])
-        if _is_there(item, store, path):  # an object store has copied it
+        if store.exists(path):  # an object store has copied it
             store.files.delete_file(path)
 
 
-def _is_there(item: Item, store: FileStore, path: str) -> bool:
-    """Whether the object is there as it was listed."""
-    try:
-        check_there(item, store, path)
-    except ChangedError:
+def _is_it(info: fs.FileInfo, item: Item) -> bool:
+    """Whether the object is there as it was listed; stores tell times with whole seconds."""
+    if info.type != fs.FileType.File or info.size != item.size:
         return False
-    return True
+    return info.mtime_ns is None or abs(info.mtime_ns // 1000 - item.modified_us) < 1_000_000
 
 
 def _fixed_directory(path: str) -> str:

@@ -7,8 +7,7 @@ guess is the same for all who ask, since batches that are repeated are cut as th
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate
 
@@ -21,26 +20,16 @@ WHOLE_EVENT_BYTES = 20
 ITEM_EVENTS = 50
 """To open an object takes as long as to read so many events, about."""
 
-Cuttable = Callable[[str], bool]
-"""Whether the item at a location may be read in parts."""
-
-
-def weight(size: int, *, cuttable: bool) -> int:
-    """How many events an item of so many bytes is, and what it costs to open it."""
-    return ITEM_EVENTS + -(-size // (EVENT_BYTES if cuttable else WHOLE_EVENT_BYTES))
+Cuttable = Callable[[Item], bool]
 
 
 class LaneContents:
     """See ``Contents``. ``lane`` are its items in order, without a gap, from the first that is not
-    acked on. ``until``: number of an item -> the position from which on it is not read. It weighs
-    the same all the same: a batch that is repeated is cut as it was."""
+    acked on. ``cuttable`` says whether an item may be read in parts."""
 
-    def __init__(
-        self, lane: Sequence[Item], cuttable: Cuttable, until: Mapping[int, int] | None = None
-    ) -> None:
+    def __init__(self, lane: Sequence[Item], cuttable: Cuttable) -> None:
         self._items = lane
         self._cuttable = cuttable
-        self._until = until or {}
 
     def events(self, start: int, end: int) -> int:
         return max(1, self._below(end) - self._below(start)) if start < end else 0
@@ -51,7 +40,7 @@ class LaneContents:
         if place >= len(self._items):
             return end
         item = self._items[place]
-        if self._cuttable(item.location) and item.size:
+        if self._cuttable(item) and item.size:
             into = (wanted - self._borders[place] - ITEM_EVENTS) * EVENT_BYTES
             found = item.start + max(0, into) if into < item.size else item.end
         else:
@@ -63,11 +52,7 @@ class LaneContents:
     def address(self, start: int, end: int) -> str:
         first = items.number_of(start) - self._first
         last = items.number_of(end - 1) - self._first
-        touched = self._items[max(0, first) : last + 1]
-        return items.encode(
-            replace(one, until=self._until[one.number]) if one.number in self._until else one
-            for one in touched
-        )
+        return items.encode(self._items[max(0, first) : last + 1])
 
     @property
     def _first(self) -> int:
@@ -79,7 +64,8 @@ class LaneContents:
         return list(accumulate(map(self._weight, self._items), initial=0))
 
     def _weight(self, item: Item) -> int:
-        return weight(item.size, cuttable=self._cuttable(item.location))
+        per_event = EVENT_BYTES if self._cuttable(item) else WHOLE_EVENT_BYTES
+        return ITEM_EVENTS + -(-item.size // per_event)
 
     def _below(self, offset: int) -> int:
         """How much lies below the offset."""
@@ -92,6 +78,5 @@ class LaneContents:
         if not position:
             return self._borders[place]
         part = min(position, item.size)
-        whole = self._weight(item)
-        inside = ITEM_EVENTS + part // EVENT_BYTES if self._cuttable(item.location) else whole
-        return self._borders[place] + min(inside, whole)
+        inside = ITEM_EVENTS + part // EVENT_BYTES if self._cuttable(item) else self._weight(item)
+        return self._borders[place] + min(inside, self._weight(item))

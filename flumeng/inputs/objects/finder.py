@@ -13,13 +13,12 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate, islice
 
 from flumeng.errors import FlumengError, UserError
 from flumeng.inputs.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.inputs.objects.aftermath import Aftermath
-from flumeng.inputs.objects.lanes import spread, weigh
+from flumeng.inputs.objects.lanes import spread
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.listing import Lister
 from flumeng.inputs.objects.queue_log import LaneState, QueueLog
@@ -37,7 +36,7 @@ APPENDED_AT_ONCE = 8_000
 APPENDED_BYTES = 400_000
 """Of names and tags: a transaction has to fit into what ZooKeeper takes."""
 LOOK_SECONDS = 10.0
-"""For so long a look lists, and for so long before that it takes out what is done."""
+"""A look that lists ends after this time."""
 NAMED = 3
 WINDOW_SECONDS = 3600.0
 """So much older than others may an object be that appears, with ``order: modified``: S3 dates what
@@ -59,41 +58,21 @@ class _Pass:
     unnamed_example: str = ""
 
 
-def _now_us() -> int:
-    """Since the epoch."""
-    return time.time_ns() // 1000
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What a finder needs of the world: a clock of seconds that only grow, and one of microseconds
-    since the epoch; who lists a location; what becomes of objects that are done; how a queue is
-    taken."""
-
-    clock: Callable[[], float] = time.monotonic
-    now_us: Callable[[], int] = _now_us
-    lister: Callable[[str], Lister] = Lister
-    aftermath: Callable[[ObjectsSource], Aftermath] = Aftermath
-    take: Callable[..., QueueLog] = QueueLog.take
-
-
 class ObjectsFinder:
-    """See ``Finder``."""
+    """See ``Finder``. ``clock`` gives seconds that only grow."""
 
     def __init__(
         self,
         source: ObjectsSource,
         store: Store,
         task: FindingTask,
-        around: Surroundings | None = None,
-        *,
+        clock: Callable[[], float] = time.monotonic,
         most_waiting: int = AHEAD_ITEMS,
     ) -> None:
         self._source = source
         self._store = store
         self._task = task
-        self._around = around or Surroundings()
-        self._clock = self._around.clock
+        self._clock = clock
         self._most_waiting = most_waiting
         self._log: QueueLog | None = None
         self._seen: Seen | None = None
@@ -121,9 +100,9 @@ class ObjectsFinder:
             log, known = self._taken()
             log.look()
             failures = log.failures()
-            done = self._clear(log, failures.keys())
+            self._clear(log, failures.keys())
             log.decide(failures)
-            more = (not log.complete and self._list(log, known)) or not done
+            more = not log.complete and self._list(log, known)
         except FlumengError:
             self._log = None
             raise
@@ -190,14 +169,13 @@ class ObjectsFinder:
             rules = f"order {source.order}, rewritten {source.rewritten}"
             task = self._task
             seen_in = source.seen_location
-            log = self._around.take(
+            log = QueueLog.take(
                 self._store,
                 task.flow,
                 task.epoch,
                 source.lanes,
                 rules,
                 seen_in=seen_in,
-                weigh=partial(weigh, source),
             )
             self._seen = seen(
                 self._source.order,
@@ -209,17 +187,12 @@ class ObjectsFinder:
             self._log = log
         return self._log, self._seen
 
-    def _clear(self, log: QueueLog, failed: Collection[str]) -> bool:
-        """Take out what is acked, once the objects are where they are to be afterwards; whether
-        there was time for all of it."""
-        aftermath, left = self._around.aftermath(self._source), []
-        until, in_time = self._clock() + LOOK_SECONDS, True
+    def _clear(self, log: QueueLog, failed: Collection[str]) -> None:
+        """Take out what is acked, once the objects are where they are to be afterwards."""
+        aftermath, left = Aftermath(self._source), []
         for lane, state in log.lanes.items():
             cleared = []
             for part in state.done():
-                in_time = self._clock() < until
-                if not in_time:
-                    break
                 done = [one for one in part if f"{lane}.{one.number}" not in failed]
                 if why := aftermath.clear(done):
                     left.append(why)
@@ -227,7 +200,6 @@ class ObjectsFinder:
                 cleared.append(part)
             log.remove({lane: cleared})
         self._left = tuple(left[:NAMED])
-        return in_time
 
     def _list(self, log: QueueLog, known: Seen) -> bool:
         """Append what is new, as far as there is room; whether there is more at once."""
@@ -273,11 +245,11 @@ class ObjectsFinder:
     def _lister(self, location: str) -> Lister:
         """One for each path: a store that does not answer costs a bounded number of threads."""
         if location not in self._listers:
-            self._listers[location] = self._around.lister(location)
+            self._listers[location] = Lister(location)
         return self._listers[location]
 
     def _take(self, path: str, page: list[Listed], known: Seen) -> None:
-        now_us, now = self._around.now_us(), self._clock()
+        now_us, now = _now_us(), self._clock()
         in_order = self._source.order == "name"
         new = known.new(path, [one for one in page if self._source.wants(one.modified_us)])
         settled = self._settling.settled(new, now_us, now, in_order=in_order)
@@ -294,7 +266,7 @@ class ObjectsFinder:
         """What was found, as far as there is room."""
         while (most := min(self._most_waiting - log.kept_items, _fitting(self._found))) > 0:
             taken, self._found = self._found[:most], self._found[most:]
-            lanes = spread((one for _, one in taken), log.waiting_weights, log.weigh)
+            lanes = spread((one for _, one in taken), log.waiting_weights)
             appended: defaultdict[str, list[Item]] = defaultdict(list)
             by_path: defaultdict[str, list[Listed]] = defaultdict(list)
             for (path, one), lane in zip(taken, lanes, strict=True):
@@ -315,7 +287,7 @@ class ObjectsFinder:
         self._settling.passed()
         complete = not (run.troubles or run.held or self._found)
         if complete and run.listed:  # a mount point without its mount is empty, and nothing is gone
-            known.passed(self._source.paths, self._around.now_us())
+            known.passed(self._source.paths, _now_us())
             if changed := known.changed():
                 log.forget(changed)
         if complete and not run.young and self._source.written_before is not None:
@@ -330,6 +302,11 @@ class ObjectsFinder:
                 f"{run.unnamed_example}: rename what is to be read"
             )
         self._said = tuple(said)
+
+
+def _now_us() -> int:
+    """Since the epoch."""
+    return time.time_ns() // 1000
 
 
 def _fitting(found: Sequence[tuple[str, Listed]]) -> int:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from flumeng.errors import CorruptError
-from flumeng.spec.objects_source import Format, ObjectsSource
-from flumeng.spec.patterns import split_query
+from flumeng.spec.objects_source import Format
 
 if TYPE_CHECKING:
-    from flumeng.inputs.objects.content import Content
+    from flumeng.inputs.objects.opened import Opened
     from flumeng.inputs.objects.parts import Part
 
 MODULES: Mapping[Format, str] = {
@@ -26,12 +24,10 @@ MODULES: Mapping[Format, str] = {
 }
 SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2", ".xz": "xz"}
 """Of compressed items, and what they are by that."""
-TAR_SUFFIXES = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
-_WHOLE = {*SUFFIXES, *TAR_SUFFIXES, ".zip"}
 _AS_THEY_ARE = ("utf-8", "ascii")
 
-FindParts = Callable[["Content", ObjectsSource, int, int], Iterator["Part"]]
-"""Given a content, what is said of its format, and two positions, the parts between them."""
+FindParts = Callable[["Opened", str, int, int], Iterator["Part"]]
+"""Given an item, the encoding of its text, and two positions in it, the parts between them."""
 
 
 def parts_of(form: Format) -> FindParts:
@@ -39,27 +35,12 @@ def parts_of(form: Format) -> FindParts:
     return found
 
 
-def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
-    """Which columns of those that there are. Raises CorruptError when none is to be taken."""
-    if source.columns is None:
-        return list(names)
-    found = [name for name in names if name in source.columns]
-    if names and not found:
-        raise CorruptError(f"it has none of the columns {', '.join(source.columns)}")
-    return found
-
-
-def cuttable(source: ObjectsSource, location: str) -> bool:
-    """Whether the source's item at the location may be read in parts."""
-    return splittable(split_query(location)[0], source.format, source.encoding)
-
-
 def splittable(location: str, form: Format, encoding: str) -> bool:
     """Whether ranges that begin inside an item cost no more than those that do not: others are read
     from their beginning each time. ``location`` has no query."""
     if form not in ("lines", "ndjson") or not is_utf8(encoding):
         return False
-    return PurePosixPath(location).suffix not in _WHOLE
+    return PurePosixPath(location).suffix not in SUFFIXES
 
 
 def is_utf8(encoding: str) -> bool:

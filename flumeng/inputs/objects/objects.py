@@ -7,31 +7,30 @@ answer is no fault of an object, and is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from time import sleep, time
 
 from flumeng.errors import CorruptError, UnavailableError
-from flumeng.inputs import Gone, Range, Reach, Standstill, UnreadableError
+from flumeng.inputs import Range, Reach, Standstill, UnreadableError
 from flumeng.inputs.objects.contents import LaneContents
-from flumeng.inputs.objects.formats import cuttable
+from flumeng.inputs.objects.formats import splittable
 from flumeng.inputs.objects.reader import ObjectsReader
 from flumeng.inputs.objects.watcher import LaneLog, QueueWatcher
 from flumeng.spec import FlowSpec
 from flumeng.spec.objects_source import ObjectsSource
+from flumeng.spec.patterns import split_query
 from flumeng.state import items, queues
 from flumeng.state.items import Item
-from flumeng.store import ABSENT, Put, Store, Versioned
+from flumeng.store import ABSENT, Put, Store
 from zkschema import paths
 from zkschema.records import QueueFailure
 
 PROBE_THREADS = 4
 TRIES, TRY_SECONDS = 3, 0.3
-"""So often an object is tried, within a second, before its lane goes on without it."""
-GIVEN_UP_AT_ONCE = 50
-"""So many objects that lie one after the other are tried, and given up, together."""
+"""So often an object is tried again, after a second, before its lane goes on without it."""
 WHY_CHARACTERS = 500
 UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
 
@@ -44,20 +43,21 @@ def source_of(spec: FlowSpec) -> ObjectsSource | None:
 
 @dataclass(frozen=True)
 class _GivenUp:
-    """``items``: what is not read of items any more, each to the end of its item. ``last``: those
-    of them that follow each other and were given up last, as one."""
+    """What is not read of an item: from ``offset`` to its ``end``. ``told`` is the record of it."""
 
-    items: tuple[Gone, ...]
-    last: Gone
+    offset: int
+    end: int
+    why: str
+    told: Put
 
-
-@dataclass(frozen=True)
-class _Known:
-    """The ``reach`` of a lane, and what it is made of."""
-
-    log: LaneLog
-    given_up: _GivenUp | None
-    reach: Reach
+    def in_reach(self, reach: Reach) -> Reach:
+        return replace(
+            reach,
+            gone_from=self.offset,
+            gone_below=self.end,
+            gone_why=self.why,
+            gone_also=(self.told,),
+        )
 
 
 class ObjectsInput:
@@ -77,38 +77,30 @@ class ObjectsInput:
 
 
 class LanePositions:
-    """See ``Positions``. Objects are tried with what ``reader`` makes, in ``probes``; ``wall``
-    gives seconds since the epoch."""
+    """See ``Positions``."""
 
     def __init__(
         self,
         watcher: QueueWatcher,
-        probes: Executor,
+        probes: ThreadPoolExecutor,
         wake: Callable[[], None],
-        *,
-        reader: Callable[[ObjectsSource], ObjectsReader] = ObjectsReader.of,
-        pause: Callable[[float], None] = sleep,
-        wall: Callable[[], float] = time,
     ) -> None:
         self._watcher = watcher
         self._probes = probes
         self._wake = wake
-        self._reader_of = reader
-        self._pause = pause
-        self._wall = wall
         self._flow = ""
         self._source: ObjectsSource | None = None
         self._reader: ObjectsReader | None = None
         self._lanes: frozenset[tuple[str, str]] = frozenset()
-        self._reaches: dict[str, _Known] = {}
+        self._reaches: dict[str, tuple[LaneLog, Reach]] = {}
         self._given_up: dict[str, _GivenUp] = {}
-        """By partition."""
+        """Partition -> the last item that is given up."""
 
     def open(self, spec: FlowSpec) -> None:
         """Raises UserError."""
         self.close()
         self._flow, self._source = spec.flow, source_of(spec)
-        self._reader = self._reader_of(self._source) if self._source else None
+        self._reader = ObjectsReader.of(self._source) if self._source else None
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         """Of a flow that reads no objects any more nothing: its lanes are on their way out of its
@@ -135,21 +127,23 @@ class LanePositions:
 
     def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
         del address
-        reader, known = self._reader, self._reaches[partition]
-        assert reader is not None and known.reach.contents is not None, "nothing was read"
-        address_of = known.reach.contents.address
+        reader, (_, reach) = self._reader, self._reaches[partition]
+        assert reader is not None and reach.contents is not None, "nothing was read"
+        item_end = min(end, items.offset_of(items.number_of(start) + 1))
+        where = reach.contents.address(start, item_end)
 
         def read() -> None:
-            most = GIVEN_UP_AT_ONCE
             for left in reversed(range(TRIES)):
-                damage = _damage(reader, address_of, Range(partition, start, end), most)
-                if not damage:
+                try:
+                    next(reader.read(Range(partition, start, item_end), where), None)
                     return
-                if not left:
-                    self._give_up(partition, start, known.log, damage)
-                    raise CorruptError(damage[0].why)
-                most = len(damage)
-                self._pause(TRY_SECONDS)
+                except UnreadableError as error:
+                    if not error.damaged:
+                        raise UnavailableError(error.why) from error
+                    if not left:
+                        self._give_up(partition, start, error.why)
+                        raise CorruptError(error.why) from error
+                    sleep(TRY_SECONDS)
 
         probe = self._probes.submit(read)
         probe.add_done_callback(lambda _: self._wake())
@@ -174,96 +168,43 @@ class LanePositions:
             self._watcher.forget(self, self._flow)
         self._lanes, self._reaches = frozenset(), {}
 
-    def _give_up(
-        self, partition: str, start: int, log: LaneLog, damage: Sequence[UnreadableError]
-    ) -> None:
-        """The rest of the items in which there is damage; they follow each other from ``start``."""
-        by_number = {one.number: one for one in log.items}
-        found = [by_number[items.number_of(error.offset)] for error in damage]
-        fresh = [
-            Gone(error.offset, item.end, error.why, (self._told(partition, item, error),))
-            for error, item in zip(damage, found, strict=True)
-        ]
-        before = self._given_up.get(partition)
-        numbers = {item.number for item in found}
-        kept = [
-            one
-            for one in (before.items if before else ())
-            if log.items[0].start <= one.start and items.number_of(one.start) not in numbers
-        ]
-        more = f"; and {len(damage) - 1} more behind it" if len(damage) > 1 else ""
-        last = Gone(start, found[-1].end, damage[0].why + more)
-        self._given_up[partition] = _GivenUp((*kept, *fresh), last)
-
-    def _told(self, partition: str, item: Item, damage: UnreadableError) -> Put:
-        lane = queues.lane_of(partition)
+    def _give_up(self, partition: str, offset: int, why: str) -> None:
+        """The rest of the item in which ``offset`` lies."""
+        number, lane = items.number_of(offset), queues.lane_of(partition)
         assert lane is not None, partition
-        path = paths.queue_failure(self._flow, f"{lane[0]}.{item.number}")
+        log, _ = self._reaches[partition]
+        (item,) = (one for one in log.items if one.number == number)
+        path = paths.queue_failure(self._flow, f"{lane[0]}.{number}")
         before = self._watcher.store.read(path)
         failure = QueueFailure(
             location=item.location,
             size=item.size,
             modified=item.modified_us,
             tag=item.tag,
-            position=_lower(items.position_of(damage.offset), before),
-            why=damage.why[:WHY_CHARACTERS],
-            time=self._wall(),
+            position=items.position_of(offset),
+            why=why[:WHY_CHARACTERS],
+            time=time(),
         )
-        return Put(path, failure, before.version if before else ABSENT)
+        told = Put(path, failure, before.version if before else ABSENT)
+        self._given_up[partition] = _GivenUp(offset, item.end, why, told)
 
     def _reach(self, name: str, log: LaneLog) -> Reach:
         if log.trouble:
             return Reach("", 0, trouble=log.trouble)
-        known, given_up = self._reaches.get(name), self._given_up.get(name)
-        if known is None or known.log is not log or known.given_up is not given_up:
-            reach = self._of_log(log, given_up)
-            self._reaches[name] = known = _Known(log, given_up, reach)
-        return known.reach
+        known = self._reaches.get(name)
+        if known is None or known[0] is not log:
+            self._reaches[name] = known = log, self._plain(log)
+        given_up = self._given_up.get(name)
+        return known[1] if given_up is None else given_up.in_reach(known[1])
 
-    def _of_log(self, log: LaneLog, given_up: _GivenUp | None) -> Reach:
+    def _plain(self, log: LaneLog) -> Reach:
         assert self._source is not None
         safe = items.offset_of(log.next)
         floor = log.items[0].start if log.items else safe
-        left_out = given_up.items if given_up else ()
-        until = {items.number_of(one.start): items.position_of(one.start) for one in left_out}
-        contents = LaneContents(log.items, partial(cuttable, self._source), until)
-        reach = Reach("", safe, floor=floor, contents=contents)
-        if given_up is None:
-            return reach
-        last = given_up.last
-        return replace(
-            reach,
-            gone_from=last.start,
-            gone_below=last.end,
-            gone_why=last.why,
-            repeatable=safe,
-            left_out=left_out,
-        )
+        contents = LaneContents(log.items, partial(_cuttable, self._source))
+        return Reach("", safe, floor=floor, contents=contents)
 
 
-def _lower(position: int, before: Versioned[QueueFailure] | None) -> int:
-    """Of what failed before, and was not read again from there."""
-    return min(position, before.value.position) if before else position
-
-
-def _damage(
-    reader: ObjectsReader, address_of: Callable[[int, int], str], piece: Range, most: int
-) -> list[UnreadableError]:
-    """Of the first items of the piece, one after the other, of which nothing can be read: none when
-    something of the first one can be. Raises UnavailableError."""
-    found: list[UnreadableError] = []
-    start = piece.start
-    while start < piece.end and len(found) < most:
-        end = min(piece.end, items.offset_of(items.number_of(start) + 1))
-        try:
-            next(reader.read(Range(piece.partition, start, end), address_of(start, end)), None)
-            break
-        except UnreadableError as error:
-            if error.damaged:
-                found.append(error)
-            elif found:
-                break  # a store that does not answer is waited for when its turn comes
-            else:
-                raise UnavailableError(error.why) from error
-        start = end
-    return found
+def _cuttable(source: ObjectsSource, item: Item) -> bool:
+    location = split_query(item.location)[0]
+    return splittable(location, source.format, source.encoding)

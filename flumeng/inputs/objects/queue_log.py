@@ -15,11 +15,11 @@ from __future__ import annotations
 import base64
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from flumeng.errors import ConflictError, CorruptError, UserError
-from flumeng.inputs.objects.lanes import Weigh
+from flumeng.errors import CorruptError, UserError
+from flumeng.inputs.objects.lanes import weight
 from flumeng.inputs.objects.seen_files import SeenFiles
 from flumeng.state import items, queues
 from flumeng.state.items import Item
@@ -50,16 +50,6 @@ SEGMENT_BYTES = 48 * 1024
 """Of a segment as it is written; the table allows a little more."""
 REMOVED_AT_ONCE = 200
 RETRY = "retry"
-
-
-def _alike(location: str, size: int) -> int:
-    """Of items that are no objects."""
-    del location, size
-    return 1
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex[:8]
 
 
 @dataclass
@@ -97,14 +87,8 @@ class QueueLog:
     was written."""
 
     def __init__(
-        self,
-        store: Store,
-        flow: str,
-        head: Versioned[Queue],
-        files: SeenFiles | None,
-        weigh: Weigh,
+        self, store: Store, flow: str, head: Versioned[Queue], files: SeenFiles | None
     ) -> None:
-        self.weigh = weigh
         self._store = store
         self._flow = flow
         self._head = head
@@ -124,25 +108,18 @@ class QueueLog:
         rules: str,
         *,
         seen_in: str | None = None,
-        weigh: Weigh = _alike,
-        new_id: Callable[[], str] = _new_id,
     ) -> QueueLog:
-        """The queue under this epoch, with at least so many lanes; made when it is not there, under
-        an id that was never used.
+        """The queue under this epoch, with at least so many lanes; made when it is not there.
 
         What was seen is remembered by ``rules``, which never change; much of it in files below the
         location ``seen_in``. Raises ConflictError, CorruptError, UserError, UnavailableError.
         """
         found = queues.head(store, flow)
         if found is None:
-            owner = store.read(paths.flow(flow))
-            if owner is None or owner.value.state == "deleted":
-                raise ConflictError(f"flow {flow} is gone, and its queue with it")
-            wanted = Queue(epoch=epoch, id=new_id(), rules=rules)
+            wanted = Queue(epoch=epoch, id=uuid.uuid4().hex[:8], rules=rules)
             folders = [paths.queue_lanes(flow), paths.queue_seen(flow), paths.queue_failures(flow)]
-            made = [Put(folder, None, ABSENT) for folder in folders]
-            still = Check(paths.flow(flow), owner.version)
-            store.commit([still, Put(paths.queue(flow), wanted, ABSENT), *made])
+            made: list[Write] = [Put(paths.queue(flow), wanted, ABSENT)]
+            store.commit([*made, *(Put(folder, None, ABSENT) for folder in folders)])
             found = queues.head(store, flow)
             assert found is not None, "it was written just now"
         if found.value.rules != rules:
@@ -152,7 +129,7 @@ class QueueLog:
                 "flow read them"
             )
         files = SeenFiles(seen_in, flow, found.value.id) if seen_in else None
-        log = cls(store, flow, found, files, weigh)
+        log = cls(store, flow, found, files)
         log._take_over(epoch, lanes)
         log._load()
         return log
@@ -182,7 +159,7 @@ class QueueLog:
     def waiting_weights(self) -> dict[str, int]:
         """Lane -> what is not acked of it."""
         return {
-            lane: sum(self.weigh(one.location, one.size) for one in state.waiting)
+            lane: sum(weight(one.size) for one in state.waiting)
             for lane, state in self.lanes.items()
         }
 
@@ -223,12 +200,9 @@ class QueueLog:
         found: Mapping[str, Sequence[Item]],
         seen: Mapping[str, bytes],
         also: Sequence[Write] = (),
-        *,
-        retried: str = "",
     ) -> None:
         """``found`` are the items that follow in each lane, ``seen`` the buckets of what was listed
-        that have changed. ``retried``: the lane in which the item that was found had failed.
-        Raises UserError when so much was seen that it does not fit."""
+        that have changed. Raises UserError when so much was seen that it does not fit."""
         changed = {name: data for name, data in seen.items() if data or name in self._buckets}
         after_seen = self._stored(changed)
         segments = {lane: list(_segments(part)) for lane, part in found.items() if part}
@@ -241,12 +215,7 @@ class QueueLog:
         after = dict(self._head.value.next)
         for lane, part in found.items():
             after[lane] = part[-1].number + 1
-        head = replace(self._head.value, next=after)
-        if retried:
-            head = replace(
-                head, retried={**head.retried, retried: head.retried.get(retried, 0) + 1}
-            )
-        self._write(head, [*writes, *also])
+        self._write(replace(self._head.value, next=after), [*writes, *also])
         named = {one.file for one in after_seen.values()}
         self._unnamed |= {one.file for one in self._buckets.values()} - named - {""}
         self._buckets = after_seen
@@ -307,11 +276,8 @@ class QueueLog:
             if one.value.wanted and not self._is_kept(name):
                 gone = Remove(paths.queue_failure(self._flow, name), one.version)
                 lane = min(self.lanes, key=self.waiting_weights.__getitem__)
-                if one.value.wanted == RETRY:
-                    again = self._again(lane, one.value)
-                    self.append({lane: again}, {}, [gone], retried=name.partition(".")[0])
-                else:
-                    self.append({}, {}, [gone])
+                again = self._again(lane, one.value) if one.value.wanted == RETRY else []
+                self.append({lane: again} if again else {}, {}, [gone])
 
     def _again(self, lane: str, failed: QueueFailure) -> list[Item]:
         at = failed.location, failed.size, failed.modified, failed.tag, failed.position

@@ -1,8 +1,7 @@
 """Reads ranges of lanes in executors: of each item in them the lines or rows that lie in it.
 
 An item is read only as it was listed. Where it is damaged, what comes before is read, and the range
-ends in an error behind the last event that could be had. Where it was written anew meanwhile,
-nothing that was read of it counts. An empty item has no events in any format.
+ends in an error behind the last event that could be had. An empty item has no events in any format.
 """
 
 from __future__ import annotations
@@ -12,21 +11,18 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
+from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.inputs import Range, UnreadableError
-from flumeng.inputs.objects.archives import Origin, archive_of
-from flumeng.inputs.objects.compression import content_of
-from flumeng.inputs.objects.content import Content
 from flumeng.inputs.objects.events import Gathered
 from flumeng.inputs.objects.formats import MODULES, is_utf8, parts_of
-from flumeng.inputs.objects.opened import ChangedError, Opened, name_of
+from flumeng.inputs.objects.opened import Opened, name_of
 from flumeng.inputs.objects.opening import opened_ahead
 from flumeng.inputs.objects.parts import Part
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
-from flumeng.spec.locations import located
-from flumeng.spec.objects_source import ObjectsSource
+from flumeng.spec.locations import Credentials, located
+from flumeng.spec.objects_source import Format, ObjectsSource
 from flumeng.spec.patterns import SECRET
 from flumeng.state import items
 from flumeng.state.items import MOST_POSITION, Item
@@ -35,9 +31,11 @@ from flumeng.state.items import MOST_POSITION, Item
 @dataclass(frozen=True)
 class ObjectsReader:
     """See ``Reader``; an address is the items that the range touches, see ``items.encode``.
-    ``resolved``: what the references in its credentials stand for."""
+    ``resolved``: what the references in ``credentials`` stand for."""
 
-    source: ObjectsSource
+    format: Format
+    encoding: str
+    credentials: Credentials | None = None
     resolved: tuple[tuple[str, Secret], ...] = ()
 
     @classmethod
@@ -53,7 +51,7 @@ class ObjectsReader:
             for reference in given.values()
             if SECRET.fullmatch(reference)
         )
-        return cls(source, resolved)
+        return cls(source.format, source.encoding, source.credentials, resolved)
 
     @property
     def schema(self) -> pa.Schema:
@@ -61,27 +59,23 @@ class ObjectsReader:
 
     @property
     def modules(self) -> frozenset[str]:
-        return frozenset({MODULES[self.source.format]})
+        return frozenset({MODULES[self.format]})
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
         """Raises UnreadableError itself: an item has fewer events than positions."""
         touched = [
             item
             for item in items.decode(address)
-            if item.begin < piece.end
-            and item.end > piece.start
-            and (item.until is None or item.start + item.until > max(piece.start, item.begin))
+            if item.begin < piece.end and item.end > piece.start
         ]
-        gathered = Gathered(piece, keep_empty=self.source.format == "lines")
+        gathered = Gathered(piece, keep_empty=self.format == "lines")
         for item, opened in opened_ahead(touched, self._open):
-            begin = offset = max(piece.start, item.begin)
+            offset = max(piece.start, item.begin)
             try:
-                for origin, part in self._parts(opened, piece):
+                for part in self._parts(opened, piece):
                     offset = item.start + part.end
-                    yield from gathered.add(origin, part)
+                    yield from gathered.add(item, part)
             except FlumengError as error:
-                if isinstance(error, ChangedError):
-                    offset = begin
                 yield from gathered.flush()
                 why = " ".join(f"{name_of(item)}: {error}".split())
                 damaged = not isinstance(error, UnavailableError)
@@ -90,32 +84,16 @@ class ObjectsReader:
 
     def _open(self, item: Item) -> Opened:
         resolve = dict(self.resolved).__getitem__
-        return Opened.of(item, located(item.location, self.source.credentials), resolve)
+        return Opened.of(item, located(item.location, self.credentials), resolve)
 
-    def _parts(self, opened: Opened | FlumengError, piece: Range) -> Iterator[tuple[Origin, Part]]:
+    def _parts(self, opened: Opened | FlumengError, piece: Range) -> Iterator[Part]:
         if isinstance(opened, FlumengError):
             raise opened
-        item = opened.item
         try:
-            if not item.size:
+            if not opened.item.size:
                 return
-            start = max(piece.start, item.begin) - item.start
-            end = min(piece.end - item.start, MOST_POSITION + 1)
-            if item.until is not None:
-                end = min(end, item.until)
-            content = content_of(opened)
-            archive = archive_of(opened, content) if self.source.archives else None
-            if archive is not None:
-                yield from archive.parts(self._find, start, end)
-            else:
-                origin = Origin(item, opened.name, item.modified_us)
-                yield from ((origin, part) for part in self._find(content, start, end))
-            opened.check()
-        except CorruptError:
-            opened.check()
-            raise
+            start = max(piece.start, opened.item.begin) - opened.item.start
+            end = min(piece.end - opened.item.start, MOST_POSITION + 1)
+            yield from parts_of(self.format)(opened, self.encoding, start, end)
         finally:
             opened.close()
-
-    def _find(self, content: Content, start: int, end: int) -> Iterator[Part]:
-        return parts_of(self.source.format)(content, self.source, start, end)

@@ -100,14 +100,9 @@ class QueueWatcher:
         if not self._runs:
             self._runs = True
             self.store.watch(paths.queues(), self._on_change)
-            self._begin()
-
-    def _begin(self) -> None:
-        vital.start("queues", self._work)
+            vital.start("queues", self._work)
 
     def _on_change(self, path: str) -> None:
-        if path.endswith("/polls"):  # only who writes it reads it
-            return
         flow = path.split("/")[2] if path.count("/") >= 2 else None
         with self._news:
             self._changed |= self._queues.keys() if flow is None else self._queues.keys() & {flow}
@@ -116,28 +111,21 @@ class QueueWatcher:
 
     def _work(self) -> None:
         while True:
-            self._turn(LOOK_SECONDS)
-
-    def _turn(self, wait_seconds: float) -> None:
-        """Look at the queues that have changed once one has; at all when none has in time."""
-        with self._news:
-            if not self._changed and not self._news.wait(wait_seconds):
-                self._changed |= self._queues.keys()
-            changed, self._changed = self._changed, set()
-            wanted = {flow: self._queues[flow] for flow in sorted(changed & self._queues.keys())}
-        for flow, queue in wanted.items():
-            self._follow(flow, queue)
+            with self._news:
+                if not self._changed and not self._news.wait(LOOK_SECONDS):
+                    self._changed |= self._queues.keys()
+                changed, self._changed = self._changed, set()
+                wanted = {flow: self._queues[flow] for flow in changed & self._queues.keys()}
+            for flow, queue in wanted.items():
+                self._follow(flow, queue)
 
     def _follow(self, flow: str, queue: _Queue) -> None:
         try:
             self._read(flow, queue)
         except UnavailableError:
-            self._look_later(flow)
+            threading.Timer(RETRY_SECONDS, self.look_again, [flow]).start()
         except FlumengError as error:
             self._tell(queue, dict.fromkeys(queue.lanes, LaneLog(0, trouble=str(error))), queue.id)
-
-    def _look_later(self, flow: str) -> None:
-        threading.Timer(RETRY_SECONDS, self.look_again, [flow]).start()
 
     def _read(self, flow: str, queue: _Queue) -> None:
         head = queues.head(self.store, flow)

@@ -1,9 +1,9 @@
 """The due times of one lane as they are asked: one after the other, ahead of what is read.
 
-An answer, or a part of a long one, is kept when its file lasts and ZooKeeper has the file's name
-and the state that it leaves, in one transaction under the version that was read. So of two who ask
-the same due time one has asked it, and the other's answer never was; and what follows is asked from
-the state that was kept. Who may not go on is told by that version alone.
+An answer is kept when its file lasts and ZooKeeper has the file's name and the state that it
+leaves, in one transaction under the version that was read. So of two who ask the same due time one
+has asked it, and the other's answer never was; and what follows is asked from the state that was
+kept. Who may not go on is told by that version alone.
 """
 
 from __future__ import annotations
@@ -12,40 +12,31 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from flumeng.errors import (
     ConflictError,
     CorruptError,
     FlumengError,
+    UnavailableError,
     UserError,
 )
 from flumeng.inputs.objects.watcher import LaneLog
 from flumeng.inputs.polls import answers
 from flumeng.inputs.polls.answer_files import AnswerFiles
 from flumeng.inputs.polls.answers import KeptAnswer
-from flumeng.inputs.polls.poll import MOST_STATE_BYTES, Answer, Poll
-from flumeng.state import items, queues
+from flumeng.inputs.polls.poll import MOST_STATE_BYTES, Poll
 from flumeng.state.items import Item
-from flumeng.state.partitions import ack_path
-from flumeng.store import ABSENT, Expected, Put, Store, Write
+from flumeng.store import ABSENT, Put, Store, Version, Write
 from zkschema import paths
 from zkschema.records import Polls, QueueFailure
 
 log = logging.getLogger(__name__)
 
 KEPT = 64
-"""So many files of answers are kept that are not in all sinks; then nothing is asked."""
-FULL_SECONDS, FULL_MOST_SECONDS = 0.5, 8.0
-"""How soon to look again whether something of it is."""
-FAILED = 100
-"""So many due times that have failed wait for an operator; then one is asked until it is answered.
-"""
-PART_SECONDS = 10.0
-"""A long answer is kept in parts that took about so long to get: no more of it is asked again when
-that is interrupted."""
+"""So many answers are kept that are not in all sinks; then nothing is asked."""
 TRIES = 3
 """So often a due time is asked that would not be answered otherwise the next time."""
 RETRY_SECONDS = 1.0
@@ -55,66 +46,46 @@ WHY_CHARACTERS = 500
 
 @dataclass(frozen=True)
 class Asked:
-    """``answers`` are kept, and all below the offset ``safe`` is answered; why it does not go on,
-    ``trouble`` says. ``elsewhere``: the answers lie at this path, and not where they are looked
-    for."""
+    """``answers`` are kept, and ``next`` is asked next; why it is not, ``trouble`` says."""
 
     answers: tuple[KeptAnswer, ...]
-    safe: int
+    next: int
     trouble: str = ""
-    elsewhere: str = ""
-
-
-@dataclass(frozen=True)
-class Pools:
-    """``asks`` is for polls that were answered last, ``failing`` for all others."""
-
-    asks: Executor
-    failing: Executor
-
-
-class _RefusedError(Exception):
-    """What is asked cannot be answered, however often; the cause says why."""
 
 
 class Asking:
-    """Of one claim of ``partition``, which is a lane of ``queue``. ``wake`` is called from a thread
-    of ``pools`` when ``asked`` has changed. ``now`` and ``clock``: the time for people, and seconds
-    that only grow."""
+    """Of one claim. ``pool`` asks, and ``wake`` is called from there when ``asked`` has changed.
+    ``now`` and ``clock``: the time for people, and seconds that only grow."""
 
     def __init__(
         self,
         store: Store,
         flow: str,
-        partition: str,
+        lane: str,
         poll: Poll,
         files: AnswerFiles,
         *,
-        pools: Pools,
+        pool: ThreadPoolExecutor,
         wake: Callable[[], None],
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
-        part_seconds: float = PART_SECONDS,
     ) -> None:
         self._store = store
         self._flow = flow
-        self._partition = partition
+        self._lane = lane
         self._poll = poll
         self._files = files
-        self._pools = pools
+        self._pool = pool
         self._wake = wake
         self._now = now
         self._clock = clock
-        self._part_seconds = part_seconds
         self._lock = threading.Lock()
-        self._expected: Expected = ABSENT
+        self._version: Version | None = None
         self._polls: Polls | None = None
         self._busy = self._closed = False
-        self._idle: LaneLog | None = None
-        """A lane in which nothing is to be asked."""
-        self._refused: tuple[int, int] = (-1, 0)
-        """The due time that was refused last, and how often."""
-        self._trouble = ""
+        self._due = Item(-1, "", 0, 0)
+        """What was asked last, and did not come to an end."""
+        self._tries = 0
         self._rest_seconds = 0.0
         self._ask_at = 0.0
         self.asked: Asked | None = None
@@ -123,12 +94,12 @@ class Asking:
     def follow(self, lane: LaneLog) -> None:
         """Ask what is to be asked of the lane, which lies so now. Never waits."""
         with self._lock:
-            rests = self._clock() < self._ask_at or lane is self._idle
-            if self._busy or self._closed or rests:
+            if self._busy or self._closed or self._clock() < self._ask_at:
+                return
+            if self._polls is not None and _next_of(self._polls, lane) is None:
                 return
             self._busy = True
-            pool = self._pools.failing if self._trouble else self._pools.asks
-        pool.submit(self._turn, lane)
+        self._pool.submit(self._turn, lane)
 
     def close(self) -> None:
         """Nothing more is asked; what is under way is for whoever closes the poll."""
@@ -136,25 +107,23 @@ class Asking:
             self._closed = True
 
     def _turn(self, lane: LaneLog) -> None:
-        trouble, rest, idle = "", 0.0, False
+        trouble, rest = "", 0.0
         try:
-            if not self._closed:
-                rest, idle = self._ask_next(lane)
+            self._ask_next(lane)
+            self._rest_seconds = 0.0
         except ConflictError:
             self._polls = None  # somebody else has asked: look what
-            rest = RETRY_SECONDS
         except Exception as error:  # one flow's, and no reason to ask for no other one either
-            trouble = str(error.__cause__ if isinstance(error, _RefusedError) else error)
-            trouble = trouble or type(error).__name__
-            rest = self._longer(RETRY_SECONDS, RETRY_MOST_SECONDS)
-            if not isinstance(error, FlumengError | _RefusedError):
+            trouble = str(error) or type(error).__name__
+            rest = min(self._rest_seconds * 2 or RETRY_SECONDS, RETRY_MOST_SECONDS)
+            if not isinstance(error, FlumengError):
                 log.exception("flow %s: a fault of its poller", self._flow)
         with self._lock:
             self._busy = False
-            self._trouble, self._rest_seconds = trouble, rest
-            self._ask_at = self._clock() + rest
-            self._idle = lane if idle else None
-            self._tell(trouble)
+            self._rest_seconds, self._ask_at = rest, self._clock() + rest
+            if self._polls is not None:
+                kept = tuple(answers.kept(self._polls))
+                self.asked = Asked(kept, answers.following(self._polls), trouble)
             if self._closed:
                 return
         self._wake()
@@ -163,128 +132,83 @@ class Asking:
             timer.daemon = True
             timer.start()
 
-    def _longer(self, least: float, most: float) -> float:
-        return min(max(self._rest_seconds * 2, least), most)
-
-    def _tell(self, trouble: str) -> None:
-        polls = self._polls
-        if polls is not None:
-            safe = items.offset_of(polls.next, polls.part)
-            kept = tuple(answers.kept(polls))
-            elsewhere = polls.path if kept and polls.path != self._files.path else ""
-            self.asked = Asked(kept, safe, trouble, elsewhere)
-        elif trouble and self.asked is not None:
-            self.asked = replace(self.asked, trouble=trouble)
-
-    def _ask_next(self, lane: LaneLog) -> tuple[float, bool]:
-        """How long to rest before the next one, and whether there is none in this lane."""
-        polls, acked = self._polls or self._read(), self._acked()
-        number = max(polls.next, items.number_of(acked))
-        due = next((one for one in lane.items if one.number == number), None)
+    def _ask_next(self, lane: LaneLog) -> None:
+        if self._polls is None:
+            found = self._store.read(paths.polls(self._flow))
+            self._polls = found.value if found else Polls()
+            self._version = found.version if found else None
+        due = _next_of(self._polls, lane)
         if due is None:
-            return 0.0, True
-        kept = [one for one in answers.kept(polls) if one.end > acked]
-        if len(kept) >= KEPT:
-            return self._longer(FULL_SECONDS, FULL_MOST_SECONDS), False
-        if kept and polls.path != self._files.path:
-            raise UserError(f"answers that were not read yet lie at {polls.path}")
-        after = replace(polls, path=self._files.path)
-        position = polls.part if number == polls.next else 0
+            return
+        if due != self._due:
+            self._due, self._tries = due, 0
+        kept = _unread(self._polls, lane)
         try:
-            answer, more, state = self._answer(due, position, polls.state)
-        except _RefusedError as refused:
-            why = str(refused.__cause__)
-            self._count_refusal(number, refused)
-            log.warning("flow %s: %s is given up: %s", self._flow, due.location, why)
-            after = replace(after, next=number + 1, part=0, **answers.columns_of(kept))
-            self._write(after, [self._failure(due, position, why)])
-            return 0.0, False
-        kept += [answer] if answer.rows else []
-        place = (number, position + answer.rows) if more else (number + 1, 0)
-        after = replace(after, next=place[0], part=place[1], state=state)
-        self._write(replace(after, **answers.columns_of(kept)), [])
-        return 0.0, False
+            answer, state = self._answer(due)
+        except (UserError, CorruptError) as error:
+            self._tries += 1
+            if self._tries < TRIES:
+                raise
+            log.warning("flow %s: %s is given up: %s", self._flow, due.location, error)
+            nothing = KeptAnswer(due.number, due.modified_us, 0, "")
+            self._write([*kept, nothing], self._polls.state, [self._failure(due, str(error))])
+        else:
+            self._write([*kept, answer], state, [])
 
-    def _count_refusal(self, number: int, refused: _RefusedError) -> None:
-        """Raises ``refused`` when it is to be tried again, and when too many have failed that
-        nobody has looked after: a schedule has no end."""
-        before, tries = self._refused
-        tries = tries + 1 if before == number else 1
-        self._refused = number, tries
-        if tries < TRIES:
-            raise refused
-        failed = len(self._store.children(paths.queue_failures(self._flow)))
-        if failed >= FAILED:
-            raise UserError(
-                f"{refused.__cause__}; {failed} due times have failed, and no more are set aside: "
-                f"`flumeng queue retry {self._flow} --all` or `flumeng queue skip {self._flow} "
-                "--all`"
-            ) from refused
-
-    def _read(self) -> Polls:
-        """What another queue of the flow has left there counts for nothing."""
-        polls = Polls(queue=self._files.queue, path=self._files.path)
-        found = self._store.read(paths.polls(self._flow))
-        if found is not None and found.value.queue == polls.queue:
-            polls = found.value
-            answers.kept(polls)  # or it is damaged
-        self._expected = found.version if found else ABSENT
-        self._polls = polls
-        return polls
-
-    def _acked(self) -> int:
-        found = self._store.read(ack_path(self._flow, self._partition))
-        return found.value.offset if found else 0
-
-    def _answer(self, due: Item, position: int, state: str) -> tuple[KeptAnswer, bool, str]:
-        """What lies in its file, whether there is more of it, and the state that it leaves."""
+    def _answer(self, due: Item) -> tuple[KeptAnswer, str]:
+        """The whole of it, in its file, and the state that it leaves."""
+        assert self._polls is not None
         moment = datetime.fromtimestamp(due.modified_us / 1e6, UTC)
-        until = self._clock() + self._part_seconds
-        part = self._ask(state, moment)
-        if not len(part.bodies):
-            nothing = KeptAnswer(due.number, due.modified_us, position, 0, "")
-            return nothing, part.more, part.state
+        part = self._poll.ask(self._polls.state, moment)
+        if not part.more and not len(part.bodies):
+            return KeptAnswer(due.number, due.modified_us, 0, ""), _checked(part.state)
         with self._files.new(due.number) as file:
             file.append(part.bodies)
-            while part.more and self._clock() < until and not self._closed:
-                try:
-                    part = self._ask(part.state, moment)
-                except (FlumengError, _RefusedError):
-                    break  # what is there is kept first; then it is asked again, and raised
+            while part.more and not self._closed:
+                part = self._poll.ask(part.state, moment)
                 file.append(part.bodies)
-        answer = KeptAnswer(due.number, due.modified_us, position, file.rows, file.name)
-        return answer, part.more, part.state
+        if self._closed:
+            raise UnavailableError("the poller was closed")
+        name = file.name if file.rows else ""
+        return KeptAnswer(due.number, due.modified_us, file.rows, name), _checked(part.state)
 
-    def _ask(self, state: str, due: datetime) -> Answer:
-        try:
-            answer = self._poll.ask(state, due)
-            _check(answer.state)
-        except (UserError, CorruptError) as error:
-            raise _RefusedError from error
-        return answer
-
-    def _write(self, polls: Polls, also: Sequence[Write]) -> None:
-        put = Put(paths.polls(self._flow), polls, self._expected)
-        self._expected, *_ = self._store.commit([put, *also])
+    def _write(self, kept: Sequence[KeptAnswer], state: str, also: Sequence[Write]) -> None:
+        polls = answers.polls_of(kept, kept[-1].number + 1, state)
+        put = Put(paths.polls(self._flow), polls, self._version or ABSENT)
+        self._version, *_ = self._store.commit([put, *also])
         self._polls = polls
 
-    def _failure(self, due: Item, position: int, why: str) -> Put:
-        lane = queues.lane_of(self._partition)
-        assert lane is not None, self._partition
+    def _failure(self, due: Item, why: str) -> Put:
+        path = paths.queue_failure(self._flow, f"{self._lane}.{due.number}")
         record = QueueFailure(
             location=due.location,
             size=0,
             modified=due.modified_us,
-            position=position,
+            position=0,
             why=why[:WHY_CHARACTERS],
             time=self._now(),
         )
-        return Put(paths.queue_failure(self._flow, f"{lane[0]}.{due.number}"), record, ABSENT)
+        return Put(path, record, ABSENT)
 
 
-def _check(state: str) -> None:
+def _next_of(polls: Polls, lane: LaneLog) -> Item | None:
+    """What is asked next; None when nothing is due, or too much is not in all sinks."""
+    if not lane.items or len(_unread(polls, lane)) >= KEPT:
+        return None
+    number = max(answers.following(polls), lane.first)
+    place = number - lane.first
+    return lane.items[place] if place < len(lane.items) else None
+
+
+def _unread(polls: Polls, lane: LaneLog) -> list[KeptAnswer]:
+    """The answers that are not known to be in all sinks."""
+    return [one for one in answers.kept(polls) if one.number >= lane.first]
+
+
+def _checked(state: str) -> str:
     if len(state.encode()) > MOST_STATE_BYTES:
         raise UserError(
             f"the poll is to go on from {len(state.encode())} bytes, more than "
             f"{MOST_STATE_BYTES}: let it remember less"
         )
+    return state

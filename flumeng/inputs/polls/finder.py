@@ -25,10 +25,11 @@ LOOKED_AT = "schedule"
 """The bucket of what was seen that has the last due time."""
 AHEAD_ITEMS = 1000
 """So many due times wait at most."""
+SEGMENT_ITEMS = 16
+"""Of due times: a segment stays until all of its items are acked, and so long their answers are
+kept, of which there are not many."""
 LATE_SECONDS = 60.0
 """What is older is not asked with ``catch_up: none``."""
-EARLY = timedelta(seconds=60)
-"""What clocks of hosts may differ by."""
 REST_SECONDS = 30.0
 UNASKED_SECONDS = 0.5
 """How soon to look again whether a due time was asked that others wait for."""
@@ -53,8 +54,6 @@ class ScheduleFinder:
         self._most_waiting = most_waiting
         self._log: QueueLog | None = None
         self._looked_at: datetime | None = None
-        self._rest_seconds = UNASKED_SECONDS
-        """How long it is waited next for what is not asked yet."""
 
     @classmethod
     def of(cls, options: Poller, store: Store, task: FindingTask) -> ScheduleFinder:
@@ -72,13 +71,10 @@ class ScheduleFinder:
         except FlumengError:
             self._log = None
             raise
-        again = min(self._rest_seconds, REST_SECONDS)
-        self._rest_seconds = again * 2 if waits else UNASKED_SECONDS
         return Findings(
             {name: Offer() for name in log.partitions},
             ("schedule",),
-            due_seconds=again if waits else self._until_due(),
-            troubles=self._early(),
+            due_seconds=UNASKED_SECONDS if waits else self._until_due(),
         )
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
@@ -87,12 +83,10 @@ class ScheduleFinder:
         return dict.fromkeys(partitions, Bounds(floor, items.offset_of(lane.next)))
 
     def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
-        if to != "latest":
-            raise UserError(
-                "answers are removed when they are in all sinks, so a poll can be read from latest "
-                "only; to ask for everything again, let another flow do it"
-            )
-        return {name: one.safe for name, one in self.bounds(partitions).items()}
+        if to not in ("earliest", "latest"):
+            raise UserError("a schedule is read from earliest or latest, not from a time")
+        bounds = self.bounds(partitions)
+        return {name: one.floor if to == "earliest" else one.safe for name, one in bounds.items()}
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
         """When they were due."""
@@ -137,31 +131,21 @@ class ScheduleFinder:
             self._write(log, [], self._first_look(now))
         last = self._schedule.last_due(now, self._task.flow)
         assert self._looked_at is not None, "it was written just now"
-        if self._early() and self._schedule.catch_up != "all":
-            self._write(log, [], now)
         if last is None or last <= self._looked_at:
             return False
         if self._schedule.catch_up == "all":
             room = max(0, self._most_waiting - log.kept_items)
             following = self._schedule.due_after(self._looked_at, self._task.flow)
             due = list(islice(takewhile(lambda one: one <= now, following), room))
-            if due:
-                self._write(log, due, due[-1])
+            for first in range(0, len(due), SEGMENT_ITEMS):
+                some = due[first : first + SEGMENT_ITEMS]
+                self._write(log, some, some[-1])
             return due[-1:] != [last]
         if not self._is_asked(log):
             return True
         late = now - last > timedelta(seconds=LATE_SECONDS)
         self._write(log, [] if late and self._schedule.catch_up == "none" else [last], last)
         return False
-
-    def _early(self) -> tuple[str, ...]:
-        """What is wrong when a clock was ahead: what it has asked is not asked again."""
-        if self._looked_at is None or self._looked_at - self._now() <= EARLY:
-            return ()
-        return (
-            f"due times until {self._looked_at.isoformat()} were asked, by a clock that was ahead: "
-            "nothing is due before that",
-        )
 
     def _write(self, log: QueueLog, due: Sequence[datetime], looked_at: datetime) -> None:
         number = log.lanes[LANE].next
@@ -179,7 +163,8 @@ class ScheduleFinder:
         """Whether no due time waits to be asked."""
         lane = log.lanes[LANE]
         found = self._store.read(paths.polls(self._task.flow))
-        return max(found.value.next if found else 0, lane.acked) >= lane.next
+        asked = found.value.first + len(found.value.due) if found else 0
+        return max(asked, lane.acked) >= lane.next
 
     def _until_due(self) -> float:
         now = self._now()

@@ -15,7 +15,7 @@ from flumeng.inputs import Range, Reach, Standstill, UnreadableError
 from flumeng.inputs.objects.watcher import LaneLog, QueueWatcher
 from flumeng.inputs.polls.answer_files import AnswerFiles
 from flumeng.inputs.polls.answers import AnswerContents
-from flumeng.inputs.polls.asking import Asking, Pools
+from flumeng.inputs.polls.asking import Asking
 from flumeng.inputs.polls.poll import Poll
 from flumeng.inputs.polls.reader import PollsReader
 from flumeng.runtime.file_store import open_store
@@ -24,9 +24,8 @@ from flumeng.spec.component import Component
 from flumeng.state import items, queues
 from flumeng.store import Store
 
-ASK_THREADS, FAILING_THREADS = 16, 8
-"""So many pollers of a process wait for their servers at once; those that were not answered last
-wait apart from the others."""
+ASK_THREADS = 16
+"""So many pollers of a process wait for their servers at once."""
 PROBE_THREADS = 2
 UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of due times")
 
@@ -41,10 +40,7 @@ class PollsInput:
         self.store = store
         self.make_poll = make_poll
         self.watcher = QueueWatcher(store)
-        self.pools = Pools(
-            ThreadPoolExecutor(ASK_THREADS, "poll"),
-            ThreadPoolExecutor(FAILING_THREADS, "poll-failing"),
-        )
+        self.asks = ThreadPoolExecutor(ASK_THREADS, "poll")
         self.probes = ThreadPoolExecutor(PROBE_THREADS, "polls probe")
 
     def positions(self, wake: Callable[[], None]) -> PollPositions:
@@ -96,7 +92,7 @@ class PollPositions:
                 found[name] = UNKNOWN
             elif (log := self._lane(self._source, *lane)) is not None:
                 if name not in self._asking:
-                    self._asking[name] = self._begin(self._source, name, lane[1])
+                    self._asking[name] = self._begin(self._source, *lane)
                 if reach := self._reach(self._asking[name], log):
                     found[name] = reach
         return found
@@ -132,15 +128,16 @@ class PollPositions:
             return f"flow {flow} is not answered, and asks again: {why}"
         if standstill.kind == "unanswered":
             return f"flow {flow} waits for answer {number}: {standstill.why}"
-        why = standstill.why
-        if standstill.kind == "nonsense":
-            return f"flow {flow} stands still: {why}"
-        if standstill.kind != "damaged":
-            why = f"{why or standstill.kind}: its queue in ZooKeeper was changed by hand"
+        if standstill.kind == "damaged":
+            return (
+                f"flow {flow} stands still at answer {number}, which is tried again: "
+                f"{standstill.why}; to give it up: pause the flow, and `flumeng flow reset {flow} "
+                "--to latest`"
+            )
         return (
-            f"flow {flow} stands still at answer {number}, which is tried again: {why}; to go on "
-            f"without what was not read: pause the flow, and `flumeng flow reset {flow} --to "
-            "latest`"
+            f"flow {flow} stands still at answer {number}: {standstill.why or standstill.kind}: "
+            f"its queue in ZooKeeper was changed by hand; `flumeng flow reset {flow} --to "
+            "earliest` reads what is kept"
         )
 
     def close(self) -> None:
@@ -158,16 +155,16 @@ class PollPositions:
             self._watches = True
         return watcher.of(source.flow, queue, [lane]).get(lane)
 
-    def _begin(self, source: _Source, partition: str, queue: str) -> Asking:
+    def _begin(self, source: _Source, lane: str, queue: str) -> Asking:
         files = AnswerFiles(source.part.options.answers.location, source.flow, queue)
         shared = self._shared
         return Asking(
             shared.store,
             source.flow,
-            partition,
+            lane,
             source.poll,
             files,
-            pools=shared.pools,
+            pool=shared.asks,
             wake=self._wake,
         )
 
@@ -179,12 +176,7 @@ class PollPositions:
         asked = asking.asked
         if asked is None:
             return None
-        if asked.elsewhere:
-            why = (
-                f"answers that were not read yet lie at {asked.elsewhere}: put `answers.path` back "
-                "until they are read"
-            )
-            return Reach("", 0, trouble=why)
-        safe = max(asked.safe, items.offset_of(lane.first))
+        safe = items.offset_of(max(asked.next, lane.first))
+        floor = asked.answers[0].start if asked.answers else safe
         held = max(0, items.offset_of(lane.next) - safe) if asked.trouble else 0
-        return Reach("", safe, held=held, contents=AnswerContents(asked.answers))
+        return Reach("", safe, held=held, floor=floor, contents=AnswerContents(asked.answers))

@@ -8,7 +8,6 @@ numbers and times. No row is taken before all below it are there or can no more 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -21,7 +20,7 @@ from flumeng.inputs.polls.sql_page import JdbcQuery, Page, bodies_of
 from flumeng.inputs.polls.sql_state import State, complete, marked, settled
 from flumeng.inputs.polls.sql_statements import Place, Statements
 from flumeng.sinks import json_text
-from flumeng.spec.sql_poll_source import SqlPollSource, TrackColumn
+from flumeng.spec.sql_poll_source import SqlPollSource, Track
 
 PAGE_ROWS = 20_000
 PAGE_BYTES = 8 * 2**20
@@ -47,8 +46,8 @@ class SqlPoll:
         track = self._options.track
         if track is None:
             return Answer(self._whole(), state)
-        at = State.of(state, track.column, track.key)
-        behind = _behind(at)
+        at = State.of(state, track.column)
+        behind = None if at.value is None else Place(at.value, at.key)
         row = self._query(self._statements.probe(track, behind), PAGE_BYTES).rows
         clock, column, top = row.schema.field(0), row.schema.field(1), row.column(2)[0].as_py()
         is_number = _is_number(column, track)
@@ -72,7 +71,7 @@ class SqlPoll:
             )
         return bodies_of(found.rows)
 
-    def _numbers(self, at: State, track: TrackColumn, now_us: int, top: int) -> Answer:
+    def _numbers(self, at: State, track: Track, now_us: int, top: int) -> Answer:
         settle_us = int(track.settle_seconds * 1e6)
         marks = marked(at.marks, now_us, top, settle_us)
         below = None if track.start_from is None else int(track.start_from) - 1
@@ -88,10 +87,12 @@ class SqlPoll:
         state = State(track.column, None if below is None else str(below), marks=kept)
         return Answer(bodies_of(page.first(count).rows), state.text, all_taken and page.full)
 
-    def _times(self, at: State, track: TrackColumn, now_us: int, *, zoned: bool) -> Answer:
+    def _times(self, at: State, track: Track, now_us: int, *, zoned: bool) -> Answer:
         zone = None if zoned else ZoneInfo(track.time_zone)
-        behind = _behind(at)
-        if behind is None and track.start_from is not None:
+        behind = None
+        if at.value is not None:
+            behind = Place(at.value, at.key)
+        elif track.start_from is not None:
             start = datetime.fromisoformat(track.start_from)
             behind = Place(sql_times.constant(start, zone), included=True)
         settled_to = sql_times.EPOCH + timedelta(microseconds=now_us)
@@ -104,14 +105,10 @@ class SqlPoll:
             page = self._whole_groups(page, track, behind, f"< {bound}")
         if not page.values:
             return Answer(bodies_of(page.rows), at.text)
-        state = State(track.column, page.values[-1])
-        if page.keys:
-            state = replace(state, key=page.keys[-1], keyed_by=track.key)
+        state = State(track.column, page.values[-1], page.keys[-1] if page.keys else None)
         return Answer(bodies_of(page.rows), state.text, page.full)
 
-    def _whole_groups(
-        self, page: Page, track: TrackColumn, behind: Place | None, until: str
-    ) -> Page:
+    def _whole_groups(self, page: Page, track: Track, behind: Place | None, until: str) -> Page:
         """The full page without the last rows that have the same value, unless all have it."""
         if not page.groups_end:
             page = self._page(track, behind, until, PAGE_ROWS, LARGEST)
@@ -125,7 +122,7 @@ class SqlPoll:
         return page.first(page.groups_end)
 
     def _page(
-        self, track: TrackColumn, behind: Place | None, until: str, count: int, times: int = 1
+        self, track: Track, behind: Place | None, until: str, count: int, times: int = 1
     ) -> Page:
         """The first rows, also from a database that gives rows in another order."""
         count, most = count * times, PAGE_BYTES * times
@@ -138,7 +135,7 @@ class SqlPoll:
                 raise CorruptError("the database numbers rows in another way than it was asked to")
             count = max(1, found.rows.num_rows // 2)
 
-    def _unique(self, track: TrackColumn, page: Page) -> Page:
+    def _unique(self, track: Track, page: Page) -> Page:
         """The page without its last row when others may follow, with which it is looked at again.
         Raises UserError when rows cannot be told apart."""
         if page.twice is not None:
@@ -151,14 +148,7 @@ class SqlPoll:
         return page.without_last()
 
 
-def _behind(at: State) -> Place | None:
-    """Where a state goes on; None at first."""
-    if at.value is None:
-        return None
-    return Place(int(at.value) if _WHOLE.fullmatch(at.value) else at.value, at.key)
-
-
-def _is_number(column: pa.Field, track: TrackColumn) -> bool:
+def _is_number(column: pa.Field, track: Track) -> bool:
     """Whether the column is one of numbers, not of times. Raises UserError."""
     kind = column.type
     decimal = pa.types.is_decimal(kind) and kind.scale == 0
@@ -177,7 +167,7 @@ def _is_number(column: pa.Field, track: TrackColumn) -> bool:
     return number
 
 
-def _number(text: str, track: TrackColumn) -> int:
+def _number(text: str, track: Track) -> int:
     if not _WHOLE.fullmatch(text):
         raise UserError(f"{track.column} has {text}: expected whole numbers")
     return int(text)
