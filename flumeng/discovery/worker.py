@@ -240,7 +240,8 @@ class Worker:
         """Made with the first look, and again as long as that fails."""
         if run.task is None:
             spec = check_flow(run.wanted.spec)
-            every = [part.options.discovery_seconds for part in spec.partitioned]
+            listed = (part.options for part in spec.partitioned if part not in spec.pollers)
+            every = [options.discovery_seconds for options in listed]
             run.every_seconds = min(every, default=run.every_seconds)
             finders = self._finders(spec, FindingTask(run.wanted.flow, run.wanted.epoch))
             tasks = spec.place.collect.tasks

@@ -96,6 +96,15 @@ _ENTRIES = (
     ),
     Entry(
         "source",
+        "sql_poll",
+        "flumeng.spec.sql_poll_source:SqlPollSource",
+        SCHEDULE_FINDER,
+        frozenset({"replayable"}),
+        "partitioned",
+        poll="flumeng.inputs.polls.sql_poll:SqlPoll",
+    ),
+    Entry(
+        "source",
         "flow",
         "flumeng.spec.flow_source:FlowSource",
         "flumeng.inputs.flows.finder:FlowFinder",

@@ -87,8 +87,8 @@ class Cluster:
         self.tops: dict[str, subprocess.Popen[bytes]] = {}
         self._operator = Operator(self.hosts)
 
-    def node_arguments(self) -> list[str]:
-        return ["--zk", self.hosts, "--data", str(self.folder / "node"), "--name", "n1"]
+    def node_arguments(self, folder: str = "node", name: str = "n1") -> list[str]:
+        return ["--zk", self.hosts, "--data", str(self.folder / folder), "--name", name]
 
     def start_all(self) -> None:
         self.start("zookeeper")
@@ -152,7 +152,7 @@ class TwoNodes(Cluster):
         if name not in ("node2", "master2"):
             super().start(name)
             return
-        node = ["--zk", self.hosts, "--data", str(self.folder / "node2"), "--name", "n2"]
+        node = self.node_arguments("node2", "n2")
         module, arguments = ("master", [self.hosts]) if name == "master2" else ("node", node)
         with (self.folder / f"{name}.log").open("ab") as log:
             command = [sys.executable, "-m", f"flumeng.{module}", *arguments]

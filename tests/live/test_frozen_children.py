@@ -37,8 +37,8 @@ SILENT_SECONDS = 6.0
 class FrozenCluster(Cluster):
     """Its node is impatient with its children."""
 
-    def node_arguments(self) -> list[str]:
-        return [*super().node_arguments(), "--silent-seconds", str(SILENT_SECONDS)]
+    def node_arguments(self, folder: str = "node", name: str = "n1") -> list[str]:
+        return [*super().node_arguments(folder, name), "--silent-seconds", str(SILENT_SECONDS)]
 
 
 def descendants(pid: int) -> list[int]:

@@ -61,8 +61,9 @@ spark:
 
 
 class ClusterOnSpark(Cluster):
-    def node_arguments(self) -> list[str]:
-        return [*super().node_arguments(), "--policy", str(self.folder / "policy.yaml")]
+    def node_arguments(self, folder: str = "node", name: str = "n1") -> list[str]:
+        policy = str(self.folder / "policy.yaml")
+        return [*super().node_arguments(folder, name), "--policy", policy]
 
 
 @pytest.fixture
