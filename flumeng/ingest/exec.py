@@ -1,8 +1,8 @@
 """The exec source: lines that a command prints.
 
-The command runs under a guard (``guard``), which ends it and all that it started when the source or
-the worker does. It cannot be asked for its lines again: what it printed and was not journaled when
-the worker died is lost.
+The command runs under a guard (``runtime.guard``), which ends it and all that it started when the
+source or the worker does. It cannot be asked for its lines again: what it printed and was not
+journaled when the worker died is lost.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import hashlib
 import logging
 import os
 import signal
-import sys
-from pathlib import Path
 from typing import cast
 
 from flumeng.ingest.framing import Framer, Messages
 from flumeng.ingest.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.ingest.source import Source, SourceContext
+from flumeng.runtime.guarded import GUARD, STOP_SECONDS, environment
 from flumeng.spec.sources import Exec
 
 log = logging.getLogger(__name__)
@@ -27,13 +26,9 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 RETRY_MOST_SECONDS = 60.0
 HEALTHY_SECONDS = 60.0
-STOP_SECONDS = 4.0
 LAST_OUTPUT_SECONDS = 1.0
 STDERR_BYTES = 2048
-ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ")
-"""The rest of the worker's is its own; there may be secrets in it."""
 
-_GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")))
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
@@ -105,10 +100,10 @@ class ExecSource(Source):
         loop = asyncio.get_running_loop()
         _, command = await loop.subprocess_exec(
             lambda: _Command(self),
-            *_GUARD,
+            *GUARD,
             *self._options.command,
             cwd="/",
-            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            env=environment(),
             start_new_session=True,
         )
         self._command = command

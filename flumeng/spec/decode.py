@@ -107,7 +107,8 @@ class Decoder:
         if hasattr(instance, "problems"):
             for name, message in instance.problems():
                 place = f"{path}.{name}" if path and name else path or name
-                self.problems.append(Problem(self.lines[place], place, message))
+                line = self.lines.get(place) or self.lines.get(path, 1)  # it may be left out
+                self.problems.append(Problem(line, place, message))
         return instance if len(self.problems) == before else INVALID
 
     def _pairs(

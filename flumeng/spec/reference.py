@@ -28,6 +28,7 @@ from flumeng.spec.option import Option, Unit, default_of, described, is_required
 from flumeng.spec.registry import Entry
 from flumeng.spec.sinks.files import Roll
 from flumeng.spec.sources import Tls
+from flumeng.spec.sql_poll_source import Track
 from flumeng.spec.tables import Jdbc, LookupTable
 
 HEAD = """\
@@ -50,6 +51,7 @@ PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("tls of sinks", ClientTls),
     ("table of lookup", LookupTable),
     ("jdbc", Jdbc),
+    ("track", Track),
 )
 _UNITS: Mapping[Unit | None, tuple[tuple[str, float], ...]] = {
     "bytes": (("MiB", 2**20), ("KiB", 2**10), ("B", 1)),

@@ -70,7 +70,13 @@ _ENTRIES = (
         "flumeng.ingest.tail:TailSource",
         frozenset({"replayable"}),
     ),
-    Entry("source", "exec", "flumeng.spec.sources:Exec", "flumeng.ingest.exec:ExecSource"),
+    Entry(
+        "source",
+        "exec",
+        "flumeng.spec.sources:Exec",
+        "flumeng.ingest.exec:ExecSource",
+        poll="flumeng.inputs.polls.exec_poll:ExecPoll",
+    ),
     Entry(
         "source",
         "generate",

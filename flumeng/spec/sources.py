@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from flumeng.spec.option import option
+from flumeng.spec.polls import Answers, Schedule
 from flumeng.spec.quantities import check_absolute, check_address
 
-Need = tuple[Literal["listen", "path", "command"], Any]
-"""An address, a path or glob on the node, or the words of a command."""
+Need = tuple[Literal["listen", "path", "command", "output"], Any]
+"""An address, a path or glob on the node, the words of a command, or where something is written."""
 
 _MAX_LINE_DOC = "A longer line is cut there, marked with the attribute `truncated` and counted."
 _CONNECTIONS_DOC = (
@@ -273,6 +274,11 @@ class Exec:
 
     Only where the node's own policy file allows the command. It runs without a shell, and ends with
     the source. Attributes: `source`, `command`.
+
+    With `once_per: cluster` it runs at the times of a schedule, each time on one of the nodes that
+    collect the flow. It finds the due time as `FLUMENG_DUE` in its environment, and the one whose
+    lines were taken last as `FLUMENG_SINCE`, which is not there at first. An event's time is the
+    due time.
     """
 
     command: tuple[str, ...] = option(
@@ -293,19 +299,73 @@ class Exec:
         default=60.0,
     )
     max_line_bytes: int = _max_line_bytes()
+    once_per: Literal["node", "cluster"] = option(
+        doc="`node`: it runs on each node of `place.ingest`, as `mode` says. `cluster`: it runs "
+        "once at each time of `schedule`; `mode` does not count.",
+        default="node",
+    )
+    schedule: Schedule | None = option(doc="With `cluster`: when to run it.", default=None)
+    answers: Answers | None = option(
+        doc="With `cluster`: where what it has printed lies until it is in all sinks.", default=None
+    )
+    timeout_seconds: float = option(
+        doc="With `cluster`: a run that takes longer is ended, and its lines are not taken.",
+        unit="seconds",
+        minimum=0.1,
+        maximum=600,
+        default=60.0,
+    )
+
+    @property
+    def placing(self) -> Literal["pinned", "partitioned"]:
+        return "partitioned" if self._polled else "pinned"
 
     @property
     def keeps_place(self) -> bool:
-        return self.mode == "once"
+        return self.mode == "once" and not self._polled
+
+    @property
+    def weighed(self) -> bool:
+        """Offsets are places in files of answers."""
+        return self._polled
+
+    @property
+    def local_path(self) -> str:
+        """A path that is another directory on each host; empty when there is none."""
+        return self.answers.path if self.answers is not None and self.answers.local else ""
+
+    @property
+    def local(self) -> bool:
+        """Whether each host has a directory of its own there."""
+        return bool(self.local_path)
+
+    @property
+    def _polled(self) -> bool:
+        return self.once_per == "cluster"
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.command[0].startswith("/"):
             yield "command", f"expected an absolute path first; found {self.command[0]!r}"
+        polled = {"schedule": self.schedule is not None, "answers": self.answers is not None}
+        for name, given in polled.items():
+            if given and not self._polled:
+                yield name, "needs `once_per: cluster`"
+            elif self._polled and not given:
+                yield name, "expected with `once_per: cluster`"
+        if self._polled and (self.mode, self.every_seconds) != ("streaming", 60.0):
+            yield (
+                "mode",
+                "does not count with `once_per: cluster`: leave out mode and every_seconds",
+            )
 
     def needs(self) -> Iterator[Need]:
         yield "command", self.command
+        if self.answers is not None:
+            yield "output", self.answers.path
 
     def arrival(self) -> str:
+        if self._polled:
+            return "what a run has printed that ended well is taken once"
         return "what was printed and not accepted when the worker broke is lost"
 
 

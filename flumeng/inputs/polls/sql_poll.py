@@ -8,6 +8,7 @@ numbers and times. No row is taken before all below it are there or can no more 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -46,8 +47,8 @@ class SqlPoll:
         track = self._options.track
         if track is None:
             return Answer(self._whole(), state)
-        at = State.of(state, track.column)
-        behind = None if at.value is None else Place(at.value, at.key)
+        at = State.of(state, track.column, track.key)
+        behind = _behind(at)
         row = self._query(self._statements.probe(track, behind), PAGE_BYTES).rows
         clock, column, top = row.schema.field(0), row.schema.field(1), row.column(2)[0].as_py()
         is_number = _is_number(column, track)
@@ -89,10 +90,8 @@ class SqlPoll:
 
     def _times(self, at: State, track: Track, now_us: int, *, zoned: bool) -> Answer:
         zone = None if zoned else ZoneInfo(track.time_zone)
-        behind = None
-        if at.value is not None:
-            behind = Place(at.value, at.key)
-        elif track.start_from is not None:
+        behind = _behind(at)
+        if behind is None and track.start_from is not None:
             start = datetime.fromisoformat(track.start_from)
             behind = Place(sql_times.constant(start, zone), included=True)
         settled_to = sql_times.EPOCH + timedelta(microseconds=now_us)
@@ -105,7 +104,9 @@ class SqlPoll:
             page = self._whole_groups(page, track, behind, f"< {bound}")
         if not page.values:
             return Answer(bodies_of(page.rows), at.text)
-        state = State(track.column, page.values[-1], page.keys[-1] if page.keys else None)
+        state = State(track.column, page.values[-1])
+        if page.keys:
+            state = replace(state, key=page.keys[-1], keyed_by=track.key)
         return Answer(bodies_of(page.rows), state.text, page.full)
 
     def _whole_groups(self, page: Page, track: Track, behind: Place | None, until: str) -> Page:
@@ -146,6 +147,13 @@ class SqlPoll:
                 "a time with a `key` that is"
             )
         return page.without_last()
+
+
+def _behind(at: State) -> Place | None:
+    """Where a state goes on; None at first."""
+    if at.value is None:
+        return None
+    return Place(int(at.value) if _WHOLE.fullmatch(at.value) else at.value, at.key)
 
 
 def _is_number(column: pa.Field, track: Track) -> bool:

@@ -25,35 +25,38 @@ Mark = tuple[int, int]
 @dataclass(frozen=True)
 class State:
     """All rows with ``value`` or less are taken; with a ``key``, of those that have the same value
-    those up to it. A value is the text that the database has of it."""
+    those up to it in the column ``keyed_by``. A value is the text that the database has of it."""
 
     column: str
     value: str | None = None
     key: str | int | None = None
+    keyed_by: str | None = None
     marks: tuple[Mark, ...] = ()
 
     @classmethod
-    def of(cls, text: str, column: str) -> State:
-        """Raises CorruptError, and UserError when it is of another column."""
+    def of(cls, text: str, column: str, key: str | None = None) -> State:
+        """Raises CorruptError, and UserError when it is of other columns."""
         if not text:
             return cls(column)
         try:
             found = json.loads(text)
             marks = tuple((int(when), int(number)) for when, number in found.get("marks", ()))
-            state = cls(found["column"], found.get("value"), found.get("key"), marks)
+            keyed = found.get("key"), found.get("keyed_by")
+            state = cls(found["column"], found.get("value"), *keyed, marks)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptError(f"the state of the poll cannot be read: {text[:200]}") from error
-        if state.column != column:
+        if state.column != column or state.keyed_by not in (None, key):
+            before = f"{state.column} and {state.keyed_by}" if state.keyed_by else state.column
             raise UserError(
-                f"rows were taken by the column {state.column} so far, and cannot be gone on with "
-                f"by {column}: take the change back, or make another flow that begins there"
+                f"rows were taken by {before} so far, and cannot be gone on with in another way: "
+                "take the change of `track` back, or make another flow that begins there"
             )
         return state
 
     @property
     def text(self) -> str:
-        kept = {"column": self.column, "value": self.value, "key": self.key, "marks": self.marks}
-        return json.dumps({name: value for name, value in kept.items() if value not in (None, ())})
+        kept = {name: value for name, value in vars(self).items() if value not in (None, ())}
+        return json.dumps(kept)
 
 
 def marked(marks: Sequence[Mark], now_us: int, top: int, settle_us: int) -> tuple[Mark, ...]:

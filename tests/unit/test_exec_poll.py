@@ -1,0 +1,178 @@
+"""Commands that run at due times: real ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from flumeng.errors import UnavailableError, UserError
+from flumeng.inputs.polls import exec_poll
+from flumeng.inputs.polls.exec_poll import ExecPoll
+from flumeng.spec import check_flow
+from flumeng.spec.polls import Answers, Schedule
+from flumeng.spec.problems import SpecError
+from flumeng.spec.sources import Exec
+
+DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)
+
+
+def poll(script: str, timeout_seconds: float = 20.0, max_line_bytes: int = 2**20) -> ExecPoll:
+    options = Exec(
+        command=("/bin/sh", "-c", script),
+        once_per="cluster",
+        schedule=Schedule(every_seconds=60),
+        answers=Answers(path="/tmp/answers"),
+        timeout_seconds=timeout_seconds,
+        max_line_bytes=max_line_bytes,
+    )
+    return ExecPoll.of(options)
+
+
+def runs(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def ends(pid: int, seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while runs(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not runs(pid)
+
+
+def test_each_line_is_an_event() -> None:
+    answer = poll(r"printf 'one\r\n\ntwo\377\nlast'").ask("", DUE)
+    assert answer.bodies.to_pylist() == [b"one", b"", b"two\xff", b"last"]
+    assert not answer.more
+    assert poll("true").ask("", DUE).bodies.to_pylist() == []
+
+
+def test_a_line_that_is_too_long_is_cut() -> None:
+    answer = poll("printf '%0100d\nshort\n' 0", max_line_bytes=64).ask("", DUE)
+    assert answer.bodies.to_pylist() == [b"0" * 64, b"short"]
+
+
+def test_a_command_knows_when_it_is_due_and_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing of what is in the environment of this process."""
+    monkeypatch.setenv("FLUMENG_SECRET_X", "hidden")
+    asked = poll("echo $FLUMENG_DUE ${FLUMENG_SINCE-never} ${FLUMENG_SECRET_X-unknown}")
+    first = asked.ask("", DUE)
+    assert first.bodies.to_pylist() == [b"2026-11-26T12:00:00+00:00 never unknown"]
+    second = asked.ask(first.state, DUE.replace(hour=13))
+    assert second.bodies.to_pylist() == [
+        b"2026-11-26T13:00:00+00:00 2026-11-26T12:00:00+00:00 unknown"
+    ]
+
+
+def test_a_command_that_fails_is_told_with_what_it_said() -> None:
+    with pytest.raises(UserError, match=r"/bin/sh ended with status 3: no\s?such host"):
+        poll("echo taken; echo 'no such' >&2; echo host >&2; exit 3").ask("", DUE)
+    with pytest.raises(UserError, match="ended with status 143"):
+        poll("kill -TERM $$").ask("", DUE)
+    missing = Exec(command=("/no/such/program",), once_per="cluster")
+    with pytest.raises(UserError, match=r"/no/such/program ended with status 127: No such file"):
+        ExecPoll.of(missing).ask("", DUE)
+
+
+def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    """Also when it does not mind SIGTERM."""
+    script = f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/child; while :; do sleep 60; done"
+    began = time.monotonic()
+    with pytest.raises(UserError, match=r"did not end within 0\.5 s"):
+        poll(script, timeout_seconds=0.5).ask("", DUE)
+    assert time.monotonic() - began < 6
+    assert ends(int((tmp_path / "child").read_text()))
+
+
+def test_a_command_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A child that has its output open holds nobody up."""
+    script = f"(trap '' TERM; sleep 60) & echo $! > {tmp_path}/child; echo done"
+    began = time.monotonic()
+    assert poll(script).ask("", DUE).bodies.to_pylist() == [b"done"]
+    assert time.monotonic() - began < 5
+    assert ends(int((tmp_path / "child").read_text()))
+
+
+def test_a_command_that_prints_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exec_poll, "MOST_BYTES", 2**20)
+    with pytest.raises(UserError, match="printed more than 1 MiB"):
+        poll("yes").ask("", DUE)
+
+
+def test_a_poll_that_is_closed_ends_its_command() -> None:
+    asked = poll("sleep 60")
+    threading.Timer(0.5, asked.close).start()
+    began = time.monotonic()
+    with pytest.raises(UnavailableError, match="closed"):
+        asked.ask("", DUE)
+    assert time.monotonic() - began < 5
+    with pytest.raises(UnavailableError, match="closed"):
+        asked.ask("", DUE)
+
+
+def test_a_command_ends_with_the_process_that_asks(tmp_path: Path) -> None:
+    """However that ends."""
+    script = f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 60"
+    code = (
+        "from datetime import *; from flumeng.inputs.polls.exec_poll import ExecPoll;"
+        "from flumeng.spec.sources import Exec;"
+        f"ExecPoll.of(Exec(command=('/bin/sh', '-c', {script!r}))).ask('', datetime.now(UTC))"
+    )
+    asking = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(asking.pid, signal.SIGKILL)
+    asking.wait()
+    assert ends(int((tmp_path / "pid").read_text()))
+
+
+def test_no_file_is_left_open() -> None:
+    asked = poll("echo x")
+    asked.ask("", DUE)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for _ in range(5):
+        asked.ask("", DUE)
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("once_per: cluster, answers: {path: /a}", "schedule: expected with"),
+        ("once_per: cluster, schedule: {every_seconds: 60}", "answers: expected with"),
+        ("schedule: {every_seconds: 60}", "needs `once_per: cluster`"),
+        (
+            "once_per: cluster, answers: {path: /a}, schedule: {every_seconds: 60}, mode: once",
+            "does not count with `once_per: cluster`",
+        ),
+    ],
+)
+def test_what_goes_together(given: str, message: str) -> None:
+    flow = (
+        f"flow: probe\nsources:\n  - exec: {{command: [/bin/true], {given}}}\nsinks:\n"
+        "  - noop: {}\n"
+    )
+    with pytest.raises(SpecError, match=message):
+        check_flow(flow)
+
+
+def test_where_it_is_placed_and_what_it_needs() -> None:
+    pinned = Exec(command=("/bin/true",), mode="once")
+    assert (pinned.placing, pinned.weighed, pinned.keeps_place) == ("pinned", False, True)
+    assert list(pinned.needs()) == [("command", ("/bin/true",))]
+    options = poll("true")._options
+    assert (options.placing, options.weighed, options.keeps_place) == ("partitioned", True, False)
+    assert ("output", "/tmp/answers") in list(options.needs())
+    assert (options.local_path, options.local) == ("/tmp/answers", True)
