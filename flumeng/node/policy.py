@@ -212,8 +212,8 @@ class Policy:
     )
     inputs: tuple[str, ...] = option(
         doc="From which URLs and databases tables for `lookup` and `sql` may be read, and which "
-        "brokers the source `kafka` may ask, as `outputs` has them; those on a disk are bounded by "
-        "`paths`.",
+        "brokers the source `kafka` may ask, as `outputs` has them, and which URLs `http_poll`, "
+        "with their port; those on a disk are bounded by `paths`.",
         check=check_output,
         example='["s3a://lake/apps", "postgresql://db.example/shop", "kafka://kafka-1.example:9092"]',
         default=("*",),

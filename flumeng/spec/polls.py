@@ -157,10 +157,13 @@ class Poller(Protocol):
 
 
 def schedule_option() -> Schedule:
-    found: Schedule = option(doc="When to ask.")
+    found: Schedule = option(doc="When to ask.", example="{every_seconds: 60}")
     return found
 
 
 def answers_option() -> Answers:
-    found: Answers = option(doc="Where answers lie until they are in all sinks.")
+    found: Answers = option(
+        doc="Where answers lie until they are in all sinks.",
+        example='{path: "s3a://logs-polls/tickets"}',
+    )
     return found

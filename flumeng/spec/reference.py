@@ -21,10 +21,12 @@ from flumeng.spec.flow import (
     Lag,
     TaskRange,
 )
+from flumeng.spec.http_poll_source import HttpAuth, OAuth2, Paging, Track
 from flumeng.spec.kafka_journal import KafkaJournal
 from flumeng.spec.locations import Credentials
 from flumeng.spec.multiline import Multiline
 from flumeng.spec.option import Option, Unit, default_of, described, is_required
+from flumeng.spec.polls import Answers, Schedule
 from flumeng.spec.registry import Entry
 from flumeng.spec.sinks.files import Roll
 from flumeng.spec.sources import Tls
@@ -49,6 +51,12 @@ PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("credentials", Credentials),
     ("roll", Roll),
     ("tls of sinks", ClientTls),
+    ("schedule", Schedule),
+    ("answers", Answers),
+    ("auth of http_poll", HttpAuth),
+    ("oauth2", OAuth2),
+    ("paging", Paging),
+    ("track", Track),
     ("table of lookup", LookupTable),
     ("jdbc", Jdbc),
     ("track", Track),

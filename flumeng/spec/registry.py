@@ -102,6 +102,15 @@ _ENTRIES = (
     ),
     Entry(
         "source",
+        "http_poll",
+        "flumeng.spec.http_poll_source:HttpPollSource",
+        SCHEDULE_FINDER,
+        frozenset({"replayable"}),
+        "partitioned",
+        poll="flumeng.inputs.polls.http_poll:HttpPoll",
+    ),
+    Entry(
+        "source",
         "sql_poll",
         "flumeng.spec.sql_poll_source:SqlPollSource",
         SCHEDULE_FINDER,

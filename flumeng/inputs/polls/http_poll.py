@@ -1,0 +1,343 @@
+"""Asks a server over HTTP, page by page, and says where the next poll begins.
+
+An answer holds whole pages. What was not kept is asked for again from the state before it; an
+answer that ends in the middle of a due time goes on at its next page. A due time that has failed
+there is given up, and the next one begins where that one had begun.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
+
+import pyarrow as pa
+
+from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.inputs.polls.http_auth import Auth, auth_of
+from flumeng.inputs.polls.http_body import text_of
+from flumeng.inputs.polls.http_client import HttpClient, Reply, Request, UnauthorizedError, joined
+from flumeng.inputs.polls.http_records import json_of, next_link, records_of, scalar, value_at
+from flumeng.inputs.polls.http_state import Chain, State
+from flumeng.inputs.polls.http_tracking import Reach, Tracker
+from flumeng.inputs.polls.poll import Answer
+from flumeng.runtime import secrets
+from flumeng.spec import json_paths
+from flumeng.spec.http_poll_source import HttpPollSource
+from flumeng.spec.json_paths import Step
+from flumeng.spec.kafka_source import time_of
+from flumeng.spec.patterns import SECRET
+from flumeng.spec.poll_templates import Template, iso
+
+ANSWER_BYTES = 8 * 2**20
+"""An answer ends with the page that makes it larger."""
+ANSWER_SECONDS = 30.0
+"""Or with the one that comes later."""
+ANSWER_PAGES = 1_000
+PAUSE_SECONDS = 0.5
+"""Before a page is asked for again; then twice as long."""
+MOST_PAGES = 100_000
+"""Of one due time."""
+MOST_AT_BYTES = 8 * 1024
+MOST_VALIDATOR = 1_024
+SECRET_CHARACTERS = 6
+"""A shorter secret is in many texts that have nothing to do with it."""
+VALIDATORS = {"etag": "If-None-Match", "last-modified": "If-Modified-Since"}
+LAST = Chain("", "")
+_NONE = pa.array([], pa.binary())
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The texts of requests, with secrets in them."""
+
+    query: Mapping[str, Template]
+    body: Template | None
+    headers: Mapping[str, str]
+    written: Callable[[str], str]
+    """How a variable is written into the body."""
+    secret_parameters: frozenset[str]
+    hidden: tuple[str, ...]
+    """What must not come into a state."""
+
+    @classmethod
+    def of(cls, options: HttpPollSource) -> Asked:
+        """Raises UserError."""
+        headers = {"Accept": "application/json"} if options.format == "json" else {}
+        if options.body is not None:
+            headers["Content-Type"] = "application/json"
+        for name, text in options.headers.items():
+            headers = {key: one for key, one in headers.items() if key.lower() != name.lower()}
+            headers[name] = SECRET.sub(lambda found: secrets.resolve(found[0]), text)
+            if not headers[name].isascii() or not headers[name].isprintable():
+                raise UserError(f"http_poll: the secret in headers.{name} is not printable ASCII")
+        written = _writer(headers)
+        body = None
+        if options.body is not None:
+            body = Template.of(options.body, lambda found: written(secrets.resolve(found)))
+        return cls(
+            {name: Template.of(text, secrets.resolve) for name, text in options.query.items()},
+            body,
+            headers,
+            written,
+            frozenset(name for name, text in options.query.items() if SECRET.search(text)),
+            tuple(filter(_is_telling, map(secrets.resolve, _references(options)))),
+        )
+
+
+class HttpPoll:
+    """See ``Poll``."""
+
+    def __init__(self, options: HttpPollSource, asked: Asked, auth: Auth) -> None:
+        self._options = options
+        self._asked = asked
+        self._auth = auth
+        self._by = options.paging.by if options.paging else ""
+        self._records = _steps(options.records)
+        self._next = _steps(options.paging.path if options.paging else None)
+        self._tracker = Tracker(options.track) if options.track else None
+        self._client = HttpClient(
+            options.url, options.redirect_to, options.tls, options.timeout_seconds
+        )
+
+    @classmethod
+    def of(cls, options: HttpPollSource) -> HttpPoll:
+        """Raises UserError."""
+        auth = auth_of(options.auth, options.tls, options.timeout_seconds)
+        return cls(options, Asked.of(options), auth)
+
+    def ask(self, state: str, due: datetime) -> Answer:
+        found = State.of(state)
+        bodies: list[pa.BinaryArray] = []
+        until = time.monotonic() + ANSWER_SECONDS
+        try:
+            while True:
+                try:
+                    more, found = self._next_page(found, due, until)
+                except FlumengError:
+                    if not bodies:
+                        raise
+                    break
+                bodies.append(more)
+                full = sum(one.nbytes for one in bodies) >= ANSWER_BYTES
+                late = time.monotonic() >= until
+                if found.chain is None or full or late or len(bodies) >= ANSWER_PAGES:
+                    break
+        finally:
+            self._client.rest()
+        return Answer(pa.concat_arrays(bodies), self._text(found), found.chain is not None)
+
+    def close(self) -> None:
+        self._client.close()
+        self._auth.close()
+
+    def _next_page(self, state: State, due: datetime, until: float) -> tuple[pa.BinaryArray, State]:
+        """As ``_page``; a page behind others is asked for until then, since all would have to be
+        asked for again without it."""
+        pause = PAUSE_SECONDS
+        while True:
+            try:
+                return self._page(state, due)
+            except UnavailableError:
+                if state.chain is None or time.monotonic() + pause >= until:
+                    raise
+            self._client.wait(pause)
+            pause *= 2
+
+    def _page(self, state: State, due: datetime) -> tuple[pa.BinaryArray, State]:
+        """The next records, and what comes behind them."""
+        moment = due - timedelta(seconds=self._options.settle_seconds)
+        state = self._begun(state, iso(due))
+        chain = state.chain
+        assert chain is not None
+        request = self._request(state, chain, moment)
+        asked = _digest(_without(request.url, self._asked.secret_parameters).encode())
+        conditional = not self._by and request.method == "GET"
+        if conditional and state.asked == asked:
+            request = replace(request, own={**request.own, **state.validators})
+        reply = self._reply(request)
+        done = replace(state, until=iso(moment), chain=None)
+        if reply.status == 304:
+            return _NONE, done
+        try:
+            bodies, following = self._read(state, chain, reply)
+        except UserError as error:
+            raise UserError(f"{self}: {error}") from error
+        if following.at:
+            return bodies, replace(state, chain=following)
+        validators = _validators(reply) if conditional else {}
+        done = replace(done, reach=following.reached, asked=asked if validators else "")
+        return bodies, replace(done, validators=validators)
+
+    def _read(self, state: State, chain: Chain, reply: Reply) -> tuple[pa.BinaryArray, Chain]:
+        """The records of a page that are new, and the chain behind it: at nothing after the last.
+
+        Raises UserError.
+        """
+        text = self._text_of(reply)
+        bodies = records_of(text, self._options.format, self._records)
+        following = self._following(chain, reply, text, len(bodies))
+        if self._tracker is None:
+            return bodies, following
+        bodies, reached = self._tracker.pass_on(bodies, state.reach, chain.reached)
+        return bodies, replace(following, reached=reached)
+
+    def _begun(self, state: State, due: str) -> State:
+        """With a chain for this due time: that which it has, or a new one."""
+        if self._tracker is not None and not state.reach.last and self._options.start_from:
+            state = replace(state, reach=Reach(self._options.start_from))
+        chain = state.chain
+        if chain is not None and (chain.due, chain.by) == (due, self._by):
+            return state
+        first = self._options.paging.first if self._options.paging else 1
+        at = {"page": str(first), "offset": "0"}.get(self._by, "")
+        return replace(state, chain=Chain(due, self._by, at, reached=state.reach))
+
+    def _reply(self, request: Request) -> Reply:
+        """With a new token when the server does not take the one that there was."""
+        try:
+            return self._client.ask(self._with_auth(request))
+        except UnauthorizedError:
+            if not self._auth.forget():
+                raise
+        return self._client.ask(self._with_auth(request))
+
+    def _with_auth(self, request: Request) -> Request:
+        return replace(request, own={**request.own, **self._auth.headers()})
+
+    def _request(self, state: State, chain: Chain, moment: datetime) -> Request:
+        values: dict[str, str | datetime] = {"due": moment, **self._last(state)}
+        if self._by in ("page", "offset", "cursor") and chain.at:
+            values[self._by] = chain.at
+        url, asked = self._options.url, self._asked
+        if self._by in ("link", "url") and chain.at:
+            url = chain.at
+            secret = asked.secret_parameters if self._client.is_home(url) else frozenset()
+        else:
+            secret = None
+        pairs = [
+            f"{quote(name, safe='')}={quote(template.fill(values), safe='')}"
+            for name, template in asked.query.items()
+            if (secret is None or name in secret) and template.variables <= values.keys()
+        ]
+        if pairs:
+            url = f"{url}{'&' if urlsplit(url).query else '?'}{'&'.join(pairs)}"
+        body = None
+        if asked.body is not None:
+            body = asked.body.fill(values, asked.written).encode()
+        return Request(self._options.method, url, asked.headers, body)
+
+    def _last(self, state: State) -> dict[str, str | datetime]:
+        if self._tracker is not None:
+            return {"last": state.reach.last} if state.reach.last else {}
+        text = state.until or self._options.start_from
+        return {"last": time_of(text).astimezone(UTC)} if text else {}
+
+    def _text_of(self, reply: Reply) -> bytes:
+        text = text_of(reply.body, reply.headers.get("content-type", ""))
+        return json_of(text) if self._options.format == "json" and text.strip() else text
+
+    def _following(self, chain: Chain, reply: Reply, text: bytes, count: int) -> Chain:
+        at = self._at(chain, reply, text, count)
+        if not at:
+            return LAST
+        if len(at.encode()) > MOST_AT_BYTES:
+            raise UserError("what it says of the next page is longer than 8 KiB")
+        digest = _digest(text)
+        if at == chain.at or (self._by in ("page", "offset") and digest == chain.digest):
+            raise UserError("it gives the same page again and again: look at `paging`")
+        if chain.pages + 1 >= MOST_PAGES:
+            raise UserError(f"it has more than {MOST_PAGES} pages")
+        records = chain.records + count
+        return replace(chain, at=at, pages=chain.pages + 1, records=records, digest=digest)
+
+    def _at(self, chain: Chain, reply: Reply, text: bytes, count: int) -> str:
+        """Where the next page is; empty when there is none."""
+        paging = self._options.paging
+        if paging is None:
+            return ""
+        if paging.by in ("page", "offset"):
+            if not count or (paging.size is not None and count < paging.size):
+                return ""
+            return str(int(chain.at) + 1 if paging.by == "page" else chain.records + count)
+        if paging.by == "link":
+            found = next_link(reply.headers.get("link", ""))
+        else:
+            found = self._said(text)
+        if not found or paging.by == "cursor":
+            return found or ""
+        url = joined(reply.url, found)
+        self._client.require_allowed(url, "the next page")
+        return _without(url, self._asked.secret_parameters)
+
+    def _said(self, text: bytes) -> str | None:
+        """The URL or cursor that the answer names."""
+        value = value_at(text, self._next)
+        if value is None or value in (b"false", b"0"):
+            return None
+        found = scalar(value)
+        if found is None:
+            raise UserError("what is at `paging.path` is neither a text nor a number")
+        return found
+
+    def _text(self, state: State) -> str:
+        """Raises UserError."""
+        text = state.to_text()
+        forms = (str, json.dumps, quote, quote_plus)
+        if any(form(secret).strip('"') in text for secret in self._asked.hidden for form in forms):
+            raise UserError(f"{self}: what it says of the next page has a secret in it")
+        return text
+
+    def __str__(self) -> str:
+        return f"{self._options.method} {self._options.url.partition('?')[0]}"
+
+
+def _steps(path: str | None) -> tuple[Step, ...]:
+    return json_paths.parse(path) if path is not None else ()
+
+
+def _references(options: HttpPollSource) -> Iterator[str]:
+    """To all of its secrets."""
+    texts = [*options.headers.values(), *options.query.values(), options.body]
+    if options.auth is not None:
+        texts += [options.auth.password, options.auth.bearer]
+        texts += [options.auth.oauth2.client_secret] if options.auth.oauth2 else []
+    for text in filter(None, texts):
+        yield from (found[0] for found in SECRET.finditer(text))
+
+
+def _is_telling(secret: str) -> bool:
+    return len(secret) >= SECRET_CHARACTERS
+
+
+def _writer(headers: Mapping[str, str]) -> Callable[[str], str]:
+    """How a text is written into a body of the type that the headers say."""
+    lower = {name.lower(): text.lower() for name, text in headers.items()}
+    kind = lower.get("content-type", "")
+    if "json" in kind:
+        return lambda text: json.dumps(text)[1:-1]
+    return quote_plus if "form-urlencoded" in kind else str
+
+
+def _digest(content: bytes) -> str:
+    return sha256(content).hexdigest()[:32]
+
+
+def _validators(reply: Reply) -> dict[str, str]:
+    found = {header: reply.headers.get(name, "") for name, header in VALIDATORS.items()}
+    return {
+        header: text
+        for header, text in found.items()
+        if text and len(text) <= MOST_VALIDATOR and text.isascii() and text.isprintable()
+    }
+
+
+def _without(url: str, names: frozenset[str]) -> str:
+    """Without these parameters; the others as they are written."""
+    place, mark, query = url.partition("?")
+    kept = [one for one in query.split("&") if unquote_plus(one.partition("=")[0]) not in names]
+    return f"{place}{mark}{'&'.join(kept)}"

@@ -1,0 +1,69 @@
+"""What a poll over HTTP goes on from: a small JSON text, kept in ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from flumeng.errors import CorruptError, UserError
+from flumeng.inputs.polls.http_tracking import Reach
+from flumeng.inputs.polls.poll import MOST_STATE_BYTES
+from flumeng.spec.kafka_source import time_of
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The pages of one due time, when there are more of them. ``at`` is what to ask for next: the
+    number of a page or record, a cursor, a URL; as ``by`` says. ``pages`` and ``records`` came
+    before, ``digest`` is that of the last one."""
+
+    due: str
+    by: str
+    at: str = ""
+    pages: int = 0
+    records: int = 0
+    digest: str = ""
+    reached: Reach = field(default_factory=Reach)
+
+    def __post_init__(self) -> None:
+        if self.by in ("page", "offset") and not (self.at.isascii() and self.at.isdigit()):
+            raise ValueError("no number")
+
+
+@dataclass(frozen=True)
+class State:
+    """``until``: the `{due}` of the last due time whose pages all came; ``reach``: what was tracked
+    then. ``validators``: headers that ask whether the answer to the request ``asked`` has changed.
+    """
+
+    v: Literal[1] = 1
+    until: str = ""
+    reach: Reach = field(default_factory=Reach)
+    asked: str = ""
+    validators: Mapping[str, str] = field(default_factory=dict)
+    chain: Chain | None = None
+
+    def __post_init__(self) -> None:
+        if self.until:
+            time_of(self.until)
+
+    @classmethod
+    def of(cls, text: str) -> State:
+        """Raises CorruptError."""
+        try:
+            return _decode(text) if text else cls()
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise CorruptError("the state of the poll is not what was written") from error
+
+    def to_text(self) -> str:
+        """Raises UserError when what the server has said is too large for it."""
+        text: bytes = msgspec.json.encode(self)
+        if len(text) > MOST_STATE_BYTES:
+            raise UserError("what it says of the next page is larger than ZooKeeper is to keep")
+        return text.decode()
+
+
+_decode = msgspec.json.Decoder(State).decode

@@ -1,0 +1,162 @@
+"""What the options of ``http_poll`` may say together, and what a node has to allow for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from flumeng.errors import UserError
+from flumeng.node.policy import parse as policy
+from flumeng.spec import parse_flow
+from flumeng.spec.http_poll_source import HttpPollSource
+from flumeng.spec.json_paths import check_path, check_single, parse
+from flumeng.spec.poll_templates import Template
+from flumeng.spec.polls import Answers, Schedule
+from flumeng.spec.problems import SpecError
+
+FLOW = """
+flow: tickets
+sources:
+  - http_poll:
+      url: https://API.example/v1/tickets?open=1
+      schedule: {{every_seconds: 60}}
+      answers: {{path: s3a://logs-polls/tickets}}
+      {}
+sinks: [console]
+"""
+
+
+def options(text: str = "") -> HttpPollSource:
+    found = parse_flow(FLOW.format(text)).sources[0].options
+    assert isinstance(found, HttpPollSource)
+    return found
+
+
+def test_everything_at_once_is_a_flow() -> None:
+    found = options(
+        """method: POST
+      body: '{"since": "{last}", "until": "{due:unix}", "all": {}}'
+      query: {cursor: "{cursor}", key: "${secret:api-key}", day: "{due:%Y-%m-%d}"}
+      headers: {X-Key: "${secret:api-key}", Content-Type: application/json}
+      auth:
+        oauth2: {token_url: "https://login.example/t", client_id: a, client_secret: "${secret:c}"}
+      tls: {ca: /etc/ca.pem}
+      paging: {by: cursor, path: '["@odata.next"]'}
+      records: data.items?
+      track: {path: updated_at, type: time}
+      start_from: 2026-11-22T08:00:00Z
+      redirect_to: ["https://cdn.example/exports"]"""
+    )
+    assert found.weighed
+    assert not found.local
+    assert list(found.needs()) == [
+        ("input", "https://api.example:443/v1/tickets"),
+        ("input", "https://cdn.example:443/exports"),
+        ("input", "https://login.example:443/t"),
+        ("path", "/etc/ca.pem"),
+        ("output", "s3a://logs-polls/tickets"),
+    ]
+
+
+def test_a_node_bounds_which_urls_are_polled() -> None:
+    part = parse_flow(FLOW.format("")).sources[0]
+    outputs = 'outputs: ["s3a://logs-polls"]'
+    policy(f'inputs: ["https://api.example:443/v1"]\n{outputs}', "p").require(part)
+    for inputs in ("https://api.example:443/v2", "http://api.example:80", "s3a://logs"):
+        with pytest.raises(UserError, match="does not allow to read https://api"):
+            policy(f'inputs: ["{inputs}"]\n{outputs}', "p").require(part)
+    with pytest.raises(UserError, match="does not allow to write to s3a://logs-polls/tickets"):
+        policy('outputs: ["s3a://lake"]', "p").require(part)
+
+
+def test_answers_on_the_disk_of_a_host_are_local() -> None:
+    here = HttpPollSource(
+        url="https://a.example/",
+        schedule=Schedule(every_seconds=60),
+        answers=Answers(path="/data/polls"),
+    )
+    assert (here.local, here.local_path) == (True, "/data/polls")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("body: '{}'", "expected with method: POST"),
+        ('headers: {Authorization: "Bearer x"}', "expected a reference to a secret"),
+        ('headers: {Host: "x"}', "made by flumeng"),
+        ("headers: {X-A: ä}", "printable ASCII"),
+        ("auth: {username: a}", "username and password together"),
+        ("auth: {}", "expected one of username"),
+        ('auth: {bearer: "${secret:a}", username: a, password: "${secret:a}"}', "expected one of"),
+        ("auth: {bearer: abc}", "never the secret"),
+        (
+            'auth: {bearer: "${secret:a}"}\n      headers: {authorization: "${secret:a}"}',
+            "either this header or auth",
+        ),
+        ("paging: {by: cursor}", "expected path with"),
+        ("paging: {by: link, path: a}", "expected path with"),
+        ("paging: {by: cursor, path: 'a[*]'}", "without"),
+        ("paging: {by: page}", "{page} in query or body"),
+        ("paging: {by: link, size: 3}", "only with by: page"),
+        ('query: {p: "{page}"}', "{page} needs paging with by: page"),
+        ('query: {s: "{since}"}', "nothing is called {since}"),
+        ('query: {s: "{due:%q}"}', "expected unix, unix_ms or a pattern"),
+        ('query: {s: "{due:}"}', "nothing is called {due:}"),
+        ('paging: {by: page}\n      query: {s: "{page:unix}"}', "{page} is no time"),
+        ("track: {path: a, type: time}\n      format: lines", "whose records have fields"),
+        (
+            'track: {path: a, type: time}\n      query: {s: "{last:unix}"}',
+            "expected no form of a time",
+        ),
+        ("start_from: 2026-11-22T08:00:00Z", "expected with {last}"),
+        ('start_from: "7"\n      query: {s: "{last}"}', "a time with its zone"),
+        ("start_from: soon\n      track: {path: a, type: number}", "expected a number"),
+        ("records: a..b", "expected a path"),
+        ("records: a\n      format: lines", "only with format: json"),
+        ("redirect_to: ['https://a:b@x/']", "no user or password"),
+        ("timeout_seconds: 120", "at most 60"),
+    ],
+)
+def test_what_does_not_go_together_is_told(text: str, told: str) -> None:
+    with pytest.raises(SpecError) as seen:
+        options(text)
+    assert told in str(seen.value)
+
+
+def test_a_url_has_nothing_that_changes() -> None:
+    for url in ("https://a.example/{last}", "https://a.example/?k=${secret:a}", "ftp://a/"):
+        with pytest.raises(SpecError, match="expected"):
+            parse_flow(FLOW.format("").replace("https://API.example/v1/tickets?open=1", url))
+
+
+def test_paths() -> None:
+    steps = parse('a-b.c[0][-1][*]?["x.y"].$d?')
+    assert [(step.key, step.optional) for step in steps] == [
+        ("a-b", False), ("c", False), (0, False), (-1, False), (None, True),
+        ("x.y", False), ("$d", True),
+    ]  # fmt: skip
+    assert [str(step) for step in steps[:5]] == ["a-b", "c", "[0]", "[-1]", "[*]"]
+    for text in (
+        "",
+        ".a",
+        "a.",
+        "a b",
+        "a[x]",
+        "a[",
+        "[1",
+        'a["',
+        "a??",
+        "a.[0]",
+        "x" * 300,
+        "a" + "[0]" * 40,
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            check_path(text)
+    with pytest.raises(ValueError, match="without"):
+        check_single("a[*]")
+
+
+def test_what_a_variable_stands_for_is_not_looked_at_again() -> None:
+    """Nobody can have a secret sent by putting its name into a record."""
+    template = Template.of("a={last}&b=${secret:x}", lambda _: "{due}")
+    assert template.fill({"last": "${secret:y}{due}", "due": "no"}) == "a=${secret:y}{due}&b={due}"
+    assert template.variables == {"last"}
