@@ -132,7 +132,7 @@ class Paging:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Track:
+class TrackField:
     """A value that grows from record to record, like the time of the last change."""
 
     path: str = option(
@@ -210,7 +210,7 @@ class HttpPollSource:
         default=None,
     )
     paging: Paging | None = option(doc="Answers come in pages.", default=None)
-    track: Track | None = option(
+    track: TrackField | None = option(
         doc="What `{last}` is. A record with a lower value is known and is dropped, as is one with "
         "the same value that came before.",
         default=None,

@@ -21,7 +21,7 @@ from flumeng.spec.flow import (
     Lag,
     TaskRange,
 )
-from flumeng.spec.http_poll_source import HttpAuth, OAuth2, Paging, Track
+from flumeng.spec.http_poll_source import HttpAuth, OAuth2, Paging, TrackField
 from flumeng.spec.kafka_journal import KafkaJournal
 from flumeng.spec.locations import Credentials
 from flumeng.spec.multiline import Multiline
@@ -30,7 +30,7 @@ from flumeng.spec.polls import Answers, Schedule
 from flumeng.spec.registry import Entry
 from flumeng.spec.sinks.files import Roll
 from flumeng.spec.sources import Tls
-from flumeng.spec.sql_poll_source import Track
+from flumeng.spec.sql_poll_source import TrackColumn
 from flumeng.spec.tables import Jdbc, LookupTable
 
 HEAD = """\
@@ -56,10 +56,10 @@ PARTS: tuple[tuple[str, type[Any]], ...] = (
     ("auth of http_poll", HttpAuth),
     ("oauth2", OAuth2),
     ("paging", Paging),
-    ("track", Track),
+    ("track of http_poll", TrackField),
     ("table of lookup", LookupTable),
     ("jdbc", Jdbc),
-    ("track", Track),
+    ("track of sql_poll", TrackColumn),
 )
 _UNITS: Mapping[Unit | None, tuple[tuple[str, float], ...]] = {
     "bytes": (("MiB", 2**20), ("KiB", 2**10), ("B", 1)),

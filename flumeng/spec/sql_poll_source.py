@@ -42,7 +42,7 @@ def check_start(text: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Track:
+class TrackColumn:
     """By which column rows are taken once. Where writers are at work rows become visible in another
     order than that of the column, and none is taken before all below it are there or can no more
     come: a transaction that writes has to end within `settle_seconds`."""
@@ -126,7 +126,7 @@ class SqlPollSource:
         example="[id, total]",
         default=(),
     )
-    track: Track | None = option(doc="How each row is taken once.", default=None)
+    track: TrackColumn | None = option(doc="How each row is taken once.", default=None)
     username: str | None = option(doc="Who reads.", example="flumeng", default=None)
     password: str | None = option(
         doc="The password of `username`.", secret=True, example="${secret:shop-db}", default=None

@@ -18,7 +18,7 @@ from flumeng.inputs.polls.poll import MOST_STATE_BYTES
 from flumeng.runtime.embedded import free_port
 from flumeng.sinks.testing.postgres import RealPostgres
 from flumeng.spec.polls import Answers, Schedule
-from flumeng.spec.sql_poll_source import SqlPollSource, Track
+from flumeng.spec.sql_poll_source import SqlPollSource, TrackColumn
 from tests.live.own_server import need_own
 from tests.live.sql_polling import Polling
 
@@ -136,7 +136,7 @@ def test_a_number_that_is_not_committed_is_waited_for(
 ) -> None:
     """What is behind it is taken with it; behind one that never comes, when it has settled."""
     postgres.run("CREATE TABLE rows (id bigserial PRIMARY KEY, note text)")
-    taken = Taken(polling, source(postgres, track=Track(column="id", start_from="1")))
+    taken = Taken(polling, source(postgres, track=TrackColumn(column="id", start_from="1")))
     with postgres.connect() as slow, slow.cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute("INSERT INTO rows (note) VALUES ('first')")
@@ -145,7 +145,7 @@ def test_a_number_that_is_not_committed_is_waited_for(
         cursor.execute("COMMIT")
     assert [row["note"] for row in taken.poll()] == ["first", "second", "third"]
     assert taken.poll() == []
-    short = Track(column="id", start_from="1", settle_seconds=2.0)
+    short = TrackColumn(column="id", start_from="1", settle_seconds=2.0)
     taken.options = source(postgres, track=short)
     postgres.run("SELECT nextval('rows_id_seq')", "INSERT INTO rows (note) VALUES ('fifth')")
     assert taken.poll() == []
@@ -158,7 +158,7 @@ def test_a_time_that_is_not_committed_is_waited_for(
 ) -> None:
     """`now()` is when a transaction began."""
     postgres.run("CREATE TABLE rows (note text, written timestamptz DEFAULT now())")
-    track = Track(column="written", settle_seconds=2.0)
+    track = TrackColumn(column="written", settle_seconds=2.0)
     taken = Taken(polling, source(postgres, track=track))
     with postgres.connect() as slow, slow.cursor() as cursor:
         cursor.execute("BEGIN")
@@ -232,7 +232,7 @@ def test_each_row_is_taken_once_by_its_number(polling: Polling, postgres: RealPo
         "CREATE TABLE rows (id bigserial PRIMARY KEY, version int)",
         "INSERT INTO rows (version) SELECT 0 FROM generate_series(1, 500)",
     )
-    track = Track(column="id", settle_seconds=SETTLE_SECONDS)
+    track = TrackColumn(column="id", settle_seconds=SETTLE_SECONDS)
     taken = Taken(polling, source(postgres, track=track), page_rows=200)
     writers = Writers(postgres, updates=False)
     settle(taken, writers)
@@ -253,7 +253,7 @@ def test_each_version_is_taken_once_by_its_time(
         "written timestamptz DEFAULT now())",
         "CREATE INDEX ON rows (written)",
     )
-    track = Track(column="written", key=key, settle_seconds=SETTLE_SECONDS)
+    track = TrackColumn(column="written", key=key, settle_seconds=SETTLE_SECONDS)
     taken = Taken(polling, source(postgres, track=track), page_rows=100)
     writers = Writers(postgres, updates=True)
     settle(taken, writers)
@@ -274,7 +274,9 @@ def test_a_row_that_is_changed_again_and_again_is_taken_in_each_version(
         "CREATE TABLE rows (id int, version int, written timestamp DEFAULT timezone('UTC', now()))",
         "INSERT INTO rows VALUES (1, 0)",
     )
-    taken = Taken(polling, source(postgres, track=Track(column="written", settle_seconds=0.2)))
+    taken = Taken(
+        polling, source(postgres, track=TrackColumn(column="written", settle_seconds=0.2))
+    )
     for version in range(1, 4):
         time.sleep(0.3)
         taken.poll()
@@ -295,7 +297,7 @@ def test_rows_with_the_same_time_at_the_end_of_a_page(
         "INSERT INTO rows SELECT n, '2026-01-01T00:00:00.123456Z'::timestamptz + n / 70 * "
         "interval '1 microsecond' FROM generate_series(0, 699) n",
     )
-    track = Track(column="written", settle_seconds=1)
+    track = TrackColumn(column="written", settle_seconds=1)
     taken = Taken(polling, source(postgres, track=track), page_rows=100)
     taken.poll()
     assert sorted(row["id"] for row in taken.rows) == list(range(700))
@@ -306,7 +308,7 @@ def test_rows_with_the_same_time_at_the_end_of_a_page(
     taken = Taken(polling, source(postgres, track=track), page_rows=5)
     with pytest.raises(UserError, match=r"rows and more have 2026-01-01 .*track: key"):
         taken.poll()
-    keyed = Track(column="written", key="id", settle_seconds=1)
+    keyed = TrackColumn(column="written", key="id", settle_seconds=1)
     taken = Taken(polling, source(postgres, track=keyed), page_rows=50)
     taken.poll()
     assert [row["id"] for row in taken.rows] == list(range(700))
@@ -318,7 +320,7 @@ def test_rows_that_cannot_be_told_apart_are_refused(
 ) -> None:
     postgres.run("CREATE TABLE rows (id int)", "INSERT INTO rows VALUES (1), (2), (2), (3)")
     for page_rows in (2, 100):
-        track = Track(column="id", start_from="1")
+        track = TrackColumn(column="id", start_from="1")
         taken = Taken(polling, source(postgres, track=track), page_rows=page_rows)
         with pytest.raises(UserError, match="several rows have 2 in id"):
             while True:
@@ -330,7 +332,7 @@ def test_an_answer_has_some_mib(polling: Polling, postgres: RealPostgres) -> Non
         "CREATE TABLE rows (id int, text text)",
         "INSERT INTO rows SELECT n, repeat('x', 1000000) FROM generate_series(1, 30) n",
     )
-    track = Track(column="id", start_from="1")
+    track = TrackColumn(column="id", start_from="1")
     options = source(postgres, track=track, fetch_rows=2)
     taken = Taken(polling, options)
     taken.poll()
@@ -347,10 +349,12 @@ def test_a_query_columns_and_names_in_quotes(polling: Polling, postgres: RealPos
         "INSERT INTO rows VALUES (7, 1.50, '2026-11-26 12:00:00'), (8, 2, '2026-11-26 13:00:00')",
     )
     query = "SELECT * FROM rows WHERE total < 2 -- and no more"
-    track = Track(column='"Id"', settle_seconds=0)
+    track = TrackColumn(column='"Id"', settle_seconds=0)
     options = source(postgres, query=query, columns=("total",), track=track)
     assert Taken(polling, options).poll() == [{"total": 1.5}]
-    at = Track(column='"At"', start_from="2026-11-26T13:00:00+01:00", time_zone="Europe/Berlin")
+    at = TrackColumn(
+        column='"At"', start_from="2026-11-26T13:00:00+01:00", time_zone="Europe/Berlin"
+    )
     options = source(postgres, columns=('"Id"',), track=at)
     assert [row["Id"] for row in Taken(polling, options).poll()] == [8]
 
@@ -360,14 +364,14 @@ def test_a_query_columns_and_names_in_quotes(polling: Polling, postgres: RealPos
     [
         ({"table": "nowhere"}, r'relation "nowhere" does not exist; look at table'),
         ({"query": "SELEC 1"}, "syntax error"),
-        ({"track": Track(column="nothing")}, r"column q\.nothing does not exist"),
+        ({"track": TrackColumn(column="nothing")}, r"column q\.nothing does not exist"),
         ({"password": "${secret:wrong}"}, "authentication failed.*look at username"),
         ({"url": "jdbc:mysql://127.0.0.1/x"}, "no driver for mysql://.*spark.packages"),
         ({"url": "jdbc:postgresql://{at}/nowhere"}, 'database "nowhere" does not exist'),
         ({"query": "SELECT 1 / (id - 1) AS n FROM rows"}, "division by zero"),
         ({"query": "SELECT id, id FROM rows"}, "id"),
-        ({"track": Track(column="text")}, "cannot be tracked"),
-        ({"track": Track(column="id", kind="timestamp")}, "is no timestamp"),
+        ({"track": TrackColumn(column="text")}, "cannot be tracked"),
+        ({"track": TrackColumn(column="id", kind="timestamp")}, "is no timestamp"),
     ],
 )
 def test_what_a_person_must_correct_is_told(
@@ -403,7 +407,7 @@ def test_a_table_that_is_locked_and_a_server_that_hangs_cost_time(
 ) -> None:
     need_own(postgres)
     postgres.run("CREATE TABLE rows (id int)", "INSERT INTO rows VALUES (1)")
-    options = source(postgres, timeout_seconds=2, track=Track(column="id", start_from="1"))
+    options = source(postgres, timeout_seconds=2, track=TrackColumn(column="id", start_from="1"))
     taken = Taken(polling, options)
     for hang in ("locked", "frozen"):
         began = time.monotonic()
@@ -436,7 +440,7 @@ def test_spark_writes_the_password_nowhere(
     polling: Polling, postgres: RealPostgres, event_log: Path
 ) -> None:
     postgres.run("CREATE TABLE rows (id int)", "INSERT INTO rows VALUES (1)")
-    polling.ask(source(postgres, track=Track(column="id")))
+    polling.ask(source(postgres, track=TrackColumn(column="id")))
     time.sleep(1)
     texts = [path.read_bytes() for path in event_log.rglob("*") if path.is_file()]
     assert any(b"flumeng_number" in text for text in texts), "the statements are not there"

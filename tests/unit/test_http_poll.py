@@ -13,7 +13,7 @@ import pytest
 from flumeng.errors import CorruptError, UnavailableError, UserError
 from flumeng.inputs.polls import http_poll
 from flumeng.inputs.polls.poll import MOST_STATE_BYTES
-from flumeng.spec.http_poll_source import Paging, Track
+from flumeng.spec.http_poll_source import Paging, TrackField
 from tests.unit.polled_server import (
     DUE,
     Got,
@@ -345,7 +345,7 @@ def test_tracking_leaves_no_gap_and_has_no_overlap(inclusive: bool, newest_first
         start = int(got.query["o"])
         return said((fits[::-1] if newest_first else fits)[start : start + 2])
 
-    track = Track(path="at", type="number")
+    track = TrackField(path="at", type="number")
     options = {"query": {"since": "{last}", "o": "{offset}"}, "paging": Paging(by="offset")}
     found: list[int] = []
     with serving(answer) as server:
@@ -375,7 +375,7 @@ def test_a_tracked_value_is_sent_as_it_came() -> None:
             source(
                 server.url,
                 query={"since": "{last}"},
-                track=Track(path="t", type="time"),
+                track=TrackField(path="t", type="time"),
                 start_from="2026-11-26T12:00:00Z",
             )
         ) as poll,
@@ -404,13 +404,13 @@ def test_a_tracked_value_is_sent_as_it_came() -> None:
 )
 def test_what_cannot_be_tracked_is_told(kind: Any, content: Any, told: str) -> None:
     with serving(lambda _: said(content)) as server, pytest.raises(UserError, match=told):
-        ask_once(server.url, track=Track(path="t", type=kind))
+        ask_once(server.url, track=TrackField(path="t", type=kind))
 
 
 def test_a_record_without_the_tracked_value_passes() -> None:
     with (
         serving(lambda _: said([{"t": 1}, {"u": 1}])) as server,
-        polling(source(server.url, track=Track(path="t", type="number"))) as poll,
+        polling(source(server.url, track=TrackField(path="t", type="number"))) as poll,
     ):
         _, state, _ = answers(poll)
         assert answers(poll, state, later(1))[0] == [b'{"u":1}']
@@ -419,7 +419,7 @@ def test_a_record_without_the_tracked_value_passes() -> None:
 def test_very_many_records_of_one_value_fit_into_a_state() -> None:
     content = [{"t": 1, "id": number} for number in range(10_000)]
     with serving(lambda _: said(content)) as server, polling(
-        source(server.url, track=Track(path="t", type="number"), query={"o": "{offset}"},
+        source(server.url, track=TrackField(path="t", type="number"), query={"o": "{offset}"},
                paging=Paging(by="offset", size=20_000))
     ) as poll:  # fmt: skip
         new, state, _ = answers(poll)
@@ -455,7 +455,7 @@ def test_a_post_has_a_body_with_variables() -> None:
     with serving(lambda _: said([{"t": 'a"b'}])) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLUMENG_SECRET_POLL_KEY", 'quo"te')
         with polling(
-            source(server.url, method="POST", body=body, track=Track(path="t", type="text"))
+            source(server.url, method="POST", body=body, track=TrackField(path="t", type="text"))
         ) as poll:
             _, state, _ = answers(poll)
             answers(poll, state, later(1))

@@ -17,7 +17,7 @@ from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserErr
 from flumeng.inputs.polls import http_client, http_poll
 from flumeng.sinks.testing.tls import Authority, TlsFront
 from flumeng.spec.client_tls import ClientTls
-from flumeng.spec.http_poll_source import HttpAuth, OAuth2, Paging, Track
+from flumeng.spec.http_poll_source import HttpAuth, OAuth2, Paging, TrackField
 from tests.unit.polled_server import (
     DUE,
     Got,
@@ -376,8 +376,8 @@ WAYS: list[dict[str, Any]] = [
     {"records": "items?[*].t?", "paging": Paging(by="url", path="next")},
     {"records": "items", "paging": Paging(by="cursor", path="items[-1].t"),
      "query": {"c": "{cursor}"}},
-    {"paging": Paging(by="link"), "track": Track(path="t", type="time")},
-    {"format": "ndjson", "track": Track(path="t", type="number")},
+    {"paging": Paging(by="link"), "track": TrackField(path="t", type="time")},
+    {"format": "ndjson", "track": TrackField(path="t", type="number")},
     {"format": "text"},
 ]  # fmt: skip
 

@@ -35,7 +35,7 @@ def test_every_component_is_documented_and_registered(entry: Entry) -> None:
 def test_every_example_is_accepted(entry: Entry) -> None:
     """The examples are what people copy: each component built from those of its required options,
     and of one of those that it says to need, is valid."""
-    needed = {"kafka": ["topics"]} if entry.kind == "source" else {}
+    needed = {"kafka": ["topics"], "sql_poll": ["table"]} if entry.kind == "source" else {}
     fields = [
         field
         for field in options(entry.options_class())

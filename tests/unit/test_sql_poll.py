@@ -24,7 +24,7 @@ from flumeng.sinks import json_text
 from flumeng.spec import check_flow
 from flumeng.spec.polls import Answers, Schedule
 from flumeng.spec.problems import SpecError
-from flumeng.spec.sql_poll_source import SqlPollSource, Track
+from flumeng.spec.sql_poll_source import SqlPollSource, TrackColumn
 
 DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)
 SECOND = 1_000_000
@@ -158,7 +158,7 @@ class Database:
 
 
 def taken(database: Database) -> list[int]:
-    poll = SqlPoll.of(source(track=Track(column="id", start_from="1")), database)
+    poll = SqlPoll.of(source(track=TrackColumn(column="id", start_from="1")), database)
     state, ids, more = "", [], True
     while more:
         answer = poll.ask(state, DUE)
@@ -195,7 +195,7 @@ def test_rows_that_are_numbered_in_another_way_are_not_taken() -> None:
 def test_statements_are_bounded_by_constants_that_cannot_be_more() -> None:
     statements = Statements(source(query="SELECT 1 -- all"))
     assert statements.whole() == "SELECT q.* FROM (SELECT 1 -- all\n) q"
-    track = Track(column="at", key="name")
+    track = TrackColumn(column="at", key="name")
     page = statements.page(track, Place("2026", "o'\\"), "< '2027'", 5)
     assert "q.at >= '2026' AND (q.at > '2026' OR (q.at = '2026' AND q.name > 'o''\\'))" in page
     assert DIALECTS["mysql"].constant("\\' OR 1=1 -- ") == "'\\\\'' OR 1=1 -- '"
@@ -262,5 +262,5 @@ def test_what_is_refused_before_it_runs(given: str, message: str) -> None:
 
 def test_what_it_promises() -> None:
     assert source().arrival() == "all rows are taken at each due time"
-    assert "open for less than 60 s" in source(track=Track(column="id")).arrival()
+    assert "open for less than 60 s" in source(track=TrackColumn(column="id")).arrival()
     assert (source().weighed, source().local, source().local_path) == (True, True, "/tmp/answers")

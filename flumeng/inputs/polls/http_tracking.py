@@ -22,7 +22,7 @@ from flumeng.errors import UserError
 from flumeng.inputs.polls.http_records import scalar, value_at
 from flumeng.runtime.scrubbing import excerpt
 from flumeng.spec import json_paths
-from flumeng.spec.http_poll_source import Track, TrackedType
+from flumeng.spec.http_poll_source import TrackedType, TrackField
 
 HASH_BYTES = 8
 MOST_SEEN = 2_000
@@ -48,7 +48,7 @@ class Reach:
 
 
 class Tracker:
-    def __init__(self, track: Track) -> None:
+    def __init__(self, track: TrackField) -> None:
         self._type: TrackedType = track.type
         self._name = track.path
         self._path = json_paths.parse(track.path)

@@ -21,7 +21,7 @@ from flumeng.inputs.polls.sql_page import JdbcQuery, Page, bodies_of
 from flumeng.inputs.polls.sql_state import State, complete, marked, settled
 from flumeng.inputs.polls.sql_statements import Place, Statements
 from flumeng.sinks import json_text
-from flumeng.spec.sql_poll_source import SqlPollSource, Track
+from flumeng.spec.sql_poll_source import SqlPollSource, TrackColumn
 
 PAGE_ROWS = 20_000
 PAGE_BYTES = 8 * 2**20
@@ -72,7 +72,7 @@ class SqlPoll:
             )
         return bodies_of(found.rows)
 
-    def _numbers(self, at: State, track: Track, now_us: int, top: int) -> Answer:
+    def _numbers(self, at: State, track: TrackColumn, now_us: int, top: int) -> Answer:
         settle_us = int(track.settle_seconds * 1e6)
         marks = marked(at.marks, now_us, top, settle_us)
         below = None if track.start_from is None else int(track.start_from) - 1
@@ -88,7 +88,7 @@ class SqlPoll:
         state = State(track.column, None if below is None else str(below), marks=kept)
         return Answer(bodies_of(page.first(count).rows), state.text, all_taken and page.full)
 
-    def _times(self, at: State, track: Track, now_us: int, *, zoned: bool) -> Answer:
+    def _times(self, at: State, track: TrackColumn, now_us: int, *, zoned: bool) -> Answer:
         zone = None if zoned else ZoneInfo(track.time_zone)
         behind = _behind(at)
         if behind is None and track.start_from is not None:
@@ -109,7 +109,9 @@ class SqlPoll:
             state = replace(state, key=page.keys[-1], keyed_by=track.key)
         return Answer(bodies_of(page.rows), state.text, page.full)
 
-    def _whole_groups(self, page: Page, track: Track, behind: Place | None, until: str) -> Page:
+    def _whole_groups(
+        self, page: Page, track: TrackColumn, behind: Place | None, until: str
+    ) -> Page:
         """The full page without the last rows that have the same value, unless all have it."""
         if not page.groups_end:
             page = self._page(track, behind, until, PAGE_ROWS, LARGEST)
@@ -123,7 +125,7 @@ class SqlPoll:
         return page.first(page.groups_end)
 
     def _page(
-        self, track: Track, behind: Place | None, until: str, count: int, times: int = 1
+        self, track: TrackColumn, behind: Place | None, until: str, count: int, times: int = 1
     ) -> Page:
         """The first rows, also from a database that gives rows in another order."""
         count, most = count * times, PAGE_BYTES * times
@@ -136,7 +138,7 @@ class SqlPoll:
                 raise CorruptError("the database numbers rows in another way than it was asked to")
             count = max(1, found.rows.num_rows // 2)
 
-    def _unique(self, track: Track, page: Page) -> Page:
+    def _unique(self, track: TrackColumn, page: Page) -> Page:
         """The page without its last row when others may follow, with which it is looked at again.
         Raises UserError when rows cannot be told apart."""
         if page.twice is not None:
@@ -156,7 +158,7 @@ def _behind(at: State) -> Place | None:
     return Place(int(at.value) if _WHOLE.fullmatch(at.value) else at.value, at.key)
 
 
-def _is_number(column: pa.Field, track: Track) -> bool:
+def _is_number(column: pa.Field, track: TrackColumn) -> bool:
     """Whether the column is one of numbers, not of times. Raises UserError."""
     kind = column.type
     decimal = pa.types.is_decimal(kind) and kind.scale == 0
@@ -175,7 +177,7 @@ def _is_number(column: pa.Field, track: Track) -> bool:
     return number
 
 
-def _number(text: str, track: Track) -> int:
+def _number(text: str, track: TrackColumn) -> int:
     if not _WHOLE.fullmatch(text):
         raise UserError(f"{track.column} has {text}: expected whole numbers")
     return int(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flumeng.inputs.polls.sql_dialects import DIALECTS
-from flumeng.spec.sql_poll_source import SqlPollSource, Track
+from flumeng.spec.sql_poll_source import SqlPollSource, TrackColumn
 
 NOW, TOP, TOP_TEXT = "flumeng_now", "flumeng_top", "flumeng_top_text"
 VALUE, KEY, NUMBER = "flumeng_value", "flumeng_key", "flumeng_number"
@@ -32,7 +32,7 @@ class Statements:
     def whole(self) -> str:
         return f"SELECT {self._columns} FROM {self._relation} q"
 
-    def probe(self, track: Track, after: Place | None) -> str:
+    def probe(self, track: TrackColumn, after: Place | None) -> str:
         """One row: the clock, and the greatest value of the column."""
         top = f"MAX(q.{track.column})"
         return (
@@ -41,7 +41,7 @@ class Statements:
             + self._where(*self._after(track, after))
         )
 
-    def page(self, track: Track, after: Place | None, until: str, count: int) -> str:
+    def page(self, track: TrackColumn, after: Place | None, until: str, count: int) -> str:
         """The first ``count`` rows behind ``after``, each with its number in the order of the
         column; ``until`` bounds the column: an operator and a constant."""
         column, key = f"q.{track.column}", f"q.{track.key}" if track.key else None
@@ -58,7 +58,7 @@ class Statements:
             f"WHERE p.{NUMBER} <= {count}"
         )
 
-    def _after(self, track: Track, after: Place | None) -> list[str]:
+    def _after(self, track: TrackColumn, after: Place | None) -> list[str]:
         if after is None:
             return []
         column, value = f"q.{track.column}", self.dialect.constant(after.value)
