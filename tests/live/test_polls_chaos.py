@@ -67,8 +67,8 @@ SOURCES = {
       table: rows
       track: {{column: id, settle_seconds: 5}}""",
     "ticks": """http_poll:
-      url: "{server}/tick?due={{due}}"
-      """,
+      url: "{server}/tick"
+      query: {{due: "{{due}}"}}""",
     "commands": """exec:
       command: ["{python}", "-c", "{command}"]
       once_per: cluster""",

@@ -45,6 +45,10 @@ def said(content: Any, status: int = 200, **headers: str) -> Said:
     return Said(json.dumps(content).encode(), status, named)
 
 
+def always(answer: Said) -> Callable[[Got], Said]:
+    return lambda _: answer
+
+
 class Server:
     """``answer`` is called for each request, in a thread of its own."""
 

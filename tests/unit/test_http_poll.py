@@ -18,6 +18,7 @@ from tests.unit.polled_server import (
     DUE,
     Got,
     Said,
+    always,
     answers,
     ask_once,
     error_of,
@@ -127,9 +128,9 @@ def test_what_is_compressed_is_read_and_what_is_cut_is_not() -> None:
     for encoding, contents in packed.items():
         for content in contents:
             headers = {"Content-Encoding": encoding}
-            with serving(lambda _, c=content, h=headers: Said(c, headers=h)) as server:
+            with serving(always(Said(content, headers=headers))) as server:
                 assert ask_once(server.url, format="lines") == [b"line"] * 1000
-            with serving(lambda _, c=content, h=headers: Said(c[:-9], headers=h)) as server:
+            with serving(always(Said(content[:-9], headers=headers))) as server:
                 assert isinstance(error_of(server.url, format="lines"), CorruptError)
     with serving(lambda _: Said(b"x", headers={"Content-Encoding": "br"})) as server:
         assert isinstance(error_of(server.url, format="lines"), CorruptError)
@@ -173,7 +174,7 @@ def paged(got: Got, paging: Paging, url: str) -> Said:
     if paging.by in ("url", "cursor"):
         following = {"url": f"{url}/v1/events?p=2", "cursor": "c 2"}[paging.by]
         content["next"] = following if first else None
-    return said(content, **headers)
+    return said(content, 200, **headers)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import base64
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.unit.polled_server import (
     DUE,
     Got,
     Said,
+    always,
     answers,
     ask_once,
     error_of,
@@ -66,7 +68,7 @@ def test_retry_after_is_kept_within_bounds() -> None:
         polling(source(server.url)) as poll,
     ):
         for seconds in ("1", "999999999999", "Wed, 01 Jan 2098 00:00:00 GMT"):
-            server.answer = lambda _, s=seconds: Said(b"", 429, {"Retry-After": s})
+            server.answer = always(Said(b"", 429, {"Retry-After": seconds}))
             with pytest.raises(UnavailableError, match="HTTP 429"):
                 poll.ask("", DUE)
             if seconds == "1":
@@ -277,13 +279,13 @@ def test_no_error_and_no_state_tells_a_secret(monkeypatch: pytest.MonkeyPatch) -
         "query": {"key": "${secret:poll}"},
     }
 
-    def echo(got: Got) -> bytes:
-        return f"{got.query} {got.headers} {got.body!r}".encode()
+    def echo(got: Got, status: int = 400) -> Said:
+        return Said(f"{got.query} {got.headers} {got.body!r}".encode(), status)
 
     pair = base64.b64encode(f"me:{SECRET}".encode()).decode()
-    with serving(lambda got: Said(echo(got), 400)) as server:
+    with serving(echo) as server:
         for status in (400, 401, 500, 200):
-            server.answer = lambda got, s=status: Said(echo(got), s)
+            server.answer = partial(echo, status=status)
             told = str(error_of(server.url, **with_all))
             assert SECRET not in told
             assert pair not in told
