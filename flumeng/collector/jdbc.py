@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BooleanType, DecimalType, StructField, StructType
+from pyspark.sql.types import BooleanType, DecimalType, StructField, StructType, TimestampNTZType
 
 from flumeng.collector import jdbc_errors
 from flumeng.errors import UnavailableError
@@ -97,14 +97,24 @@ class SparkJdbc:
         self._context.cancelJobGroup(self._name)
 
     def _exact(self, statement: str) -> tuple[DataFrame, set[str]]:
-        """The rows, and the names of columns whose numbers are texts."""
+        """The rows, and the names of columns whose numbers are texts. A time without a zone is read
+        as a text too: by itself Spark moves one that the zone of this host leaves out."""
         rows = self._load(statement)
         long = {field.name for field in rows.schema if _is_long(field)}
-        texts = long | {field.name for field in rows.schema if field.metadata.get(TIME)}
+        clocks = {field.name for field in rows.schema if field.metadata.get(TIME)}
+        walls = {f.name for f in rows.schema if isinstance(f.dataType, TimestampNTZType)} - clocks
+        texts = long | clocks | walls
         if not texts:
             return rows, long
-        types = ", ".join(f"`{name.replace('`', '``')}` STRING" for name in sorted(texts))
-        return self._load(statement, customSchema=types), long
+        types = ", ".join(f"{_quoted(name)} STRING" for name in sorted(texts))
+        read = self._load(statement, customSchema=types)
+        columns = [
+            read[_quoted(name)].cast(TimestampNTZType()).alias(name)
+            if name in walls
+            else read[_quoted(name)]
+            for name in read.columns
+        ]
+        return read.select(*columns), long
 
     def _load(self, statement: str, **more: str) -> DataFrame:
         given = {**self._given, **more, "query": statement}
@@ -139,6 +149,10 @@ def _found(rows: DataFrame, long: set[str], most_bytes: int) -> Found:
         for field in plain.schema
     ]
     return Found(plain.cast(pa.schema(fields)), cut)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def _is_long(field: StructField) -> bool:

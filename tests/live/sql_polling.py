@@ -22,12 +22,12 @@ DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)
 class Polling:
     """``ask`` waits for the answer; ``begin`` does not, and ``close_poll`` may come before it."""
 
-    def __init__(self, directory: Path, secrets: dict[str, str], conf: dict[str, str]) -> None:
+    def __init__(self, directory: Path, environment: dict[str, str], conf: dict[str, str]) -> None:
         jars = tuple(str(jar) for jar in maven.jars(DRIVER).glob("postgresql-*.jar"))
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(theirs, directory, jars, secrets, conf), daemon=True
+            target=_serve, args=(theirs, directory, jars, environment, conf), daemon=True
         )
         self._process.start()
 
@@ -58,10 +58,10 @@ def _serve(
     asked: Connection,
     directory: Path,
     jars: tuple[str, ...],
-    secrets: dict[str, str],
+    environment: dict[str, str],
     conf: dict[str, str],
 ) -> None:
-    os.environ.update(secrets)
+    os.environ.update(environment)
     from flumeng.collector import spark as sessions  # noqa: PLC0415  # not where it is spawned
     from flumeng.collector.jdbc import SparkJdbc  # noqa: PLC0415
     from flumeng.inputs.polls import sql_poll  # noqa: PLC0415

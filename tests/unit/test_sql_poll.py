@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from flumeng.inputs.polls import sql_poll, sql_times
 from flumeng.inputs.polls.sql_dialects import DIALECTS
 from flumeng.inputs.polls.sql_page import Found
 from flumeng.inputs.polls.sql_poll import SqlPoll
-from flumeng.inputs.polls.sql_state import MARKS, State, complete, marked, settled
+from flumeng.inputs.polls.sql_state import MARKS, Mark, State, complete, marked, settled
 from flumeng.inputs.polls.sql_statements import Place, Statements
 from flumeng.sinks import json_text
 from flumeng.spec import check_flow
@@ -32,14 +33,14 @@ SETTLE = 10
 URL = "jdbc:postgresql://db.example/shop"
 
 
-def source(**options: object) -> SqlPollSource:
-    given = {
+def source(**options: Any) -> SqlPollSource:
+    given: dict[str, Any] = {
         "url": URL,
         "schedule": Schedule(every_seconds=1),
         "answers": Answers(path="/tmp/answers"),
         **({} if "query" in options else {"table": "rows"}),
     }
-    return SqlPollSource(**(given | options))  # type: ignore[arg-type]
+    return SqlPollSource(**(given | options))
 
 
 @given(
@@ -51,11 +52,14 @@ def test_whatever_order_transactions_commit_in_each_number_is_taken_once(
     drawn: list[tuple[int, int, bool]], every: int, below: int | None
 ) -> None:
     """A number is drawn, and so much later its transaction commits, or rolls back."""
-    rows, now = [], 0
+    rows: list[tuple[int, int | None]] = []
+    now = 0
     for number, (pause, open_for, commits) in enumerate(drawn, start=1):
         now += pause
         rows.append((number, now + open_for if commits else None))
-    end, taken, marks = now + 4 * SETTLE, list[int](), ()
+    end = now + 4 * SETTLE
+    taken: list[int] = []
+    marks: tuple[Mark, ...] = ()
     for clock in range(0, end + 1, every):
         visible = [n for n, at in rows if at is not None and at <= clock]
         behind = [n for n in visible if below is None or n > below]
