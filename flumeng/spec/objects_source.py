@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Literal
 
@@ -14,6 +15,7 @@ from flumeng.spec.locations import (
     credential_problem,
     located,
     shared_option,
+    store_of,
 )
 from flumeng.spec.object_paths import check_objects, overlap
 from flumeng.spec.option import option
@@ -21,6 +23,46 @@ from flumeng.spec.option import option
 Format = Literal["lines", "ndjson", "json", "csv", "parquet", "avro"]
 Order = Literal["name", "modified", "any"]
 MOST_LANES = 256
+MOST_COLUMNS = 10_000
+MOST_TAGS = 10
+"""S3 takes no more for one object."""
+_NAMED = {"tab": "\t", "space": " "}
+_TAG = re.compile(r"[\w .:/=+@-]*")
+_OF_FORMATS = {
+    "delimiter": ("csv",),
+    "quote": ("csv",),
+    "header": ("csv",),
+    "names": ("csv",),
+    "records": ("json",),
+    "columns": ("csv", "parquet", "avro"),
+}
+"""Options, and the formats that have them."""
+
+
+def check_delimiter(text: str) -> None:
+    """Raises ValueError."""
+    if text not in _NAMED and not re.fullmatch(r"[ -~\t]", text):
+        raise ValueError("expected one character of ASCII, or the words tab or space")
+
+
+def check_quote(text: str) -> None:
+    """Raises ValueError."""
+    if not re.fullmatch(r"[!-/:-@\[-`{-~]?", text):
+        raise ValueError("expected one character such as \" or ', or nothing")
+
+
+def check_records(text: str) -> None:
+    """Raises ValueError."""
+    if "" in text.split("."):
+        raise ValueError("expected names with dots between them, like data.items")
+
+
+def check_tag(name: str) -> None:
+    """Raises ValueError."""
+    if not 1 <= len(name) <= 128 or name.startswith("aws:") or not _TAG.fullmatch(name):
+        raise ValueError(
+            "expected a tag of S3: 1 to 128 letters, digits, spaces or + - = . _ : / @"
+        )
 
 
 def check_time(text: str) -> None:
@@ -51,9 +93,54 @@ class ObjectsSource:
     )
     format: Format = option(
         doc="What an event is: a line (`lines`, or `ndjson` without the empty ones), an element of "
-        "JSON arrays or of JSON texts one after the other (`json`), or a row (`csv`, whose first "
-        "row has the names, `parquet`, `avro`).",
+        "JSON arrays or of JSON texts one after the other (`json`), or a row (`csv`, `parquet`, "
+        "`avro`).",
         default="lines",
+    )
+    archives: bool = option(
+        doc="Whether the members of tars and zips are read, each as an object of this format; else "
+        "an archive is read as what it is not.",
+        default=True,
+    )
+    delimiter: str = option(
+        doc="For `csv`: the character between values, or `tab` or `space`.",
+        check=check_delimiter,
+        example='";"',
+        default=",",
+    )
+    quote: str = option(
+        doc="For `csv`: the character around values; nothing when none is.",
+        check=check_quote,
+        example='"\'"',
+        default='"',
+    )
+    header: bool | None = option(
+        doc="For `csv`: whether the first row has the names of the columns, and is no event. Not "
+        "said, it has, unless there are `names`.",
+        default=None,
+    )
+    names: tuple[str, ...] | None = option(
+        doc="For `csv`: the names of the columns. With `header: true` they stand for those of the "
+        "first row.",
+        minimum=1,
+        maximum=MOST_COLUMNS,
+        example="[time, user, bytes]",
+        default=None,
+    )
+    records: str | None = option(
+        doc="For `json`: where in each object the array is whose elements are the events, as names "
+        "with dots between them. An object there is one event, and `null` is none.",
+        check=check_records,
+        example="data.items",
+        default=None,
+    )
+    columns: tuple[str, ...] | None = option(
+        doc="For `csv`, `parquet` and `avro`: the columns to take, of those that an object has; "
+        "all when not given.",
+        minimum=1,
+        maximum=MOST_COLUMNS,
+        example="[time, user]",
+        default=None,
     )
     order: Order = option(
         doc="What may be relied on. `name`: a new object comes after all others by name, so none "
@@ -85,8 +172,16 @@ class ObjectsSource:
         example="2026-11-23T08:00:00Z",
         default=None,
     )
-    after: Literal["keep", "delete", "move"] = option(
-        doc="What becomes of an object when all of its events are acked.", default="keep"
+    after: Literal["keep", "delete", "move", "tag"] = option(
+        doc="What becomes of an object when all of its events are acked. `tag` is for S3.",
+        default="keep",
+    )
+    tag: Mapping[str, str] | None = option(
+        doc="The tags that `after: tag` gives to an object beside those that it has; `flumeng: "
+        "done` when not given.",
+        check=check_tag,
+        example="{state: collected}",
+        default=None,
     )
     move_to: str | None = option(
         doc="Where `after: move` moves objects to: a directory of the same store.",
@@ -121,6 +216,20 @@ class ObjectsSource:
     credentials: Credentials | None = option(
         doc="Who the source is to the store; without it, who the environment says.", default=None
     )
+
+    @property
+    def separator(self) -> str:
+        """The delimiter itself."""
+        return _NAMED.get(self.delimiter, self.delimiter)
+
+    @property
+    def named_by_row(self) -> bool:
+        """Whether the first row of CSV has names."""
+        return self.names is None if self.header is None else self.header
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        return self.tag or {"flumeng": "done"}
 
     @property
     def weighed(self) -> bool:
@@ -182,10 +291,45 @@ class ObjectsSource:
                     )
         if (self.after == "move") != (self.move_to is not None):
             yield "move_to", "expected with `after: move`, and only there"
+        yield from self._problems_of_format()
+        yield from self._problems_of_tag()
         for path in self.paths if self.move_to else ():
             before, deep, _ = path.partition("**")
             if deep and f"{self.move_to}/".startswith(before):
                 yield "move_to", f"what lies there is what {path} means, and would be read again"
+
+    def _problems_of_format(self) -> Iterator[tuple[str, str]]:
+        defaults = {field.name: field.default for field in fields(self)}
+        for name, formats in _OF_FORMATS.items():
+            if self.format not in formats and getattr(self, name) != defaults[name]:
+                yield name, f"expected with `format: {' or '.join(formats)}` only"
+        if self.header is False and self.names is None:
+            yield "names", "expected, as no row has them with `header: false`"
+        for name in ("names", "columns"):
+            said = getattr(self, name) or ()
+            if twice := next((one for one in said if said.count(one) > 1), None):
+                yield name, f"{twice} is there twice"
+        if self.names and self.columns and (unknown := sorted({*self.columns} - {*self.names})):
+            yield "columns", f"not in names: {', '.join(unknown)}"
+        if self.quote == self.separator:
+            yield "quote", "it is the delimiter too"
+
+    def _problems_of_tag(self) -> Iterator[tuple[str, str]]:
+        if self.after != "tag":
+            if self.tag is not None:
+                yield "tag", "expected with `after: tag` only"
+            return
+        for path in self.paths:
+            if store_of(path) != "s3":
+                yield "after", f"{path} is not in S3, which alone has tags: say delete or move"
+        if len(self.tags) > MOST_TAGS:
+            yield "tag", f"expected {MOST_TAGS} tags at most"
+        for name, value in self.tags.items():
+            if len(value) > 256 or not _TAG.fullmatch(value):
+                yield (
+                    "tag",
+                    f"{name}: expected up to 256 letters, digits, spaces or + - = . _ : / @",
+                )
 
     def arrival(self) -> str:
         return "each object that is there is read once"

@@ -8,12 +8,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from flumeng.errors import UnavailableError, UserError
 from flumeng.inputs.objects import s3_tree
+from flumeng.inputs.objects.aftermath import Aftermath
 from flumeng.inputs.objects.listed import Listed
 from flumeng.inputs.objects.listing import Lister, Listing
 from flumeng.runtime import secrets
@@ -22,6 +24,8 @@ from flumeng.runtime.file_store import open_files
 from flumeng.runtime.remote_store import revealed
 from flumeng.sinks.testing.s3 import RealS3
 from flumeng.spec.locations import Credentials, located, place_of
+from flumeng.spec.objects_source import ObjectsSource
+from flumeng.state.items import Item
 from tests.live.own_server import need_own
 
 KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")
@@ -47,7 +51,7 @@ def lake(server: RealS3, monkeypatch: pytest.MonkeyPatch) -> str:
 def put(lake: str, *names: str) -> list[str]:
     """Objects of as many bytes as their names are long."""
     place, _, query = lake.partition("?")
-    client = s3_tree._client(tuple(sorted(revealed(query, secrets.resolve).items())))
+    client = s3_tree.client(tuple(sorted(revealed(query, secrets.resolve).items())))
     bucket, _, directory = place.removeprefix("s3a://").partition("/")
 
     def put(name: str) -> None:
@@ -156,7 +160,7 @@ def test_a_server_that_is_away_or_frozen_is_given_up(
         list(Lister(under(down, "*")).listing())
     need_own(server)
     monkeypatch.setattr(s3_tree, "SILENT_SECONDS", 1)
-    s3_tree._client.cache_clear()
+    s3_tree.client.cache_clear()
     server.freeze()
     began = time.monotonic()
     try:
@@ -165,7 +169,7 @@ def test_a_server_that_is_away_or_frozen_is_given_up(
         assert time.monotonic() - began < 15
     finally:
         server.thaw()
-        s3_tree._client.cache_clear()
+        s3_tree.client.cache_clear()
     assert found(lake, "*") == ["a.gz"]
 
 
@@ -283,7 +287,53 @@ def test_a_role_is_taken_on(server: RealS3, lake: str, monkeypatch: pytest.Monke
     role = Credentials(role="arn:aws:iam::123456789012:role/lake")
     assert found(located(place_of(lake), role), "*") == ["a.gz"]
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{free_port()}")
-    s3_tree._client.cache_clear()
+    s3_tree.client.cache_clear()
     with pytest.raises(UnavailableError, match="Could not connect"):
         found(located(place_of(lake), role), "*")
-    s3_tree._client.cache_clear()
+    s3_tree.client.cache_clear()
+
+
+def item_of(lake: str, name: str) -> Item:
+    """As it is listed now."""
+    ((one,),) = list(Lister(under(lake, name)).listing())
+    return Item(0, place_of(one.location), one.size, one.modified_us, one.tag)
+
+
+def test_an_object_that_is_done_is_tagged_beside_the_tags_that_it_has(lake: str) -> None:
+    put(lake, "a.gz", "other.gz", "anew.gz", "gone.gz", "full.gz")
+    place, _, query = lake.partition("?")
+    client = s3_tree.client(tuple(sorted(revealed(query, secrets.resolve).items())))
+    bucket, _, directory = place.removeprefix("s3a://").partition("/")
+    found = {name: item_of(lake, f"{name}.gz") for name in ("a", "anew", "gone", "full")}
+
+    def tags(name: str) -> dict[str, str]:
+        answer = client.get_object_tagging(Bucket=bucket, Key=f"{directory}/{name}.gz")
+        return {one["Key"]: one["Value"] for one in answer["TagSet"]}
+
+    def give(name: str, given: dict[str, str]) -> None:
+        tagging = {"TagSet": [{"Key": key, "Value": value} for key, value in given.items()]}
+        client.put_object_tagging(Bucket=bucket, Key=f"{directory}/{name}.gz", Tagging=tagging)
+
+    give("a", {"team": "web"})
+    give("full", {str(n): "x" for n in range(10)})
+    client.put_object(Bucket=bucket, Key=f"{directory}/anew.gz", Body=b"written anew")
+    client.delete_object(Bucket=bucket, Key=f"{directory}/gone.gz")
+    source = ObjectsSource(paths=(place_of(under(lake, "*")),), after="tag", credentials=KEYS)
+    for _ in range(2):
+        assert Aftermath(source).clear([found["a"], found["anew"], found["gone"]]) == ""
+        assert tags("a") == {"team": "web", "flumeng": "done"}
+        assert tags("anew") == tags("other") == {}
+    said = Aftermath(replace(source, tag={"state": "read"})).clear([found["full"], found["a"]])
+    assert "full.gz is done, and has no tag: it would have 11 tags" in said
+    assert tags("a") == {"team": "web", "flumeng": "done", "state": "read"}
+    assert item_of(lake, "a.gz") == found["a"], "a tag makes no new object of it"
+
+
+def test_tags_wait_for_a_server_that_does_not_answer(lake: str) -> None:
+    put(lake, "a.gz")
+    item = item_of(lake, "a.gz")
+    source = ObjectsSource(paths=(place_of(under(lake, "*")),), after="tag", credentials=KEYS)
+    host = item.location.partition("endpoint_override=")[2].partition("&")[0]
+    away = replace(item, location=item.location.replace(host, f"http://127.0.0.1:{free_port()}"))
+    with pytest.raises(UnavailableError):
+        Aftermath(source).clear([away])

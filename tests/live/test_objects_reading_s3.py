@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import tarfile
 import uuid
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -123,3 +125,23 @@ def test_a_server_that_does_not_answer_is_no_damage(server: RealS3, folder: str)
         bodies(reader(server), [replace(item, location=location)])
     assert not told.value.damaged
     assert told.value.offset == 0
+
+
+def test_members_of_archives_are_read_in_few_requests(server: RealS3, folder: str) -> None:
+    whole = b"\n".join(LINES) + b"\n"
+    tarred, zipped = io.BytesIO(), io.BytesIO()
+    with tarfile.open(fileobj=tarred, mode="w:gz", compresslevel=1) as archive:
+        info = tarfile.TarInfo("a.log")
+        info.size = len(whole)
+        archive.addfile(info, io.BytesIO(whole))
+    with zipfile.ZipFile(zipped, "w") as directory:
+        directory.writestr("a.log", whole)
+        directory.writestr("b.log.gz", gzip.compress(b"one\n"))
+    item = put(server, f"{folder}/a.tgz", tarred.getvalue())
+    assert bodies(reader(server), [item]) == LINES
+    item = put(server, f"{folder}/a.zip", zipped.getvalue())
+    assert item.size > BLOCK_BYTES
+    assert bodies(reader(server), [item]) == [*LINES, b"one"]
+    (*_, last) = reader(server).read(Range(LANE, 0, item.end), items.encode([item]))
+    (*_, attrs) = last["attrs"].to_pylist()
+    assert dict(attrs)["path"] == f"s3a://{server.bucket}/{folder}/a.zip!/b.log.gz"

@@ -168,6 +168,23 @@ def test_one_that_is_gone_before_it_is_read_is_given_up_and_its_lane_goes_on(wor
     assert set(world.output.values()) == {1}
 
 
+def test_damaged_objects_one_after_the_other_are_given_up_together(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = 260
+    for number in range(count):
+        name = f"f{number:03}.gz"
+        good = number in (100, 259)
+        data = gzip.compress(b"\n".join(lines(name, 3)))
+        (world.directory / name).write_bytes(data if good else data[:9])
+    world.discovery.look()
+    world.collect(lambda: len(world.failures()) == count - 2 and sum(world.output.values()) >= 6)
+    assert world.output == Counter(lines("f100.gz", 3) + lines("f259.gz", 3))
+    gaps = [each for each in caplog.messages if each.startswith("gap:")]
+    assert len(gaps) < 30, "each of them was given up by itself"
+    assert set(world.failures().values()) == {0}
+
+
 def test_what_lies_before_the_damage_is_read_also_when_it_is_given_up_first(world: World) -> None:
     bad = lines("bad", 20_000)
     packed = gzip.compress(b"\n".join(bad))

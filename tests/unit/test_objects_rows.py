@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from flumeng.errors import CorruptError
 from flumeng.inputs import Range, UnreadableError
-from flumeng.inputs.objects import json_elements
+from flumeng.inputs.objects import csv_rows, json_elements
 from flumeng.inputs.objects.reader import ObjectsReader
 from flumeng.sinks import formats, json_text
 from flumeng.spec.objects_source import Format, ObjectsSource
@@ -169,19 +169,94 @@ def test_csv_in_another_encoding(tmp_path: Path) -> None:
     assert bodies("csv", item, encoding="utf-16") == ['{"ä;b":"ö","c":"ü"}'.encode()]
 
 
-@pytest.mark.parametrize("where", [0, 7, 150_000, 199_999])
-def test_a_row_of_csv_with_too_many_values_is_where_reading_ends(
-    tmp_path: Path, where: int
+def marked(item: Item, start: int = 0, end: int | None = None, **options: Any) -> list[Any]:
+    """Where each event is, its body, and why it could not be read."""
+    reader = ObjectsReader.of(ObjectsSource(paths=("/in/*",), format="csv", **options))
+    piece = Range(LANE, start, item.end if end is None else end)
+    return [
+        (event["seq"], event["body"], dict(event["attrs"]).get("parse_error"))
+        for batch in reader.read(piece, items.encode([item]))
+        for event in batch.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("where", [(0,), (7, 8), (0, 1, 2_000, 2_001, 4_998, 4_999)])
+def test_a_row_of_csv_with_too_many_or_few_values_is_an_event_as_it_stands_there(
+    tmp_path: Path, where: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [[f"{n}", "x"] for n in range(200_000)]
-    rows[where].append("more")
+    monkeypatch.setattr(csv_rows, "BLOCK_BYTES", 10_000)
+    rows = [[f"{n}", "x"] for n in range(5_000)]
+    for n in where:
+        rows[n] = [str(n), 'a,"\n', "more"] if n % 2 else [str(n)]
     item = written(tmp_path / "a", csv_text([["a", "b"], *rows], "\n"))
-    got, error = until_damage("csv", item)
-    assert got == as_json(["a", "b"], rows[:where])
-    assert error.offset == where
-    assert "3 values" in error.why
-    assert len(list(read("csv", [item], 0, where))) == where
-    assert until_damage("csv", item, where)[1].offset == where
+    expected: list[Any] = []
+    for n, row in enumerate(rows):
+        if len(row) == 2:
+            expected.append((n, as_json(["a", "b"], [row])[0], None))
+        else:
+            text = csv_text([row], "").removesuffix(b"\n")
+            expected.append((n, text, f"csv: {len(row)} values, not 2"))
+    assert marked(item) == expected
+    for at in {where[0], where[-1], where[-1] + 1}:
+        assert marked(item, 0, at) + marked(item, at) == expected
+
+
+def test_csv_with_rows_of_the_wrong_width_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = marked(written(tmp_path / "a", b"a,b\n1\n\xc3\xa4\n"))
+    why = "csv: 1 values, not 2"
+    assert found == [(0, b"1", why), (1, b"\xc3\xa4", why)]
+    monkeypatch.setattr(csv_rows, "MOST_UNFIT", 1000)
+    got, error = until_damage("csv", written(tmp_path / "b", b"a,b\n" + b"1\n" * 5000))
+    assert (got, error.offset) == ([], 0)
+
+
+def test_options_of_csv(tmp_path: Path) -> None:
+    item = written(tmp_path / "a", b"a;a;b;a\n'1;';2;'x''y';\n")
+    (found,) = marked(item, delimiter=";", quote="'")
+    assert json.loads(found[1]) == {"a": "1;", "a_2": "2", "b": "x'y", "a_3": ""}
+    (found,) = marked(item, delimiter=";", quote="'", columns=("b", "none"))
+    assert found[1] == b'{"b":"x\'y"}'
+    item = written(tmp_path / "b", b'1\t"2\n3\t4')
+    first, second = marked(item, delimiter="tab", quote="", names=("x", "y"))
+    assert [json.loads(one[1]) for one in (first, second)] == [
+        {"x": "1", "y": '"2'}, {"x": "3", "y": "4"},
+    ]  # fmt: skip
+    (found,) = marked(item, delimiter="tab", quote="", names=("x", "y"), header=True)
+    assert json.loads(found[1]) == {"x": "3", "y": "4"}
+    with pytest.raises(UnreadableError, match="none of the columns z"):
+        marked(item, columns=("z",))
+
+
+def test_names_of_csv_over_several_lines(tmp_path: Path) -> None:
+    (found,) = marked(written(tmp_path / "a", b'\r\n"a\r\nb",c\r\n1,2\r\n'))
+    assert json.loads(found[1]) == {"a\r\nb": "1", "c": "2"}
+    (found,) = marked(written(tmp_path / "b", b"a,b\r1,2\r"))
+    assert json.loads(found[1]) == {"a": "1", "b": "2"}
+    got, error = until_damage("csv", written(tmp_path / "c", b'"' + b"x" * (2 << 20)))
+    assert (got, "first row" in error.why) == ([], True)
+
+
+@pytest.mark.parametrize("form", ["parquet", "avro"])
+def test_columns_are_taken_of_those_that_there_are(
+    tmp_path: Path, table: pa.Table, form: Format
+) -> None:
+    path = tmp_path / "part"
+    writer = formats.create(pa.OSFile(str(path), "wb"), SCHEMA, form, "zstd")
+    writer.write(table.slice(0, 10))
+    writer.close()
+    for columns, expected in {("few", "no", "n"): b'{"n":0,"few":[0.0,1.0]}', ("no",): b""}.items():
+        source = ObjectsSource(paths=("/in/*",), format=form, columns=columns)
+        item = listed(path)
+        reading = ObjectsReader.of(source).read(Range(LANE, 0, item.end), items.encode([item]))
+        if expected:
+            (batch,) = reading
+            assert batch["body"][0].as_py() == expected
+            assert batch.num_rows == 10
+        else:
+            with pytest.raises(UnreadableError, match="none of the columns no"):
+                next(reading)
 
 
 def test_a_truncated_csv_gives_the_rows_that_are_surely_whole(tmp_path: Path) -> None:
@@ -383,3 +458,64 @@ def test_avro_is_read_up_to_the_block_that_is_damaged(tmp_path: Path) -> None:
     assert [body for _, body in read("avro", [listed(tmp_path / "whole")], 4000, 4007)] == (
         whole[4000:4007]
     )
+
+
+def at(path: str, data: bytes, size: int = 7) -> list[bytes]:
+    blocks = iter([data[at : at + size] for at in range(0, len(data), size)])
+    found = json_elements.elements_at(blocks, path.split("."))
+    return [body for some in found for body in some.to_pylist()]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    documents=st.lists(
+        st.tuples(
+            st.dictionaries(st.text(max_size=3), values, max_size=3),
+            st.one_of(
+                st.none(), st.lists(st.dictionaries(st.text(max_size=3), values), max_size=3)
+            ),
+            st.dictionaries(st.text(max_size=3), values, max_size=2),
+        ),
+        max_size=3,
+    ),
+    indent=st.sampled_from([None, 1]),
+    size=st.integers(1, 40),
+)
+def test_records_are_found_wherever_they_lie_in_an_object(
+    documents: list[Any], indent: int | None, size: int
+) -> None:
+    texts = [
+        {
+            **before,
+            "data": {**after, "the items": records, "x": before},
+            **{f"{k}z": 1 for k in after},
+        }
+        for before, records, after in documents
+    ]
+    data = "\n".join(json.dumps(text, indent=indent) for text in texts).encode()
+    found = at("data.the items", data, size)
+    assert [json.loads(body) for body in found] == [
+        record for _, records, _ in documents for record in records or ()
+    ]
+
+
+def test_records_that_are_not_where_they_were_to_be_are_told() -> None:
+    assert at("a.b", b'{"a":{"b":{"c":1}}} {"a":null}') == [b'{"c":1}']
+    for data in (b'{"a":{}}', b"[1]", b'{"a":[]}', b'{"a":{"b":1}}', b'{"a":{"b":[1', b'{"a" 1}',
+                 b'{"a":nope}', b'{"x":"', b"{1:2}", b'{"a":{"b":[]}'):  # fmt: skip
+        with pytest.raises(CorruptError):
+            at("a.b", data)
+
+
+def test_records_among_much_else_are_read_in_bounded_steps(tmp_path: Path) -> None:
+    rows = [{"n": n} for n in range(20_000)]
+    texts = {
+        "other": [{"Records": n, "s": "]}\\"} for n in range(20_000)],
+        "Records": rows,
+        "z": rows,
+    }
+    item = written(tmp_path / "a.gz", gzip.compress(json.dumps(texts).encode()))
+    source = ObjectsSource(paths=("/in/*",), format="json", records="Records")
+    reader = ObjectsReader.of(source).read(Range(LANE, 0, item.end), items.encode([item]))
+    found = [body for batch in reader for body in batch["body"].to_pylist()]
+    assert found == [b'{"n":%d}' % n for n in range(20_000)]

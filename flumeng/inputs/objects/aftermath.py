@@ -1,4 +1,4 @@
-"""What becomes of objects when all of their events are acked: they stay, go, or are moved.
+"""What becomes of objects when all of their events are acked: they stay, go, are moved or tagged.
 
 It may be done any number of times. An object that was written anew meanwhile is another one, and is
 left alone.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pyarrow as pa
 from pyarrow import fs
 
-from flumeng.errors import FlumengError, UnavailableError
+from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.runtime.file_store import FileStore, below, open_store
 from flumeng.spec.locations import located
 from flumeng.spec.objects_source import ObjectsSource
@@ -33,13 +34,27 @@ class Aftermath:
 
     def clear(self, done: Sequence[Item]) -> str:
         """Of objects that are done. Says why one of them is still there, or nothing."""
-        if self._source.after == "keep" or not done:
+        once = {
+            "keep": None,
+            "delete": partial(self._once, self._delete),
+            "move": partial(self._once, self._move),
+            "tag": self._tag,
+        }[self._source.after]
+        if once is None or not done:
             return ""
-        act = self._delete if self._source.after == "delete" else self._move
         with ThreadPoolExecutor(AT_ONCE, "aftermath") as pool:
-            return next(filter(None, pool.map(lambda item: self._once(item, act), done)), "")
+            return next(filter(None, pool.map(once, done)), "")
 
-    def _once(self, item: Item, act: Callable[[FileStore, str, Item], None]) -> str:
+    def _tag(self, item: Item) -> str:
+        from flumeng.inputs.objects.s3_tags import tag  # noqa: PLC0415  an extra
+
+        try:
+            tag(located(item.location, self._source.credentials), item, self._source.tags)
+        except UserError as error:
+            return f"{split_query(item.location)[0]} is done, and has no tag: {error}"
+        return ""
+
+    def _once(self, act: Callable[[FileStore, str, Item], None], item: Item) -> str:
         store, path = open_store(located(item.location, self._source.credentials))
         place = split_query(item.location)[0]
         try:

@@ -11,8 +11,10 @@ from fastavro import block_reader
 
 from flumeng.errors import UserError
 from flumeng.inputs.objects.block_file import BlockFile
-from flumeng.inputs.objects.opened import Opened
+from flumeng.inputs.objects.content import Content
+from flumeng.inputs.objects.formats import chosen
 from flumeng.inputs.objects.parts import Rows, texts_of
+from flumeng.spec.objects_source import ObjectsSource
 
 _PLAIN: Mapping[str, pa.DataType] = {
     "null": pa.null(),
@@ -38,32 +40,35 @@ _LOGICAL: Mapping[str, pa.DataType] = {
 }
 
 
-def parts(opened: Opened, encoding: str, start: int, end: int) -> Iterator[Rows]:
+def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
     """Rows [start, end). Raises CorruptError before the first block that is damaged, UserError for
     types that JSON or Arrow do not have."""
-    del encoding
-    source = BlockFile(opened.blocks())
-    with opened.explained():
+    file = BlockFile(content.blocks())
+    with content.explained():
         try:
-            yield from _parts(source, start, end)
+            yield from _parts(file, source, start, end)
         except (EOFError, ValueError):
-            source.check()
+            file.check()
             raise
 
 
-def _parts(source: BlockFile, start: int, end: int) -> Iterator[Rows]:
-    reader = block_reader(cast(IO[bytes], source))
+def _parts(file: BlockFile, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
+    reader = block_reader(cast(IO[bytes], file))
     schema = reader.writer_schema
     if not isinstance(schema, dict) or schema["type"] != "record":
         raise UserError("its Avro has values that are no records")
-    kind = _type(schema, {}, ())
+    named: dict[str, Any] = {}
+    _define(schema, named)
+    names = chosen(source, [field["name"] for field in schema["fields"]])
+    fields = [field for field in schema["fields"] if field["name"] in names]
+    kind = _type({**schema, "fields": fields}, named, ())
     row = 0
     for block in reader:
         last = row + block.num_records
         if last > start:
-            values = list(block)[max(start - row, 0) : end - row]
+            values = cast(list[dict[str, Any]], list(block))[max(start - row, 0) : end - row]
             position = max(start, row)
-            rows = pa.array(map(_plain, values), kind)
+            rows = pa.array([_plain({name: row[name] for name in names}) for row in values], kind)
             for bodies in texts_of(pa.RecordBatch.from_struct_array(rows)):
                 yield Rows(position, bodies)
                 position += len(bodies)
@@ -72,8 +77,21 @@ def _parts(source: BlockFile, start: int, end: int) -> Iterator[Rows]:
             return
 
 
-def _type(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> pa.DataType:
-    """``named``: schemas by their names, which others may refer to; ``within``: those around."""
+def _define(schema: Any, named: dict[str, Any]) -> None:
+    """Puts schemas by their names into ``named``, to which others may refer."""
+    if isinstance(schema, list):
+        for each in schema:
+            _define(each, named)
+    elif isinstance(schema, dict):
+        if "name" in schema:
+            named[schema["name"]] = schema
+        inner = [field["type"] for field in schema.get("fields", ())]
+        for each in (*inner, *(schema.get(key) for key in ("type", "items", "values"))):
+            _define(each, named)
+
+
+def _type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> pa.DataType:
+    """``named``: see ``_define``; ``within``: the names of those around."""
     if isinstance(schema, str):
         if schema in within:
             raise UserError(f"its Avro has a {schema} in each {schema}, which no column can hold")
@@ -84,8 +102,6 @@ def _type(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> pa.Dat
             raise UserError(f"its Avro has a union of several types: {schema}")
         return _type(kinds[0], named, within)
     name = schema["type"]
-    if "name" in schema:
-        named[schema["name"]] = schema
     if name == "record":
         around = (*within, schema["name"])
         return pa.struct(

@@ -17,10 +17,12 @@ from isal import igzip_lib
 
 from flumeng.errors import CorruptError, FlumengError
 from flumeng.inputs.objects.block_file import BlockFile
+from flumeng.inputs.objects.content import Blocks, Content, Streamed
 from flumeng.inputs.objects.formats import SUFFIXES
 
-Codec = Literal["gzip", "zstd", "lz4", "bz2", "xz"]
-Blocks = Callable[[], Iterator[bytes]]
+Codec = Literal["gzip", "zstd", "lz4", "bz2", "xz", "deflate"]
+"""The last one is only in archives."""
+Counted = Callable[[Iterator[bytes]], Iterator[bytes]]
 
 MAGIC_BYTES = 6
 _MAGIC: tuple[tuple[bytes, Codec], ...] = (
@@ -43,6 +45,7 @@ _DAMAGE = (OSError, EOFError, ValueError, lzma.LZMAError, _IGZIP_ERROR)
 
 _MEMBERS: dict[Codec, Callable[[], Any]] = {
     "gzip": lambda: igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP),
+    "deflate": lambda: igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE),
     "bz2": bz2.BZ2Decompressor,
     "xz": lambda: lzma.LZMADecompressor(memlimit=XZ_BYTES),
 }
@@ -57,6 +60,15 @@ def codec_of(beginning: bytes, location: str) -> Codec | None:
     if found is None and named is not None and beginning:
         raise CorruptError(f"it does not begin as {named} does, which its name says that it is")
     return found
+
+
+def content_of(packed: Content, counted: Counted = lambda blocks: blocks) -> Content:
+    """What is in it where it is compressed, else the same. Raises CorruptError where it is not
+    compressed as its name says. What is unpacked goes through ``counted``."""
+    codec = codec_of(packed.beginning(MAGIC_BYTES), packed.name)
+    if codec is None:
+        return packed
+    return Streamed(packed.name, lambda: counted(unpacked(packed.blocks, codec)), packed.explained)
 
 
 def unpacked(blocks: Blocks, codec: Codec) -> Iterator[bytes]:
@@ -78,14 +90,20 @@ def unpacked(blocks: Blocks, codec: Codec) -> Iterator[bytes]:
         damage = error
     sizes = iter([UNPACK_BYTES] * whole_steps)
     steps = _steps(blocks(), codec, lambda: next(sizes, 1))
+    last = bytearray()
     try:
         for number, block in enumerate(steps):
             if number >= whole_steps:
-                yield block
+                last += block
+                if len(last) == UNPACK_BYTES:
+                    yield bytes(last)
+                    last.clear()
     except FlumengError:
         raise
     except _DAMAGE:
         pass
+    if last:
+        yield bytes(last)
     raise CorruptError(f"its {codec} is damaged: {damage}") from damage
 
 

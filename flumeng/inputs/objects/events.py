@@ -8,17 +8,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from flumeng.filters.reasons import PARSE_ERROR
 from flumeng.inputs import Range
 from flumeng.inputs.objects import lines
+from flumeng.inputs.objects.archives import Origin
 from flumeng.inputs.objects.lines import Cut
-from flumeng.inputs.objects.opened import name_of
 from flumeng.inputs.objects.parts import Part, Rows, Segment
 from flumeng.journal.schema import READ_SCHEMA
-from flumeng.state.items import Item
 
 BATCH_BYTES = 4 << 20
 BATCH_ROWS = 1 << 16
 _PATH, _TRUNCATED = b"path", b"truncated"
+_ERROR = PARSE_ERROR.encode()
 
 
 class Gathered:
@@ -30,13 +31,13 @@ class Gathered:
         self._clear()
 
     def _clear(self) -> None:
-        self._items: list[Item] = []
+        self._origins: list[Origin] = []
         self._parts: list[Part] = []
         self._bytes = self._rows = 0
 
-    def add(self, item: Item, part: Part) -> Iterator[pa.RecordBatch]:
+    def add(self, origin: Origin, part: Part) -> Iterator[pa.RecordBatch]:
         """Gives batches once there is enough for them."""
-        self._items.append(item)
+        self._origins.append(origin)
         self._parts.append(part)
         if isinstance(part, Segment):
             self._bytes += len(part.data)
@@ -49,16 +50,17 @@ class Gathered:
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Gives batches of all that is there."""
-        items, parts = self._items, self._parts
+        origins, parts = self._origins, self._parts
         self._clear()
         if not parts:
             return
         found = _cut(parts, keep_empty=self._keep_empty)
-        owners = np.repeat(np.arange(len(items)), found.counts)
-        starts = np.fromiter((item.start for item in items), np.int64, len(items))
+        count = len(origins)
+        owners = np.repeat(np.arange(count), found.counts)
+        starts = np.fromiter((one.item.start for one in origins), np.int64, count)
         offsets = found.positions + starts[owners]
-        attrs = _Attributes(items, parts)
-        times = np.fromiter((item.modified_us for item in items), np.int64, len(items))
+        attrs = _Attributes(origins, parts)
+        times = np.fromiter((one.modified_us for one in origins), np.int64, count)
         for first in range(0, len(offsets), BATCH_ROWS):
             rows = slice(first, first + BATCH_ROWS)
             yield self._batch(found.bodies[rows], offsets[rows], owners[rows], times, attrs)
@@ -89,17 +91,15 @@ class Gathered:
 class _Attributes:
     """Of the events of each part."""
 
-    def __init__(self, items: Sequence[Item], parts: Sequence[Part]) -> None:
-        cut = [isinstance(part, Segment) and part.cut for part in parts]
-        names = [(_PATH, _TRUNCATED) if is_cut else (_PATH,) for is_cut in cut]
-        values = [
-            (name_of(item).encode(), b"true")[: len(name)]
-            for item, name in zip(items, names, strict=True)
+    def __init__(self, origins: Sequence[Origin], parts: Sequence[Part]) -> None:
+        entries = [
+            [(_PATH, origin.path.encode()), *_marks(part)]
+            for origin, part in zip(origins, parts, strict=True)
         ]
-        self._widths = np.fromiter(map(len, names), np.int64, len(names))
+        self._widths = np.fromiter(map(len, entries), np.int64, len(entries))
         self._firsts = np.cumsum(self._widths) - self._widths
-        self._names = pa.array([each for some in names for each in some], pa.binary())
-        self._values = pa.array([each for some in values for each in some], pa.binary())
+        self._names = pa.array([name for some in entries for name, _ in some], pa.binary())
+        self._values = pa.array([value for some in entries for _, value in some], pa.binary())
 
     def of(self, owners: npt.NDArray[np.int64]) -> pa.MapArray:
         widths = self._widths[owners]
@@ -109,6 +109,12 @@ class _Attributes:
         entries = pa.array(np.repeat(self._firsts[owners], widths) + within)
         keys, values = (of.take(entries).cast(pa.string()) for of in (self._names, self._values))
         return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
+
+
+def _marks(part: Part) -> list[tuple[bytes, bytes]]:
+    if isinstance(part, Segment):
+        return [(_TRUNCATED, b"true")] if part.cut else []
+    return [(_ERROR, part.error.encode())] if part.error else []
 
 
 def _cut(parts: Sequence[Part], *, keep_empty: bool) -> Cut:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from flumeng.spec.objects_source import Format
+from flumeng.errors import CorruptError
+from flumeng.spec.objects_source import Format, ObjectsSource
 
 if TYPE_CHECKING:
-    from flumeng.inputs.objects.opened import Opened
+    from flumeng.inputs.objects.content import Content
     from flumeng.inputs.objects.parts import Part
 
 MODULES: Mapping[Format, str] = {
@@ -24,14 +25,26 @@ MODULES: Mapping[Format, str] = {
 }
 SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2", ".xz": "xz"}
 """Of compressed items, and what they are by that."""
+TAR_SUFFIXES = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
+_WHOLE = {*SUFFIXES, *TAR_SUFFIXES, ".zip"}
 _AS_THEY_ARE = ("utf-8", "ascii")
 
-FindParts = Callable[["Opened", str, int, int], Iterator["Part"]]
-"""Given an item, the encoding of its text, and two positions in it, the parts between them."""
+FindParts = Callable[["Content", ObjectsSource, int, int], Iterator["Part"]]
+"""Given a content, what is said of its format, and two positions, the parts between them."""
 
 
 def parts_of(form: Format) -> FindParts:
     found: FindParts = import_module(MODULES[form]).parts
+    return found
+
+
+def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
+    """Which columns of those that there are. Raises CorruptError when none is to be taken."""
+    if source.columns is None:
+        return list(names)
+    found = [name for name in names if name in source.columns]
+    if names and not found:
+        raise CorruptError(f"it has none of the columns {', '.join(source.columns)}")
     return found
 
 
@@ -40,7 +53,7 @@ def splittable(location: str, form: Format, encoding: str) -> bool:
     from their beginning each time. ``location`` has no query."""
     if form not in ("lines", "ndjson") or not is_utf8(encoding):
         return False
-    return PurePosixPath(location).suffix not in SUFFIXES
+    return PurePosixPath(location).suffix not in _WHOLE
 
 
 def is_utf8(encoding: str) -> bool:

@@ -7,7 +7,7 @@ checked by msgspec in one go. An element keeps its own writing, but for white sp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -15,10 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flumeng.errors import CorruptError
-from flumeng.inputs.objects.opened import Opened
+from flumeng.inputs.objects.content import Content
+from flumeng.inputs.objects.json_scan import JsonText
 from flumeng.inputs.objects.parts import Rows, numbered
 from flumeng.inputs.objects.text import text_from, without_mark
 from flumeng.runtime.json_text import without_surrogates
+from flumeng.spec.objects_source import ObjectsSource
 
 SCAN_BYTES = 1 << 20
 MOST_ELEMENT_BYTES = 1 << 24
@@ -43,10 +45,38 @@ _STEPS[[_ARRAY, _OBJECT]] = 1
 _STEPS[[_ARRAY_END, _OBJECT_END]] = -1
 
 
-def parts(opened: Opened, encoding: str, start: int, end: int) -> Iterator[Rows]:
+def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
     """Rows [start, end). Raises CorruptError behind the last element that is JSON."""
-    _, blocks = text_from(opened, encoding, 0)
-    return numbered(elements(without_mark(blocks)), start, end)
+    _, blocks = text_from(content, source.encoding, 0)
+    text = without_mark(blocks)
+    found = elements_at(text, source.records.split(".")) if source.records else elements(text)
+    return numbered(found, start, end)
+
+
+def elements_at(blocks: Iterator[bytes], names: Sequence[str]) -> Iterator[pa.BinaryArray]:
+    """Those of the arrays, or objects, that lie at the end of these names in each object. What lies
+    elsewhere is passed over unseen."""
+    text = JsonText(blocks)
+    while text.peek():
+        yield from _below(text, names)
+
+
+def _below(text: JsonText, names: Sequence[str]) -> Iterator[pa.BinaryArray]:
+    if text.peek() == b"n":
+        if b"".join(text.value()) != b"null":
+            raise CorruptError("what follows is no JSON")
+    elif not names:
+        yield from elements(text.value())
+    else:
+        is_there = False
+        for name in text.members():
+            if name == names[0]:
+                is_there = True
+                yield from _below(text, names[1:])
+            else:
+                text.skip()
+        if not is_there:
+            raise CorruptError(f"an object in it has no {names[0]}, where the records were to be")
 
 
 def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray]:

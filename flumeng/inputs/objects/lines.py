@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flumeng.inputs.objects.opened import Opened
+from flumeng.inputs.objects.content import Content
 from flumeng.inputs.objects.parts import Segment
 from flumeng.inputs.objects.text import text_from
+from flumeng.spec.objects_source import ObjectsSource
 
 MOST_LINE_BYTES = 1 << 24
 """What is longer is cut there, and marked."""
@@ -32,8 +33,8 @@ class Cut(NamedTuple):
     counts: npt.NDArray[np.int64]
 
 
-def parts(opened: Opened, encoding: str, start: int, end: int) -> Iterator[Segment]:
-    position, blocks = text_from(opened, encoding, max(start - 1, 0))
+def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Segment]:
+    position, blocks = text_from(content, source.encoding, max(start - 1, 0))
     found = segments(blocks, position, start, end)
     return found if start or end <= len(codecs.BOM_UTF8) else _without_mark(found)
 

@@ -7,7 +7,7 @@ answer is no fault of an object, and is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +30,9 @@ from zkschema.records import QueueFailure
 
 PROBE_THREADS = 4
 TRIES, TRY_SECONDS = 3, 0.3
-"""So often an object is tried again, after a second, before its lane goes on without it."""
+"""So often an object is tried, within a second, before its lane goes on without it."""
+GIVEN_UP_AT_ONCE = 50
+"""So many objects that lie one after the other are tried, and given up, together."""
 WHY_CHARACTERS = 500
 UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
 
@@ -43,12 +45,13 @@ def source_of(spec: FlowSpec) -> ObjectsSource | None:
 
 @dataclass(frozen=True)
 class _GivenUp:
-    """What is not read of an item: from ``offset`` to its ``end``. ``told`` is the record of it."""
+    """What is not read of items that follow each other: from ``offset`` to the ``end`` of the last
+    one. ``told`` are the records of them."""
 
     offset: int
     end: int
     why: str
-    told: Put
+    told: tuple[Put, ...]
 
     def in_reach(self, reach: Reach) -> Reach:
         return replace(
@@ -56,7 +59,7 @@ class _GivenUp:
             gone_from=self.offset,
             gone_below=self.end,
             gone_why=self.why,
-            gone_also=(self.told,),
+            gone_also=self.told,
         )
 
 
@@ -94,7 +97,7 @@ class LanePositions:
         self._lanes: frozenset[tuple[str, str]] = frozenset()
         self._reaches: dict[str, tuple[LaneLog, Reach]] = {}
         self._given_up: dict[str, _GivenUp] = {}
-        """Partition -> the last item that is given up."""
+        """Partition -> the last items that are given up."""
 
     def open(self, spec: FlowSpec) -> None:
         """Raises UserError."""
@@ -127,23 +130,21 @@ class LanePositions:
 
     def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
         del address
-        reader, (_, reach) = self._reader, self._reaches[partition]
+        reader, (log, reach) = self._reader, self._reaches[partition]
         assert reader is not None and reach.contents is not None, "nothing was read"
-        item_end = min(end, items.offset_of(items.number_of(start) + 1))
-        where = reach.contents.address(start, item_end)
+        address_of = reach.contents.address
 
         def read() -> None:
+            most = GIVEN_UP_AT_ONCE
             for left in reversed(range(TRIES)):
-                try:
-                    next(reader.read(Range(partition, start, item_end), where), None)
+                damage = _damage(reader, address_of, Range(partition, start, end), most)
+                if not damage:
                     return
-                except UnreadableError as error:
-                    if not error.damaged:
-                        raise UnavailableError(error.why) from error
-                    if not left:
-                        self._give_up(partition, start, error.why)
-                        raise CorruptError(error.why) from error
-                    sleep(TRY_SECONDS)
+                if not left:
+                    self._give_up(partition, start, log, damage)
+                    raise CorruptError(damage[0].why)
+                most = len(damage)
+                sleep(TRY_SECONDS)
 
         probe = self._probes.submit(read)
         probe.add_done_callback(lambda _: self._wake())
@@ -168,25 +169,33 @@ class LanePositions:
             self._watcher.forget(self, self._flow)
         self._lanes, self._reaches = frozenset(), {}
 
-    def _give_up(self, partition: str, offset: int, why: str) -> None:
-        """The rest of the item in which ``offset`` lies."""
-        number, lane = items.number_of(offset), queues.lane_of(partition)
+    def _give_up(
+        self, partition: str, start: int, log: LaneLog, damage: Sequence[UnreadableError]
+    ) -> None:
+        """The rest of the items in which there is damage; they follow each other from ``start``."""
+        by_number = {one.number: one for one in log.items}
+        found = [by_number[items.number_of(error.offset)] for error in damage]
+        told = [self._told(partition, *one) for one in zip(found, damage, strict=True)]
+        more = f"; and {len(damage) - 1} more behind it" if len(damage) > 1 else ""
+        self._given_up[partition] = _GivenUp(
+            start, found[-1].end, damage[0].why + more, tuple(told)
+        )
+
+    def _told(self, partition: str, item: Item, damage: UnreadableError) -> Put:
+        lane = queues.lane_of(partition)
         assert lane is not None, partition
-        log, _ = self._reaches[partition]
-        (item,) = (one for one in log.items if one.number == number)
-        path = paths.queue_failure(self._flow, f"{lane[0]}.{number}")
+        path = paths.queue_failure(self._flow, f"{lane[0]}.{item.number}")
         before = self._watcher.store.read(path)
         failure = QueueFailure(
             location=item.location,
             size=item.size,
             modified=item.modified_us,
             tag=item.tag,
-            position=items.position_of(offset),
-            why=why[:WHY_CHARACTERS],
+            position=items.position_of(damage.offset),
+            why=damage.why[:WHY_CHARACTERS],
             time=time(),
         )
-        told = Put(path, failure, before.version if before else ABSENT)
-        self._given_up[partition] = _GivenUp(offset, item.end, why, told)
+        return Put(path, failure, before.version if before else ABSENT)
 
     def _reach(self, name: str, log: LaneLog) -> Reach:
         if log.trouble:
@@ -208,3 +217,26 @@ class LanePositions:
 def _cuttable(source: ObjectsSource, item: Item) -> bool:
     location = split_query(item.location)[0]
     return splittable(location, source.format, source.encoding)
+
+
+def _damage(
+    reader: ObjectsReader, address_of: Callable[[int, int], str], piece: Range, most: int
+) -> list[UnreadableError]:
+    """Of the first items of the piece, one after the other, of which nothing can be read: none when
+    something of the first one can be. Raises UnavailableError."""
+    found: list[UnreadableError] = []
+    start = piece.start
+    while start < piece.end and len(found) < most:
+        end = min(piece.end, items.offset_of(items.number_of(start) + 1))
+        try:
+            next(reader.read(Range(piece.partition, start, end), address_of(start, end)), None)
+            break
+        except UnreadableError as error:
+            if error.damaged:
+                found.append(error)
+            elif found:
+                break  # a store that does not answer is waited for when its turn comes
+            else:
+                raise UnavailableError(error.why) from error
+        start = end
+    return found

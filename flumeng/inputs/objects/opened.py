@@ -16,6 +16,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from flumeng.errors import CorruptError, UnavailableError, UserError
+from flumeng.inputs.objects.content import BEGINNING_BYTES
 from flumeng.runtime.file_store import LOCAL, FileStore, open_store
 from flumeng.runtime.remote_store import Resolve
 from flumeng.spec.patterns import split_query
@@ -27,13 +28,17 @@ BLOCK_BYTES = 4 << 20
 
 class Opened:
     """Raises CorruptError when the item is gone, was rewritten or is damaged, UserError when it may
-    not be read, UnavailableError when its store does not answer; each where it is read."""
+    not be read, UnavailableError when its store does not answer; each where it is read. See
+    ``Content``."""
+
+    seekable = True
 
     def __init__(self, item: Item, store: FileStore, file: pa.NativeFile) -> None:
         self.item = item
         self._store = store
         self._file = file
         self._whole: bytes | None = None
+        self._beginning: bytes | None = None
 
     @classmethod
     def of(cls, item: Item, location: str, resolve: Resolve) -> Opened:
@@ -65,7 +70,7 @@ class Opened:
 
     def _take_small(self) -> None:
         if self.item.size <= SMALL_BYTES:
-            self._whole = self._read(0, self.item.size) if self.item.size else b""
+            self._whole = self.read_at(0, self.item.size) if self.item.size else b""
             self.close()
 
     @property
@@ -77,7 +82,9 @@ class Opened:
             self._file.close()
 
     def beginning(self, size: int) -> bytes:
-        return self._read(0, min(size, self.item.size))
+        if self._beginning is None:
+            self._beginning = self.read_at(0, min(BEGINNING_BYTES, self.item.size))
+        return self._beginning[:size]
 
     def file(self) -> pa.NativeFile:
         """All of it, to read anywhere."""
@@ -98,9 +105,10 @@ class Opened:
 
     def _block(self, start: int) -> bytes:
         size = min(BLOCK_BYTES, self.item.size - start)
-        return self._read(start, size) if size > 0 else b""
+        return self.read_at(start, size) if size > 0 else b""
 
-    def _read(self, start: int, size: int) -> bytes:
+    def read_at(self, start: int, size: int) -> bytes:
+        """So many bytes, all of which lie before its end as it was listed."""
         if self._whole is not None:
             return self._whole[start : start + size]
         with _explained(self._store):

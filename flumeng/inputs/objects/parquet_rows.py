@@ -7,24 +7,26 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flumeng.inputs.objects.opened import Opened
+from flumeng.inputs.objects.content import Content
+from flumeng.inputs.objects.formats import chosen
 from flumeng.inputs.objects.parts import Rows, texts_of
+from flumeng.spec.objects_source import ObjectsSource
 
 BATCH_BYTES = 4 << 20
 
 
-def parts(opened: Opened, encoding: str, start: int, end: int) -> Iterator[Rows]:
+def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
     """Rows [start, end). Raises CorruptError behind the last one that can be read."""
-    del encoding
-    with opened.explained():
-        file = pq.ParquetFile(opened.file(), pre_buffer=True)
+    with content.explained():
+        file = pq.ParquetFile(content.file(), pre_buffer=True)
+        columns = source.columns and chosen(source, file.schema_arrow.names)
         first = 0
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
             last = first + group.num_rows
             if last > start and first < end:
                 each = max(1, group.num_rows * BATCH_BYTES // max(group.total_byte_size, 1))
-                batches = file.iter_batches(min(each, group.num_rows), row_groups=[number])
+                batches = file.iter_batches(min(each, group.num_rows), [number], columns=columns)
                 yield from _between(batches, first, start, end)
             first = last
 

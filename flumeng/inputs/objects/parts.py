@@ -25,33 +25,47 @@ class Segment(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows that lie one after the other: the first one is number ``position``."""
+    """Rows that lie one after the other: the first one is number ``position``. Those that have an
+    ``error`` are as they stand there, since they could not be read."""
 
     position: int
     bodies: pa.BinaryArray
+    error: str = ""
 
     @property
     def end(self) -> int:
         return self.position + len(self.bodies)
 
+    def between(self, start: int, end: int) -> Rows:
+        """Those in [start, end), of which there is one at least."""
+        first, last = max(start - self.position, 0), end - self.position
+        return Rows(self.position + first, self.bodies[first:last], self.error)
+
+    def behind(self, start: int) -> Rows:
+        """Those from ``start`` on."""
+        return self.between(start, self.end)
+
 
 Part = Segment | Rows
 
 
-def numbered(bodies: Iterator[pa.BinaryArray], start: int, end: int) -> Iterator[Rows]:
-    """Those of all rows of an item that are in [start, end). No more is read than has to be."""
-    position = 0
+def numbered(bodies: Iterator[pa.BinaryArray | str], start: int, end: int) -> Iterator[Rows]:
+    """Those of all rows of an item that are in [start, end). No more is read than has to be. A text
+    is why the row that follows could not be read."""
+    position, error = 0, ""
     while position < end:
         found = next(bodies, None)
         if found is None:
             return
-        rows = Rows(position, found)
+        if isinstance(found, str):
+            error = found
+            continue
+        rows = Rows(position, found, error)
         if rows.end > MOST_POSITION:
             raise CorruptError(f"it has more than {MOST_POSITION} rows")
-        position = rows.end
-        first, last = max(start - rows.position, 0), min(end - rows.position, len(found))
-        if first < last:
-            yield Rows(rows.position + first, found[first:last])
+        position, error = rows.end, ""
+        if max(start, rows.position) < min(end, rows.end):
+            yield rows.between(start, end)
 
 
 def texts_of(rows: pa.RecordBatch) -> Iterator[pa.BinaryArray]:

@@ -13,6 +13,9 @@ import pyarrow as pa
 
 from flumeng.errors import FlumengError, UnavailableError, UserError
 from flumeng.inputs import Range, UnreadableError
+from flumeng.inputs.objects.archives import Origin, archive_of
+from flumeng.inputs.objects.compression import content_of
+from flumeng.inputs.objects.content import Content
 from flumeng.inputs.objects.events import Gathered
 from flumeng.inputs.objects.formats import MODULES, is_utf8, parts_of
 from flumeng.inputs.objects.opened import Opened, name_of
@@ -21,8 +24,8 @@ from flumeng.inputs.objects.parts import Part
 from flumeng.journal.schema import READ_SCHEMA
 from flumeng.runtime import secrets
 from flumeng.runtime.scrubbing import Secret
-from flumeng.spec.locations import Credentials, located
-from flumeng.spec.objects_source import Format, ObjectsSource
+from flumeng.spec.locations import located
+from flumeng.spec.objects_source import ObjectsSource
 from flumeng.spec.patterns import SECRET
 from flumeng.state import items
 from flumeng.state.items import MOST_POSITION, Item
@@ -31,11 +34,9 @@ from flumeng.state.items import MOST_POSITION, Item
 @dataclass(frozen=True)
 class ObjectsReader:
     """See ``Reader``; an address is the items that the range touches, see ``items.encode``.
-    ``resolved``: what the references in ``credentials`` stand for."""
+    ``resolved``: what the references in its credentials stand for."""
 
-    format: Format
-    encoding: str
-    credentials: Credentials | None = None
+    source: ObjectsSource
     resolved: tuple[tuple[str, Secret], ...] = ()
 
     @classmethod
@@ -51,7 +52,7 @@ class ObjectsReader:
             for reference in given.values()
             if SECRET.fullmatch(reference)
         )
-        return cls(source.format, source.encoding, source.credentials, resolved)
+        return cls(source, resolved)
 
     @property
     def schema(self) -> pa.Schema:
@@ -59,7 +60,7 @@ class ObjectsReader:
 
     @property
     def modules(self) -> frozenset[str]:
-        return frozenset({MODULES[self.format]})
+        return frozenset({MODULES[self.source.format]})
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
         """Raises UnreadableError itself: an item has fewer events than positions."""
@@ -68,13 +69,13 @@ class ObjectsReader:
             for item in items.decode(address)
             if item.begin < piece.end and item.end > piece.start
         ]
-        gathered = Gathered(piece, keep_empty=self.format == "lines")
+        gathered = Gathered(piece, keep_empty=self.source.format == "lines")
         for item, opened in opened_ahead(touched, self._open):
             offset = max(piece.start, item.begin)
             try:
-                for part in self._parts(opened, piece):
+                for origin, part in self._parts(opened, piece):
                     offset = item.start + part.end
-                    yield from gathered.add(item, part)
+                    yield from gathered.add(origin, part)
             except FlumengError as error:
                 yield from gathered.flush()
                 why = " ".join(f"{name_of(item)}: {error}".split())
@@ -84,16 +85,27 @@ class ObjectsReader:
 
     def _open(self, item: Item) -> Opened:
         resolve = dict(self.resolved).__getitem__
-        return Opened.of(item, located(item.location, self.credentials), resolve)
+        return Opened.of(item, located(item.location, self.source.credentials), resolve)
 
-    def _parts(self, opened: Opened | FlumengError, piece: Range) -> Iterator[Part]:
+    def _parts(self, opened: Opened | FlumengError, piece: Range) -> Iterator[tuple[Origin, Part]]:
         if isinstance(opened, FlumengError):
             raise opened
+        item = opened.item
         try:
-            if not opened.item.size:
+            if not item.size:
                 return
-            start = max(piece.start, opened.item.begin) - opened.item.start
-            end = min(piece.end - opened.item.start, MOST_POSITION + 1)
-            yield from parts_of(self.format)(opened, self.encoding, start, end)
+            start = max(piece.start, item.begin) - item.start
+            end = min(piece.end - item.start, MOST_POSITION + 1)
+            content = content_of(opened)
+            archive = archive_of(opened, content) if self.source.archives else None
+            if archive is not None:
+                yield from archive.parts(self._find, start, end)
+                return
+            origin = Origin(item, opened.name, item.modified_us)
+            for part in self._find(content, start, end):
+                yield origin, part
         finally:
             opened.close()
+
+    def _find(self, content: Content, start: int, end: int) -> Iterator[Part]:
+        return parts_of(self.source.format)(content, self.source, start, end)

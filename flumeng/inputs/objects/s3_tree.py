@@ -49,7 +49,7 @@ _WORTH_WAITING = {408, 425, 429}
 _PASSING = (NotConnected, HTTPClientError, MetadataRetrievalError, ResponseParserError)
 _REMEDY = {
     "NoSuchBucket": "create it, or mend the path",
-    "AccessDenied": "allow s3:ListBucket, or mend the credentials",
+    "AccessDenied": "allow {needs}, or mend the credentials",
     "InvalidAccessKeyId": "mend the credentials",
     "SignatureDoesNotMatch": "mend the credentials",
     "ExpiredToken": "renew the credentials",
@@ -70,7 +70,7 @@ class S3Tree:
         if unknown := sorted(given.keys() - S3_PARAMETERS.keys() - S3_CREDENTIALS.keys()):
             raise UserError(f"{head}: unknown in the query: {', '.join(unknown)}")
         try:
-            self._client = _client(tuple(sorted(given.items())))
+            self._client = client(tuple(sorted(given.items())))
         except (BotoCoreError, ValueError, OSError) as error:
             raise UserError(f"{head}: {error}") from error
 
@@ -120,7 +120,7 @@ class S3Tree:
         try:
             return self._client.list_objects_v2(Bucket=self._bucket, **asked)
         except (ClientError, BotoCoreError, ResponseParserError) as error:
-            raise _explained(error, self._head.rstrip("/")) from error
+            raise explained(error, self._head.rstrip("/"), "s3:ListBucket") from error
 
     def _listed(self, content: Mapping[str, Any]) -> Listed:
         modified = content["LastModified"]
@@ -148,7 +148,8 @@ def _has_location(key: str) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _client(values: tuple[tuple[str, str], ...]) -> Any:
+def client(values: tuple[tuple[str, str], ...]) -> Any:
+    """``values``: what the query of a location says, its secrets looked up, in order."""
     given = dict(values)
     endpoint = given.get("endpoint_override")
     if endpoint is not None and "://" not in endpoint:
@@ -182,15 +183,16 @@ def _take_on(session: Any, role: str) -> None:
     session._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
 
 
-def _explained(error: Exception, name: str) -> FlumengError:
-    """Whether a person has to do something about it, or trying again may help."""
+def explained(error: Exception, name: str, needs: str) -> FlumengError:
+    """Whether a person has to do something about it, or trying again may help. ``needs``: what the
+    credentials have to be allowed."""
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         said = f"{name}: {error}"
         if 400 <= status < 500 and status not in _WORTH_WAITING:
             remedy = _REMEDY.get(code, "mend the path or the credentials")
-            return UserError(f"{said}: {remedy}")
+            return UserError(f"{said}: {remedy.format(needs=needs)}")
         return UnavailableError(said)
     said = f"{name}: {error}"
     if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in said:

@@ -1,4 +1,4 @@
-"""The text of an item, block by block: decompressed, and in UTF-8."""
+"""The text of an item or of an archive's member, block by block, in UTF-8."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import codecs
 from collections.abc import Iterator
 
 from flumeng.errors import CorruptError
-from flumeng.inputs.objects.compression import MAGIC_BYTES, codec_of, unpacked
+from flumeng.inputs.objects.content import Content
 from flumeng.inputs.objects.formats import is_utf8
-from flumeng.inputs.objects.opened import Opened
 from flumeng.state.items import MOST_POSITION
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_MARK_BYTES = 4
 
 
-def text_from(opened: Opened, encoding: str, position: int) -> tuple[int, Iterator[bytes]]:
+def text_from(content: Content, encoding: str, position: int) -> tuple[int, Iterator[bytes]]:
     """Where the text can be read from that is nearest below ``position``, and its blocks. Raises
     CorruptError for UTF-16 that is to be read as UTF-8."""
-    beginning = opened.beginning(MAGIC_BYTES)
-    if is_utf8(encoding) and beginning[:2] in _UTF16 and 0 in beginning[2:]:
+    if not is_utf8(encoding):
+        return 0, _bounded(_decoded(content.blocks(), encoding), 0)
+    beginning = content.beginning(_MARK_BYTES)
+    if beginning[:2] in _UTF16 and 0 in beginning[2:]:
         raise CorruptError("it begins as UTF-16 does, and not as UTF-8: say `encoding: utf-16`")
-    codec = codec_of(beginning, opened.name)
-    if codec is None and is_utf8(encoding):
-        return position, _bounded(opened.blocks(position), position)
-    blocks = opened.blocks() if codec is None else unpacked(opened.blocks, codec)
-    return 0, _bounded(blocks if is_utf8(encoding) else _decoded(blocks, encoding), 0)
+    if content.seekable:
+        return position, _bounded(content.blocks(position), position)
+    return 0, _bounded(content.blocks(), 0)
 
 
 def without_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
