@@ -11,14 +11,16 @@ from flumeng.collector.ranges import COUNTED, Scale
 from flumeng.collector.work import Outcome
 from flumeng.inputs import Range
 from flumeng.sinks import BatchId, Written
+from flumeng.store import Write
 
 
 @dataclass(eq=False)
 class Batch:
     """``outcome`` is what the sinks made of it, once it is written, at ``ended``. Before it began,
     its task has waited for ``waited_seconds``. A batch that is decided before it is written has an
-    ``identity``, and is cut into so many ``splits``. One of ``gaps`` has no events. ``reread`` were
-    in batches before. ``lines_closed`` is for the metric of that name."""
+    ``identity``, and is cut into so many ``splits``. One of ``gaps`` has no events; one that is
+    repeated lacks what is ``left_out``. ``reread`` were in batches before. ``lines_closed`` is for
+    the metric of that name."""
 
     ranges: tuple[Range, ...]
     addresses: Mapping[str, str]
@@ -31,8 +33,14 @@ class Batch:
     ended: float = 0.0
     outcome: Outcome | None = None
     gaps: tuple[Gap, ...] = ()
+    left_out: tuple[Gap, ...] = ()
     reread: int = 0
     lines_closed: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def also(self) -> list[Write]:
+        """What is written with its acks."""
+        return [write for gap in self.gaps or self.left_out for write in gap.also]
 
     @property
     def events(self) -> int:

@@ -7,8 +7,8 @@ among the flow's dead letters. Nothing of it is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -55,12 +55,26 @@ def gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> tuple[Gap, 
     return tuple(_gap(piece, reached[piece.partition]) for piece in ranges) if there else ()
 
 
+def left_out(ranges: Iterable[Range], reached: Mapping[str, Reach]) -> tuple[Gap, ...]:
+    """What is not read of these ranges of a batch that is repeated. One that ends before what is
+    gone does is the first to tell of it all the same: who goes on behind it does not know where
+    that began."""
+    return tuple(
+        Gap(replace(piece, start=one.start, end=min(one.end, piece.end)), one.why, one.also)
+        for piece in ranges
+        for one in reached[piece.partition].left_out
+        if piece.start <= one.start < piece.end
+    )
+
+
 def _is_gone(piece: Range, reach: Reach) -> bool:
     return reach.gone_from <= piece.start and piece.end <= reach.gone_below
 
 
 def _gap(piece: Range, reach: Reach) -> Gap:
-    return Gap(piece, reach.gone_why, reach.gone_also)
+    """Where it begins behind what is gone, that has been told already, see ``left_out``."""
+    also = reach.gone_also if piece.start == reach.gone_from else ()
+    return Gap(piece, reach.gone_why, also)
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,7 @@ class Partitions:
             floor=0,
             closed=False,
             gone_below=min(reach.gone_below, safe),
+            repeatable=0,
         )
         return bounded, self._describe(still)
 

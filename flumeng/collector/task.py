@@ -32,8 +32,8 @@ from flumeng.collector.acks import Acks
 from flumeng.collector.assignment import Assignment
 from flumeng.collector.batch import Batch
 from flumeng.collector.commit import Commits, OpenStore
-from flumeng.collector.gaps import Gap, gone
 from flumeng.collector.gaps import gaps as find_gaps
+from flumeng.collector.gaps import gone, left_out
 from flumeng.collector.handoff import Handoff
 from flumeng.collector.intents import Intents
 from flumeng.collector.line_joins import LineJoins, progress_of
@@ -44,7 +44,7 @@ from flumeng.errors import ConflictError, UnavailableError
 from flumeng.inputs import Progress, Range, Reach
 from flumeng.runtime import file_store
 from flumeng.sinks import BatchId, Written
-from flumeng.store import Store, Write
+from flumeng.store import Store
 from zkschema.records import Intent
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class Task:
         if self._repeat is not None:
             self._caught_up = False
             again = self._ranges(self._repeat)
-            ready = _can_be_read(again, safe)
+            ready = can_be_read(again, reached)
             return Backlog(_scale(reached).total(again), 0.0 if ready else None)
         delivered = self.planned if self._joins is None else self._acks.emitted
         eager |= self._handoff.look(safe, delivered)
@@ -219,20 +219,19 @@ class Task:
         store or the lake raise; then the claim is of no more use.
         """
         reached = self._reached()
-        safe = self._safe(reached)
         limit = self._size.events if most_events is None else min(self._size.events, most_events)
         if self._repeat is not None:
             replayed = self._pipeline.spec.delivery == "at-least-once"
             again = self._ranges(self._repeat, replayed=replayed)
-            ranges = again if _can_be_read(again, safe) else ()
-            gaps = gone(again, reached)
+            ranges = again if can_be_read(again, reached) else ()
+            gaps, lacks = gone(again, reached), left_out(ranges, reached)
         else:
-            gaps = find_gaps(self._starts, reached, MOST)
+            gaps, lacks = find_gaps(self._starts, reached, MOST), ()
             ranges = tuple(gap.piece for gap in gaps) or self._next_ranges(reached, limit)
         self._waiting_since = None
         if not ranges:
             return None
-        for gap in gaps:
+        for gap in gaps or lacks:
             log.warning("%s", gap.reason)
         scale = _scale(reached)
         identity = splits = None
@@ -243,7 +242,7 @@ class Task:
             splits = 1 if gaps else self._pipeline.splits(ranges, scale)
             identity = _identity(self._intents.decide(ranges, self._revision, splits))
         if self._pipeline.spec.delivery == "at-most-once":
-            self._acks.advance(ranges, _with(gaps))
+            self._acks.advance(ranges, [write for gap in gaps for write in gap.also])
         reread = 0 if gaps or self._joins is None else self._reread(ranges, scale)
         for piece in ranges:
             self.planned[piece.partition] = max(self.planned[piece.partition], piece.end)
@@ -265,6 +264,7 @@ class Task:
             identity,
             splits,
             gaps=gaps,
+            left_out=lacks,
             reread=reread,
         )
         self._running.append(batch)
@@ -287,7 +287,7 @@ class Task:
         files = [move for part in batch.outcome for move in part.files]
         spare = self._pipeline.spare_roots - {root for one in batch.outcome for root in one.staged}
         staging = [place for root, place in batch.staging.items() if root not in spare]
-        also = _with(batch.gaps)
+        also = batch.also
         if self._pipeline.spec.delivery == "exactly-once":
             self._commit_once(batch, batch.outcome, staging, files, joined)
         else:
@@ -319,7 +319,7 @@ class Task:
         files: Sequence[tuple[str, str]],
         joined: Mapping[str, Progress] | None,
     ) -> None:
-        also = _with(batch.gaps)
+        also = batch.also
         record = self._commits.record(self._acks.epoch, staging, files)
         identity = batch.identity
         if identity is None and any(part.commit for part in outcome):
@@ -414,11 +414,6 @@ def _identity(decided: Intent) -> BatchId:
     return BatchId(decided.series, decided.number)
 
 
-def _with(gaps: Sequence[Gap]) -> list[Write]:
-    """What is written with the acks of these."""
-    return [write for gap in gaps for write in gap.also]
-
-
 def _scale(reached: Mapping[str, Reach]) -> Scale:
     contents = {name: one.contents for name, one in reached.items() if one.contents is not None}
     return Scale(contents) if contents else COUNTED
@@ -429,5 +424,7 @@ def _address(piece: Range, reach: Reach) -> str:
     return reach.address if contents is None else contents.address(piece.start, piece.end)
 
 
-def _can_be_read(ranges: Sequence[Range], safe: Mapping[str, int]) -> bool:
-    return all(safe.get(piece.partition, 0) >= piece.end for piece in ranges)
+def can_be_read(ranges: Sequence[Range], reached: Mapping[str, Reach]) -> bool:
+    """Whether all of a batch that is repeated can be, but for what it leaves out."""
+    ends = {name: max(reach.safe, reach.repeatable) for name, reach in reached.items()}
+    return all(ends.get(piece.partition, 0) >= piece.end for piece in ranges)

@@ -51,6 +51,17 @@ class Range:
 Split = tuple[Range, ...]
 
 
+@dataclass(frozen=True)
+class Gone:
+    """Offsets [``start``, ``end``) cannot be read any more, and why; that is acked in one
+    transaction with ``also``."""
+
+    start: int
+    end: int
+    why: str
+    also: tuple[Write, ...] = ()
+
+
 class Contents(Protocol):
     """What lies between offsets of a partition whose offsets do not count events. It says the same
     of the same offsets for as long as they are not acked."""
@@ -88,7 +99,8 @@ class Reach:
     What lies in [``gone_from``, ``gone_below``) cannot be read any more, as ``gone_why`` says, and
     the flow goes on without it; that is acked in one transaction with ``gone_also``. Where it
     begins at 0 there is no ``floor``. ``contents`` are of a partition whose offsets do not count
-    events, and say the addresses there.
+    events, and say the addresses there. A batch that is repeated exactly can be read up to
+    ``repeatable`` too: its addresses leave out what is gone, which is ``left_out``.
     """
 
     address: str
@@ -102,6 +114,8 @@ class Reach:
     gone_why: str = DELETED
     gone_also: tuple[Write, ...] = ()
     contents: Contents | None = None
+    repeatable: int = 0
+    left_out: tuple[Gone, ...] = ()
 
 
 Kind = Literal["nonsense", "lost", "gone", "held", "damaged", "unanswered"]

@@ -15,10 +15,13 @@
    and none twice; no partition leaves a task whose batch is decided and not acked.
 9. The record of a flow's partitions is written by the node to which the discovery task was given
    under the record's epoch, which never goes back; a partition ends where it is acked.
+
+What must never happen to a work queue is listed in ``flumeng.simulation.queue_checks``.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +30,9 @@ from functools import lru_cache
 from flumeng.simulation.canary import Canary
 from flumeng.simulation.disk import Disks
 from flumeng.simulation.ensemble import Change, Changes, Ensemble
+from flumeng.simulation.output import Output
 from flumeng.simulation.partition_file import PartitionFile
+from flumeng.simulation.queue_checks import QueueChecks
 from flumeng.simulation.story import Story
 from flumeng.simulation.target import Target
 from zkschema import paths, table
@@ -81,8 +86,18 @@ class Checks:
         clock: Callable[[], float],
         *,
         target: Target | None = None,
+        output: Output,
+        exactly_once: bool,
     ) -> None:
         self._target = target
+        self.queues = QueueChecks(
+            ensemble,
+            target.times if target else output.times,
+            most=1 if target or exactly_once else math.inf,
+            strict=exactly_once and target is None,
+            commit=output.commit,
+            require=self._require,
+        )
         self._ensemble = ensemble
         self._disks = disks
         self._masters = masters
@@ -135,12 +150,18 @@ class Checks:
     def on_written(self, journal: str, start: int, end: int) -> None:
         """The target has taken these events, or has refused to."""
         assert self._target is not None
-        wrong = self._target.twice(journal, start, end)
+        wrong = "" if journal in self.queues.lanes else self._target.twice(journal, start, end)
         self._require(not wrong, wrong)
 
+    def lane(self, partition: str) -> PartitionFile | None:
+        """What can be read of a lane."""
+        lane = self.queues.lanes.get(partition)
+        return lane.file if lane else None
+
     def _hear(self, session: int, changes: Changes) -> None:
-        for change in changes:
-            pattern, names = _kind(change.path)
+        kinds = [(*_kind(change.path), change) for change in changes]
+        self.queues.hear(kinds)
+        for pattern, names, change in kinds:
             handler = self._handlers.get(pattern)
             if handler is not None:
                 handler(self._ensemble.name_of(session), change, names)
@@ -172,7 +193,7 @@ class Checks:
                 claimed or new.offset == old.offset,
                 f"{journal}: moved without a claim: {old}, {new}",
             )
-        if self._target is not None:
+        if self._target is not None and journal not in self.queues.lanes:
             wrong = self._target.wrong(journal, self.acked.get(journal, 0), ack.offset)
             self._require(not wrong, wrong)
         self._accepted[journal] = new
@@ -402,7 +423,8 @@ class Checks:
         self._require(fenced, f"{change.path} is fenced while a batch is decided: {before}")
         if process == OPERATOR:
             for journal, (start, end) in before.ranges.items():
-                self._target.excuse(journal, start, end)
+                if not self.queues.excuse(journal, start, end):
+                    self._target.excuse(journal, start, end)
 
 
 @lru_cache(maxsize=10_000)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final
 
 from flumeng.collector.acks import Acks
 from flumeng.collector.intents import Intents
 from flumeng.discovery.task import DiscoveryTask
+from flumeng.inputs.objects.queue_log import QueueLog
 from flumeng.simulation.checks import Checks
+from flumeng.simulation.delivery import Delivery
 from flumeng.simulation.disk import Disks
 from flumeng.simulation.ensemble import Ensemble
 from flumeng.simulation.environment import Environment
+from flumeng.simulation.output import Output
 from flumeng.simulation.session import Session
 from flumeng.simulation.stepped_master import SteppedMaster
 from flumeng.simulation.target import Target
@@ -29,6 +33,8 @@ class Parts:
     intents: type[Intents] = Intents
     master: type[SteppedMaster] = SteppedMaster
     discovery: type[DiscoveryTask] = DiscoveryTask
+    queue_log: type[QueueLog] = QueueLog
+    delivery: type[Delivery] = Delivery
 
 
 SOUND = Parts()
@@ -37,7 +43,8 @@ SOUND = Parts()
 class Cluster(Environment):
     """Every second one is ``varied``: nodes differ, hosts go for good, and the operator has
     commands for that. Every third one writes into a target that knows batches by number, and in
-    half of all flows have standbys. Two of five are ``brokered``: flows read from Kafka too.
+    half of all flows have standbys. Two of five are ``brokered``: flows read from Kafka too; one of
+    five is ``queued``: they read objects.
     ``masters`` are the names of all masters, also of those that are dead."""
 
     def __init__(self, seed: int, parts: Parts) -> None:
@@ -48,13 +55,16 @@ class Cluster(Environment):
         self.varied: Final = seed % 2 == 1
         self.by_batch: Final = seed % 3 == 0
         self.brokered: Final = seed % 5 in (1, 3)
+        self.queued: Final = seed % 5 == 4
         self.replicated: Final = seed % 4 in (1, 2)
         self.exactly_once: Final = self.random.random() < 0.5
         self.greedy: Final = self.random.random() < 0.5
         self.masters: Final = [f"m{number}" for number in range(self.random.choice((1, 2, 2, 3)))]
-        self.disks: Final = Disks()
+        self.disks: Final = Disks(self.random, self.clock)
         self._configure()
         self.target: Final = Target()
+        self.output: Final = Output()
+        self.new_queue_id: Final = map("{:08x}".format, count(1)).__next__
         self.checks: Final = Checks(
             ensemble,
             self.disks,
@@ -62,7 +72,10 @@ class Cluster(Environment):
             self.story,
             self.clock,
             target=self.target if self.by_batch else None,
+            output=self.output,
+            exactly_once=self.exactly_once,
         )
+        self.disks.lane = self.checks.lane
 
     def journals_grew(self) -> None:
         for process in self.processes:

@@ -8,19 +8,26 @@ number they decide and repeat batches with that code too.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from flumeng.collector.acks import Acks, SupersededError
+from flumeng.collector.gaps import Gap, left_out
 from flumeng.collector.intents import Intents, read
 from flumeng.collector.publisher import Publisher
-from flumeng.errors import ConflictError, CorruptError, UnavailableError
-from flumeng.inputs import Range
+from flumeng.collector.task import can_be_read
+from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
+from flumeng.inputs import Range, UnreadableError
 from flumeng.simulation.canary import BROKEN
 from flumeng.simulation.child import END_OF_INPUT, ChildProcess
 from flumeng.simulation.cluster import Cluster
+from flumeng.simulation.lanes import Lanes, Reaches, SteppedWatcher
+from flumeng.simulation.output import Events
 from flumeng.simulation.stepped_node import SteppedNode
+from flumeng.spec import FlowSpec, parse_flow
+from flumeng.state.partitions import OBJECTS, input_of
 from flumeng.store import ABSENT, ANY, Path, Put, Write
 from zkschema import paths
 from zkschema.records import Commit, Intent
@@ -42,10 +49,26 @@ class Wanted:
     partitions: tuple[str, ...]
     state: str
     broken: bool
+    spec: str
 
     @property
     def key(self) -> str:
         return f"{self.flow}/{self.task}"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """``reached`` says how lanes are read; of ``gaps`` nothing is, nor of what is ``left_out``."""
+
+    ranges: Sequence[Range]
+    reached: Reaches = field(default_factory=dict)
+    gaps: Sequence[Gap] = ()
+    left_out: Sequence[Gap] = ()
+
+    @property
+    def also(self) -> list[Write]:
+        """What is written with its acks."""
+        return [write for gap in self.gaps or self.left_out for write in gap.also]
 
 
 class Runner:
@@ -57,6 +80,7 @@ class Runner:
         self.stopping = False
         self.due = 0.0
         self.said = self._status("starting")
+        self.lanes = collector.lanes(wanted.flow, self._wake) if collector.world.queued else None
         self._turns = self._run()
 
     def step(self) -> bool:
@@ -74,6 +98,9 @@ class Runner:
     def stop(self) -> None:
         self.stopping, self.due = True, 0.0
 
+    def _wake(self) -> None:
+        self.due = min(self.due, self.collector.world.now)
+
     def _run(self) -> Iterator[float]:
         while not self.stopping:
             wanted = self.wanted
@@ -89,7 +116,12 @@ class Runner:
                     self._say("standby")
                 else:
                     yield from self._batches(wanted)
-            except CorruptError as error:
+            except UnreadableError as error:
+                assert self.lanes is not None
+                self.collector.say(f"{wanted.key} leaves out: {error}")
+                self.lanes.partitions.stop(error)
+                continue
+            except (CorruptError, UserError) as error:
                 self.collector.say(f"{wanted.key} cannot go on: {error}")
                 self._say("failed", "corrupt")
                 yield RETRY_SECONDS
@@ -103,10 +135,14 @@ class Runner:
                 continue
             while self.wanted == wanted and not self.stopping:
                 yield NEVER
+        if self.lanes is not None:
+            self.lanes.partitions.close()
 
     def _batches(self, wanted: Wanted) -> Iterator[float]:
         """Own the task until it is wanted otherwise."""
         collector = self.collector
+        if self.lanes is not None:
+            self.lanes.partitions.open(collector.spec_of(wanted))
         acks = collector.claim(wanted)
         collector.say(f"{wanted.key} is claimed under epoch {wanted.epoch}: {acks.offsets}")
         collector.finish_commits(wanted.flow)
@@ -118,39 +154,78 @@ class Runner:
                 return
             if not outdated:
                 self._say("running")
+            reached = self.lanes.reached(acks.offsets) if self.lanes else {}
             if intents is not None and intents.open is not None:
-                ranges = collector.again(intents.open)
+                batch = self._again(intents.open, reached)
             else:
-                ranges = collector.next_ranges(acks.offsets)
-            if not ranges:
+                batch = self._next_batch(acks.offsets, reached)
+            if not batch.ranges:
                 yield POLL_SECONDS
                 continue
             yield BATCH_SECONDS * collector.world.random.random()
             if intents is not None:
-                yield from self._by_batch(wanted, acks, intents, ranges)
+                yield from self._by_batch(wanted, acks, intents, batch)
+                if outdated and self.lanes is not None:
+                    self.lanes.partitions.open(_parsed(wanted.spec))
                 continue
             commit = collector.decide(wanted)
-            acks.advance(ranges, also=commit)
-            collector.say(f"{wanted.key} acks {_ends(ranges)}")
+            events = self._read(batch)
+            for _ in collector.delivery.deliver(acks, batch.ranges, events, commit, batch.also):
+                yield BATCH_SECONDS * collector.world.random.random()
+            collector.say(f"{wanted.key} acks {_ends(batch.ranges)}")
             if commit:
                 yield BATCH_SECONDS * collector.world.random.random()
                 collector.finish(commit)
 
     def _by_batch(
-        self, wanted: Wanted, acks: Acks, intents: Intents, ranges: Sequence[Range]
+        self, wanted: Wanted, acks: Acks, intents: Intents, batch: Batch
     ) -> Iterator[float]:
         """Decide a batch, unless it is decided, write it and ack it."""
-        collector = self.collector
+        collector, ranges = self.collector, batch.ranges
         if intents.open is None:
             intents.decide(ranges, wanted.revision, 1)
-        batch = intents.last
-        collector.say(f"{wanted.key} writes {batch.number}: {', '.join(map(str, ranges))}")
+        decided = intents.last
+        collector.say(f"{wanted.key} writes {decided.number}: {', '.join(map(str, ranges))}")
         yield BATCH_SECONDS * collector.world.random.random()
-        collector.write(batch, ranges)
+        collector.write(decided, ranges, self._read(batch, whole=True))
         yield BATCH_SECONDS * collector.world.random.random()
-        acks.advance(ranges, also=[intents.end()])
+        acks.advance(ranges, also=[intents.end(), *batch.also])
         intents.ended()
         collector.say(f"{wanted.key} acks {_ends(ranges)}")
+
+    def _next_batch(self, offsets: Mapping[str, int], reached: Reaches) -> Batch:
+        """What is lost of lanes is a batch of its own."""
+        if self.lanes is None:
+            return Batch(self.collector.next_ranges(offsets))
+        gaps = self.lanes.gaps(offsets, reached)
+        if gaps:
+            return Batch([gap.piece for gap in gaps], reached, gaps)
+        more = self.lanes.next_ranges(offsets, reached)
+        return Batch(self.collector.next_ranges(offsets, more), reached)
+
+    def _again(self, decided: Intent, reached: Reaches) -> Batch:
+        ranges = [Range(name, *bounds) for name, bounds in sorted(decided.ranges.items())]
+        if self.lanes is None:
+            return Batch(self.collector.readable(ranges))
+        gaps = self.lanes.gone(ranges, reached)
+        if gaps:
+            return Batch(ranges, reached, gaps)
+        lanes = [piece for piece in ranges if input_of(piece.partition) == OBJECTS]
+        others = [piece for piece in ranges if piece not in lanes]
+        if not can_be_read(lanes, reached) or (others and not self.collector.readable(others)):
+            return Batch([])
+        return Batch(ranges, reached, left_out=left_out(lanes, reached))
+
+    def _read(self, batch: Batch, *, whole: bool = False) -> Events:
+        """The events of its lanes; of all partitions where ``whole``. Raises UnreadableError."""
+        events: dict[str, Iterable[int]] = {}
+        for piece in () if batch.gaps else batch.ranges:
+            if input_of(piece.partition) == OBJECTS:
+                assert self.lanes is not None
+                events[piece.partition] = self.lanes.read(piece, batch.reached[piece.partition])
+            elif whole:
+                events[piece.partition] = range(piece.start, piece.end)
+        return events
 
     def _say(self, state: str, error: str | None = None, epoch_seen: int = 0) -> None:
         self.said = self._status(state, error, epoch_seen)
@@ -175,6 +250,8 @@ class Collector(ChildProcess):
         self._publisher = Publisher(
             self.session, gap_seconds=0.0, clock=self.world.clock, sleep=self.world.sleep
         )
+        self.watcher = SteppedWatcher(self.session, world.clock)
+        self.delivery = world.parts.delivery(world.output)
         self._runners: dict[str, Runner] = {}
         self._ending: list[Runner] = []
         self._answers: int | None = None
@@ -194,15 +271,24 @@ class Collector(ChildProcess):
     def journals_grew(self) -> None:
         self.wake()
 
+    @property
+    def ready(self) -> bool:
+        return super().ready or self.watcher.has_news
+
+    def lanes(self, flow: str, wake: Callable[[], None]) -> Lanes:
+        return Lanes(self.world, self.watcher, flow, wake)
+
     def step(self) -> None:
         if not self._is_ready:
             self._is_ready = True
             self.send({"type": "ready"})
         elif self.inbox:
             self._handle(self.inbox.popleft())
+        elif self.watcher.has_news:
+            self.watcher.turn()
         elif due := [runner for runner in self._all if runner.due <= self.world.now]:
             self._turn(self.world.random.choice(due))
-        self.due = min((runner.due for runner in self._all), default=NEVER)
+        self.due = min((self.watcher.due, *(runner.due for runner in self._all)))
 
     def claim(self, wanted: Wanted) -> Acks:
         assert self.session is not None
@@ -215,9 +301,22 @@ class Collector(ChildProcess):
 
     def is_outdated(self, wanted: Wanted) -> bool:
         """Whether a batch of another revision is to be repeated, as far as it has seen."""
+        return self._outdated(wanted) is not None
+
+    def spec_of(self, wanted: Wanted) -> FlowSpec:
+        """What partitions are read by: that of a batch that is to be repeated, if there is one."""
+        assert self.session is not None
+        revision = self._outdated(wanted)
+        path = paths.revision(wanted.flow, str(revision))
+        found = None if revision is None else self.session.read(path)
+        return _parsed(wanted.spec if found is None else found.value.effective)
+
+    def _outdated(self, wanted: Wanted) -> int | None:
+        """The revision of a batch that is to be repeated, when it is another one."""
         assert self.session is not None
         found = read(self.session, wanted.flow, wanted.task) if self.world.by_batch else None
-        return found is not None and bool(found.ranges) and found.revision != wanted.revision
+        is_other = found is not None and found.ranges and found.revision != wanted.revision
+        return found.revision if found is not None and is_other else None
 
     def intents(self, wanted: Wanted, acks: Acks) -> Intents:
         assert self.session is not None
@@ -226,9 +325,8 @@ class Collector(ChildProcess):
         kind = self.world.parts.intents
         return kind(self.session, acks, wanted.flow, wanted.task, lambda: name)
 
-    def again(self, decided: Intent) -> list[Range]:
-        """What is to be repeated, when all of it can be read now."""
-        ranges = [Range(name, *bounds) for name, bounds in sorted(decided.ranges.items())]
+    def readable(self, ranges: list[Range]) -> list[Range]:
+        """These ranges of journals and topics, when all of them can be read now."""
         files = [self.world.disks.served(piece.partition) for piece in ranges]
         readable = all(
             file is not None and file.floor <= piece.start and piece.end <= file.end
@@ -236,18 +334,18 @@ class Collector(ChildProcess):
         )
         return ranges if readable else []
 
-    def write(self, batch: Intent, ranges: Sequence[Range]) -> None:
-        self.world.target.take(batch.series, batch.number, ranges)
+    def write(self, batch: Intent, ranges: Sequence[Range], events: Events) -> None:
+        self.world.target.take(batch.series, batch.number, events)
         for piece in ranges:
             self.world.checks.on_written(piece.partition, piece.start, piece.end)
 
-    def next_ranges(self, offsets: Mapping[str, int]) -> list[Range]:
-        """Some of what can be read now; each range begins at its ack.
+    def next_ranges(self, offsets: Mapping[str, int], more: Sequence[Range] = ()) -> list[Range]:
+        """Some of what can be read now, and ``more``; each range begins at its ack.
 
         Who cannot read on there has perhaps missed that somebody else has acked.
         """
         random, rough = self.world.random, self.world.rough
-        ranges = []
+        ranges = list(more)
         for name, start in sorted(offsets.items()):
             file = self.world.disks.served(name)
             if file is not None and file.floor > start:
@@ -318,6 +416,11 @@ class Collector(ChildProcess):
         self.report_tasks()
 
 
+@lru_cache(maxsize=100)
+def _parsed(spec: str) -> FlowSpec:
+    return parse_flow(spec)
+
+
 def _ends(ranges: Sequence[Range]) -> str:
     return ", ".join(f"{piece.partition}:{piece.end}" for piece in ranges)
 
@@ -331,4 +434,5 @@ def _wanted(task: Mapping[str, Any]) -> Wanted:
         tuple(task["partitions"]),
         task["state"],
         BROKEN in task["spec"],
+        task["spec"],
     )

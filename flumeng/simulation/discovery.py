@@ -1,30 +1,37 @@
-"""A modelled discovery process: its tasks look at the broker with the code of the real one."""
+"""A modelled discovery process: its tasks look at the broker, and list objects, with the code of
+the real one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flumeng.discovery.task import DiscoveryTask, SupersededError
 from flumeng.errors import FlumengError
+from flumeng.inputs.finding import Finder, FindingTask
+from flumeng.inputs.objects.finder import ObjectsFinder, Surroundings
 from flumeng.simulation.broker import ModelFinder
+from flumeng.simulation.bucket import BucketAftermath, BucketLister
 from flumeng.simulation.child import END_OF_INPUT, ChildProcess
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.stepped_node import SteppedNode
 from flumeng.spec import parse_flow
+from flumeng.spec.objects_source import ObjectsSource
 
 LOOK_SECONDS = 4.0
 RETRY_SECONDS = 0.5
 FORGET_SECONDS = 10.0
+MOST_WAITING = 12
 NEVER = float("inf")
 
 
 @dataclass
 class _Run:
     wanted: Mapping[str, Any]
-    task: DiscoveryTask
     said: dict[str, Any]
+    task: DiscoveryTask | None = None
     due: float = 0.0
 
 
@@ -33,7 +40,7 @@ class Discovery(ChildProcess):
 
     def __init__(self, world: Cluster, parent: SteppedNode, role: str, name: str) -> None:
         super().__init__(world, parent, role, name)
-        self.session = world.connect(name)
+        self.session = world.connect(name, fragile=world.queued)
         self._runs: dict[str, _Run] = {}
         self._answers: int | None = None
         self._is_ready = False
@@ -57,6 +64,7 @@ class Discovery(ChildProcess):
         run.due = self.world.now + LOOK_SECONDS
         state, seen = "running", 0
         try:
+            run.task = run.task or self._task(run.wanted)
             run.task.look()
         except SupersededError as error:
             self.say(f"{run.wanted['flow']}: {error}")
@@ -81,7 +89,7 @@ class Discovery(ChildProcess):
         self._runs = {
             flow: self._runs[flow]
             if flow in self._runs and self._runs[flow].wanted == task
-            else _Run(task, self._task(task), _status(task, "starting", 0))
+            else _Run(task, _status(task, "starting", 0))
             for flow, task in wanted.items()
         }
         self._report()
@@ -89,8 +97,9 @@ class Discovery(ChildProcess):
     def _task(self, wanted: Mapping[str, Any]) -> DiscoveryTask:
         assert self.session is not None
         flow = wanted["flow"]
+        task = FindingTask(flow, wanted["epoch"])
         sources = parse_flow(wanted["spec"]).partitioned
-        finders = [ModelFinder(self.world.disks.broker, flow) for _ in sources]
+        finders = [self._finder(part.options, task) for part in sources]
         return self.world.parts.discovery(
             self.session,
             flow,
@@ -99,6 +108,22 @@ class Discovery(ChildProcess):
             clock=self.world.clock,
             forget_seconds=FORGET_SECONDS,
         )
+
+    def _finder(self, options: object, task: FindingTask) -> Finder:
+        world = self.world
+        if not isinstance(options, ObjectsSource):
+            return ModelFinder(world.disks.broker, task.flow)
+        assert self.session is not None
+        bucket = world.disks.bucket(task.flow)
+        on_removed = partial(world.checks.queues.on_removed, task.flow)
+        around = Surroundings(
+            world.clock,
+            bucket.now_us,
+            lambda _: BucketLister(bucket),
+            lambda source: BucketAftermath(bucket, source, on_removed),
+            partial(world.parts.queue_log.take, new_id=world.new_queue_id),
+        )
+        return ObjectsFinder(options, self.session, task, around, most_waiting=MOST_WAITING)
 
     def _report(self) -> None:
         tasks = {f"{flow}/{run.wanted['task']}": run.said for flow, run in self._runs.items()}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 from flumeng.node.claim import Claim
 from flumeng.node.events import Wanted
 from flumeng.node.home import Home
 from flumeng.node.known_flows import KnownFlows
 from flumeng.simulation.broker import Broker
+from flumeng.simulation.bucket import Bucket
 from flumeng.simulation.environment import Process
 from flumeng.simulation.partition_file import PartitionFile
 
@@ -40,12 +42,22 @@ class Journals:
 
 
 class Disks:
-    """The journals of all hosts: ``of`` host -> its journals; and what Kafka has, which is always
-    there."""
+    """The journals of all hosts: ``of`` host -> its journals; what Kafka has, which is always
+    there; and the objects of flows. ``lane`` tells what a lane holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, random: Random, clock: Callable[[], float]) -> None:
         self.of: dict[str, Journals] = {}
         self.broker = Broker()
+        self.lane: Callable[[str], PartitionFile | None] = lambda _: None
+        self._random = random
+        self._clock = clock
+        self._buckets: dict[str, Bucket] = {}
+
+    def bucket(self, flow: str) -> Bucket:
+        """The objects of the flow; none when nobody has asked before."""
+        if flow not in self._buckets:
+            self._buckets[flow] = Bucket(flow, self._random, self._clock)
+        return self._buckets[flow]
 
     def served(self, journal: str) -> PartitionFile | None:
         """The journal, when its node serves it now."""
@@ -58,7 +70,7 @@ class Disks:
     def file(self, journal: str) -> PartitionFile | None:
         """The journal as it is on disk, served or not."""
         own = next((file for name, file in self.files() if name == journal), None)
-        return own or self.broker.file(journal)
+        return own or self.broker.file(journal) or self.lane(journal)
 
     def files(self) -> Iterator[tuple[str, PartitionFile]]:
         """All journals."""

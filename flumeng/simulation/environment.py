@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from flumeng.simulation.ensemble import Ensemble
-from flumeng.simulation.network import Answering, Rough
+from flumeng.simulation.network import Answering, Fragile, Rough
 from flumeng.simulation.session import Session
 from flumeng.simulation.story import Story
 
@@ -35,8 +35,9 @@ class Environment:
     def clock(self) -> float:
         return self.now
 
-    def connect(self, name: str) -> Session:
-        session = Session(self.ensemble, self._network, name)
+    def connect(self, name: str, *, fragile: bool = False) -> Session:
+        network = Fragile(self._network, self.random) if fragile else self._network
+        session = Session(self.ensemble, network, name)
         self.sessions.append(session)
         return session
 

@@ -9,6 +9,8 @@ from flumeng.simulation.session import Fate
 
 LATE_FATES = (Fate.UNANSWERED, Fate.UNANSWERED, Fate.LATE, Fate.LOST)
 
+FRAGILE_LOSES = 0.125
+
 WRITES_WAIT = 5.0
 """How much more often it is a write that takes long: what it was decided on may be over by then."""
 
@@ -48,6 +50,27 @@ class Rough:
 
     def arrives(self) -> bool:
         return self._random.random() < 0.5
+
+
+class Fragile:
+    """As another network while that is rough, but that one of eight replies to a write is lost."""
+
+    def __init__(self, network: Rough, random: Random) -> None:
+        self._network = network
+        self._random = random
+        self.before_call = network.before_call
+        self.applied = network.applied
+        self.cuts = network.cuts
+        self.arrives = network.arrives
+
+    @property
+    def prompt(self) -> bool:
+        return self._network.prompt
+
+    def fate(self) -> Fate:
+        if not self.prompt and self._random.random() < FRAGILE_LOSES:
+            return self._random.choice(LATE_FATES)
+        return self._network.fate()
 
 
 class Answering(Rough):

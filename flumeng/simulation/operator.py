@@ -12,6 +12,7 @@ from functools import partial
 from flumeng.errors import ConflictError, UnavailableError, UserError
 from flumeng.operations.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.operations.nodes import set_node_desired
+from flumeng.operations.queues import Decision, decide
 from flumeng.operations.tasks import move_task, restart_task
 from flumeng.simulation.canary import BROKEN
 from flumeng.simulation.cluster import Cluster
@@ -28,6 +29,11 @@ sources: [{sources}]
 sinks: [{sink}]
 """
 SYSLOG = '{syslog: {listen: "127.0.0.1:5514"}}'
+OBJECTS = (
+    '{{objects: {{paths: ["/in/{name}/*"], shared: true, order: {order}, after: {after}, '
+    "lanes: {lanes}, settle_seconds: {settle}, discovery_seconds: 1}}}}"
+)
+DECISIONS: tuple[Decision, ...] = ("retry", "retry", "skip")
 KAFKA = '{kafka: {brokers: ["127.0.0.1:9092"], topics: [t]}}'
 SINK = "noop: {}"
 BY_BATCH = 'http: {url: "http://127.0.0.1/", idempotent: true}'
@@ -94,7 +100,7 @@ class Operator(Process):
         random = self.world.random
         sink = BY_BATCH if self.world.by_batch else SINK
         text = TEXT.format(
-            name=flow, sources=self.sources(), place=self.place(), sink=f"{{{sink}}}"
+            name=flow, sources=self.sources(flow), place=self.place(), sink=f"{{{sink}}}"
         )
         if self.world.by_batch:
             text += "delivery: exactly-once\n"
@@ -105,11 +111,33 @@ class Operator(Process):
                 text += BROKEN
         apply_flow(self.session, text, author="o", reason="", now=NOW, expect_revision=before)
 
-    def sources(self) -> str:
+    def sources(self, flow: str) -> str:
         """Where its events come from, in a flow file."""
+        if self.world.queued:
+            objects = self._objects(flow)
+            return self.world.random.choice((SYSLOG, objects, objects, f"{SYSLOG}, {objects}"))
         if not self.world.brokered:
             return SYSLOG
         return self.world.random.choice((SYSLOG, KAFKA, KAFKA, f"{SYSLOG}, {KAFKA}"))
+
+    def _objects(self, flow: str) -> str:
+        bucket, random = self.world.disks.bucket(flow), self.world.random
+        return OBJECTS.format(
+            name=flow,
+            order=bucket.order,
+            after=bucket.after,
+            lanes=random.randint(1, 3),
+            settle=random.choice((0, 2)),
+        )
+
+    def decide_once(self, flow: str) -> None:
+        """About what has failed."""
+        assert self.session is not None
+        wanted = self.world.random.choice(DECISIONS)
+        command = partial(decide, self.session, flow, (), wanted)
+        self._do(
+            partial(command, author="o", reason="", now=NOW), f"{wanted} what failed of {flow}"
+        )
 
     def place(self) -> str:
         """Where a flow is to run, in a flow file."""

@@ -12,6 +12,7 @@ from flumeng.operations.intents import decided_batches
 from flumeng.operations.nodes import left
 from flumeng.plan import Planner
 from flumeng.simulation.administrator import Administrator
+from flumeng.simulation.bucket import identity
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.host import Host
 from flumeng.simulation.master import MasterProcess
@@ -19,6 +20,8 @@ from flumeng.simulation.operator import Operator
 from flumeng.simulation.session import Session
 from flumeng.simulation.waiting import Waiting
 from flumeng.spec import parse_flow
+from flumeng.spec.objects_source import ObjectsSource
+from flumeng.state import queues
 from flumeng.state.reader import Reader
 from flumeng.store import Store
 from zkschema import paths
@@ -61,6 +64,8 @@ class Rest:
                 process.session.heal()
         if isinstance(self._operator, Administrator):
             self._operator.settle()
+        for flow in self._operator.flows if world.queued else ():
+            self._operator.decide_once(flow)
         masters = {process.name for process in world.processes}
         for name in world.masters:
             if name not in masters:
@@ -138,9 +143,13 @@ class Rest:
             text = self._store.read(paths.revision(name, str(flow.value.revision)))
             assert text is not None
             wanted = parse_flow(text.value.text).partitioned
-            topic = self._world.disks.broker.topic(name) if wanted else {}
             found = self._store.read(paths.partitions(name))
             known = found.value.partitions if found else {}
+            if any(isinstance(part.options, ObjectsSource) for part in wanted):
+                if unread := self._unread_objects(name, known):
+                    return unread
+                continue
+            topic = self._world.disks.broker.topic(name) if wanted else {}
             if known.keys() != topic.keys():
                 return f"{name} has {sorted(known)} registered, and Kafka {sorted(topic)}"
             for partition, file in topic.items():
@@ -148,6 +157,18 @@ class Rest:
                 if (ack.value.offset if ack else 0) < file.end:
                     return f"{partition} is not acked up to {file.end}"
         return ""
+
+    def _unread_objects(self, flow: str, known: Mapping[str, object]) -> str:
+        """All objects that are there are items, and all items are acked and gone."""
+        head = queues.head(self._store, flow)
+        if head is None:
+            return f"{flow} reads objects and has no queue"
+        lanes = {queues.lane_partition(lane, head.value.id) for lane in head.value.next}
+        if known.keys() != lanes:
+            return f"{flow} has {sorted(known)} registered, and its queue {sorted(lanes)}"
+        objects = self._world.disks.bucket(flow).objects.values()
+        there = [identity(one.listed) for one in objects]
+        return self._world.checks.queues.unfinished(flow, head.value.id, there)
 
     def _undrained(self, waiting: Waiting) -> str:
         for name in self._store.children(paths.nodes()):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 
-from flumeng.inputs import Range
+from flumeng.simulation.output import Events
 
 
 class Target:
@@ -17,12 +16,15 @@ class Target:
         self._times: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._excused: defaultdict[str, set[int]] = defaultdict(set)
 
-    def take(self, series: str, number: int, ranges: Iterable[Range]) -> None:
+    def take(self, series: str, number: int, events: Events) -> None:
         if self._numbers.get(series, 0) >= number:
             return
         self._numbers[series] = number
-        for piece in ranges:
-            self._times[piece.partition].update(range(piece.start, piece.end))
+        for partition, offsets in events.items():
+            self._times[partition].update(offsets)
+
+    def times(self, partition: str, offset: int) -> int:
+        return self._times[partition][offset]
 
     def excuse(self, journal: str, start: int, end: int) -> None:
         self._excused[journal].update(range(start, end))

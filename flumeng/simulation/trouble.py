@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from flumeng.simulation.bucket import Bucket
 from flumeng.simulation.child import ChildProcess
 from flumeng.simulation.cluster import Cluster
 from flumeng.simulation.host import Host
@@ -39,6 +40,8 @@ class Trouble:
             self._long,
             *[self._produce] * 6 * world.brokered,
             *[self._change_topic] * world.brokered,
+            *[*[self._put] * 16, *[self._take_away] * 2, self._silence] * world.queued,
+            *[self._decide] * 3 * world.queued,
             *[self._vanish, self._lose_host, *[self._command] * 12] * world.varied,
         )
 
@@ -186,6 +189,28 @@ class Trouble:
         else:
             self._world.story.tell("broker", f"makes the topic of {flow} anew")
             broker.make_anew(flow)
+
+    def _put(self) -> None:
+        self._tell_of_bucket(self._bucket.put())
+
+    def _take_away(self) -> None:
+        bucket = self._bucket
+        remove = bucket.order == "any" and self._world.random.random() < 0.7
+        self._tell_of_bucket(bucket.remove() if remove else bucket.heal())
+
+    def _silence(self) -> None:
+        self._tell_of_bucket(self._bucket.fall_silent())
+
+    def _decide(self) -> None:
+        self._operator.decide_once(self._world.random.choice(self._operator.flows))
+
+    @property
+    def _bucket(self) -> Bucket:
+        return self._world.disks.bucket(self._world.random.choice(self._operator.flows))
+
+    def _tell_of_bucket(self, what: str) -> None:
+        if what:
+            self._world.story.tell("bucket", what)
 
     def _long(self) -> None:
         """Nobody acts for a long time."""

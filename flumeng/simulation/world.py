@@ -38,8 +38,9 @@ class World(Cluster):
         self.operator.apply_first()
 
     def run(self) -> None:
-        """Rough times, then a calm in which everything must come to rest as it should."""
-        until = self.random.randint(*ROUGH_STEPS)
+        """Rough times, then a calm in which everything must come to rest as it should. It takes
+        longer until a queue is filled and read."""
+        until = self.random.randint(*ROUGH_STEPS) * (1 + self.queued)
         while self.story.step < until:
             self.step()
         Rest(self, self.hosts, self.operator).run()

@@ -27,7 +27,8 @@ class Item:
 
     ``modified_us``: microseconds since the epoch. ``tag``: what its store calls this content of it,
     an ETag or a generation; empty where the store has none. What lies below the position ``first``
-    was read before, as another item.
+    was read before, as another item. Nothing is read from the position ``until`` on, if there is
+    one.
     """
 
     number: int
@@ -36,6 +37,7 @@ class Item:
     modified_us: int
     tag: str = ""
     first: int = 0
+    until: int | None = None
 
     @property
     def start(self) -> int:
@@ -78,7 +80,7 @@ def encode(items: Iterable[Item]) -> str:
     """As an address for readers."""
     return json.dumps(
         [
-            [one.number, one.location, one.size, one.modified_us, one.tag, one.first]
+            [one.number, one.location, one.size, one.modified_us, one.tag, one.first, one.until]
             for one in items
         ],
         separators=(",", ":"),

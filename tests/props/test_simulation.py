@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,15 +22,18 @@ from flumeng.collector.acks import Acks
 from flumeng.collector.intents import Intents
 from flumeng.discovery.task import DiscoveryTask
 from flumeng.inputs import Progress, Range
+from flumeng.inputs.objects.queue_log import QueueLog
 from flumeng.simulation import Ensemble, Parts, SteppedMaster, ViolationError, World
+from flumeng.simulation.delivery import Delivery
 from flumeng.simulation.ensemble import Znode
+from flumeng.simulation.output import Events
 from flumeng.state import discovered
 from flumeng.state.reader import Reader
 from flumeng.state.snapshot import Snapshot
-from flumeng.store import Expected, Put, Store, Version, Versioned, Write
+from flumeng.store import Check, Expected, Put, Store, Version, Versioned, Write
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
-from zkschema.records import Ack, Intent, Partitions, Plan
+from zkschema.records import Ack, Intent, Partitions, Plan, Queue
 
 ONE = os.environ.get("FLUMENG_SIM_SEED")
 SEEDS = int(os.environ.get("FLUMENG_SIM_SEEDS", "1000"))
@@ -47,15 +50,15 @@ def test_nothing_illegal_happens_and_everything_comes_to_rest(part: int) -> None
         World(seed).run()
 
 
-def check_it_is_noticed(parts: Parts, what: str, first: int) -> None:
-    """Fails when none of the worlds from seed ``first`` on notices ``what``."""
-    for seed in range(first, first + CAUGHT_WITHIN):
+def check_it_is_noticed(parts: Parts, what: str, seeds: Sequence[int]) -> None:
+    """Fails when none of the worlds of these seeds notices ``what``."""
+    for seed in seeds:
         try:
             World(seed, parts).run()
         except ViolationError as violation:
             assert what in str(violation).partition("\n")[0], violation
             return
-    pytest.fail(f"{CAUGHT_WITHIN} worlds did not notice the fault")
+    pytest.fail(f"{len(seeds)} worlds did not notice the fault")
 
 
 class BlindClaims(Acks):
@@ -258,16 +261,109 @@ NOTICED_SOON_FROM = {
     "nobody waits for a canary": 126,
     "a batch is repeated with other ranges": 225,
     "a batch is written before it is decided": 21,
-    "an intent ends before its acks": 24,
-    "partitions leave a task whose batch is decided": 144,
-    "who has lost partitions is not fenced": 84,
+    "an intent ends before its acks": 75,
+    "partitions leave a task whose batch is decided": 174,
+    "who has lost partitions is not fenced": 177,
 }
 
 
 @pytest.mark.parametrize("fault", MUTANTS)
 def test_a_broken_part_is_noticed(fault: str) -> None:
     parts, what = MUTANTS[fault]
-    check_it_is_noticed(parts, what, NOTICED_SOON_FROM.get(fault, 0))
+    first = NOTICED_SOON_FROM.get(fault, 0)
+    check_it_is_noticed(parts, what, range(first, first + CAUGHT_WITHIN))
+
+
+class TwoTransactions(QueueLog):
+    """Writes segments and what was seen, and then the head."""
+
+    def _write(self, head: Queue, also: Sequence[Write]) -> None:
+        self._store.commit([Check(paths.queue(self._flow), self._head.version), *also])
+        super()._write(head, [])
+
+
+class HeadFirst(QueueLog):
+    """Writes the head, and then segments and what was seen."""
+
+    def _write(self, head: Queue, also: Sequence[Write]) -> None:
+        super()._write(head, [])
+        self._store.commit([Check(paths.queue(self._flow), self._head.version), *also])
+
+
+class SeenLater(QueueLog):
+    """Remembers what it has seen once that is in lanes."""
+
+    def append(self, found: Any, seen: Any, also: Sequence[Write] = ()) -> None:
+        super().append(found, {}, also)
+        super().append({}, seen)
+
+
+class SeenEarlier(QueueLog):
+    """Remembers what it has seen before that is in lanes."""
+
+    def append(self, found: Any, seen: Any, also: Sequence[Write] = ()) -> None:
+        super().append({}, seen)
+        super().append(found, {}, also)
+
+
+class RemovesEarly(QueueLog):
+    """Believes that one more item of each lane is acked."""
+
+    def look(self) -> None:
+        super().look()
+        for state in self.lanes.values():
+            state.acked += 1
+
+
+class AcksFirst(Delivery):
+    def deliver(
+        self,
+        acks: Acks,
+        ranges: Sequence[Range],
+        events: Events,
+        commit: Sequence[Write],
+        also: Sequence[Write],
+    ) -> Iterator[None]:
+        acks.advance(ranges, also=also)
+        yield
+        self.write(events, commit)
+        acks._store.commit([acks.check(ranges[0].partition), *commit])
+
+
+class FailsApart(Delivery):
+    """Writes down what has failed, and then moves the acks behind it."""
+
+    def deliver(
+        self,
+        acks: Acks,
+        ranges: Sequence[Range],
+        events: Events,
+        commit: Sequence[Write],
+        also: Sequence[Write],
+    ) -> Iterator[None]:
+        acks._store.commit([acks.check(ranges[0].partition), *also])
+        yield from super().deliver(acks, ranges, events, commit, ())
+
+
+QUEUED = range(4, 4 + 5 * CAUGHT_WITHIN, 5)
+"""Every fifth world reads objects through queues."""
+QUEUE_MUTANTS = {
+    "head and segment are written in two transactions": (
+        Parts(queue_log=TwoTransactions),
+        "and the next one is",
+    ),
+    "the head is written before its segments": (Parts(queue_log=HeadFirst), "and the next one is"),
+    "what was seen is written behind the items": (Parts(queue_log=SeenLater), "already"),
+    "what was seen is written before the items": (Parts(queue_log=SeenEarlier), "is lost"),
+    "acks move before the output is there": (Parts(delivery=AcksFirst), "nowhere in the target"),
+    "segments go before they are acked": (Parts(queue_log=RemovesEarly), ""),
+    "a failure is noted before the ack": (Parts(delivery=FailsApart), "failed at"),
+}
+
+
+@pytest.mark.parametrize("fault", QUEUE_MUTANTS)
+def test_a_broken_part_of_a_queue_is_noticed(fault: str) -> None:
+    check_it_is_noticed(*QUEUE_MUTANTS[fault], QUEUED)
 
 
 def test_a_seed_is_the_same_world_in_every_process() -> None:

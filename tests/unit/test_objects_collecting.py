@@ -7,9 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from flumeng.collector import intents
 from flumeng.collector.assignment import Assignment
 from flumeng.collector.partitions import Partitions
 from flumeng.collector.publisher import Publisher
@@ -27,6 +29,7 @@ from flumeng.spec import parse_flow
 from flumeng.store import tree
 from flumeng.testing import FakeStore
 from zkschema import paths
+from zkschema.records import Intent
 
 FLOW = """\
 flow: web
@@ -34,18 +37,22 @@ sources: [objects: {{paths: ["{directory}/*"], settle_seconds: 0, discovery_seco
 delivery: exactly-once
 sinks: [files: {{path: /lake}}]
 """
+BY_BATCH = FLOW.replace(
+    "files: {{path: /lake}}", 'http: {{url: "http://127.0.0.1/", idempotent: true}}'
+)
 PATIENCE_SECONDS = 60.0
 
 
 class World:
     """A flow that reads the objects of a directory, its discovery task, and one collect task."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, flow: str = FLOW) -> None:
         self.directory = directory
         self.store = FakeStore()
         tree.init(self.store)
-        text = FLOW.format(directory=directory)
+        text = flow.format(directory=directory)
         apply_flow(self.store, text, author="test", reason="", now=0.0)
+        self.text = text
         self.spec = parse_flow(text)
         self.now = 0.0
         source = source_of(self.spec)
@@ -70,7 +77,7 @@ class World:
             Assignment("web", "0", self.epoch, 1, "", tuple(self.discovery.partitions)),
             self.store,
             Publisher(self.store, gap_seconds=0.0),
-            ScriptedPipeline(self.spec),
+            ScriptedPipeline(self.spec, intent=self.decides),
             self.partitions,
             size=BatchSize(1_000_000),
         )
@@ -108,6 +115,16 @@ class World:
             for part in reader.read(piece, batch.addresses[piece.partition])  # type: ignore[attr-defined]
             for row in part.select(["body", "journal", "seq"]).to_pylist()
         ]
+
+    @property
+    def decides(self) -> Literal["before"] | None:
+        return "before" if "idempotent" in self.text else None
+
+    def intent(self) -> Intent:
+        """The batch that was decided last."""
+        found = intents.read(self.store, "web", "0")
+        assert found is not None
+        return found
 
     def failures(self) -> dict[str, int]:
         """Name -> up to where it was read."""
@@ -206,3 +223,50 @@ def test_what_lies_before_the_damage_is_read_also_when_it_is_given_up_first(worl
     world.collect(lambda: bool(world.failures()))
     position = world.failures()["bad.gz"]
     assert position == sum(len(line) + 1 for line in world.output) > 0
+
+
+def test_a_batch_that_is_repeated_leaves_out_what_cannot_be_read_any_more(tmp_path: Path) -> None:
+    """The target knows batches by number: what is decided is repeated, and must end some time."""
+    world = World(tmp_path, BY_BATCH)
+    good, bad = lines("good", 50), lines("bad", 20_000)
+    (world.directory / "a").write_bytes(b"\n".join(good))
+    packed = gzip.compress(b"\n".join(bad))
+    (world.directory / "bad.gz").write_bytes(packed[: len(packed) // 2])
+    (world.directory / "gone").write_bytes(b"\n".join(lines("gone", 9)))
+    (world.directory / "last").write_bytes(b"\n".join(lines("last", 9)))
+    world.discovery.look()
+    task, batch = world.claim(), None
+    while batch is None:
+        batch = task.start(1_000_000)
+    decided = world.intent()
+    (world.directory / "gone").unlink()
+    world.collect(lambda: not world.intent().ranges)
+    assert world.intent().number == decided.number == 1
+    assert world.failures().keys() == {"bad.gz", "gone"}
+    assert world.failures()["bad.gz"] == sum(
+        len(line) + 1 for line in world.output if line.startswith(b"bad")
+    )
+    assert set(good + lines("last", 9)) < world.output.keys()
+    assert set(world.output.values()) == {1}
+    assert task.planned == world.claim().planned
+
+
+def test_a_batch_that_ends_amid_what_cannot_be_read_tells_where_that_begins(
+    tmp_path: Path,
+) -> None:
+    """Whoever goes on behind it knows of what comes then only."""
+    world = World(tmp_path, BY_BATCH)
+    text = b"\n".join(lines("gone", 100_000))
+    (world.directory / "gone").write_bytes(text)
+    world.discovery.look()
+    task, batch = world.claim(), None
+    while batch is None:
+        batch = task.start(2_000)
+    end = batch.ranges[0].end
+    assert 0 < end < len(text), "the batch ends within the object"
+    (world.directory / "gone").unlink()
+    world.collect(lambda: not world.intent().ranges)
+    assert world.failures() == {"gone": 0}
+    world.partitions = world._partitions()
+    world.collect(lambda: world.intent().number == 2 and not world.intent().ranges)
+    assert world.failures() == {"gone": 0}

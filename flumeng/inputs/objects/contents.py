@@ -7,7 +7,8 @@ guess is the same for all who ask, since batches that are repeated are cut as th
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -25,11 +26,16 @@ Cuttable = Callable[[Item], bool]
 
 class LaneContents:
     """See ``Contents``. ``lane`` are its items in order, without a gap, from the first that is not
-    acked on. ``cuttable`` says whether an item may be read in parts."""
+    acked on. ``cuttable`` says whether an item may be read in parts. ``until``: number of an item
+    -> the position from which on it is not read. It weighs the same all the same: a batch that is
+    repeated is cut as it was."""
 
-    def __init__(self, lane: Sequence[Item], cuttable: Cuttable) -> None:
+    def __init__(
+        self, lane: Sequence[Item], cuttable: Cuttable, until: Mapping[int, int] | None = None
+    ) -> None:
         self._items = lane
         self._cuttable = cuttable
+        self._until = until or {}
 
     def events(self, start: int, end: int) -> int:
         return max(1, self._below(end) - self._below(start)) if start < end else 0
@@ -52,7 +58,11 @@ class LaneContents:
     def address(self, start: int, end: int) -> str:
         first = items.number_of(start) - self._first
         last = items.number_of(end - 1) - self._first
-        return items.encode(self._items[max(0, first) : last + 1])
+        touched = self._items[max(0, first) : last + 1]
+        return items.encode(
+            replace(one, until=self._until[one.number]) if one.number in self._until else one
+            for one in touched
+        )
 
     @property
     def _first(self) -> int:

@@ -58,21 +58,41 @@ class _Pass:
     unnamed_example: str = ""
 
 
+def _now_us() -> int:
+    """Since the epoch."""
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a finder needs of the world: a clock of seconds that only grow, and one of microseconds
+    since the epoch; who lists a location; what becomes of objects that are done; how a queue is
+    taken."""
+
+    clock: Callable[[], float] = time.monotonic
+    now_us: Callable[[], int] = _now_us
+    lister: Callable[[str], Lister] = Lister
+    aftermath: Callable[[ObjectsSource], Aftermath] = Aftermath
+    take: Callable[..., QueueLog] = QueueLog.take
+
+
 class ObjectsFinder:
-    """See ``Finder``. ``clock`` gives seconds that only grow."""
+    """See ``Finder``."""
 
     def __init__(
         self,
         source: ObjectsSource,
         store: Store,
         task: FindingTask,
-        clock: Callable[[], float] = time.monotonic,
+        around: Surroundings | None = None,
+        *,
         most_waiting: int = AHEAD_ITEMS,
     ) -> None:
         self._source = source
         self._store = store
         self._task = task
-        self._clock = clock
+        self._around = around or Surroundings()
+        self._clock = self._around.clock
         self._most_waiting = most_waiting
         self._log: QueueLog | None = None
         self._seen: Seen | None = None
@@ -169,7 +189,7 @@ class ObjectsFinder:
             rules = f"order {source.order}, rewritten {source.rewritten}"
             task = self._task
             seen_in = source.seen_location
-            log = QueueLog.take(
+            log = self._around.take(
                 self._store,
                 task.flow,
                 task.epoch,
@@ -189,7 +209,7 @@ class ObjectsFinder:
 
     def _clear(self, log: QueueLog, failed: Collection[str]) -> None:
         """Take out what is acked, once the objects are where they are to be afterwards."""
-        aftermath, left = Aftermath(self._source), []
+        aftermath, left = self._around.aftermath(self._source), []
         for lane, state in log.lanes.items():
             cleared = []
             for part in state.done():
@@ -245,11 +265,11 @@ class ObjectsFinder:
     def _lister(self, location: str) -> Lister:
         """One for each path: a store that does not answer costs a bounded number of threads."""
         if location not in self._listers:
-            self._listers[location] = Lister(location)
+            self._listers[location] = self._around.lister(location)
         return self._listers[location]
 
     def _take(self, path: str, page: list[Listed], known: Seen) -> None:
-        now_us, now = _now_us(), self._clock()
+        now_us, now = self._around.now_us(), self._clock()
         in_order = self._source.order == "name"
         new = known.new(path, [one for one in page if self._source.wants(one.modified_us)])
         settled = self._settling.settled(new, now_us, now, in_order=in_order)
@@ -287,7 +307,7 @@ class ObjectsFinder:
         self._settling.passed()
         complete = not (run.troubles or run.held or self._found)
         if complete and run.listed:  # a mount point without its mount is empty, and nothing is gone
-            known.passed(self._source.paths, _now_us())
+            known.passed(self._source.paths, self._around.now_us())
             if changed := known.changed():
                 log.forget(changed)
         if complete and not run.young and self._source.written_before is not None:
@@ -302,11 +322,6 @@ class ObjectsFinder:
                 f"{run.unnamed_example}: rename what is to be read"
             )
         self._said = tuple(said)
-
-
-def _now_us() -> int:
-    """Since the epoch."""
-    return time.time_ns() // 1000
 
 
 def _fitting(found: Sequence[tuple[str, Listed]]) -> int:

@@ -8,13 +8,13 @@ answer is no fault of an object, and is waited for.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from time import sleep, time
 
 from flumeng.errors import CorruptError, UnavailableError
-from flumeng.inputs import Range, Reach, Standstill, UnreadableError
+from flumeng.inputs import Gone, Range, Reach, Standstill, UnreadableError
 from flumeng.inputs.objects.contents import LaneContents
 from flumeng.inputs.objects.formats import splittable
 from flumeng.inputs.objects.reader import ObjectsReader
@@ -24,7 +24,7 @@ from flumeng.spec.objects_source import ObjectsSource
 from flumeng.spec.patterns import split_query
 from flumeng.state import items, queues
 from flumeng.state.items import Item
-from flumeng.store import ABSENT, Put, Store
+from flumeng.store import ABSENT, Put, Store, Versioned
 from zkschema import paths
 from zkschema.records import QueueFailure
 
@@ -45,22 +45,11 @@ def source_of(spec: FlowSpec) -> ObjectsSource | None:
 
 @dataclass(frozen=True)
 class _GivenUp:
-    """What is not read of items that follow each other: from ``offset`` to the ``end`` of the last
-    one. ``told`` are the records of them."""
+    """``items``: what is not read of items any more, each to the end of its item. ``last``: those
+    of them that follow each other and were given up last, as one."""
 
-    offset: int
-    end: int
-    why: str
-    told: tuple[Put, ...]
-
-    def in_reach(self, reach: Reach) -> Reach:
-        return replace(
-            reach,
-            gone_from=self.offset,
-            gone_below=self.end,
-            gone_why=self.why,
-            gone_also=self.told,
-        )
+    items: tuple[Gone, ...]
+    last: Gone
 
 
 class ObjectsInput:
@@ -80,30 +69,38 @@ class ObjectsInput:
 
 
 class LanePositions:
-    """See ``Positions``."""
+    """See ``Positions``. Objects are tried with what ``reader`` makes, in ``probes``; ``wall``
+    gives seconds since the epoch."""
 
     def __init__(
         self,
         watcher: QueueWatcher,
-        probes: ThreadPoolExecutor,
+        probes: Executor,
         wake: Callable[[], None],
+        *,
+        reader: Callable[[ObjectsSource], ObjectsReader] = ObjectsReader.of,
+        pause: Callable[[float], None] = sleep,
+        wall: Callable[[], float] = time,
     ) -> None:
         self._watcher = watcher
         self._probes = probes
         self._wake = wake
+        self._reader_of = reader
+        self._pause = pause
+        self._wall = wall
         self._flow = ""
         self._source: ObjectsSource | None = None
         self._reader: ObjectsReader | None = None
         self._lanes: frozenset[tuple[str, str]] = frozenset()
         self._reaches: dict[str, tuple[LaneLog, Reach]] = {}
         self._given_up: dict[str, _GivenUp] = {}
-        """Partition -> the last items that are given up."""
+        """By partition."""
 
     def open(self, spec: FlowSpec) -> None:
         """Raises UserError."""
         self.close()
         self._flow, self._source = spec.flow, source_of(spec)
-        self._reader = ObjectsReader.of(self._source) if self._source else None
+        self._reader = self._reader_of(self._source) if self._source else None
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         """Of a flow that reads no objects any more nothing: its lanes are on their way out of its
@@ -144,7 +141,7 @@ class LanePositions:
                     self._give_up(partition, start, log, damage)
                     raise CorruptError(damage[0].why)
                 most = len(damage)
-                sleep(TRY_SECONDS)
+                self._pause(TRY_SECONDS)
 
         probe = self._probes.submit(read)
         probe.add_done_callback(lambda _: self._wake())
@@ -175,11 +172,22 @@ class LanePositions:
         """The rest of the items in which there is damage; they follow each other from ``start``."""
         by_number = {one.number: one for one in log.items}
         found = [by_number[items.number_of(error.offset)] for error in damage]
-        told = [self._told(partition, *one) for one in zip(found, damage, strict=True)]
+        told = tuple(self._told(partition, *one) for one in zip(found, damage, strict=True))
+        fresh = [
+            Gone(error.offset, item.end, error.why, (record,))
+            for error, item, record in zip(damage, found, told, strict=True)
+        ]
+        before = self._given_up.get(partition)
+        numbers = {item.number for item in found}
+        kept = [
+            one
+            for one in (before.items if before else ())
+            if log.items[0].start <= one.start and items.number_of(one.start) not in numbers
+        ]
         more = f"; and {len(damage) - 1} more behind it" if len(damage) > 1 else ""
-        self._given_up[partition] = _GivenUp(
-            start, found[-1].end, damage[0].why + more, tuple(told)
-        )
+        last = Gone(start, found[-1].end, damage[0].why + more, told)
+        self._given_up[partition] = _GivenUp((*kept, *fresh), last)
+        self._reaches.pop(partition, None)
 
     def _told(self, partition: str, item: Item, damage: UnreadableError) -> Put:
         lane = queues.lane_of(partition)
@@ -191,9 +199,9 @@ class LanePositions:
             size=item.size,
             modified=item.modified_us,
             tag=item.tag,
-            position=items.position_of(damage.offset),
+            position=_lower(items.position_of(damage.offset), before),
             why=damage.why[:WHY_CHARACTERS],
-            time=time(),
+            time=self._wall(),
         )
         return Put(path, failure, before.version if before else ABSENT)
 
@@ -202,21 +210,39 @@ class LanePositions:
             return Reach("", 0, trouble=log.trouble)
         known = self._reaches.get(name)
         if known is None or known[0] is not log:
-            self._reaches[name] = known = log, self._plain(log)
-        given_up = self._given_up.get(name)
-        return known[1] if given_up is None else given_up.in_reach(known[1])
+            self._reaches[name] = known = log, self._of_log(log, self._given_up.get(name))
+        return known[1]
 
-    def _plain(self, log: LaneLog) -> Reach:
+    def _of_log(self, log: LaneLog, given_up: _GivenUp | None) -> Reach:
         assert self._source is not None
         safe = items.offset_of(log.next)
         floor = log.items[0].start if log.items else safe
-        contents = LaneContents(log.items, partial(_cuttable, self._source))
-        return Reach("", safe, floor=floor, contents=contents)
+        left_out = given_up.items if given_up else ()
+        until = {items.number_of(one.start): items.position_of(one.start) for one in left_out}
+        contents = LaneContents(log.items, partial(_cuttable, self._source), until)
+        reach = Reach("", safe, floor=floor, contents=contents)
+        if given_up is None:
+            return reach
+        last = given_up.last
+        return replace(
+            reach,
+            gone_from=last.start,
+            gone_below=last.end,
+            gone_why=last.why,
+            gone_also=last.also,
+            repeatable=safe,
+            left_out=left_out,
+        )
 
 
 def _cuttable(source: ObjectsSource, item: Item) -> bool:
     location = split_query(item.location)[0]
     return splittable(location, source.format, source.encoding)
+
+
+def _lower(position: int, before: Versioned[QueueFailure] | None) -> int:
+    """Of what failed before, and was not read again from there."""
+    return min(position, before.value.position) if before else position
 
 
 def _damage(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flumeng.errors import CorruptError, UserError
@@ -50,6 +50,10 @@ SEGMENT_BYTES = 48 * 1024
 """Of a segment as it is written; the table allows a little more."""
 REMOVED_AT_ONCE = 200
 RETRY = "retry"
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex[:8]
 
 
 @dataclass
@@ -108,15 +112,17 @@ class QueueLog:
         rules: str,
         *,
         seen_in: str | None = None,
+        new_id: Callable[[], str] = _new_id,
     ) -> QueueLog:
-        """The queue under this epoch, with at least so many lanes; made when it is not there.
+        """The queue under this epoch, with at least so many lanes; made when it is not there, under
+        an id that was never used.
 
         What was seen is remembered by ``rules``, which never change; much of it in files below the
         location ``seen_in``. Raises ConflictError, CorruptError, UserError, UnavailableError.
         """
         found = queues.head(store, flow)
         if found is None:
-            wanted = Queue(epoch=epoch, id=uuid.uuid4().hex[:8], rules=rules)
+            wanted = Queue(epoch=epoch, id=new_id(), rules=rules)
             folders = [paths.queue_lanes(flow), paths.queue_seen(flow), paths.queue_failures(flow)]
             made: list[Write] = [Put(paths.queue(flow), wanted, ABSENT)]
             store.commit([*made, *(Put(folder, None, ABSENT) for folder in folders)])

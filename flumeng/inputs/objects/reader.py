@@ -67,7 +67,9 @@ class ObjectsReader:
         touched = [
             item
             for item in items.decode(address)
-            if item.begin < piece.end and item.end > piece.start
+            if item.begin < piece.end
+            and item.end > piece.start
+            and (item.until is None or items.offset_of(item.number, item.until) > piece.start)
         ]
         gathered = Gathered(piece, keep_empty=self.source.format == "lines")
         for item, opened in opened_ahead(touched, self._open):
@@ -96,6 +98,8 @@ class ObjectsReader:
                 return
             start = max(piece.start, item.begin) - item.start
             end = min(piece.end - item.start, MOST_POSITION + 1)
+            if item.until is not None:
+                end = min(end, item.until)
             content = content_of(opened)
             archive = archive_of(opened, content) if self.source.archives else None
             if archive is not None:

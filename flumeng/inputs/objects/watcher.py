@@ -100,7 +100,10 @@ class QueueWatcher:
         if not self._runs:
             self._runs = True
             self.store.watch(paths.queues(), self._on_change)
-            vital.start("queues", self._work)
+            self._begin()
+
+    def _begin(self) -> None:
+        vital.start("queues", self._work)
 
     def _on_change(self, path: str) -> None:
         flow = path.split("/")[2] if path.count("/") >= 2 else None
@@ -111,21 +114,28 @@ class QueueWatcher:
 
     def _work(self) -> None:
         while True:
-            with self._news:
-                if not self._changed and not self._news.wait(LOOK_SECONDS):
-                    self._changed |= self._queues.keys()
-                changed, self._changed = self._changed, set()
-                wanted = {flow: self._queues[flow] for flow in changed & self._queues.keys()}
-            for flow, queue in wanted.items():
-                self._follow(flow, queue)
+            self._turn(LOOK_SECONDS)
+
+    def _turn(self, wait_seconds: float) -> None:
+        """Look at the queues that have changed once one has; at all when none has in time."""
+        with self._news:
+            if not self._changed and not self._news.wait(wait_seconds):
+                self._changed |= self._queues.keys()
+            changed, self._changed = self._changed, set()
+            wanted = {flow: self._queues[flow] for flow in sorted(changed & self._queues.keys())}
+        for flow, queue in wanted.items():
+            self._follow(flow, queue)
 
     def _follow(self, flow: str, queue: _Queue) -> None:
         try:
             self._read(flow, queue)
         except UnavailableError:
-            threading.Timer(RETRY_SECONDS, self.look_again, [flow]).start()
+            self._look_later(flow)
         except FlumengError as error:
             self._tell(queue, dict.fromkeys(queue.lanes, LaneLog(0, trouble=str(error))), queue.id)
+
+    def _look_later(self, flow: str) -> None:
+        threading.Timer(RETRY_SECONDS, self.look_again, [flow]).start()
 
     def _read(self, flow: str, queue: _Queue) -> None:
         head = queues.head(self.store, flow)

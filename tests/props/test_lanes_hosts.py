@@ -1,0 +1,201 @@
+"""A host more halves the time of work that its processors bound: objects of mixed sizes in lanes,
+shared out by the real planner and read in batches that are cut as the collector cuts them.
+
+Work is counted, in the events that objects weigh, and no clock is read. A host does so much of it
+in a tick, for all of its tasks in turn.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from flumeng.collector.ranges import Scale, next_ranges
+from flumeng.inputs import Range
+from flumeng.inputs.objects.contents import LaneContents
+from flumeng.inputs.objects.lanes import spread, weight
+from flumeng.inputs.objects.listed import Listed
+from flumeng.spec import CollectPlace, Place
+from flumeng.state import items
+from flumeng.state.items import Item
+from flumeng.state.queues import lane_partition
+from flumeng.state.snapshot import FlowView, NodeView, Snapshot
+from flumeng.store import Version
+from tests.props.planning import apply_all, converge, nodes_obey
+from zkschema.records import Flow, Node, Partition
+
+SEEDS = range(int(os.environ.get("FLUMENG_LANE_SEEDS", "2")))
+LANES = 8
+TASKS = 4
+ITEMS = 600
+TICK_EVENTS = 5_000
+BATCH_EVENTS = 1_000
+HANDOVER_TICKS = 1
+MOST = 0.6
+"""Of the time that half as many hosts take."""
+
+
+def objects(seed: int) -> list[Listed]:
+    """Many small ones and some large ones, of which none has over a fiftieth of all bytes. They are
+    of one kind: bytes that are compressed are more work than others, and weigh the same."""
+    random = Random(seed)
+    sizes = [min(int(random.lognormvariate(10.5, 1.6)), 1_000_000) for _ in range(ITEMS)]
+    return [Listed(f"/in/{number:06}", size, 0) for number, size in enumerate(sizes)]
+
+
+class Fleet:
+    """``ticks`` until all is read. ``waits``: for how many ticks a lane with something in it was
+    nobody's, at most."""
+
+    def __init__(self, listed: list[Listed], hosts: int, most_waiting: int = ITEMS) -> None:
+        self.partitions = {str(n): lane_partition(str(n), "q") for n in range(LANES)}
+        self.lanes: dict[str, list[Item]] = {name: [] for name in self.partitions}
+        self.acks = dict.fromkeys(self.partitions.values(), 0)
+        self.read: Counter[tuple[str, int]] = Counter()
+        self.ticks = self.waits = 0
+        self._listed = deque(listed)
+        self._most_waiting = most_waiting
+        self._credit: Counter[str] = Counter()
+        self._turn: Counter[str] = Counter()
+        self._idle: Counter[str] = Counter()
+        place = Place(collect=CollectPlace(tasks=TASKS))
+        flow = FlowView(
+            "f",
+            Flow(revision=1, state="running"),
+            Version(0),
+            place,
+            partitions={name: Partition() for name in self.partitions.values()},
+            discovers=True,
+            pins=False,
+        )
+        self.snapshot = Snapshot(
+            flows={"f": flow},
+            nodes={},
+            journals={},
+            drained=frozenset(),
+            mine=frozenset({"f"}),
+            leads=True,
+        )
+        for _ in range(hosts):
+            self.join()
+        self.snapshot, _ = converge(self.snapshot)
+
+    def join(self) -> None:
+        name = f"n{len(self.snapshot.nodes)}"
+        node = NodeView(name, Node(uuid=name, roles=("collect",), zone="a"), live=True)
+        self.snapshot = replace(self.snapshot, nodes={**self.snapshot.nodes, name: node})
+
+    def run(self, join_at: int | None = None) -> None:
+        while self._listed or self._waiting:
+            self._append()
+            if self.ticks == join_at:
+                for _ in range(len(self.snapshot.nodes)):
+                    self.join()
+            self.snapshot = apply_all(self.snapshot)
+            self._tick()
+            self.snapshot = nodes_obey(self.snapshot)
+        assert self.read.keys() == {
+            (name, item.number) for name, own in self.lanes.items() for item in own
+        }
+
+    @property
+    def _waiting(self) -> int:
+        return sum(
+            len(own) - items.number_of(self.acks[self.partitions[name]])
+            for name, own in self.lanes.items()
+        )
+
+    def _append(self) -> None:
+        """As the discovery task does, while there is room."""
+        room = self._most_waiting - self._waiting
+        some = [self._listed.popleft() for _ in range(min(room, len(self._listed)))]
+        weights = {
+            name: sum(
+                weight(one.size) for one in own[items.number_of(self.acks[self.partitions[name]]) :]
+            )
+            for name, own in self.lanes.items()
+        }
+        for lane, one in zip(spread(some, weights), some, strict=True):
+            own = self.lanes[lane]
+            own.append(Item(len(own), one.location, one.size, one.modified_us))
+
+    def _tick(self) -> None:
+        """Each host does what it can; a batch that took it longer is still under way."""
+        self.ticks += 1
+        running = {
+            name: [task.partitions for task in node.assignment.tasks if task.state == "running"]
+            for name, node in self.snapshot.nodes.items()
+        }
+        owned = {one for own in running.values() for task in own for one in task}
+        for name, partition in self.partitions.items():
+            lacks = partition not in owned and self.acks[partition] < self._end(name)
+            self._idle[name] = self._idle[name] + 1 if lacks else 0
+            self.waits = max(self.waits, self._idle[name])
+        for host, own in running.items():
+            self._credit[host] = min(self._credit[host], 0) + TICK_EVENTS
+            idle = 0
+            while self._credit[host] > 0 and idle < len(own):
+                self._turn[host] += 1
+                done = self._batch(own[self._turn[host] % len(own)])
+                self._credit[host] -= done
+                idle = 0 if done else idle + 1
+
+    def _batch(self, partitions: tuple[str, ...]) -> int:
+        """The work of the next batch of a task, which is acked."""
+        lanes = {self.partitions[name]: name for name in self.lanes}
+        starts = {name: self.acks[name] for name in partitions if name in lanes}
+        contents = {}
+        for name, start in starts.items():
+            kept = self.lanes[lanes[name]][items.number_of(start) :]
+            contents[name] = LaneContents(kept, lambda _: True)
+        scale = Scale(contents)
+        safe = {name: self._end(lanes[name]) for name in starts}
+        ranges = next_ranges(starts, safe, BATCH_EVENTS, {}, scale)
+        for piece in ranges:
+            assert piece.start == self.acks[piece.partition], "read twice, or not at all"
+            self._note(lanes[piece.partition], piece)
+            self.acks[piece.partition] = piece.end
+        return scale.total(ranges)
+
+    def _note(self, lane: str, piece: Range) -> None:
+        """Which items were begun by it."""
+        for number in range(items.number_of(piece.start), items.number_of(piece.end - 1) + 1):
+            if piece.start <= items.offset_of(number):
+                self.read[lane, number] += 1
+
+    def _end(self, lane: str) -> int:
+        return items.offset_of(len(self.lanes[lane]))
+
+
+def ran(seed: int, hosts: int, *, most_waiting: int = ITEMS, join_at: int | None = None) -> Fleet:
+    fleet = Fleet(objects(seed), hosts, most_waiting)
+    fleet.run(join_at)
+    assert set(fleet.read.values()) == {1}
+    return fleet
+
+
+@pytest.mark.parametrize("most_waiting", [ITEMS, 200])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_twice_as_many_hosts_take_little_more_than_half_the_time(
+    seed: int, most_waiting: int
+) -> None:
+    """Whether all is in lanes at once or is listed as there is room."""
+    one, two, four = (ran(seed, hosts, most_waiting=most_waiting).ticks for hosts in (1, 2, 4))
+    assert two <= MOST * one
+    assert four <= MOST * two
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_hosts_that_join_amid_a_backlog_take_their_part(seed: int, hosts: int) -> None:
+    """As many again: what was left takes little more than half as long, and no lane waits for
+    longer than a batch."""
+    alone = ran(seed, hosts)
+    middle = alone.ticks // 2
+    fleet = ran(seed, hosts, join_at=middle)
+    assert fleet.ticks - middle <= HANDOVER_TICKS + MOST * (alone.ticks - middle)
+    assert fleet.waits <= HANDOVER_TICKS
