@@ -547,16 +547,19 @@ class QueueFailure(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Polls(Record):
-    """What the due times of a queue's lane were answered with, numbered as the items from ``first``
-    on, in columns: when each was due (microseconds since the epoch), how many ``rows`` the answer
-    has, and the file with them; none where it has no row. The due time behind them is asked next,
-    from ``state`` on."""
+    """What the due times of a queue's lane were answered with, in columns, one entry for each file:
+    the ``numbers`` of the items, when they were ``due`` (microseconds since the epoch), and which
+    ``rows`` of the answer the file has, from which ``positions`` on. The due time ``next`` is asked
+    next, from ``state`` on; ``part`` rows of its answer are there already."""
 
-    first: int = 0
+    next: int = 0
+    part: int = 0
+    state: str = ""
+    numbers: tuple[int, ...] = ()
     due: tuple[int, ...] = ()
+    positions: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
     files: tuple[str, ...] = ()
-    state: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

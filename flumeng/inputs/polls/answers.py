@@ -8,58 +8,60 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import accumulate
 
+from flumeng.errors import CorruptError
 from flumeng.state import items
 from zkschema.records import Polls
 
 
 @dataclass(frozen=True)
 class KeptAnswer:
-    """The answer to the due time with this ``number``: ``rows`` in ``file``, which is empty where
-    there is none. ``due_us``: microseconds since the epoch."""
+    """What ``file`` has of the answer to the due time with this ``number``: so many ``rows`` from
+    ``position`` on. ``due_us``: microseconds since the epoch."""
 
     number: int
     due_us: int
+    position: int
     rows: int
     file: str
 
     @property
     def start(self) -> int:
-        return items.offset_of(self.number)
+        return items.offset_of(self.number, self.position)
 
     @property
     def end(self) -> int:
-        return items.offset_of(self.number + 1)
+        return items.offset_of(self.number, self.position + self.rows)
 
 
 def kept(polls: Polls) -> list[KeptAnswer]:
-    columns = zip(polls.due, polls.rows, polls.files, strict=True)
-    return [KeptAnswer(number, *one) for number, one in enumerate(columns, polls.first)]
+    """In the order of their offsets. Raises CorruptError when its columns do not fit together."""
+    columns = polls.numbers, polls.due, polls.positions, polls.rows, polls.files
+    if len({*map(len, columns)}) > 1:
+        raise CorruptError("the record of polls has columns of several lengths")
+    return [KeptAnswer(*fields) for fields in zip(*columns, strict=True)]
 
 
-def following(polls: Polls) -> int:
-    """The number of the due time that is asked next."""
-    return polls.first + len(polls.due)
-
-
-def polls_of(answers: Sequence[KeptAnswer], number: int, state: str) -> Polls:
-    """``number`` is asked next, from ``state`` on."""
+def polls_of(answers: Sequence[KeptAnswer], following: int, part: int, state: str) -> Polls:
+    """The due time ``following`` is asked next, from ``state`` on; it has ``part`` rows."""
     return Polls(
-        first=number - len(answers),
+        next=following,
+        part=part,
+        state=state,
+        numbers=tuple(one.number for one in answers),
         due=tuple(one.due_us for one in answers),
+        positions=tuple(one.position for one in answers),
         rows=tuple(one.rows for one in answers),
         files=tuple(one.file for one in answers),
-        state=state,
     )
 
 
 def encode(answers: Sequence[KeptAnswer]) -> str:
-    """As an address for readers: those that have rows."""
-    fields = [[one.number, one.due_us, one.rows, one.file] for one in answers if one.rows]
-    return json.dumps(fields, separators=(",", ":"))
+    """As an address for readers."""
+    return json.dumps([[*astuple(one)] for one in answers], separators=(",", ":"))
 
 
 def decode(address: str) -> list[KeptAnswer]:
@@ -67,7 +69,7 @@ def decode(address: str) -> list[KeptAnswer]:
 
 
 class AnswerContents:
-    """See ``Contents``. ``answers`` follow each other without a gap."""
+    """See ``Contents``. ``answers`` are in the order of their offsets."""
 
     def __init__(self, answers: Sequence[KeptAnswer]) -> None:
         self._answers = answers
@@ -80,8 +82,7 @@ class AnswerContents:
         place = bisect_right(self._borders, wanted) - 1
         if place >= len(self._answers):
             return end
-        row = wanted - self._borders[place]
-        return min(end, self._answers[place].start + row)
+        return min(end, self._answers[place].start + wanted - self._borders[place])
 
     def address(self, start: int, end: int) -> str:
         return encode([one for one in self._answers if one.start < end and one.end > start])
@@ -92,11 +93,9 @@ class AnswerContents:
         return list(accumulate((one.rows for one in self._answers), initial=0))
 
     def _below(self, offset: int) -> int:
-        if not self._answers:
-            return 0
-        place = items.number_of(offset) - self._answers[0].number
+        """How many rows lie below the offset."""
+        place = bisect_right(self._answers, offset, key=lambda one: one.start) - 1
         if place < 0:
             return 0
-        if place >= len(self._answers):
-            return self._borders[-1]
-        return self._borders[place] + min(items.position_of(offset), self._answers[place].rows)
+        answer = self._answers[place]
+        return self._borders[place] + min(offset - answer.start, answer.rows)

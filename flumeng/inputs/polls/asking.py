@@ -1,9 +1,9 @@
 """The due times of one lane as they are asked: one after the other, ahead of what is read.
 
-An answer is kept when its file lasts and ZooKeeper has the file's name and the state that it
-leaves, in one transaction under the version that was read. So of two who ask the same due time one
-has asked it, and the other's answer never was; and what follows is asked from the state that was
-kept. Who may not go on is told by that version alone.
+An answer, or a part of a long one, is kept when its file lasts and ZooKeeper has the file's name
+and the state that it leaves, in one transaction under the version that was read. So of two who ask
+the same due time one has asked it, and the other's answer never was; and what follows is asked from
+the state that was kept. Who may not go on is told by that version alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -20,7 +20,6 @@ from flumeng.errors import (
     ConflictError,
     CorruptError,
     FlumengError,
-    UnavailableError,
     UserError,
 )
 from flumeng.inputs.objects.watcher import LaneLog
@@ -28,7 +27,9 @@ from flumeng.inputs.polls import answers
 from flumeng.inputs.polls.answer_files import AnswerFiles
 from flumeng.inputs.polls.answers import KeptAnswer
 from flumeng.inputs.polls.poll import MOST_STATE_BYTES, Poll
+from flumeng.state import items, queues
 from flumeng.state.items import Item
+from flumeng.state.partitions import ack_path
 from flumeng.store import ABSENT, Put, Store, Version, Write
 from zkschema import paths
 from zkschema.records import Polls, QueueFailure
@@ -36,7 +37,12 @@ from zkschema.records import Polls, QueueFailure
 log = logging.getLogger(__name__)
 
 KEPT = 64
-"""So many answers are kept that are not in all sinks; then nothing is asked."""
+"""So many files of answers are kept that are not in all sinks; then nothing is asked."""
+FULL_SECONDS = 0.5
+"""How soon to look again whether something of it is."""
+PART_SECONDS = 10.0
+"""A long answer is kept in parts that took about so long to get: no more of it is asked again when
+that is interrupted."""
 TRIES = 3
 """So often a due time is asked that would not be answered otherwise the next time."""
 RETRY_SECONDS = 1.0
@@ -46,46 +52,49 @@ WHY_CHARACTERS = 500
 
 @dataclass(frozen=True)
 class Asked:
-    """``answers`` are kept, and ``next`` is asked next; why it is not, ``trouble`` says."""
+    """``answers`` are kept, and all below the offset ``safe`` is answered; why it does not go on,
+    ``trouble`` says."""
 
     answers: tuple[KeptAnswer, ...]
-    next: int
+    safe: int
     trouble: str = ""
 
 
 class Asking:
-    """Of one claim. ``pool`` asks, and ``wake`` is called from there when ``asked`` has changed.
-    ``now`` and ``clock``: the time for people, and seconds that only grow."""
+    """Of one claim of ``partition``. ``pool`` asks, and ``wake`` is called from there when
+    ``asked`` has changed. ``now`` and ``clock``: the time for people, and seconds that only grow.
+    """
 
     def __init__(
         self,
         store: Store,
         flow: str,
-        lane: str,
+        partition: str,
         poll: Poll,
         files: AnswerFiles,
         *,
-        pool: ThreadPoolExecutor,
+        pool: Executor,
         wake: Callable[[], None],
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        part_seconds: float = PART_SECONDS,
     ) -> None:
         self._store = store
         self._flow = flow
-        self._lane = lane
+        self._partition = partition
         self._poll = poll
         self._files = files
         self._pool = pool
         self._wake = wake
         self._now = now
         self._clock = clock
+        self._part_seconds = part_seconds
         self._lock = threading.Lock()
         self._version: Version | None = None
         self._polls: Polls | None = None
         self._busy = self._closed = False
-        self._due = Item(-1, "", 0, 0)
-        """What was asked last, and did not come to an end."""
-        self._tries = 0
+        self._failing: tuple[int, int] = (-1, 0)
+        """The due time that was not answered last, and how often."""
         self._rest_seconds = 0.0
         self._ask_at = 0.0
         self.asked: Asked | None = None
@@ -96,7 +105,7 @@ class Asking:
         with self._lock:
             if self._busy or self._closed or self._clock() < self._ask_at:
                 return
-            if self._polls is not None and _next_of(self._polls, lane) is None:
+            if self._polls is not None and self._polls.next >= lane.next:
                 return
             self._busy = True
         self._pool.submit(self._turn, lane)
@@ -109,8 +118,7 @@ class Asking:
     def _turn(self, lane: LaneLog) -> None:
         trouble, rest = "", 0.0
         try:
-            self._ask_next(lane)
-            self._rest_seconds = 0.0
+            rest = 0.0 if self._ask_next(lane) else FULL_SECONDS
         except ConflictError:
             self._polls = None  # somebody else has asked: look what
         except Exception as error:  # one flow's, and no reason to ask for no other one either
@@ -120,10 +128,11 @@ class Asking:
                 log.exception("flow %s: a fault of its poller", self._flow)
         with self._lock:
             self._busy = False
-            self._rest_seconds, self._ask_at = rest, self._clock() + rest
+            self._rest_seconds = rest if trouble else 0.0
+            self._ask_at = self._clock() + rest
             if self._polls is not None:
-                kept = tuple(answers.kept(self._polls))
-                self.asked = Asked(kept, answers.following(self._polls), trouble)
+                safe = items.offset_of(self._polls.next, self._polls.part)
+                self.asked = Asked(tuple(answers.kept(self._polls)), safe, trouble)
             if self._closed:
                 return
         self._wake()
@@ -132,77 +141,74 @@ class Asking:
             timer.daemon = True
             timer.start()
 
-    def _ask_next(self, lane: LaneLog) -> None:
+    def _ask_next(self, lane: LaneLog) -> bool:
+        """False when so much is not in all sinks that nothing is asked."""
         if self._polls is None:
             found = self._store.read(paths.polls(self._flow))
             self._polls = found.value if found else Polls()
             self._version = found.version if found else None
-        due = _next_of(self._polls, lane)
+        polls, acked = self._polls, self._acked()
+        number = max(polls.next, items.number_of(acked))
+        due = next((one for one in lane.items if one.number == number), None)
         if due is None:
-            return
-        if due != self._due:
-            self._due, self._tries = due, 0
-        kept = _unread(self._polls, lane)
+            return True
+        kept = [one for one in answers.kept(polls) if one.end > acked]
+        if len(kept) >= KEPT:
+            return False
+        part = polls.part if number == polls.next else 0
         try:
-            answer, state = self._answer(due)
+            answer, more, state = self._answer(due, part, polls.state)
         except (UserError, CorruptError) as error:
-            self._tries += 1
-            if self._tries < TRIES:
+            tries = self._failing[1] + 1 if self._failing[0] == number else 1
+            self._failing = number, tries
+            if tries < TRIES:
                 raise
             log.warning("flow %s: %s is given up: %s", self._flow, due.location, error)
-            nothing = KeptAnswer(due.number, due.modified_us, 0, "")
-            self._write([*kept, nothing], self._polls.state, [self._failure(due, str(error))])
-        else:
-            self._write([*kept, answer], state, [])
+            failure = self._failure(due, part, str(error))
+            self._write(answers.polls_of(kept, number + 1, 0, polls.state), [failure])
+            return True
+        kept += [answer] if answer.rows else []
+        after = (number, part + answer.rows) if more else (number + 1, 0)
+        self._write(answers.polls_of(kept, *after, state), [])
+        return True
 
-    def _answer(self, due: Item) -> tuple[KeptAnswer, str]:
-        """The whole of it, in its file, and the state that it leaves."""
-        assert self._polls is not None
+    def _acked(self) -> int:
+        found = self._store.read(ack_path(self._flow, self._partition))
+        return found.value.offset if found else 0
+
+    def _answer(self, due: Item, position: int, state: str) -> tuple[KeptAnswer, bool, str]:
+        """What lies in its file, whether there is more of it, and the state that it leaves."""
         moment = datetime.fromtimestamp(due.modified_us / 1e6, UTC)
-        part = self._poll.ask(self._polls.state, moment)
-        if not part.more and not len(part.bodies):
-            return KeptAnswer(due.number, due.modified_us, 0, ""), _checked(part.state)
+        until = self._clock() + self._part_seconds
+        part = self._poll.ask(state, moment)
+        if not len(part.bodies):
+            nothing = KeptAnswer(due.number, due.modified_us, position, 0, "")
+            return nothing, part.more, _checked(part.state)
         with self._files.new(due.number) as file:
             file.append(part.bodies)
-            while part.more and not self._closed:
+            while part.more and self._clock() < until and not self._closed:
                 part = self._poll.ask(part.state, moment)
                 file.append(part.bodies)
-        if self._closed:
-            raise UnavailableError("the poller was closed")
-        name = file.name if file.rows else ""
-        return KeptAnswer(due.number, due.modified_us, file.rows, name), _checked(part.state)
+        answer = KeptAnswer(due.number, due.modified_us, position, file.rows, file.name)
+        return answer, part.more, _checked(part.state)
 
-    def _write(self, kept: Sequence[KeptAnswer], state: str, also: Sequence[Write]) -> None:
-        polls = answers.polls_of(kept, kept[-1].number + 1, state)
+    def _write(self, polls: Polls, also: Sequence[Write]) -> None:
         put = Put(paths.polls(self._flow), polls, self._version or ABSENT)
         self._version, *_ = self._store.commit([put, *also])
         self._polls = polls
 
-    def _failure(self, due: Item, why: str) -> Put:
-        path = paths.queue_failure(self._flow, f"{self._lane}.{due.number}")
+    def _failure(self, due: Item, position: int, why: str) -> Put:
+        lane = queues.lane_of(self._partition)
+        assert lane is not None, self._partition
         record = QueueFailure(
             location=due.location,
             size=0,
             modified=due.modified_us,
-            position=0,
+            position=position,
             why=why[:WHY_CHARACTERS],
             time=self._now(),
         )
-        return Put(path, record, ABSENT)
-
-
-def _next_of(polls: Polls, lane: LaneLog) -> Item | None:
-    """What is asked next; None when nothing is due, or too much is not in all sinks."""
-    if not lane.items or len(_unread(polls, lane)) >= KEPT:
-        return None
-    number = max(answers.following(polls), lane.first)
-    place = number - lane.first
-    return lane.items[place] if place < len(lane.items) else None
-
-
-def _unread(polls: Polls, lane: LaneLog) -> list[KeptAnswer]:
-    """The answers that are not known to be in all sinks."""
-    return [one for one in answers.kept(polls) if one.number >= lane.first]
+        return Put(paths.queue_failure(self._flow, f"{lane[0]}.{due.number}"), record, ABSENT)
 
 
 def _checked(state: str) -> str:

@@ -25,9 +25,6 @@ LOOKED_AT = "schedule"
 """The bucket of what was seen that has the last due time."""
 AHEAD_ITEMS = 1000
 """So many due times wait at most."""
-SEGMENT_ITEMS = 16
-"""Of due times: a segment stays until all of its items are acked, and so long their answers are
-kept, of which there are not many."""
 LATE_SECONDS = 60.0
 """What is older is not asked with ``catch_up: none``."""
 REST_SECONDS = 30.0
@@ -83,10 +80,12 @@ class ScheduleFinder:
         return dict.fromkeys(partitions, Bounds(floor, items.offset_of(lane.next)))
 
     def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
-        if to not in ("earliest", "latest"):
-            raise UserError("a schedule is read from earliest or latest, not from a time")
-        bounds = self.bounds(partitions)
-        return {name: one.floor if to == "earliest" else one.safe for name, one in bounds.items()}
+        if to != "latest":
+            raise UserError(
+                "answers are removed when they are in all sinks, so a poll can be read from latest "
+                "only; to ask for everything again, let another flow do it"
+            )
+        return {name: one.safe for name, one in self.bounds(partitions).items()}
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
         """When they were due."""
@@ -137,9 +136,8 @@ class ScheduleFinder:
             room = max(0, self._most_waiting - log.kept_items)
             following = self._schedule.due_after(self._looked_at, self._task.flow)
             due = list(islice(takewhile(lambda one: one <= now, following), room))
-            for first in range(0, len(due), SEGMENT_ITEMS):
-                some = due[first : first + SEGMENT_ITEMS]
-                self._write(log, some, some[-1])
+            if due:
+                self._write(log, due, due[-1])
             return due[-1:] != [last]
         if not self._is_asked(log):
             return True
@@ -163,8 +161,7 @@ class ScheduleFinder:
         """Whether no due time waits to be asked."""
         lane = log.lanes[LANE]
         found = self._store.read(paths.polls(self._task.flow))
-        asked = found.value.first + len(found.value.due) if found else 0
-        return max(asked, lane.acked) >= lane.next
+        return max(found.value.next if found else 0, lane.acked) >= lane.next
 
     def _until_due(self) -> float:
         now = self._now()

@@ -92,7 +92,7 @@ class PollPositions:
                 found[name] = UNKNOWN
             elif (log := self._lane(self._source, *lane)) is not None:
                 if name not in self._asking:
-                    self._asking[name] = self._begin(self._source, *lane)
+                    self._asking[name] = self._begin(self._source, name, lane[1])
                 if reach := self._reach(self._asking[name], log):
                     found[name] = reach
         return found
@@ -128,16 +128,13 @@ class PollPositions:
             return f"flow {flow} is not answered, and asks again: {why}"
         if standstill.kind == "unanswered":
             return f"flow {flow} waits for answer {number}: {standstill.why}"
-        if standstill.kind == "damaged":
-            return (
-                f"flow {flow} stands still at answer {number}, which is tried again: "
-                f"{standstill.why}; to give it up: pause the flow, and `flumeng flow reset {flow} "
-                "--to latest`"
-            )
+        why = standstill.why
+        if standstill.kind != "damaged":
+            why = f"{why or standstill.kind}: its queue in ZooKeeper was changed by hand"
         return (
-            f"flow {flow} stands still at answer {number}: {standstill.why or standstill.kind}: "
-            f"its queue in ZooKeeper was changed by hand; `flumeng flow reset {flow} --to "
-            "earliest` reads what is kept"
+            f"flow {flow} stands still at answer {number}, which is tried again: {why}; to go on "
+            f"without what was not read: pause the flow, and `flumeng flow reset {flow} --to "
+            "latest`"
         )
 
     def close(self) -> None:
@@ -155,13 +152,13 @@ class PollPositions:
             self._watches = True
         return watcher.of(source.flow, queue, [lane]).get(lane)
 
-    def _begin(self, source: _Source, lane: str, queue: str) -> Asking:
+    def _begin(self, source: _Source, partition: str, queue: str) -> Asking:
         files = AnswerFiles(source.part.options.answers.location, source.flow, queue)
         shared = self._shared
         return Asking(
             shared.store,
             source.flow,
-            lane,
+            partition,
             source.poll,
             files,
             pool=shared.asks,
@@ -176,7 +173,6 @@ class PollPositions:
         asked = asking.asked
         if asked is None:
             return None
-        safe = items.offset_of(max(asked.next, lane.first))
-        floor = asked.answers[0].start if asked.answers else safe
+        safe = max(asked.safe, items.offset_of(lane.first))
         held = max(0, items.offset_of(lane.next) - safe) if asked.trouble else 0
-        return Reach("", safe, held=held, floor=floor, contents=AnswerContents(asked.answers))
+        return Reach("", safe, held=held, contents=AnswerContents(asked.answers))
