@@ -34,13 +34,15 @@ WHY_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class _Stop:
-    """A place that could not be read; it is tried again at ``look_at``, and with ``probe``."""
+    """A place that could not be read; it is tried again at ``look_at``, and with ``probe``.
+    ``given_up``: its input has gone on behind it before."""
 
     offset: int
     why: str
     damaged: bool
     look_at: float
     probe: Future[None] | None = None
+    given_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Partitions:
         self._positions = positions
         self._clock = clock
         self._stops: dict[str, _Stop] = {}
+        self._given_up: dict[str, _Stop] = {}
+        """The last place of a partition behind which its input goes on."""
         self._waits: dict[str, _Wait] = {}
         self._troubles: dict[str, str] = {}
 
@@ -75,7 +79,16 @@ class Partitions:
         return "; ".join(said[:NAMED] + more)
 
     def open(self, spec: FlowSpec) -> None:
-        """A claim begins, of a revision that says ``spec``."""
+        """A claim begins, of a revision that says ``spec``.
+
+        What was given up may not be acked, as the claim before has failed elsewhere, and its input
+        need not know of it any more. So it stands still again, and is tried at once: else of two
+        partitions with damage each would make the batch fail in which the other one was given up.
+        """
+        for name, stop in self._given_up.items():
+            self._stops.setdefault(name, replace(stop, look_at=self._clock()))
+            self._waits.setdefault(name, _Wait(LOOK_SECONDS))
+        self._given_up = {}
         self._positions.open(spec)
 
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]:
@@ -118,7 +131,7 @@ class Partitions:
         for name, stop in list(self._stops.items()):
             if stop.offset < starts.get(name, stop.offset + 1):
                 del self._stops[name]
-                if name in starts:
+                if name in starts and not stop.given_up:
                     log.error(
                         "partition %s could not be read at %d, which was acked before it was "
                         "read: %s",
@@ -133,6 +146,7 @@ class Partitions:
         for name, stop in list(self._stops.items()):
             if name in found and found[name].gone_below > stop.offset:
                 del self._stops[name], self._waits[name]
+                self._given_up[name] = replace(stop, given_up=True, probe=None)
                 continue
             due = now >= stop.look_at and name in found and found[name].safe > stop.offset
             probe = stop.probe

@@ -52,7 +52,7 @@ sinks:
 
 
 class Operator(threading.Thread):
-    """Restarts tasks whenever the node has set them aside, as it does with a flow during whose
+    """Restarts tasks whenever a node has set them aside, as it does with a flow during whose
     batches the collector has ended three times within 15 minutes."""
 
     def __init__(self, hosts: str) -> None:
@@ -72,9 +72,9 @@ class Operator(threading.Thread):
 
     @staticmethod
     def _set_aside(store: Store) -> list[str]:
-        status = store.read(paths.status("n1"))
-        tasks = status.value.tasks if status else {}
-        return [key for key, task in tasks.items() if "set aside: " in (task.error or "")]
+        found = store.read_many([paths.status(name) for name in store.children(paths.nodes())])
+        tasks = [task for status in found if status for task in status.value.tasks.items()]
+        return [key for key, task in tasks if "set aside: " in (task.error or "")]
 
 
 class Cluster:
@@ -317,18 +317,21 @@ def kill_at_random(
     *,
     times: int = KILLS_OF_EACH,
     until: float = 0.0,
+    rest: Callable[[], object] | None = None,
 ) -> None:
     """SIGKILL each of ``kinds`` so many times, in any order, and start it again; ``others`` are
     killed and started again by calling them. It goes on until that moment of the monotonic clock.
+    ``rest`` comes before each kill: some seconds, if nothing else is said.
     One that is not there for a while, as an executor when all is delivered, is left out.
     """
     others = others or {}
+    rest = rest or (lambda: time.sleep(chance.uniform(1.0, 5.0)))
     while True:
         left = [kind for kind in (*kinds, *others) for _ in range(times)]
         chance.shuffle(left)
         absent = 0
         while left and absent < ABSENT:
-            time.sleep(chance.uniform(1.0, 5.0))
+            rest()
             kind = left.pop()
             absent += 1
             if kind in others:

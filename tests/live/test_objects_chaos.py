@@ -1,114 +1,125 @@
 """The promise for objects: whatever is killed, each line of each good object is in files once.
 
-Objects appear in a directory while collectors, discovery, nodes, masters and ZooKeeper are killed
-at random moments: empty, compressed, damaged and large ones, some that are written anew and some
-that are deleted before they are read. ``FLUMENG_OBJECTS`` says how many,
-``FLUMENG_CHAOS_SECONDS`` for how long processes are killed at least.
+Objects appear in a directory and in a bucket of a real S3 server while collectors, discovery,
+nodes, masters and ZooKeeper are killed at random moments. See ``Trouble`` for what is the matter
+with some of them. What cannot be read is told, and an object is moved when it is acked, and never
+before.
+
+``FLUMENG_OBJECTS`` says how many objects, ``FLUMENG_CHAOS_SECONDS`` for how long processes are
+killed at least: then some objects have 50 MB, and a host and the S3 server are frozen too, longer
+than sessions last.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gzip
 import os
 import random
+import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pytest
 
 from flumeng.errors import FlumengError
 from flumeng.operations.flows import apply_flow
+from flumeng.sinks.testing.s3 import RealS3, build
 from flumeng.store import Store
 from flumeng.store.zookeeper import connect
-from flumeng.views.lanes import lanes_of, listed_items
+from flumeng.views.lanes import ItemRow, lanes_of, listed_items
 from flumeng.views.reading import Reading
-from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, kill_at_random
+from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, child_of, kill_at_random
+from tests.live.objects_place import Bucket, Directory, Place
+from tests.live.objects_trouble import Expected, Trouble, wrong_lines
 from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN
 
-OBJECTS = int(os.environ.get("FLUMENG_OBJECTS", "1500"))
-LARGE_LINES = 300_000
-SECONDS = 20.0
+OBJECTS = int(os.environ.get("FLUMENG_OBJECTS", "1000"))
+LONG = chaos_seconds() > 0
+SECONDS = 0.8 * chaos_seconds() if LONG else 12.0
+HUGE, HUGE_BYTES = (12, 50 << 20) if LONG else (3, 4 << 20)
 PATIENCE_SECONDS = 240.0
+"""For so long nothing may happen before all is done."""
+PROGRESS_SECONDS = 60.0
+"""For so long a kill waits at most until something was acked since the last one."""
+FROZEN_SECONDS = 30.0
+LOOK_SECONDS = 10.0 if LONG else 1.0
+"""Between two looks at all that waits."""
+SAMPLE = 100
+MOST_ITEMS = 1_000_000
 FLOW = """
 flow: chaos
 sources:
   - objects:
-      paths: ["{folder}/in/*/*"]
+      paths: ["{paths}"]
       settle_seconds: 0.5
       discovery_seconds: 0.5
       shared: true
-      lanes: 6
+      lanes: {lanes}
       after: move
-      move_to: {folder}/done
+      move_to: "{move_to}"
 place: {{collect: {{tasks: 2}}}}
 delivery: exactly-once
 batch: {{seconds: 0.5}}
 sinks:
-  - files: {{path: "{folder}/lake", shared: true}}
+  - files: {{path: "{lake}", shared: true}}
 """
 
 
-class Objects(threading.Thread):
-    """Writes the objects. ``expected``: how often each line is to be in the lake; ``damaged``: the
-    objects that cannot be read to their end; ``lost``: those that may be gone before."""
+class Guard(threading.Thread):
+    """Looks all the time whether an object is away that is not acked. Of those that wait it looks
+    at the next ones of all lanes, and at some."""
 
-    def __init__(self, folder: Path, chance: random.Random) -> None:
+    def __init__(self, hosts: str, place: Place, chance: random.Random) -> None:
         super().__init__(daemon=True)
-        self._folder = folder
-        self._chance = chance
-        self.expected: Counter[str] = Counter()
-        self.damaged: set[str] = set()
-        self.lost: set[str] = set()
+        self._hosts, self._place, self._chance = hosts, place, chance
+        self.enough = threading.Event()
+        self.looked_at = 0
+        self.away: set[str] = set()
+        """Names of those; what the test deletes or writes anew may be among them."""
 
     def run(self) -> None:
-        for directory in range(10):
-            (self._folder / "in" / str(directory)).mkdir(parents=True)
-        pause = SECONDS / OBJECTS
-        for number in range(OBJECTS):
-            self._write(number)
-            time.sleep(pause)
+        while not self.enough.wait(LOOK_SECONDS):
+            with (
+                contextlib.suppress(FlumengError),
+                contextlib.closing(connect(self._hosts)) as store,
+            ):
+                while not self.enough.wait(LOOK_SECONDS):
+                    self._look(store)
 
-    def _write(self, number: int) -> None:
-        kind = number % 10
-        name = f"{number % 10}/o{number}"
-        count = 0 if kind == 3 else self._chance.randrange(1, 60)
-        if number == OBJECTS // 3:
-            count, kind = LARGE_LINES, 0
-        lines = [f"{name} {n}" for n in range(count)]
-        data = "".join(f"{line}\n" for line in lines).encode()
-        if kind in (1, 4):
-            data = gzip.compress(data)
-        if number % 50 == 11:
-            data = gzip.compress(b"".join(b"%s bad %d\n" % (name.encode(), n) for n in range(5000)))
-            data, lines = data[: len(data) // 2], []
-            self.damaged.add(name)
-        self._show(name, data)
-        if number % 50 == 22:
-            self.lost.add(name)
-            with contextlib.suppress(FileNotFoundError):
-                (self._folder / "in" / name).unlink()
-            return
-        if number % 50 == 33:
-            self._show(name, data)  # it settles as it is now, or both are read: the lines are alike
-            self.lost.add(name)
-            return
-        self.expected.update(lines)
+    def _look(self, store: Store) -> None:
+        waiting = unacked(store)
+        rows = list(waiting.values())
+        some = [row for row in rows if row.state == "running"]
+        some += self._chance.sample(rows, min(SAMPLE, len(rows)))
+        gone = {row.item for row in some if not self._place.has(name_of(row))}
+        self.looked_at += len(some)
+        if gone:
+            self.away |= {name_of(waiting[item]) for item in gone & unacked(store).keys()}
 
-    def _show(self, name: str, data: bytes) -> None:
-        whole = self._folder / "in" / f"{name.partition('/')[0]}/.{name.partition('/')[2]}"
-        whole.write_bytes(data)
-        whole.rename(self._folder / "in" / name)
+
+@pytest.fixture(params=["directory", "s3"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
+    if request.param == "directory":
+        yield Directory(tmp_path / "objects")
+        return
+    build()
+    server = RealS3(tmp_path / "s3")
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    server.start()
+    yield Bucket(server)
+    server.stop()
 
 
 @pytest.fixture
-def two_nodes(tmp_path: Path) -> Iterator[TwoNodes]:
+def two_nodes(place: Place, tmp_path: Path) -> Iterator[TwoNodes]:
+    del place  # its credentials are in the environment of all processes
     cluster = TwoNodes(tmp_path)
     cluster.start_all()
     cluster.start("node2")
@@ -118,37 +129,62 @@ def two_nodes(tmp_path: Path) -> Iterator[TwoNodes]:
 
 
 def test_each_line_of_each_good_object_is_in_files_once(
-    two_nodes: TwoNodes, tmp_path: Path
+    two_nodes: TwoNodes, place: Place, tmp_path: Path
 ) -> None:
-    chance = random.Random(chaos_seed())
-    (tmp_path / "in").mkdir()
+    seed = chaos_seed()
+    chance = random.Random(seed)
     store = connect(two_nodes.hosts)
-    apply_flow(store, FLOW.format(folder=tmp_path), author="test", reason="", now=0.0)
-    objects = Objects(tmp_path, chance)
-    objects.start()
-    kill_anything(two_nodes, chance)
-    objects.join(timeout=120)
-    wait_until(partial(settled, store), lambda: str(lanes_of(Reading.of(store), ["chaos"])))
+    lake = tmp_path / "lake"
+    text = FLOW.format(paths=place.paths, move_to=place.move_to, lake=lake, lanes=16 if LONG else 6)
+    apply_flow(store, text, author="test", reason="", now=0.0)
+    trouble = Trouble(
+        place, seed, objects=OBJECTS, seconds=SECONDS, huge=HUGE, huge_bytes=HUGE_BYTES
+    )
+    guard = Guard(two_nodes.hosts, place, chance)
+    trouble.start()
+    guard.start()
+    freezer = threading.Thread(target=freeze_anything, args=(two_nodes, place), daemon=True)
+    if LONG:
+        freezer.start()
+    kill_anything(two_nodes, store, chance)
+    trouble.finish(120 + chaos_seconds())
+    if LONG:
+        freezer.join(timeout=4 * FROZEN_SECONDS)
+    expected = trouble.expected
+    wait_until_done(store, place, expected)
+    guard.enough.set()
+    guard.join(timeout=30)
 
-    found = lines_of(tmp_path / "lake")
-    uncertain = objects.lost | objects.damaged
-    certain = {line for line in found if line.split(" ")[0] not in uncertain}
-    assert certain == objects.expected.keys()
-    once = {line for line in found if line.split(" ")[0] not in objects.lost}
-    assert {found[line] for line in once} == {1}
-    rows = listed_items(Reading.of(store), "chaos", most=10_000)
-    failed = {"/".join(row.location.split("/")[-2:]) for row in rows}
-    assert {row.state for row in rows} <= {"failed"}
-    assert objects.damaged <= failed <= objects.damaged | objects.lost
-    wait_until(lambda: left(tmp_path) <= failed, lambda: str(left(tmp_path) - failed))
-    moved = {"/".join(path.parts[-2:]) for path in (tmp_path / "done").glob("*/*")}
-    assert moved.isdisjoint(objects.damaged)
-    assert {line.split(" ")[0] for line in objects.expected} <= moved
-    assert not list((tmp_path / "lake").glob("_flumeng/*/*.parquet")), "staging was left behind"
+    assert wrong_lines(lake, expected.table()) == []
+    check_told(store, expected)
+    check_moved(place, expected)
+    assert guard.looked_at
+    assert guard.away <= expected.deleted | expected.rewritten.keys(), (
+        "an object was moved before it was acked"
+    )
+    assert not list(lake.glob("_flumeng/*/*.parquet")), "staging was left behind"
     store.close()
 
 
-def kill_anything(cluster: TwoNodes, chance: random.Random) -> None:
+def check_told(store: Store, expected: Expected) -> None:
+    """All that are damaged; and of others only those that were gone, or not as they were listed."""
+    rows = listed_items(Reading.of(store), "chaos", MOST_ITEMS)
+    assert {row.state for row in rows} == {"failed"}
+    failed = {name_of(row) for row in rows}
+    assert expected.damaged <= failed
+    assert failed <= expected.damaged | expected.deleted | expected.rewritten.keys()
+
+
+def check_moved(place: Place, expected: Expected) -> None:
+    moved = place.names("done")
+    assert place.names("in") == expected.damaged
+    assert moved.isdisjoint(expected.damaged)
+    assert expected.good | expected.rewritten.keys() <= moved
+    stale = [n for n, data in expected.rewritten.items() if place.get("done", n) != data]
+    assert stale == [], "an object is not where it is to be as it is in the end"
+
+
+def kill_anything(cluster: TwoNodes, store: Store, chance: random.Random) -> None:
     def restart(name: str) -> None:
         cluster.tops[name].kill()
         cluster.tops[name].wait()
@@ -161,30 +197,80 @@ def kill_anything(cluster: TwoNodes, chance: random.Random) -> None:
     }
     kinds = ("collector", "discovery", "node", "master", "zookeeper")
     until = time.monotonic() + chaos_seconds()
-    kill_at_random(cluster, chance, kinds, others, times=1, until=until)
+    if not LONG:
+        kill_at_random(cluster, chance, kinds, times=1)
+        return
+    rest = partial(wait_for_progress, store, chance)
+    kill_at_random(cluster, chance, kinds, others, times=1, until=until, rest=rest)
 
 
-def settled(store: Store) -> bool:
-    """Whether nothing waits in any lane, and no commit is in progress."""
+def wait_for_progress(store: Store, chance: random.Random) -> None:
+    """Else a slow machine would start processes all the time, and do nothing else."""
+    deadline, before = time.monotonic() + PROGRESS_SECONDS, acked(store)
+    while acked(store) in (before, None) and time.monotonic() < deadline:
+        time.sleep(1.0)
+    time.sleep(chance.uniform(1.0, 5.0))
+
+
+def acked(store: Store) -> int | None:
+    """How far the lanes are together; None while ZooKeeper does not answer."""
     with contextlib.suppress(FlumengError):
-        lanes = lanes_of(Reading.of(store), ["chaos"])
-        done = sum(lane.done + lane.failed for lane in lanes)
-        waiting = sum(lane.waiting for lane in lanes)
-        return done >= OBJECTS * 0.97 and not waiting and not store.children(paths.commits("chaos"))
-    return False
+        names = store.children(paths.cursor("chaos", CURSOR_MAIN))
+        found = store.read_many([paths.ack("chaos", CURSOR_MAIN, name) for name in names])
+        return sum(ack.value.offset for ack in found if ack)
+    return None
 
 
-def left(folder: Path) -> set[str]:
-    return {"/".join(path.parts[-2:]) for path in (folder / "in").glob("*/*")}
+def freeze_anything(cluster: TwoNodes, place: Place) -> None:
+    """A third of the time after the beginning a host, and after two the server, amid the kills."""
+    time.sleep(chaos_seconds() / 3)
+    freeze_host(cluster)
+    time.sleep(chaos_seconds() / 3)
+    if isinstance(place, Bucket):
+        place.server.freeze()
+        time.sleep(FROZEN_SECONDS)
+        place.server.thaw()
 
 
-def lines_of(lake: Path) -> Counter[str]:
-    table = ds.dataset(lake, format="parquet").to_table(columns=["body"])
-    return Counter(pc.cast(table["body"], "string").to_pylist())
+def freeze_host(cluster: TwoNodes) -> None:
+    """The second node and its children, until others have what was theirs. The children wake up
+    first, as owners who know of nothing."""
+    node = cluster.tops["node2"].pid
+    children = [child_of(node, f"flumeng.{kind}") for kind in ("collector", "discovery")]
+    frozen = [pid for pid in (*children, node) if pid is not None]
+    for number, pause in ((signal.SIGSTOP, 0.0), (signal.SIGCONT, 1.0)):
+        for pid in frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            time.sleep(pause)
+        if number == signal.SIGSTOP:
+            time.sleep(FROZEN_SECONDS)
 
 
-def wait_until(ask: Callable[[], bool], state: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not ask():
-        assert time.monotonic() < deadline, state()
-        time.sleep(0.5)
+def wait_until_done(store: Store, place: Place, expected: Expected) -> None:
+    """Nothing waits in any lane, no commit is in progress, and only what is damaged is left. For as
+    long as something happens."""
+    moved, before = time.monotonic(), ""
+    while True:
+        now = ""
+        with contextlib.suppress(FlumengError):
+            lanes = lanes_of(Reading.of(store), ["chaos"])
+            waiting = sum(lane.waiting for lane in lanes)
+            commits = store.children(paths.commits("chaos"))
+            left = len(place.names("in") - expected.damaged) if not waiting and not commits else -1
+            now = f"{waiting} wait, {left} are left, {sum(lane.done for lane in lanes)} done"
+            if not left:
+                return
+        if now != before:
+            moved, before = time.monotonic(), now
+        assert time.monotonic() < moved + PATIENCE_SECONDS, now
+        time.sleep(1.0)
+
+
+def unacked(store: Store) -> dict[str, ItemRow]:
+    rows = listed_items(Reading.of(store), "chaos", MOST_ITEMS)
+    return {row.item: row for row in rows if row.state in ("running", "waiting")}
+
+
+def name_of(row: ItemRow) -> str:
+    return "/".join(row.location.partition("?")[0].split("/")[-2:])

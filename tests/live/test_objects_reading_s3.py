@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import tarfile
 import uuid
 import zipfile
@@ -116,6 +117,26 @@ def test_what_is_gone_or_rewritten_is_told(server: RealS3, folder: str) -> None:
     assert told.value.offset == offset_of(1)
     assert str(told.value.why).startswith(f"s3a://{server.bucket}/{folder}/1: ")
     assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_rewritten_while_it_is_read_counts_for_nothing(
+    server: RealS3, folder: str, packed: bool
+) -> None:
+    """Else lines of the other object would be read twice, and one would be of both."""
+    old = b"".join(b"%d old\n" % n for n in range(3_000_000))
+    data = gzip.compress(os.urandom(2 * BLOCK_BYTES), 0) if packed else old
+    item = put(server, f"{folder}/a", data)
+    with server.files.open_input_file(f"{server.bucket}/{folder}/a") as file:
+        item = replace(item, tag=file.metadata()["ETag"].decode().strip('"'))
+    assert item.size > 2 * BLOCK_BYTES
+    batches = reader(server).read(Range(LANE, 0, item.end), items.encode([item]))
+    next(batches)
+    put(server, f"{folder}/a", data[::-1])
+    with pytest.raises(UnreadableError, match="was rewritten since it was listed") as told:
+        list(batches)
+    assert told.value.damaged
+    assert told.value.offset == 0
 
 
 def test_a_server_that_does_not_answer_is_no_damage(server: RealS3, folder: str) -> None:

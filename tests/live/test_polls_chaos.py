@@ -40,7 +40,7 @@ SECONDS = 25.0
 WRITERS = 4
 OPEN_SECONDS = 0.8
 """So long is a transaction of a writer open at most."""
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 300.0
 POLICY = """
 commands: ["{command} *"]
 spark: {{jars: ["{jar}"]}}

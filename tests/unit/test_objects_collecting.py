@@ -19,10 +19,12 @@ from flumeng.collector.ranges import BatchSize
 from flumeng.collector.task import Task
 from flumeng.collector.testing import ScriptedPipeline
 from flumeng.discovery.task import DiscoveryTask
+from flumeng.errors import CorruptError
 from flumeng.inputs import UnreadableError
 from flumeng.inputs.finding import FindingTask
 from flumeng.inputs.objects.finder import ObjectsFinder
 from flumeng.inputs.objects.objects import ObjectsInput, source_of
+from flumeng.inputs.routing import Inputs
 from flumeng.operations.flows import apply_flow
 from flumeng.sinks import Written
 from flumeng.spec import parse_flow
@@ -59,7 +61,7 @@ class World:
         assert source is not None
         finder = ObjectsFinder(source, self.store, FindingTask("web", 1))
         self.discovery = DiscoveryTask(self.store, "web", 1, [finder])
-        self.input = ObjectsInput(self.store)
+        self.input = Inputs({"objects": ObjectsInput(self.store)})
         self.output: Counter[bytes] = Counter()
         self.ids: Counter[tuple[str, int]] = Counter()
         self.troubles: set[str] = set()
@@ -72,6 +74,7 @@ class World:
     def claim(self) -> Task:
         """By another owner."""
         self.epoch += 1
+        self.partitions.close()
         self.partitions.open(self.spec)
         return Task(
             Assignment("web", "0", self.epoch, 1, "", tuple(self.discovery.partitions)),
@@ -105,6 +108,16 @@ class World:
                 self.output.update(body for body, _, _ in rows)
                 self.ids.update((journal, seq) for _, journal, seq in rows)
             task = self.claim()
+
+    def tried(self, task: Task) -> Task:
+        """When no place is tried any more, or nothing can be read for a second."""
+        deadline = time.monotonic() + 1.5
+        while task.look(eager=True) and (self.partitions.trouble or not task.caught_up):
+            if time.monotonic() > deadline:
+                break
+            self.now += 0.5
+            time.sleep(0.01)
+        return task
 
     def read(self, batch: object) -> list[tuple[bytes, str, int]]:
         reader = self.input.reader(self.spec)
@@ -270,3 +283,44 @@ def test_a_batch_that_ends_amid_what_cannot_be_read_tells_where_that_begins(
     world.partitions = world._partitions()
     world.collect(lambda: world.intent().number == 2 and not world.intent().ranges)
     assert world.failures() == {"gone": 0}
+
+
+def test_damage_in_two_lanes_ends_however_long_a_batch_takes(world: World) -> None:
+    """Each batch is begun when all that could be tried was tried, and fails at one place."""
+    for name in ("good", "bad1.gz", "bad2.gz", "bad3.gz"):
+        packed = gzip.compress(b"\n".join(lines(name, 5000)))
+        size = len(packed) // 2 if name.startswith("bad") else len(packed)
+        (world.directory / name).write_bytes(packed[:size])
+    world.discovery.look()
+    for _ in range(12):
+        task = world.claim()
+        while (batch := world.tried(task).start()) is not None:
+            try:
+                rows = world.read(batch) if not batch.gaps else []
+            except UnreadableError as error:
+                world.partitions.stop(error)
+                break
+            task.settle(batch, [Written(len(rows))])
+            task.commit()
+    assert world.failures().keys() == {"bad1.gz", "bad2.gz", "bad3.gz"}
+
+
+def test_a_trial_that_outlives_its_claim_says_what_is_wrong(world: World) -> None:
+    packed = gzip.compress(b"\n".join(lines("bad", 5000)))
+    (world.directory / "bad.gz").write_bytes(packed[: len(packed) // 2])
+    world.discovery.look()
+    batch = world.tried(world.claim()).start()
+    assert batch is not None
+    (piece,) = batch.ranges
+    with pytest.raises(UnreadableError) as damage:
+        world.read(batch)
+    positions = world.input.positions(lambda: None)
+    positions.open(world.spec)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while piece.partition not in positions.of([piece.partition]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    probe = positions.probe(piece.partition, "", damage.value.offset, piece.end)
+    positions.close()
+    with pytest.raises(CorruptError, match="its gzip is damaged"):
+        probe.result(PATIENCE_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs.finding import Before, FindingTask
-from flumeng.inputs.objects.finder import APPENDED_BYTES, ObjectsFinder
+from flumeng.inputs.objects.finder import APPENDED_BYTES, LOOK_SECONDS, ObjectsFinder
 from flumeng.operations.flows import apply_flow
 from flumeng.operations.queues import decide
 from flumeng.spec.objects_source import ObjectsSource
@@ -45,10 +46,11 @@ class Queue:
 
     def finder(self, store: FakeStore | None = None, epoch: int = 1, **more: Any) -> ObjectsFinder:
         most = more.pop("most_waiting", 1000)
+        clock = more.pop("clock", time.monotonic)
         options = {"settle_seconds": 0.0, "lanes": 3, **more}
         source = ObjectsSource(paths=(f"{self.directory}/*",), **options)
         task = FindingTask("web", epoch)
-        return ObjectsFinder(source, store or self.store, task, most_waiting=most)
+        return ObjectsFinder(source, store or self.store, task, clock, most_waiting=most)
 
     def write(self, *files: str, text: str = "a line\n") -> None:
         for name in files:
@@ -245,22 +247,46 @@ def test_objects_go_where_they_are_to_be_when_they_are_acked(
     queue: Queue, tmp_path_factory: pytest.TempPathFactory, after: str
 ) -> None:
     target = tmp_path_factory.mktemp("done")
-    queue.write("a", "b", "c", "failed", "new", "later")
+    queue.write("a", "b", "failed", "new", "soon", "later")
     more: dict[str, Any] = {"move_to": str(target)} if after == "move" else {}
     finder = queue.finder(lanes=1, after=after, rewritten="ignore", discovery_seconds=0.0, **more)
     finder.find(Before())
     number = {Path(item.location).name: item.number for item in queue.items()}
     queue.fail("failed", name=f"0.{number['failed']}")
     queue.write("new", text="it was written anew meanwhile\n")
+    queue.write("soon", text="A LINE\n")  # as many bytes, within a second
     queue.ack("0", items.offset_of(5))
     finder.find(Before())
     assert len(there(queue.directory)) == 6, "nothing goes before its segment is acked"
     queue.ack("0", items.offset_of(6))
     finder.find(Before())
-    left = {"a", "b", "c", "failed", "new", "later"} if after == "keep" else {"failed", "new"}
+    changed = {"failed", "new", "soon"}
+    left = {"a", "b", "later"} | changed if after == "keep" else changed
     assert there(queue.directory) == left
-    gone = {"a", "b", "c", "later"} if after == "move" else set()
+    gone = {"a", "b", "later"} if after == "move" else set()
     assert there(target) == gone
+
+
+def test_a_look_takes_a_bounded_time_however_much_is_done(queue: Queue) -> None:
+    """One that takes two minutes is taken for one that hangs."""
+    now, tick = 0.0, 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += tick
+        return now
+
+    queue.write(*(f"{'n' * 150}{number}" for number in range(1_000)))
+    finder = queue.finder(lanes=2, after="delete", discovery_seconds=0.0, clock=clock)
+    finder.find(Before())
+    for lane in "01":
+        queue.ack(lane, items.offset_of(500))
+    tick = LOOK_SECONDS / 2
+    assert finder.find(Before()).more
+    assert 0 < len(there(queue.directory)) < 1_000
+    tick = 0.0
+    assert not finder.find(Before()).more
+    assert there(queue.directory) == set()
 
 
 def test_an_object_that_cannot_be_moved_is_told_and_kept_in_mind(queue: Queue) -> None:

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pyarrow as pa
-from pyarrow import fs
 
 from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.inputs.objects.opened import ChangedError, check_there
 from flumeng.runtime.file_store import FileStore, below, open_store
 from flumeng.spec.locations import located
 from flumeng.spec.objects_source import ObjectsSource
@@ -58,9 +58,10 @@ class Aftermath:
         store, path = open_store(located(item.location, self._source.credentials))
         place = split_query(item.location)[0]
         try:
-            (info,) = store.files.get_file_info([path])
-            if _is_it(info, item):
+            if _is_there(item, store, path):
                 act(store, path, item)
+        except UnavailableError:
+            raise
         except FlumengError as error:
             return f"{place} is done, and is still there: {error}"
         except (pa.ArrowException, OSError) as error:
@@ -80,15 +81,17 @@ class Aftermath:
         root = next(root for root in self._roots if place.startswith(root))
         to = located(below(self._source.move_to, place[len(root) :]), self._source.credentials)
         store.rename([(path, open_store(to)[1])])
-        if store.exists(path):  # an object store has copied it
+        if _is_there(item, store, path):  # an object store has copied it
             store.files.delete_file(path)
 
 
-def _is_it(info: fs.FileInfo, item: Item) -> bool:
-    """Whether the object is there as it was listed; stores tell times with whole seconds."""
-    if info.type != fs.FileType.File or info.size != item.size:
+def _is_there(item: Item, store: FileStore, path: str) -> bool:
+    """Whether the object is there as it was listed."""
+    try:
+        check_there(item, store, path)
+    except ChangedError:
         return False
-    return info.mtime_ns is None or abs(info.mtime_ns // 1000 - item.modified_us) < 1_000_000
+    return True
 
 
 def _fixed_directory(path: str) -> str:

@@ -36,7 +36,7 @@ APPENDED_AT_ONCE = 8_000
 APPENDED_BYTES = 400_000
 """Of names and tags: a transaction has to fit into what ZooKeeper takes."""
 LOOK_SECONDS = 10.0
-"""A look that lists ends after this time."""
+"""For so long a look lists, and for so long before that it takes out what is done."""
 NAMED = 3
 WINDOW_SECONDS = 3600.0
 """So much older than others may an object be that appears, with ``order: modified``: S3 dates what
@@ -120,9 +120,9 @@ class ObjectsFinder:
             log, known = self._taken()
             log.look()
             failures = log.failures()
-            self._clear(log, failures.keys())
+            done = self._clear(log, failures.keys())
             log.decide(failures)
-            more = not log.complete and self._list(log, known)
+            more = (not log.complete and self._list(log, known)) or not done
         except FlumengError:
             self._log = None
             raise
@@ -207,12 +207,17 @@ class ObjectsFinder:
             self._log = log
         return self._log, self._seen
 
-    def _clear(self, log: QueueLog, failed: Collection[str]) -> None:
-        """Take out what is acked, once the objects are where they are to be afterwards."""
+    def _clear(self, log: QueueLog, failed: Collection[str]) -> bool:
+        """Take out what is acked, once the objects are where they are to be afterwards; whether
+        there was time for all of it."""
         aftermath, left = self._around.aftermath(self._source), []
+        until, in_time = self._clock() + LOOK_SECONDS, True
         for lane, state in log.lanes.items():
             cleared = []
             for part in state.done():
+                in_time = self._clock() < until
+                if not in_time:
+                    break
                 done = [one for one in part if f"{lane}.{one.number}" not in failed]
                 if why := aftermath.clear(done):
                     left.append(why)
@@ -220,6 +225,7 @@ class ObjectsFinder:
                 cleared.append(part)
             log.remove({lane: cleared})
         self._left = tuple(left[:NAMED])
+        return in_time
 
     def _list(self, log: QueueLog, known: Seen) -> bool:
         """Append what is new, as far as there is room; whether there is more at once."""

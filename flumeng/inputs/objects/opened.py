@@ -2,7 +2,9 @@
 
 What is opened has the size that was listed, and the tag or else the time. A small item takes one
 request for what it is and one for all of its bytes; a large one is read in blocks, the next one
-while the last one is worked on.
+while the last one is worked on. A store may give the bytes of another object that was written
+meanwhile under the name, so what it is is asked again when they are there. That is not needed where
+the tag is the MD5 of the bytes, as it mostly is in S3 for what was not uploaded in parts.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from hashlib import md5
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -26,6 +30,10 @@ SMALL_BYTES = 1 << 20
 BLOCK_BYTES = 4 << 20
 
 
+class ChangedError(CorruptError):
+    """The item is gone or was written anew: what was read of it may be of another object."""
+
+
 class Opened:
     """Raises CorruptError when the item is gone, was rewritten or is damaged, UserError when it may
     not be read, UnavailableError when its store does not answer; each where it is read. See
@@ -33,9 +41,10 @@ class Opened:
 
     seekable = True
 
-    def __init__(self, item: Item, store: FileStore, file: pa.NativeFile) -> None:
+    def __init__(self, item: Item, store: FileStore, path: str, file: pa.NativeFile) -> None:
         self.item = item
         self._store = store
+        self._path = path
         self._file = file
         self._whole: bytes | None = None
         self._beginning: bytes | None = None
@@ -49,7 +58,7 @@ class Opened:
                 return cls._local(item, store, path)
             file = store.files.open_input_file(path)
             _check_remote(item, store, path, file)
-        opened = cls(item, store, file)
+        opened = cls(item, store, path, file)
         opened._take_small()
         return opened
 
@@ -57,20 +66,23 @@ class Opened:
     def _local(cls, item: Item, store: FileStore, path: str) -> Opened:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            status = os.fstat(descriptor)
-            _check(item, status.st_size, status.st_mtime_ns // 1000)
+            _check_local(item, os.fstat(descriptor))
             if item.size > SMALL_BYTES:
-                return cls(item, store, pa.OSFile(path))
-            opened = cls(item, store, None)
+                return cls(item, store, path, pa.OSFile(path))
+            opened = cls(item, store, path, None)
             opened._whole = os.read(descriptor, item.size)
             _check(item, len(opened._whole))
+            _check_local(item, os.fstat(descriptor))
             return opened
         finally:
             os.close(descriptor)
 
     def _take_small(self) -> None:
         if self.item.size <= SMALL_BYTES:
-            self._whole = self.read_at(0, self.item.size) if self.item.size else b""
+            data = self.read_at(0, self.item.size) if self.item.size else b""
+            if not _is_digest(self.item.tag, data):
+                self.check()
+            self._whole = data
             self.close()
 
     @property
@@ -80,6 +92,16 @@ class Opened:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def check(self) -> None:
+        """Raises ChangedError when what was read may be of another object: to be called when all
+        that is wanted was read, and when it makes no sense."""
+        if self._whole is not None:
+            return
+        if self._store is LOCAL:
+            _check_local(self.item, os.fstat(self._file.fileno()))
+        else:
+            check_there(self.item, self._store, self._path)
 
     def beginning(self, size: int) -> bytes:
         if self._beginning is None:
@@ -137,12 +159,22 @@ def name_of(item: Item) -> str:
     return split_query(item.location)[0]
 
 
+def check_there(item: Item, store: FileStore, path: str) -> None:
+    """Raises as ``Opened`` does when the item is not there as it was listed."""
+    with _explained(store):
+        if store is LOCAL:
+            _check_local(item, Path(path).stat())
+            return
+        with store.files.open_input_file(path) as file:
+            _check_remote(item, store, path, file)
+
+
 @contextmanager
 def _explained(store: FileStore) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise CorruptError("it is gone since it was listed") from error
+        raise ChangedError("it is gone since it was listed") from error
     except PermissionError as error:
         raise UserError(f"it may not be read: {error.strerror or error}") from error
     except OSError as error:
@@ -166,6 +198,14 @@ def _check_remote(item: Item, store: FileStore, path: str, file: pa.NativeFile) 
     _check(item, file.size(), None if info.mtime_ns is None else info.mtime_ns // 1000)
 
 
+def _check_local(item: Item, status: os.stat_result) -> None:
+    _check(item, status.st_size, status.st_mtime_ns // 1000)
+
+
+def _is_digest(tag: str, data: bytes) -> bool:
+    return tag.strip('"') == md5(data, usedforsecurity=False).hexdigest()
+
+
 def _said(file: pa.NativeFile) -> dict[str, bytes]:
     return file.metadata() or {}
 
@@ -175,4 +215,4 @@ def _check(item: Item, size: int, modified_us: int | None = None, tag: str | Non
     known = item.modified_us if modified_us is None else modified_us
     tags = item.tag.strip('"') if tag is None else tag
     if (size, known, tags) != (item.size, item.modified_us, item.tag.strip('"')):
-        raise CorruptError("it was rewritten since it was listed")
+        raise ChangedError("it was rewritten since it was listed")

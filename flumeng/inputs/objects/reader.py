@@ -1,7 +1,8 @@
 """Reads ranges of lanes in executors: of each item in them the lines or rows that lie in it.
 
 An item is read only as it was listed. Where it is damaged, what comes before is read, and the range
-ends in an error behind the last event that could be had. An empty item has no events in any format.
+ends in an error behind the last event that could be had. Where it was written anew meanwhile,
+nothing that was read of it counts. An empty item has no events in any format.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flumeng.errors import FlumengError, UnavailableError, UserError
+from flumeng.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.inputs import Range, UnreadableError
 from flumeng.inputs.objects.archives import Origin, archive_of
 from flumeng.inputs.objects.compression import content_of
 from flumeng.inputs.objects.content import Content
 from flumeng.inputs.objects.events import Gathered
 from flumeng.inputs.objects.formats import MODULES, is_utf8, parts_of
-from flumeng.inputs.objects.opened import Opened, name_of
+from flumeng.inputs.objects.opened import ChangedError, Opened, name_of
 from flumeng.inputs.objects.opening import opened_ahead
 from flumeng.inputs.objects.parts import Part
 from flumeng.journal.schema import READ_SCHEMA
@@ -73,12 +74,14 @@ class ObjectsReader:
         ]
         gathered = Gathered(piece, keep_empty=self.source.format == "lines")
         for item, opened in opened_ahead(touched, self._open):
-            offset = max(piece.start, item.begin)
+            begin = offset = max(piece.start, item.begin)
             try:
                 for origin, part in self._parts(opened, piece):
                     offset = item.start + part.end
                     yield from gathered.add(origin, part)
             except FlumengError as error:
+                if isinstance(error, ChangedError):
+                    offset = begin
                 yield from gathered.flush()
                 why = " ".join(f"{name_of(item)}: {error}".split())
                 damaged = not isinstance(error, UnavailableError)
@@ -104,10 +107,13 @@ class ObjectsReader:
             archive = archive_of(opened, content) if self.source.archives else None
             if archive is not None:
                 yield from archive.parts(self._find, start, end)
-                return
-            origin = Origin(item, opened.name, item.modified_us)
-            for part in self._find(content, start, end):
-                yield origin, part
+            else:
+                origin = Origin(item, opened.name, item.modified_us)
+                yield from ((origin, part) for part in self._find(content, start, end))
+            opened.check()
+        except CorruptError:
+            opened.check()
+            raise
         finally:
             opened.close()
 
