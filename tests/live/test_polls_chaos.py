@@ -19,6 +19,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -100,7 +101,7 @@ def ticking() -> Iterator[str]:
 
     class Tick(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps({"asked": self.path.partition("due=")[2]}).encode()
+            body = json.dumps({"asked": unquote(self.path.partition("due=")[2])}).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

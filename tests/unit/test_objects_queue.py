@@ -50,7 +50,8 @@ class Queue:
         options = {"settle_seconds": 0.0, "lanes": 3, **more}
         source = ObjectsSource(paths=(f"{self.directory}/*",), **options)
         task = FindingTask("web", epoch)
-        return ObjectsFinder(source, store or self.store, task, clock, most_waiting=most)
+        around = Surroundings(clock=clock)
+        return ObjectsFinder(source, store or self.store, task, around, most_waiting=most)
 
     def write(self, *files: str, text: str = "a line\n") -> None:
         for name in files:
