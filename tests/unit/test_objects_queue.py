@@ -14,7 +14,7 @@ import pytest
 from flumeng.collector.step_testing import CrashError, SteppingStore, Steps, crash
 from flumeng.errors import ConflictError, CorruptError, UnavailableError, UserError
 from flumeng.inputs.finding import Before, FindingTask
-from flumeng.inputs.objects.finder import APPENDED_BYTES, LOOK_SECONDS, ObjectsFinder
+from flumeng.inputs.objects.finder import APPENDED_BYTES, LOOK_SECONDS, ObjectsFinder, Surroundings
 from flumeng.operations.flows import apply_flow
 from flumeng.operations.queues import decide
 from flumeng.spec.objects_source import ObjectsSource

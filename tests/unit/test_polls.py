@@ -222,7 +222,7 @@ def test_what_has_passed_is_caught_up_as_the_schedule_says(
 
 
 def test_none_leaves_out_what_is_over_a_minute_old(world: World) -> None:
-    rule = {"every_seconds": 600.0, "catch_up": "none"}
+    rule: dict[str, Any] = {"every_seconds": 600.0, "catch_up": "none"}
     world.finder(**rule).find(Before())
     ask_all(world, Counting())
     world.pass_time(661)
