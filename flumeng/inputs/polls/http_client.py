@@ -7,6 +7,7 @@ source gets no header of the source, and only where the source has named it.
 from __future__ import annotations
 
 import email.utils
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ PORTS = {"http": 80, "https": 443}
 PASSING = (408, 425, 429)
 """Beside all from 500 on, and 403 with ``Retry-After``."""
 REDIRECTS = (301, 302, 303, 307, 308)
+_CONNECTION = re.compile(r"^\w+\(host=[^)]*\): ")
+"""How urllib3 begins what it says of one."""
 HINTS = {
     400: "look at `query` and `body`",
     401: "look at `auth` and its secrets",
@@ -216,7 +219,8 @@ class HttpClient:
                     f"{request}: its certificate is not trusted: {excerpt(str(error), 300)}; set "
                     "tls.ca to the authority that it is from"
                 ) from error
-            raise UnavailableError(f"{request}: no answer: {excerpt(str(error), 300)}") from error
+            said = excerpt(_CONNECTION.sub("", str(error)), 300)
+            raise UnavailableError(f"{request}: no answer: {said}") from error
 
     @contextmanager
     def _limited(self, request: Request) -> Iterator[None]:
